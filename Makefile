@@ -1,0 +1,45 @@
+# Everything runs inside .venv, which is made on first use and brought up to
+# date when pyproject.toml changes. PYTHON=... names the interpreter to make it with.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check bench-growth clean
+
+PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/.installed ## Run the quickstart; needs no server
+	.venv/bin/python examples/quickstart.py
+
+test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to choose)
+	scripts/ensure-servers
+	.venv/bin/python -m pytest $(ARGS)
+
+check: .venv/.installed-dev ## Lint, formatting, types and the floors
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench-growth: .venv/.installed-dev ## Measure how the cost of a step grows with its run
+	.venv/bin/python benchmarks/growth.py
+
+clean: ## Remove the environment and everything built
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment. A development install contains the plain one, so it sets
+# both stamps; the plain one removes nothing that is already there.
+
+.venv/.installed: pyproject.toml .venv/bin/pip | .venv/bin/python
+	$(PIP_INSTALL) -e .
+	touch $@
+
+.venv/.installed-dev: pyproject.toml .venv/bin/pip | .venv/bin/python
+	$(PIP_INSTALL) -e '.[dev]'
+	touch .venv/.installed $@
+
+.venv/bin/python .venv/bin/pip &:
+	scripts/create-venv

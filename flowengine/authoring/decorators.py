@@ -1,0 +1,164 @@
+"""The decorators ``@event_facet``, ``@facet`` and ``@workflow``, bare and with options.
+
+Options are checked when a decorator meets its function: only then can an error
+name the facet and its line. A decorator object keeps the options and nothing
+else, so it may be put on any number of functions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar, overload
+
+from flowengine.authoring.definitions import Definition, define
+from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
+from flowengine.authoring.locations import location_of, user_location
+from flowengine.authoring.registry import register_event_facet, register_workflow
+from flowengine.errors import AuthoringError
+from flowengine.program.nodes import EventOptions, FacetKind, RetryPolicy
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_NAMING = ("name", "aliases")
+_RUNNING = ("task_list", "retry", "timeout", "max_losses")
+
+
+class EventFacetDecorator:
+    """``@event_facet`` with its options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = dict(options)
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> EventFacet[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> EventFacet[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> EventFacet[..., Any]:
+        made: EventFacet[..., Any] = EventFacet(_defined(FacetKind.EVENT, fn, self._options))
+        register_event_facet(made)
+        return made
+
+
+class FacetDecorator:
+    """``@facet`` with its options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = dict(options)
+
+    def __call__(self, fn: Callable[P, R], /) -> Facet[P, R]:
+        return Facet(_defined(FacetKind.FACET, fn, self._options))
+
+
+class WorkflowDecorator:
+    """``@workflow`` with its options."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = dict(options)
+
+    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]:
+        made: Workflow[P, R] = Workflow(_defined(FacetKind.WORKFLOW, fn, self._options))
+        register_workflow(made)
+        return made
+
+
+@overload
+def event_facet(fn: Callable[P, Awaitable[R]], /) -> EventFacet[P, R]: ...
+@overload
+def event_facet(fn: Callable[P, R], /) -> EventFacet[P, R]: ...
+@overload
+def event_facet(
+    *,
+    task_list: str = ...,
+    retry: RetryPolicy = ...,
+    timeout: float | None = ...,
+    max_losses: int = ...,
+    name: str | None = ...,
+    aliases: Sequence[str] = ...,
+) -> EventFacetDecorator: ...
+def event_facet(fn: Any = None, /, **options: Any) -> Any:
+    """Make a function an event facet: a worker runs it, and its result is recorded once.
+
+    `task_list` is the queue it is sent to, `retry` how often it is tried, `timeout` the
+    seconds without activity after which a try has failed, `max_losses` how many tries may
+    die with their worker. `name` and `aliases` keep stored runs working when code moves.
+    """
+    decorator = EventFacetDecorator(options)
+    return decorator if fn is None else decorator(fn)
+
+
+@overload
+def facet(fn: Callable[P, R], /) -> Facet[P, R]: ...
+@overload
+def facet(*, name: str | None = ..., aliases: Sequence[str] = ...) -> FacetDecorator: ...
+def facet(fn: Any = None, /, **options: Any) -> Any:
+    """Make a function a plain facet: a body of steps that workflows share."""
+    decorator = FacetDecorator(options)
+    return decorator if fn is None else decorator(fn)
+
+
+@overload
+def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
+@overload
+def workflow(*, name: str | None = ..., aliases: Sequence[str] = ...) -> WorkflowDecorator: ...
+def workflow(fn: Any = None, /, **options: Any) -> Any:
+    """Make a function a workflow: ``.start(...)`` begins a durable run of it."""
+    decorator = WorkflowDecorator(options)
+    return decorator if fn is None else decorator(fn)
+
+
+def _defined(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
+    if isinstance(fn, Decorated):
+        raise AuthoringError(f"{fn.definition.title} is decorated already; one decorator is enough")
+    if not inspect.isroutine(fn) or isinstance(fn, staticmethod | classmethod):
+        raise AuthoringError(
+            f"{user_location()}: {fn!r} is not a function; a facet's options go by keyword, "
+            'as in @event_facet(task_list="io")'
+        )
+    allowed = (*_NAMING, *_RUNNING) if kind is FacetKind.EVENT else _NAMING
+    problems = [
+        f"there is no option {name!r}, the options are {', '.join(allowed)}"
+        for name in given
+        if name not in allowed
+    ]
+    running = {name: value for name, value in given.items() if name in _RUNNING}
+    problems += _unsound(running)
+    aliases = given.get("aliases", ())
+    if isinstance(aliases, str) or not isinstance(aliases, Sequence):
+        problems.append(f"aliases={aliases!r} is not a list of names")
+    if problems:
+        label = given.get("name") or getattr(fn, "__qualname__", "?")
+        raise AuthoringError(f"facet {label!r} ({location_of(fn)}): {'; '.join(problems)}")
+    options = EventOptions(**running) if kind is FacetKind.EVENT else EventOptions()
+    return define(kind, fn, name=given.get("name"), aliases=tuple(aliases), options=options)
+
+
+def _unsound(options: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the options of running, all of it."""
+    problems = []
+    task_list = options.get("task_list", "default")
+    if not isinstance(task_list, str) or not task_list.strip():
+        problems.append(f"task_list={task_list!r} is not the name of a task list")
+    timeout = options.get("timeout")
+    if timeout is not None and not _is_number(timeout, above=0):
+        problems.append(f"timeout={timeout!r} is not a number of seconds above 0")
+    max_losses = options.get("max_losses", 0)
+    if not _is_number(max_losses) or not isinstance(max_losses, int):
+        problems.append(f"max_losses={max_losses!r} is not a whole number, 0 or more")
+    retry = options.get("retry", RetryPolicy())
+    if not isinstance(retry, RetryPolicy):
+        return [*problems, f"retry={retry!r} is not a Retry(attempts=…)"]
+    if not isinstance(retry.attempts, int) or not _is_number(retry.attempts, above=0):
+        problems.append(f"retry.attempts={retry.attempts!r} is not a whole number, 1 or more")
+    for name in ("first_wait", "factor", "max_wait"):
+        if not _is_number(getattr(retry, name)):
+            problems.append(f"retry.{name}={getattr(retry, name)!r} is not a number, 0 or more")
+    return problems
+
+
+def _is_number(value: Any, above: float | None = None) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # The negation refuses NaN as well, which compares with nothing.
+    return value > above if above is not None else not (value < 0 or value != value)

@@ -1,0 +1,48 @@
+"""Say where the author's code stands, in the author's own file and line."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from flowengine.program.nodes import Location
+
+_OURS = __name__.rpartition(".")[0]
+
+
+def location_of(fn: Callable[..., Any]) -> Location:
+    """The file and first line of a function; line 0 when it has no Python code."""
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    if code is None:
+        return Location(0, file=getattr(fn, "__module__", None) or "?")
+    return Location(code.co_firstlineno, file=code.co_filename)
+
+
+def user_location() -> Location:
+    """The nearest line on the call stack that the author wrote.
+
+    Frames of this package are ours. Frames of the standard library stand
+    between us and the author too (``copy.deepcopy(symbol)``, ``map``-like
+    callbacks): their line would tell the author nothing.
+    """
+    frame = _outside(inspect.currentframe())
+    nearest = frame
+    while frame is not None and _module(frame).partition(".")[0] in sys.stdlib_module_names:
+        frame = frame.f_back
+    frame = frame or nearest
+    if frame is None:
+        return Location(0, file="?")
+    return Location(frame.f_lineno, file=frame.f_code.co_filename)
+
+
+def _outside(frame: FrameType | None) -> FrameType | None:
+    while frame is not None and (_module(frame) + ".").startswith(_OURS + "."):
+        frame = frame.f_back
+    return frame
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__") or "")

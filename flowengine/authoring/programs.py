@@ -1,0 +1,114 @@
+"""Trace decorated functions into one program.
+
+Each function is traced apart from its callers, from a list of those still to
+do. So a workflow may call itself, or what is defined further down its file, and
+the trace ends because the functions of a process are finitely many.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pydantic
+
+from flowengine.authoring.annotations import mismatch
+from flowengine.authoring.definitions import Definition
+from flowengine.authoring.lint import lint
+from flowengine.authoring.names import FOREACH
+from flowengine.authoring.scopes import ITEMS, Scope, refuse_namesake
+from flowengine.authoring.signatures import RESULT
+from flowengine.authoring.symbols import Symbol
+from flowengine.errors import AuthoringError, NotJson
+from flowengine.program.nodes import (
+    Argument,
+    ArrayType,
+    Block,
+    Call,
+    FacetDeclaration,
+    FacetKind,
+    Field,
+    InputRef,
+    Namespace,
+    Program,
+    YieldStatement,
+)
+
+_FOREACH = FacetDeclaration(
+    FacetKind.FACET,
+    FOREACH.rpartition(".")[2],
+    params=(Field(ITEMS, ArrayType("Json")),),
+    returns=(Field(RESULT, ArrayType("Json")),),
+)
+
+
+def program_of(definition: Definition) -> Program:
+    """The program of all that a workflow reaches.
+
+    Namespaces and declarations stand in the order of their names: the same code
+    gives the same content hash, in whichever order it was written or imported.
+    """
+    reached = {definition.name: definition}
+    declared: dict[str, FacetDeclaration] = {}
+    waiting = [definition]
+    while waiting:
+        caller = waiting.pop()
+        declared[caller.name], scope = _declaration(caller)
+        if scope.loops:
+            declared[FOREACH] = _FOREACH
+        for name, callee in scope.callees.items():
+            if name not in reached:
+                reached[name] = callee
+                waiting.append(callee)
+            refuse_namesake(callee, reached[name])
+    namespaces: dict[str, list[FacetDeclaration]] = {}
+    for name in sorted(declared):
+        namespaces.setdefault(name.rpartition(".")[0], []).append(declared[name])
+    return Program(
+        tuple(Namespace(name, (), tuple(namespaces[name])) for name in sorted(namespaces))
+    )
+
+
+def _declaration(definition: Definition) -> tuple[FacetDeclaration, Scope]:
+    signature = definition.signature
+    scope = Scope(definition.title, [p.name for p in signature.parameters])
+    body = () if definition.kind is FacetKind.EVENT else (_traced(definition, scope),)
+    declaration = FacetDeclaration(
+        definition.kind,
+        definition.short_name,
+        params=signature.fields(),
+        returns=signature.returns(),
+        body=body,
+        options=definition.options,
+        location=definition.location,
+    )
+    return declaration, scope
+
+
+def _traced(definition: Definition, scope: Scope) -> Block:
+    lint(definition.fn)
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    for parameter in definition.signature.parameters:
+        name = parameter.name
+        symbol = Symbol(InputRef((name,)), scope, f"parameter {name!r}")
+        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
+            args.append(symbol)
+        else:
+            kwargs[name] = symbol
+    with scope.entered():
+        returned = definition.fn(*args, **kwargs)
+        annotation = definition.signature.result
+        try:
+            result = scope.admitted(returned, annotation, RESULT)
+        except pydantic.ValidationError as error:
+            problem = mismatch(RESULT, annotation, returned, error)
+            raise AuthoringError(f"{definition.title}: {problem}") from None
+        except NotJson as error:
+            raise AuthoringError(f"{definition.title}: {error}") from None
+    call = Call(definition.name, (Argument(RESULT, result),))
+    return Block(
+        statements=tuple(scope.statements),
+        yields=(YieldStatement(call, definition.location),),
+        location=definition.location,
+    )

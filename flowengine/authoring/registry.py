@@ -1,0 +1,89 @@
+"""Find the event facets and workflows of this process by name.
+
+A worker is told a facet's name and needs its function; the name may be one that
+a stored run knew before the code was moved, kept as an alias.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from flowengine.errors import AuthoringError
+
+if TYPE_CHECKING:
+    from flowengine.authoring.facets import EventFacet, Workflow
+
+_event_facets: dict[str, EventFacet[..., Any]] = {}
+_workflows: dict[str, Workflow[..., Any]] = {}
+_lock = threading.Lock()  # for writers; a reader looks up one key, or copies in one step
+
+
+def register_event_facet(facet: EventFacet[..., Any]) -> None:
+    """Let the facet answer to its name and aliases."""
+    _register(_event_facets, facet)
+
+
+def register_workflow(workflow: Workflow[..., Any]) -> None:
+    """Let the workflow answer to its name and aliases."""
+    _register(_workflows, workflow)
+
+
+def event_facet_named(name: str) -> EventFacet[..., Any] | None:
+    """The event facet that answers to a qualified name or an alias."""
+    return _event_facets.get(name)
+
+
+def event_facet_names() -> list[str]:
+    """All names and aliases of the event facets here, sorted."""
+    return sorted(_event_facets.copy())
+
+
+def workflow_named(name: str) -> Workflow[..., Any] | None:
+    """The workflow that answers to a qualified name or an alias."""
+    return _workflows.get(name)
+
+
+@contextmanager
+def empty_registry() -> Iterator[None]:
+    """Begin with no names and forget those that came meanwhile; for tests."""
+    with _lock:
+        kept = _event_facets.copy(), _workflows.copy()
+        _event_facets.clear()
+        _workflows.clear()
+    try:
+        yield
+    finally:
+        with _lock:
+            for registry, names in zip((_event_facets, _workflows), kept, strict=True):
+                registry.clear()
+                registry.update(names)
+
+
+def _register(registry: dict[str, Any], added: Any) -> None:
+    definition = added.definition
+    names = (definition.name, *definition.aliases)
+    with _lock:
+        for name in names:
+            other = registry[name].definition if name in registry else None
+            # Refused, not replaced: a worker that took the later one would run the
+            # wrong code for every stored run of the earlier one, without a word.
+            if other is not None and not definition.replaces(other):
+                raise AuthoringError(
+                    f"{definition.title} wants the name {name!r}, which {other.title} has; "
+                    'give one of them another with name="…"'
+                )
+        # A reload may have dropped an alias. Added before dropped: a reader never finds
+        # the name that stays missing.
+        dropped = [
+            name
+            for name, other in registry.items()
+            if name not in names
+            and other.definition.name == definition.name
+            and definition.replaces(other.definition)
+        ]
+        registry.update(dict.fromkeys(names, added))
+        for name in dropped:
+            del registry[name]

@@ -1,0 +1,240 @@
+"""One body while it is traced: each facet called in it becomes a step of a block.
+
+A function's body is one scope, each lambda of a foreach a scope within it. The
+current scope is the one that calls go to; with none, a facet is plain Python.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import pydantic
+
+from flowengine.authoring.annotations import Annotation, mismatch
+from flowengine.authoring.definitions import Definition
+from flowengine.authoring.lint import lint
+from flowengine.authoring.locations import location_of, user_location
+from flowengine.authoring.names import FOREACH, is_step_name
+from flowengine.authoring.signatures import RESULT
+from flowengine.authoring.symbols import Facts, Reach, Symbol, expression_of, marked, symbols_in
+from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
+from flowengine.program.nodes import (
+    Argument,
+    ArrayLiteral,
+    Block,
+    Call,
+    Expression,
+    ForeachClause,
+    InputRef,
+    Literal,
+    Location,
+    StepRef,
+    StepStatement,
+    YieldStatement,
+)
+
+ITEMS = "items"  #: the parameter of the foreach facet; its body sees it before all others
+
+
+class Scope(Reach):
+    """A block in the making."""
+
+    def __init__(
+        self,
+        title: str,
+        variables: Iterable[str],
+        parent: Scope | None = None,
+        items: Expression | None = None,
+    ) -> None:
+        super().__init__(title, parent)
+        self.outer = parent
+        self.variables = frozenset(variables)  #: parameters, or the one foreach variable
+        self.items = items  #: what a foreach goes through; None for a function's body
+        self.statements: list[StepStatement] = []
+        self.step_names: dict[str, Location] = {}
+        self.callees: dict[str, Definition] = {} if parent is None else parent.callees
+        self.loops: list[str] = [] if parent is None else parent.loops
+
+    def call(
+        self, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+    ) -> Symbol:
+        """Append a step that calls a facet; `name` is the author's for it, or empty."""
+        location = user_location()
+        given, problems = definition.signature.bound(args, kwargs)
+        arguments = []
+        for parameter in definition.signature.parameters:
+            if parameter.name in given:
+                value = given[parameter.name]
+                try:
+                    expression = self.admitted(value, parameter.annotation, parameter.name)
+                except pydantic.ValidationError as error:
+                    problems.append(mismatch(parameter.name, parameter.annotation, value, error))
+                except NotJson as error:
+                    problems.append(str(error))
+                else:
+                    arguments.append(Argument(parameter.name, expression))
+        if problems:
+            raise AuthoringError(
+                f"{location}: {definition.title} cannot be called so: {'; '.join(problems)}"
+            )
+        other = self.callees.setdefault(definition.name, definition)
+        refuse_namesake(definition, other)
+        step = self._step_name(definition.short_name, name, location)
+        call = Call(definition.name, tuple(arguments))
+        return self._appended(StepStatement(step, call, location=location))
+
+    def foreach(self, items: Any, body: Callable[[Any], Any], name: str) -> Symbol:
+        """Append a step that runs a body for each item."""
+        location = user_location()
+        variable = self._variable(_parameter_of(body, location))
+        if inspect.isfunction(body) and body.__name__ != "<lambda>":
+            lint(body)  # an inline lambda was read with the function it stands in
+        if not isinstance(items, Symbol):
+            try:
+                items = list(items)
+            except TypeError:
+                raise AuthoringError(f"{location}: foreach cannot go through {items!r}") from None
+        iterated = self.admitted(items)
+        step = self._step_name("foreach", name, location)
+        self.loops.append(step)
+        inner = Scope(f"foreach step {step!r} ({location})", [variable], self, iterated)
+        with inner.entered():
+            item = Symbol(InputRef((variable,)), inner, f"foreach variable {variable!r}")
+            result = ArrayLiteral((inner.admitted(body(item)),))
+        there = location_of(body)
+        block = Block(
+            statements=tuple(inner.statements),
+            yields=(YieldStatement(Call(FOREACH, (Argument(RESULT, result),)), there),),
+            foreach=ForeachClause(variable, InputRef((ITEMS,))),
+            location=there,
+        )
+        call = Call(FOREACH, (Argument(ITEMS, iterated),))
+        return self._appended(StepStatement(step, call, (block,), location=location))
+
+    def admitted(
+        self, value: Any, annotation: Annotation | None = None, where: str = "the value"
+    ) -> Expression:
+        """The value as an expression of this body; raises for a symbol of another one.
+
+        A value without symbols is known already: it is checked against its annotation
+        now, so that a wrong constant is found at the first check and not in a run.
+        """
+        if isinstance(value, Iterator):
+            value = list(value)
+        every = list(symbols_in(value))
+        for facts in every:
+            if not self.within(facts.reach):
+                raise facts.reach.escape(facts.label)
+            self._refuse_hidden(facts)
+        if every or annotation is None:
+            return expression_of(value)
+        return Literal(marked(annotation.write(value, "an argument", where)))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Let the facets called meanwhile become steps of this block."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def _appended(self, statement: StepStatement) -> Symbol:
+        self.statements.append(statement)
+        return Symbol(StepRef((statement.name, RESULT)), self, f"step {statement.name!r}")
+
+    def _chain(self) -> Iterator[Scope]:
+        scope: Scope | None = self
+        while scope is not None:
+            yield scope
+            scope = scope.outer
+
+    def _step_name(self, default: str, given: str, location: Location) -> str:
+        # Unique along the chain, not in this block alone: inside a lambda an outer step of
+        # the same name may be in use, and the inner one would take its place unseen.
+        taken = {name: at for scope in self._chain() for name, at in scope.step_names.items()}
+        if given in taken:
+            raise AuthoringError(
+                f"{location}: the step name {given!r} is taken by the step at {taken[given]}"
+            )
+        name = given or _unused(default, taken)
+        self.step_names[name] = location
+        return name
+
+    def _variable(self, wanted: str) -> str:
+        return _unused(wanted, {ITEMS}.union(*(scope.variables for scope in self._chain())))
+
+    def _refuse_hidden(self, facts: Facts) -> None:
+        # The body of a foreach sees the list of its own step as `items`. A parameter of
+        # that name is hidden by it, unless that list is the parameter.
+        if not _reads_items(facts.expression):
+            return
+        for scope in self._chain():
+            if scope.items is not None and scope.items != InputRef((ITEMS,)):
+                raise SymbolMisuse(
+                    f"{user_location()}: parameter {ITEMS!r} cannot be used inside {scope.title}, "
+                    f"where {ITEMS!r} is the list it goes through; rename the parameter"
+                )
+
+
+_current: ContextVar[Scope | None] = ContextVar("flowengine_scope", default=None)
+
+
+def current_scope() -> Scope | None:
+    """The body being traced here, if any."""
+    return _current.get()
+
+
+def checked_step_name(name: object) -> str:
+    """The name an author gave to a step; raises when a step path could not show it."""
+    if not is_step_name(name):
+        raise AuthoringError(f"{user_location()}: the step name {name!r} is not an identifier")
+    return str(name)
+
+
+def refuse_namesake(one: Definition, other: Definition) -> None:
+    """Raise when two definitions of one program have one name and are not one function."""
+    if one is not other and not one.replaces(other):
+        raise AuthoringError(
+            f"{one.title} and {other.title} have one name in one program; "
+            'give one of them another with name="…"'
+        )
+
+
+def _unused(name: str, taken: Iterable[str]) -> str:
+    if name not in taken:
+        return name
+    number = 2
+    while f"{name}_{number}" in taken:
+        number += 1
+    return f"{name}_{number}"
+
+
+def _reads_items(expression: Any) -> bool:
+    if isinstance(expression, InputRef):
+        return expression.path[0] == ITEMS
+    if isinstance(expression, tuple):
+        return any(_reads_items(part) for part in expression)
+    parts = [getattr(expression, slot) for slot in getattr(expression, "__slots__", ())]
+    return any(_reads_items(part) for part in parts)
+
+
+def _parameter_of(body: Callable[[Any], Any], location: Location) -> str:
+    try:
+        parameters = list(inspect.signature(body).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    # `lambda x, n=n: …` is how Python fixes a loop variable: defaults do not count.
+    needed = [p for p in parameters if p.default is p.empty] or parameters
+    if len(needed) != 1 or needed[0] is not parameters[0] or needed[0].kind in (*stars, keyword):
+        raise AuthoringError(
+            f"{location}: the body of foreach takes one parameter, the item: "
+            "foreach(items, lambda item: …)"
+        )
+    return needed[0].name

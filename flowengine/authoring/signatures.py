@@ -1,0 +1,164 @@
+"""Fit arguments to the parameters of a decorated function."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+from flowengine.authoring.annotations import Annotation, mismatch
+from flowengine.errors import AuthoringError, NotJson
+from flowengine.program.nodes import Field, Json, Literal
+
+RESULT = "result"  #: a Python function has one return, and this is its name
+_NONE = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter, with its default as Python and as JSON."""
+
+    name: str
+    kind: Any  #: one of inspect's five
+    annotation: Annotation
+    default: Literal | None = None  #: None: the parameter must be given
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters and the result of one function."""
+
+    parameters: tuple[Parameter, ...]
+    result: Annotation
+
+    def fields(self) -> tuple[Field, ...]:
+        """The parameters as the program declares them."""
+        return tuple(
+            Field(p.name, p.annotation.type, p.default, p.annotation.schema)
+            for p in self.parameters
+        )
+
+    def returns(self) -> tuple[Field, ...]:
+        """The one return as the program declares it."""
+        return (Field(RESULT, self.result.type, schema=self.result.schema),)
+
+    def bound(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], list[str]]:
+        """The arguments by parameter name, in declared order, and all that does not fit.
+
+        Python's own binding stops at the first problem; an author wants to see all.
+        """
+        by_place = [p.name for p in self.parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
+        by_name = [
+            p.name for p in self.parameters if p.kind is not inspect.Parameter.POSITIONAL_ONLY
+        ]
+        given = dict(zip(by_place, args, strict=False))
+        problems = []
+        if len(args) > len(by_place):
+            problems.append(f"{len(args)} values were given by place, it takes {len(by_place)}")
+        for name, value in kwargs.items():
+            if name not in by_name:
+                problems.append(f"{name!r} is unknown, it takes {', '.join(by_name) or 'nothing'}")
+            elif name in given:
+                problems.append(f"{name!r} was given twice")
+            else:
+                given[name] = value
+        for p in self.parameters:
+            if p.default is None and p.name not in given:
+                problems.append(f"{p.name!r} ({p.annotation}) is missing")
+        return {p.name: given[p.name] for p in self.parameters if p.name in given}, problems
+
+    def written(self, given: Mapping[str, Any], what: str) -> tuple[dict[str, Json], list[str]]:
+        """The JSON of the given arguments and the defaults, and all that does not fit."""
+        inputs: dict[str, Json] = {}
+        problems = []
+        for p in self.parameters:
+            if p.name in given:
+                try:
+                    inputs[p.name] = p.annotation.write(given[p.name], what, p.name)
+                except pydantic.ValidationError as error:
+                    problems.append(mismatch(p.name, p.annotation, given[p.name], error))
+            elif p.default is not None:
+                inputs[p.name] = p.default.value
+        return inputs, problems
+
+    def read(self, data: Mapping[str, Json]) -> tuple[tuple[list[Any], dict[str, Any]], list[str]]:
+        """Stored arguments as the Python call they stand for, and all that does not fit."""
+        known = {p.name for p in self.parameters}
+        problems = [f"{name!r} is unknown" for name in data if name not in known]
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for p in self.parameters:
+            if p.name not in data and p.default is None:
+                problems.append(f"{p.name!r} ({p.annotation}) is missing")
+                continue
+            # A default goes the stored way too: the function sees a fresh value each
+            # time, the same one whether the program or the caller has put it in.
+            stored = data[p.name] if p.name in data else typing.cast(Literal, p.default).value
+            try:
+                value = p.annotation.read(stored)
+            except pydantic.ValidationError as error:
+                problems.append(mismatch(p.name, p.annotation, stored, error))
+                continue
+            if p.kind is inspect.Parameter.POSITIONAL_ONLY:
+                args.append(value)
+            else:
+                kwargs[p.name] = value
+        return (args, kwargs), problems
+
+
+def starred_parameters(fn: Callable[..., Any]) -> list[str]:
+    """The ``*args`` and ``**kwargs`` of a function: a program has no word for them."""
+    stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    parameters = inspect.signature(fn).parameters.values()
+    return [stars[p.kind] + p.name for p in parameters if p.kind in stars]
+
+
+def signature_of(fn: Callable[..., Any], title: str) -> Signature:
+    """Read a function's parameters and annotations; `title` names it in an error."""
+    try:
+        hints = typing.get_type_hints(inspect.unwrap(fn), include_extras=True)
+    except (NameError, TypeError, SyntaxError, AttributeError) as error:
+        raise AuthoringError(
+            f"{title}: an annotation cannot be read ({error}); "
+            "it must name what its module imports or defines at the top"
+        ) from error
+    parameters = tuple(
+        _parameter(p, hints.get(p.name, _NONE), title)
+        for p in inspect.signature(fn).parameters.values()
+    )
+    result = hints.get("return", _NONE)
+    # get_type_hints turns `-> None` into NoneType, which pydantic knows as well.
+    return Signature(parameters, _annotation(result, "serialization", "the return", title))
+
+
+def _parameter(parameter: inspect.Parameter, hint: Any, title: str) -> Parameter:
+    what = f"parameter {parameter.name!r}"
+    annotation = _annotation(hint, "validation", what, title)
+    if parameter.default is _NONE:
+        return Parameter(parameter.name, parameter.kind, annotation)
+    try:
+        value = annotation.write(parameter.default, f"the default of {what}", parameter.name)
+    except NotJson as error:
+        raise AuthoringError(f"{title}: {error}") from None
+    except pydantic.ValidationError as error:
+        problem = mismatch(parameter.name, annotation, parameter.default, error)
+        raise AuthoringError(f"{title}: the default does not fit: {problem}") from None
+    return Parameter(parameter.name, parameter.kind, annotation, Literal(value))
+
+
+def _annotation(
+    hint: Any, mode: typing.Literal["validation", "serialization"], what: str, title: str
+) -> Annotation:
+    try:
+        return Annotation.of(hint, mode)
+    except (pydantic.errors.PydanticUserError, TypeError) as error:
+        reason = str(error).partition("\n")[0]
+        raise AuthoringError(
+            f"{title}: the annotation of {what} is no type pydantic can check ({reason})"
+        ) from None

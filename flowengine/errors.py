@@ -1,0 +1,270 @@
+"""Every error flowengine raises on purpose.
+
+- FlowengineError
+  · ProgramError           a program cannot be loaded or started
+    · InvalidProgram       … because of the problems it lists
+    · UnknownWorkflow      … because it declares no such workflow
+    · InvalidInputs        … because the inputs do not fit
+  · AuthoringError         a decorated function cannot become a program
+    · SymbolMisuse         … because a value was asked of something that has none yet
+    · UntraceableCode      … because its source says what a trace cannot carry
+    · DoesNotFit           arguments or a result do not fit an event facet's annotations
+    · MissingCode          an event facet is to run here and has no Python function
+  · ValueRefused           a value cannot be stored
+    · NotJson              … because JSON has no form for it
+    · TooLarge             … because it is above the limit
+  · UnknownRun, UnknownStep, UnknownTask
+  · RunFailed              run.result() of a run that failed
+  · StoreError
+    · DatabaseTooNew       the database was upgraded by a newer flowengine
+    · DatabaseTooOld       the database wants `flowengine db upgrade`
+    · DatabaseReadOnly     the database cannot be written
+  · IllegalTransition      a state machine was asked for a move it does not have
+
+Celery and pickle rebuild an exception as ``cls(*args)``. So ``args`` hold the
+constructor's own arguments, and ``__str__`` composes the sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class FlowengineError(Exception):
+    """The root of all errors raised on purpose."""
+
+
+class ProgramError(FlowengineError):
+    """A program cannot be loaded or started."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a program, and where."""
+
+    where: str  #: declaration and statement, e.g. ``shop.Order, step 'charge'``
+    what: str  #: what is wrong, and the cure when there is one
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}" if self.where else self.what
+
+
+class InvalidProgram(ProgramError):
+    """A program has problems that can be known before it runs."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__(list(problems))
+        self.problems = list(problems)
+
+    def __str__(self) -> str:
+        if len(self.problems) == 1:
+            return f"the program cannot be loaded: {self.problems[0]}"
+        lines = "\n".join(f"  - {problem}" for problem in self.problems)
+        return f"the program cannot be loaded, {len(self.problems)} problems:\n{lines}"
+
+
+class UnknownWorkflow(ProgramError):
+    """A program declares no workflow of the name asked for."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        super().__init__(name, list(known))
+        self.name, self.known = name, list(known)
+
+    def __str__(self) -> str:
+        known = ", ".join(self.known) or "none"
+        return f"the program has no workflow {self.name!r}; it declares: {known}"
+
+
+class InvalidInputs(ProgramError):
+    """The inputs of a start do not fit the workflow's parameters."""
+
+    def __init__(self, workflow: str, problems: Sequence[str]) -> None:
+        super().__init__(workflow, list(problems))
+        self.workflow, self.problems = workflow, list(problems)
+
+    def __str__(self) -> str:
+        return f"workflow {self.workflow!r} cannot be started: {'; '.join(self.problems)}"
+
+
+class AuthoringError(FlowengineError):
+    """A decorated function cannot become a program."""
+
+
+class SymbolMisuse(AuthoringError, TypeError):
+    """Python asked a symbol for a value that only exists once the run is under way."""
+
+
+class UntraceableCode(AuthoringError):
+    """The source of a function says things that would be lost, silently, in a trace."""
+
+    def __init__(self, function: str, findings: Sequence[Problem]) -> None:
+        super().__init__(function, list(findings))
+        self.function, self.findings = function, list(findings)
+
+    def __str__(self) -> str:
+        lines = "\n".join(f"  - {finding}" for finding in self.findings)
+        return f"the body of {self.function!r} cannot become a program:\n{lines}"
+
+
+class DoesNotFit(AuthoringError, TypeError):
+    """What an event facet was given, or what it returned, does not fit its annotations."""
+
+    def __init__(self, facet: str, problems: Sequence[str]) -> None:
+        super().__init__(facet, list(problems))
+        self.facet, self.problems = facet, list(problems)
+
+    def __str__(self) -> str:
+        return f"event facet {self.facet!r}: {'; '.join(self.problems)}"
+
+
+class MissingCode(AuthoringError):
+    """An event facet was to be run by a process that has no code for it."""
+
+    def __init__(self, facet: str) -> None:
+        super().__init__(facet)
+        self.facet = facet
+
+    def __str__(self) -> str:
+        return (
+            f"no Python code for event facet {self.facet!r} in this process: import the module "
+            "that decorates it with @event_facet, or let a poller that has it claim the task"
+        )
+
+
+class ValueRefused(FlowengineError, ValueError):
+    """A value cannot be stored."""
+
+
+class NotJson(ValueRefused):
+    """A value has no JSON form."""
+
+    def __init__(self, what: str, where: str, type_name: str) -> None:
+        super().__init__(what, where, type_name)
+        self.what, self.where, self.type_name = what, where, type_name
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} is not JSON: {self.where} is a {self.type_name}; "
+            "annotate it with a type pydantic can write, or return text, numbers, lists and maps"
+        )
+
+
+class TooLarge(ValueRefused):
+    """A value is above the size limit of one stored value."""
+
+    def __init__(self, what: str, size: int, limit: int) -> None:
+        super().__init__(what, size, limit)
+        self.what, self.size, self.limit = what, size, limit
+
+    def __str__(self) -> str:
+        return (
+            f"{self.what} takes {self.size:,} bytes as JSON, the limit is {self.limit:,}: put the "
+            "data in a file or an object store and pass its address, or raise "
+            "FLOWENGINE_MAX_VALUE_BYTES"
+        )
+
+
+class UnknownRun(FlowengineError, LookupError):
+    """There is no run of that id."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+    def __str__(self) -> str:
+        return f"there is no run {self.run_id!r} in this database; `flowengine list` shows the runs"
+
+
+class UnknownStep(FlowengineError, LookupError):
+    """There is no step of that id."""
+
+    def __init__(self, step_id: str) -> None:
+        super().__init__(step_id)
+        self.step_id = step_id
+
+    def __str__(self) -> str:
+        return f"there is no step {self.step_id!r} in this database"
+
+
+class UnknownTask(FlowengineError, LookupError):
+    """There is no task of that id."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(task_id)
+        self.task_id = task_id
+
+    def __str__(self) -> str:
+        return f"there is no task {self.task_id!r} in this database"
+
+
+class RunFailed(FlowengineError):
+    """A run whose result was asked for has failed."""
+
+    def __init__(self, run_id: str, path: str, error_type: str, message: str) -> None:
+        super().__init__(run_id, path, error_type, message)
+        self.run_id, self.path = run_id, path
+        self.error_type, self.message = error_type, message
+
+    def __str__(self) -> str:
+        return (
+            f"run {self.run_id} failed at {self.path}: {self.error_type}: {self.message} "
+            f"(`flowengine show {self.run_id}` shows every step)"
+        )
+
+
+class StoreError(FlowengineError):
+    """The database cannot be used."""
+
+
+class DatabaseTooNew(StoreError):
+    """The database was upgraded by a newer flowengine."""
+
+    def __init__(self, url: str, revision: str) -> None:
+        super().__init__(url, revision)
+        self.url, self.revision = url, revision
+
+    def __str__(self) -> str:
+        return (
+            f"the database {self.url} has schema revision {self.revision!r}, which this flowengine "
+            "does not know: it was upgraded by a newer version; upgrade flowengine here too"
+        )
+
+
+class DatabaseTooOld(StoreError):
+    """The database wants an upgrade of its schema."""
+
+    def __init__(self, url: str, revision: str, head: str) -> None:
+        super().__init__(url, revision, head)
+        self.url, self.revision, self.head = url, revision, head
+
+    def __str__(self) -> str:
+        return (
+            f"the database {self.url} has schema revision {self.revision or 'none'!r}, this "
+            f"flowengine wants {self.head!r}: run `flowengine db upgrade`"
+        )
+
+
+class DatabaseReadOnly(StoreError):
+    """The database cannot be written."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+    def __str__(self) -> str:
+        return (
+            f"the database {self.url} cannot be written: give this user write permission for the "
+            "file and its directory, or name another database in FLOWENGINE_DATABASE_URL"
+        )
+
+
+class IllegalTransition(FlowengineError):
+    """A state machine was asked for a move that its table does not have."""
+
+    def __init__(self, what: str, state: str, signal: str) -> None:
+        super().__init__(what, state, signal)
+        self.what, self.state, self.signal = what, state, signal
+
+    def __str__(self) -> str:
+        return f"{self.what} is at {self.state} and cannot take {self.signal}"

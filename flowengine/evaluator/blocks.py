@@ -1,0 +1,129 @@
+"""What happens to a block, a foreach block and an item in each of their states."""
+
+from __future__ import annotations
+
+from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
+from flowengine.evaluator.records import FollowUp, Step, row_key
+from flowengine.evaluator.scope import RowScope, source_key
+from flowengine.evaluator.states import ObjectType, Signal
+from flowengine.evaluator.steps import children_ended, has_ended
+from flowengine.evaluator.work import Work
+from flowengine.program.expressions import EvaluationError, evaluate
+from flowengine.program.nodes import Json
+from flowengine.program.plan import BlockPlan, RowKind, StatementPlan
+
+
+def begin(work: Work, row: Step) -> Signal:
+    """Create the steps that can begin, or count the items of a foreach."""
+    plan = work.block(row)
+    if row.object_type == ObjectType.FAN:
+        row.item_count = row.remaining = len(_items(work, row, plan))
+        return Signal.ADVANCE
+    waiting_for = [source_key(work, row, source) for source in plan.captures]
+    work.want(waiting_for)
+    awaited = sum(1 for key in waiting_for if not has_ended(work, key))
+    row.remaining = len(plan.statements) + awaited
+    for statement in plan.statements:
+        if not statement.is_lazy:
+            _create_statement(work, row, statement)
+    return Signal.ADVANCE
+
+
+def _create_statement(work: Work, block: Step, statement: StatementPlan) -> None:
+    """Create a step's row; it begins when all it needs has completed.
+
+    Steps of the same block cannot have ended yet. Steps further out may have, then they are
+    not counted: their end has found no row to tell.
+    """
+    outside = [source_key(work, block, s) for s in statement.needs if s.hops > 0]
+    work.want(outside)
+    failed = [row for key in outside if (row := work.find(key)) and row.has_failed]
+    step = create_step(work, block, statement)
+    if failed:
+        work.skip(step, failed[0])
+        return
+    inside = len(statement.needs) - len(outside)
+    step.waiting = inside + sum(1 for key in outside if not has_ended(work, key))
+    if step.waiting == 0:
+        work.queue.append(step)
+
+
+def create_step(work: Work, block: Step, statement: StatementPlan) -> Step:
+    """Create the row of a statement."""
+    step = work.create(
+        RowKind.STEP,
+        f"{block.path}.{statement.name}",
+        statement.kind.value,
+        statement.address,
+        block,
+        statement.index,
+    )
+    step.facet_name = statement.facet.name if statement.facet else ""
+    return step
+
+
+def go_on(work: Work, row: Step) -> Signal | None:
+    """Unfold further items, and go on when all children have ended."""
+    if row.object_type == ObjectType.FAN:
+        _unfold(work, row)
+    return children_ended(row)
+
+
+def _unfold(work: Work, fan: Step) -> None:
+    """Create the next items, some hundreds at a time: the next index is durable."""
+    end = min(fan.item_count, fan.next_index + work.portion)
+    if fan.next_index == end:
+        return
+    plan = work.block(fan)
+    assert plan.foreach is not None
+    items = _items(work, fan, plan)
+    for index in range(fan.next_index, end):
+        item = work.create(
+            RowKind.ITEM, f"{fan.path}[{index}]", ObjectType.ITEM, plan.address, fan, index
+        )
+        item.params = {plan.foreach.variable: items[index]}
+        work.queue.append(item)
+    work.portion -= end - fan.next_index
+    fan.next_index = end
+    if end < fan.item_count:
+        work.changes.follow_ups.append(FollowUp("Unfold", {"step_key": fan.key}))
+
+
+def _items(work: Work, fan: Step, plan: BlockPlan) -> list[Json]:
+    assert plan.foreach is not None
+    container = work.parent(fan)
+    needed = [source_key(work, container, source) for source in plan.foreach.needs]
+    work.want(needed)
+    for key in needed:
+        if work.get(key).has_failed:
+            raise StepSkipped(work.get(key))
+    try:
+        items = evaluate(plan.foreach.iterable, RowScope(work, container, plan.foreach.sources))
+    except EvaluationError as error:
+        raise StepFailed(problem("EvaluationError", str(error), fan.path)) from None
+    if not isinstance(items, list):
+        message = f"foreach needs a list, found {type(items).__name__}"
+        raise StepFailed(problem("EvaluationError", message, fan.path))
+    return items
+
+
+def yield_values(work: Work, row: Step) -> Signal:
+    """Evaluate the yields: every step they name has ended by now."""
+    plan = work.block(row)
+    if row.object_type == ObjectType.FAN:
+        return Signal.ADVANCE  # its items yield, and are read in item order
+    outside = [source_key(work, row, source) for source in plan.captures]
+    carriers = [row_key(RowKind.STEP, f"{row.path}.{s.name}") for s in plan.carriers]
+    work.want([*outside, *carriers])
+    for key in outside:
+        if work.get(key).has_failed:
+            raise StepSkipped(work.get(key))
+    row.yields = [entry for key in carriers for entry in work.get(key).yields]
+    if not plan.yields:
+        return Signal.ADVANCE
+    scope = RowScope(work, row, plan.yield_sources)
+    try:
+        row.yields += [(y.levels, scope.values(y.attributes)) for y in plan.yields]
+    except EvaluationError as error:
+        raise StepFailed(problem("EvaluationError", f"yield: {error}", row.path)) from None
+    return Signal.ADVANCE

@@ -1,0 +1,73 @@
+"""What the end of a row means for the rows that waited for it.
+
+This is why evaluation is incremental: the end of a step touches its block's counter and
+the rows that its edges name, and nothing else, however large the run is.
+"""
+
+from __future__ import annotations
+
+from flowengine.evaluator.blocks import create_step
+from flowengine.evaluator.failures import note_failure
+from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.states import ObjectType, RunState, StepState
+from flowengine.evaluator.work import Work
+from flowengine.program.plan import Edge, Reach
+
+
+def ended(work: Work, row: Step) -> None:
+    """Tell everyone whom the end of this row concerns."""
+    if row.object_type == ObjectType.WORKFLOW:
+        _end_run(work, row)
+        return
+    parent = work.parent(row)
+    if row.object_type not in ObjectType.BLOCKS:
+        for edge in work.statement(row).edges:
+            _follow(work, row, parent, edge)
+    _count_down(work, parent, row)
+
+
+def _end_run(work: Work, root: Step) -> None:
+    run = work.run
+    if root.state == StepState.COMPLETE:
+        run.state, run.outputs = RunState.COMPLETED, root.returns
+    else:
+        run.state, run.error = RunState.FAILED, root.error
+
+
+def _count_down(work: Work, parent: Step, child: Step) -> None:
+    parent.remaining -= 1
+    if child.has_failed:
+        note_failure(parent, child)
+    work.touch(parent)
+    if parent.remaining == 0:
+        work.queue.append(parent)
+
+
+def _follow(work: Work, step: Step, block: Step, edge: Edge) -> None:
+    if edge.sibling is not None and edge.sibling.is_lazy:
+        # Its row is written now, once: a step ends once.
+        waiting = create_step(work, block, edge.sibling)
+        if step.has_failed:
+            work.skip(waiting, step)
+        else:
+            work.queue.append(waiting)
+        return
+    base = block.path
+    if edge.from_container:
+        base = base.removesuffix(work.block(block).segment)
+    found = work.find(row_key(edge.kind, base + edge.suffix))
+    if found is None or found.is_final:
+        return  # not begun: it will see this end when it begins
+    if edge.reach is Reach.CAPTURES:
+        if found.state != StepState.CREATED:
+            found.remaining -= 1
+            work.touch(found)
+            if found.remaining == 0:
+                work.queue.append(found)
+    elif edge.reach is Reach.NEEDS and step.has_failed:
+        work.skip(found, step)
+    else:
+        found.waiting -= 1
+        work.touch(found)
+        if found.waiting == 0:
+            work.queue.append(found)

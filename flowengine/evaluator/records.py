@@ -1,0 +1,199 @@
+"""The records the evaluator reads and writes.
+
+Rows of the store and these records are kept apart: a record is plain data that any
+store can fill, and nothing happens when one of its fields is set.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowengine.evaluator.states import EventState, RunState, StepState, TaskState
+from flowengine.program.nodes import Json
+from flowengine.program.plan import RowKind
+
+Error = dict[str, Any]  #: type, message, path; what a failed step keeps and its parents repeat
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRef:
+    """A large value that is stored once, by its content, and read only when it is looked into."""
+
+    hash: str
+
+
+def row_key(kind: RowKind, path: str) -> str:
+    """Name a row inside its run. A digest, because long paths break database indexes."""
+    return hashlib.blake2b(f"{kind.value}{path}".encode(), digest_size=16).hexdigest()
+
+
+def derived_id(*parts: object) -> str:
+    """Name a record by what it is: deciding the same thing twice gives the same id."""
+    return hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=16).hexdigest()
+
+
+@dataclass(slots=True)
+class Step:
+    """One call inside a run, or one block of a body."""
+
+    id: str
+    run_id: str
+    key: str
+    path: str
+    object_type: str
+    address: str  #: place in the program; the facet's name for the root
+    parent: str | None  #: key of the row this one stands in
+    index: int  #: position among its siblings, in program or item order
+    generation: int = 0
+    facet_name: str = ""
+    state: str = StepState.CREATED
+    params: dict[str, Any] = field(default_factory=dict)
+    returns: dict[str, Any] = field(default_factory=dict)
+    error: Error | None = None
+    waiting: int = 0  #: steps that must end before this row can begin
+    remaining: int = 0  #: children that have not ended
+    item_count: int = 0  #: of a foreach block: how many items there are
+    next_index: int = 0  #: of a foreach block: the first item not unfolded yet
+    failure: Mapping[str, Any] | None = None  #: the first failed child in program order
+    yields: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    created: int = 0
+    updated: int = 0
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in StepState.FINAL
+
+    @property
+    def has_failed(self) -> bool:
+        return self.state in (StepState.ERROR, StepState.SKIPPED)
+
+
+@dataclass(slots=True)
+class EventDefinition:
+    """What outside work a step asked for, why, and how it ended."""
+
+    id: str
+    step_id: str
+    workflow_id: str
+    state: str
+    event_type: str
+    payload: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class TaskDefinition:
+    """One try of that work: who does it, and when."""
+
+    uuid: str
+    name: str  #: qualified facet name
+    runner_id: str  #: the server that claimed it
+    workflow_id: str  #: the run
+    flow_id: str  #: the program's hash
+    step_id: str
+    state: str = TaskState.PENDING
+    created: int = 0  #: milliseconds since the epoch, like all times here
+    updated: int = 0
+    error: dict[str, Any] | None = None
+    task_list_name: str = "default"
+    data_type: str = ""
+    data: dict[str, Any] | None = None  #: the step's parameters
+    step_key: str = ""
+    step_path: str = ""
+    try_number: int = 1  #: counted against the retry policy
+    losses: int = 0  #: tries before this one that ended with the death of their worker
+    lease: int = 0  #: raised at every claim; a report must name it
+    due: int = 0
+    priority: int = 0
+    timeout_ms: int | None = None
+
+
+@dataclass(slots=True)
+class RunView:
+    """What the evaluator may know of a run, and the part of it that it decides."""
+
+    id: str
+    workflow: str
+    program_hash: str
+    generation: int = 0
+    state: str = RunState.RUNNING
+    priority: int = 0
+    open_steps: int = 0  #: steps that wait at their event
+    outputs: dict[str, Any] | None = None
+    error: Error | None = None
+    alarm: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """Something the evaluator has left for its next turn: a fact of the run, like any other."""
+
+    kind: str
+    payload: dict[str, Json]
+
+
+@dataclass
+class IterationChanges:
+    """All that one evaluation decided. It is committed whole, or not at all."""
+
+    created_steps: list[Step] = field(default_factory=list)
+    updated_steps: list[Step] = field(default_factory=list)
+    created_events: list[EventDefinition] = field(default_factory=list)
+    updated_events: list[EventDefinition] = field(default_factory=list)
+    created_tasks: list[TaskDefinition] = field(default_factory=list)
+    #: Intents: tasks of these steps that are still open are to be stopped and fenced.
+    canceled_steps: list[str] = field(default_factory=list)
+    follow_ups: list[FollowUp] = field(default_factory=list)
+    _created_ids: set[str] = field(default_factory=set)
+    _updated_ids: dict[str, int] = field(default_factory=dict)
+
+    def add_created_step(self, step: Step) -> None:
+        """Record a new step, once."""
+        if step.id not in self._created_ids:
+            self._created_ids.add(step.id)
+            self.created_steps.append(step)
+
+    def add_updated_step(self, step: Step) -> None:
+        """Record a changed step; a later change of the same step takes the earlier one's place."""
+        if step.id in self._created_ids:
+            return  # it is written as it is by then
+        if step.id in self._updated_ids:
+            self.updated_steps[self._updated_ids[step.id]] = step
+        else:
+            self._updated_ids[step.id] = len(self.updated_steps)
+            self.updated_steps.append(step)
+
+    def add_created_event(self, event: EventDefinition) -> None:
+        self.created_events.append(event)
+
+    def add_updated_event(self, event: EventDefinition) -> None:
+        self.updated_events.append(event)
+
+    def add_created_task(self, task: TaskDefinition) -> None:
+        self.created_tasks.append(task)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (
+            self.created_steps
+            or self.updated_steps
+            or self.created_events
+            or self.updated_events
+            or self.created_tasks
+            or self.canceled_steps
+            or self.follow_ups
+        )
+
+
+def event_of(step: Step, state: str = EventState.CREATED) -> EventDefinition:
+    """The event of a step; its payload is the step's parameters, which are stored there."""
+    return EventDefinition(
+        id=derived_id(step.id, "event"),
+        step_id=step.id,
+        workflow_id=step.run_id,
+        state=state,
+        event_type=step.facet_name,
+        payload=step.params,
+    )

@@ -1,0 +1,69 @@
+"""What an expression can read at one row of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.work import Work
+from flowengine.program.expressions import EvaluationError, evaluate
+from flowengine.program.nodes import Expression, InputRef, Json, StepRef
+from flowengine.program.plan import RowKind, Sources, StepSource
+
+
+def source_key(work: Work, scope_row: Step, source: StepSource) -> str:
+    """Return the key of the step that a source means, seen from the scope row."""
+    base = work.climb(scope_row, source.hops)
+    return base.key if source.suffix is None else row_key(RowKind.STEP, base.path + source.suffix)
+
+
+class RowScope:
+    """The names that an expression sees from a scope row."""
+
+    def __init__(self, work: Work, row: Step, sources: Sources) -> None:
+        self._work, self._row, self._sources = work, row, sources
+        # All at once: a join of thousands of steps is one trip to the store, not thousands.
+        work.want([source_key(work, row, source) for source in sources.steps.values()])
+
+    def input(self, name: str) -> Json:
+        return self._work.read(self.raw_input(name))
+
+    def step_attribute(self, name: str, attribute: str) -> Json:
+        return self._work.read(self.raw_attribute(name, attribute))
+
+    def whole_step(self, name: str) -> Json:
+        step = self._step(name)
+        whole = {**step.params, **step.returns}
+        return {key: self._work.read(value) for key, value in whole.items()}
+
+    def raw_input(self, name: str) -> Any:
+        row = self._work.climb(self._row, self._sources.inputs[name])
+        if name not in row.params:
+            raise EvaluationError(f"$.{name} has no value")
+        return row.params[name]
+
+    def raw_attribute(self, name: str, attribute: str) -> Any:
+        step = self._step(name)
+        for values in (step.returns, step.params):
+            if attribute in values:
+                return values[attribute]
+        given = ", ".join(sorted(step.returns)) or "nothing"
+        raise EvaluationError(
+            f"step {name!r} has no {attribute!r}: {step.facet_name or 'it'} returned {given}"
+        )
+
+    def _step(self, name: str) -> Step:
+        return self._work.get(source_key(self._work, self._row, self._sources.steps[name]))
+
+    def value(self, expression: Expression) -> Any:
+        """Evaluate, but pass a large value on unread when it is handed over whole."""
+        match expression:
+            case InputRef((name,)):
+                return self.raw_input(name)
+            case StepRef((name, attribute)):
+                return self.raw_attribute(name, attribute)
+        return evaluate(expression, self)
+
+    def values(self, expressions: Iterable[tuple[str, Expression]]) -> dict[str, Any]:
+        return {name: self.value(expression) for name, expression in expressions}

@@ -1,0 +1,205 @@
+"""The state machines, as tables.
+
+Every state has a row, the final ones too: an empty row says that nothing more can
+happen, a missing row would only say that nobody thought of it. `next_state` is the
+only way from one state to another, so a move that is not drawn here cannot be written.
+
+A step runs through the whole row of its states in one evaluation; it comes to rest, and
+is stored, where it waits: before it begins, at its event, for its body, or at an end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from itertools import pairwise
+
+from flowengine.errors import IllegalTransition
+
+
+class StepState:
+    """Where a step, or a block, stands."""
+
+    CREATED = "state.statement.Created"
+    FACET_INIT_BEGIN = "state.facet.initialization.Begin"
+    FACET_INIT_END = "state.facet.initialization.End"
+    FACET_SCRIPTS_BEGIN = "state.facet.scripts.Begin"
+    FACET_SCRIPTS_END = "state.facet.scripts.End"
+    MIXIN_BLOCKS_BEGIN = "state.mixin.blocks.Begin"
+    MIXIN_BLOCKS_CONTINUE = "state.mixin.blocks.Continue"
+    MIXIN_BLOCKS_END = "state.mixin.blocks.End"
+    MIXIN_CAPTURE_BEGIN = "state.mixin.capture.Begin"
+    MIXIN_CAPTURE_END = "state.mixin.capture.End"
+    EVENT_TRANSMIT = "state.EventTransmit"
+    BLOCKS_BEGIN = "state.statement.blocks.Begin"
+    BLOCKS_CONTINUE = "state.statement.blocks.Continue"
+    BLOCKS_END = "state.statement.blocks.End"
+    CAPTURE_BEGIN = "state.statement.capture.Begin"
+    CAPTURE_END = "state.statement.capture.End"
+    EXECUTION_BEGIN = "state.block.execution.Begin"
+    EXECUTION_CONTINUE = "state.block.execution.Continue"
+    EXECUTION_END = "state.block.execution.End"
+    END = "state.statement.End"
+    COMPLETE = "state.statement.Complete"
+    ERROR = "state.statement.Error"
+    SKIPPED = "state.statement.Skipped"
+
+    FINAL = frozenset({COMPLETE, ERROR, SKIPPED})
+
+    @classmethod
+    def is_final(cls, state: str) -> bool:
+        return state in cls.FINAL
+
+
+class EventState:
+    """Where the outside work that a step asked for stands."""
+
+    CREATED = "event.Created"
+    DISPATCHED = "event.Dispatched"
+    PROCESSING = "event.Processing"
+    COMPLETED = "event.Completed"
+    ERROR = "event.Error"
+
+    @classmethod
+    def is_terminal(cls, state: str) -> bool:
+        return state in (cls.COMPLETED, cls.ERROR)
+
+
+class TaskState:
+    """Where one try of that work stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    IGNORED = "ignored"
+    CANCELED = "canceled"
+
+    OPEN = frozenset({PENDING, RUNNING})
+
+
+class RunState:
+    """Where a run stands."""
+
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+
+    FINAL = frozenset({COMPLETED, FAILED})
+
+
+class Signal(StrEnum):
+    """What moves a step on."""
+
+    ADVANCE = "advance"
+    CONTINUE = "continue"  #: the outside answered
+    FAIL = "fail"
+    SKIP = "skip"
+
+
+Table = Mapping[str, Mapping[Signal, str]]
+
+_S = StepState
+
+
+def _in_a_row(*states: str) -> dict[str, dict[Signal, str]]:
+    """A machine that goes from each state to the next, and from anywhere to Error or Skipped."""
+    table = {
+        state: {Signal.ADVANCE: following, Signal.FAIL: _S.ERROR, Signal.SKIP: _S.SKIPPED}
+        for state, following in pairwise(states)
+    }
+    return table | {_S.COMPLETE: {}, _S.ERROR: {}, _S.SKIPPED: {}}
+
+
+#: A step, the root of a run too. The scripts and mixin states are passed through.
+STEP_TRANSITIONS: Table = _in_a_row(
+    _S.CREATED,
+    _S.FACET_INIT_BEGIN,
+    _S.FACET_INIT_END,
+    _S.FACET_SCRIPTS_BEGIN,
+    _S.FACET_SCRIPTS_END,
+    _S.MIXIN_BLOCKS_BEGIN,
+    _S.MIXIN_BLOCKS_CONTINUE,
+    _S.MIXIN_BLOCKS_END,
+    _S.MIXIN_CAPTURE_BEGIN,
+    _S.MIXIN_CAPTURE_END,
+    _S.EVENT_TRANSMIT,
+    _S.BLOCKS_BEGIN,
+    _S.BLOCKS_CONTINUE,
+    _S.BLOCKS_END,
+    _S.CAPTURE_BEGIN,
+    _S.CAPTURE_END,
+    _S.END,
+    _S.COMPLETE,
+)
+STEP_TRANSITIONS = {
+    **STEP_TRANSITIONS,
+    _S.EVENT_TRANSMIT: {
+        **STEP_TRANSITIONS[_S.EVENT_TRANSMIT],
+        Signal.CONTINUE: _S.BLOCKS_BEGIN,
+    },
+}
+
+#: A block, a foreach block and one item of it.
+BLOCK_TRANSITIONS: Table = _in_a_row(
+    _S.CREATED,
+    _S.EXECUTION_BEGIN,
+    _S.EXECUTION_CONTINUE,
+    _S.EXECUTION_END,
+    _S.END,
+    _S.COMPLETE,
+)
+
+#: sys.log and sys.assert.
+SYS_TRANSITIONS: Table = _in_a_row(_S.CREATED, _S.FACET_INIT_BEGIN, _S.END, _S.COMPLETE)
+
+
+class ObjectType:
+    """What a row of a run is, in the words of the event framework."""
+
+    WORKFLOW = "Workflow"
+    CALL = "VariableAssignment"
+    LOG = "SysLog"
+    ASSERT = "SysAssert"
+    BLOCK = "AndThen"
+    FAN = "Foreach"
+    ITEM = "ForeachItem"
+
+    BLOCKS = frozenset({BLOCK, FAN, ITEM})
+
+
+MACHINES: Mapping[str, Table] = {
+    ObjectType.WORKFLOW: STEP_TRANSITIONS,
+    ObjectType.CALL: STEP_TRANSITIONS,
+    ObjectType.LOG: SYS_TRANSITIONS,
+    ObjectType.ASSERT: SYS_TRANSITIONS,
+    ObjectType.BLOCK: BLOCK_TRANSITIONS,
+    ObjectType.FAN: BLOCK_TRANSITIONS,
+    ObjectType.ITEM: BLOCK_TRANSITIONS,
+}
+
+#: What a claim, a report and an intent of the evaluator may do to a task.
+TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
+    TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.CANCELED, TaskState.IGNORED}),
+    TaskState.RUNNING: frozenset(
+        {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.PENDING}
+    ),
+    TaskState.COMPLETED: frozenset(),
+    TaskState.FAILED: frozenset(),
+    TaskState.IGNORED: frozenset(),
+    TaskState.CANCELED: frozenset(),
+}
+
+EVENT_TRANSITIONS: Mapping[str, str] = {
+    EventState.CREATED: EventState.DISPATCHED,
+    EventState.DISPATCHED: EventState.PROCESSING,
+    EventState.PROCESSING: EventState.COMPLETED,
+}
+
+
+def next_state(object_type: str, path: str, state: str, signal: Signal) -> str:
+    """Return where the signal leads, or raise `IllegalTransition`."""
+    try:
+        return MACHINES[object_type][state][signal]
+    except KeyError:
+        raise IllegalTransition(path, state, signal) from None

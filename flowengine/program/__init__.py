@@ -1,0 +1,21 @@
+"""Programs: what a workflow says.
+
+`nodes` holds the program as frozen values, `parsing` and `writing` its JSON, `linking`
+makes it ready to run: a `Plan` in which every name is resolved.
+"""
+
+from flowengine.program.linking import link_program
+from flowengine.program.nodes import Program
+from flowengine.program.parsing import parse_program
+from flowengine.program.plan import Plan
+from flowengine.program.writing import program_hash, program_text, write_program
+
+__all__ = [
+    "Plan",
+    "Program",
+    "link_program",
+    "parse_program",
+    "program_hash",
+    "program_text",
+    "write_program",
+]

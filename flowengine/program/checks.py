@@ -1,0 +1,187 @@
+"""What can be known to go wrong before a run, beyond names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flowengine.errors import Problem
+from flowengine.program.names import Names
+from flowengine.program.nodes import (
+    Block,
+    CatchClause,
+    FacetDeclaration,
+    FacetKind,
+    Statement,
+    StepStatement,
+)
+from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, Plan, StatementPlan
+
+_Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
+
+
+def unsupported(names: Names) -> list[Problem]:
+    """Name every construct that would be run wrongly, because it is not executed yet."""
+    found = [(d.name, "an implicit declaration") for d in names.implicits]
+    for declared in names.callables.values():
+        node = declared.node
+        if isinstance(node, FacetDeclaration):
+            found += [(declared.name, what) for what in _constructs(node)]
+    return [
+        Problem(where, f"uses {what}, which this version of flowengine does not execute")
+        for where, what in dict.fromkeys(found)
+    ]
+
+
+def _constructs(node: FacetDeclaration) -> Iterator[str]:
+    if node.mixins:
+        yield "a mixin"
+    if node.prompt:
+        yield "a prompt block"
+    if node.pre_script:
+        yield "a script block"
+    if node.catch:
+        yield "a catch clause"
+        yield from _in_catch(node.catch)
+    yield from _in_blocks(node.body)
+
+
+def _in_blocks(blocks: tuple[Block, ...]) -> Iterator[str]:
+    for block in blocks:
+        if block.script:
+            yield "a script block"
+        if block.cases:
+            yield "a when block"
+        for case in block.cases:
+            yield from _in_statements(case.statements)
+        yield from _in_statements(block.statements)
+
+
+def _in_statements(statements: tuple[Statement, ...]) -> Iterator[str]:
+    for statement in statements:
+        if isinstance(statement, StepStatement):
+            if statement.call.mixins:
+                yield "a mixin"
+            if statement.catch:
+                yield "a catch clause"
+                yield from _in_catch(statement.catch)
+            yield from _in_blocks(statement.body)
+
+
+def _in_catch(catch: CatchClause) -> Iterator[str]:
+    if catch.cases:
+        yield "a when block"
+    yield from _in_statements(catch.statements)
+
+
+def step_cycles(waits: _Waits) -> list[Problem]:
+    """Report the steps of a block that wait for each other in a circle."""
+    return [
+        Problem(
+            block.address.rpartition("/")[0],
+            f"the steps {' → '.join(s.name for s in cycle)} wait for each other in a cycle",
+        )
+        for block, graph in waits.items()
+        if (cycle := _cycle(graph))
+    ]
+
+
+def call_cycles(plan: Plan) -> list[Problem]:
+    """Report facets that call themselves without end.
+
+    A call inside a foreach may end, because a list may be empty; any other is made each time.
+    """
+    graph = {facet: set(_always_called(facet.body)) for facet in plan.facets.values()}
+    cycle = _cycle(graph)
+    if not cycle:
+        return []
+    names = " → ".join(facet.name for facet in cycle)
+    return [Problem(cycle[0].name, f"calls itself without end: {names} is a cycle")]
+
+
+def _always_called(body: BodyPlan | None) -> Iterator[FacetPlan]:
+    for block in body.blocks if body else ():
+        for statement in () if block.foreach else block.statements:
+            if statement.facet:
+                # A statement's own body replaces the facet's, so only then is it entered.
+                if statement.inline_body:
+                    yield from _always_called(statement.inline_body)
+                else:
+                    yield statement.facet
+
+
+def _cycle(graph: Mapping[Any, set[Any]]) -> list[Any]:
+    """Return one cycle of a graph, its first node repeated at the end, or nothing.
+
+    Without recursion: a chain of ten thousand steps is an ordinary program.
+    """
+    done: set[Any] = set()
+    for start in graph:
+        trail: list[Any] = []
+        on_trail: set[Any] = set()
+        stack = [(start, iter(graph[start]))] if start not in done else []
+        while stack:
+            node, ahead = stack[-1]
+            if node not in on_trail:
+                trail.append(node)
+                on_trail.add(node)
+            for following in ahead:
+                if following in on_trail:
+                    return [*trail[trail.index(following) :], following]
+                if following not in done:
+                    stack.append((following, iter(graph.get(following, ()))))
+                    break
+            else:
+                done.add(node)
+                on_trail.discard(trail.pop())
+                stack.pop()
+    return []
+
+
+def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
+    """Say why a step can never have the attribute that a reference reads.
+
+    What an event answers is known only when it has answered: an undeclared attribute may
+    be there, unless the declared schema rules it out.
+    """
+    facet = step.facet
+    if facet is None or len(path) < 2:
+        return ""
+    attribute = path[1]
+    declared = {f.name: f for f in (*facet.params, *facet.returns)}
+    if attribute in declared:
+        schema = declared[attribute].schema
+        for depth, name in enumerate(path[2:], start=2):
+            schema = _inner_schema(schema)
+            properties = schema.get("properties")
+            if properties is None or schema.get("additionalProperties"):
+                return ""
+            if name not in properties:
+                known = ", ".join(sorted(properties))
+                return f"{'.'.join(path[:depth])} has no {name!r}; {facet.name!r} returns: {known}"
+            schema = {**properties[name], "$defs": schema.get("$defs", {})}
+        return ""
+    yielded = step.own_yields | yielded_attributes(facet.node.body)
+    if facet.kind is FacetKind.EVENT or attribute in yielded:
+        return ""
+    known = ", ".join(declared) or "nothing"
+    return f"{step.name!r} has no attribute {attribute!r}: {facet.name!r} declares {known}"
+
+
+def _inner_schema(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    schema = dict(schema or {})
+    if "$ref" in schema:
+        named = schema["$ref"].rpartition("/")[2]
+        return {**schema.get("$defs", {}).get(named, {}), "$defs": schema.get("$defs", {})}
+    return schema
+
+
+def yielded_attributes(body: tuple[Block, ...]) -> frozenset[str]:
+    """Return the attributes that some yield in the blocks gives, declared or not."""
+    blocks = [*body]
+    found: set[str] = set()
+    while blocks:
+        block = blocks.pop()
+        found |= {a.name for y in block.yields for a in y.call.arguments}
+        blocks += [b for s in block.statements if isinstance(s, StepStatement) for b in s.body]
+    return frozenset(found)

@@ -1,0 +1,242 @@
+"""Evaluate expressions over a scope.
+
+A scope answers two questions, ``input(name)`` and ``step(name)``; what it answers
+with is plain JSON. What cannot be evaluated raises `EvaluationError`, whose text
+ends up in the error of the step that wanted the value.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from flowengine.errors import FlowengineError
+from flowengine.program.nodes import (
+    ArrayLiteral,
+    Binary,
+    Concat,
+    Expression,
+    Index,
+    InputRef,
+    Json,
+    Literal,
+    MapLiteral,
+    StepRef,
+    Unary,
+)
+
+
+class EvaluationError(FlowengineError):
+    """An expression has no value: a type does not fit, an attribute is absent, …"""
+
+
+class Scope(Protocol):
+    """What an expression may read."""
+
+    def input(self, name: str) -> Json:
+        """The value of ``$.name``."""
+
+    def step_attribute(self, name: str, attribute: str) -> Json:
+        """The value of ``name.attribute``: the return of that name, else the parameter."""
+
+    def whole_step(self, name: str) -> Json:
+        """A map of the step's parameters, overlaid by its returns."""
+
+
+class Constants:
+    """A scope with nothing in it, for expressions that must stand alone."""
+
+    def input(self, name: str) -> Json:
+        raise EvaluationError(f"a constant cannot refer to $.{name}")
+
+    def step_attribute(self, name: str, attribute: str) -> Json:
+        raise EvaluationError(f"a constant cannot refer to step {name!r}")
+
+    def whole_step(self, name: str) -> Json:
+        raise EvaluationError(f"a constant cannot refer to step {name!r}")
+
+
+def evaluate(node: Expression, scope: Scope) -> Json:
+    """Return the value of an expression, or raise `EvaluationError`."""
+    match node:
+        case Literal(value):
+            return value
+        case InputRef(path):
+            return _walk(scope.input(path[0]), path[1:], "$." + path[0])
+        case StepRef((name,)):
+            return scope.whole_step(name)
+        case StepRef(path):
+            found = scope.step_attribute(path[0], path[1])
+            return _walk(found, path[2:], f"{path[0]}.{path[1]}")
+        case Concat(operands):
+            return "".join(_text(evaluate(operand, scope)) for operand in operands)
+        case Binary("&&", left, right):
+            return bool(evaluate(left, scope)) and bool(evaluate(right, scope))
+        case Binary("||", left, right):
+            return bool(evaluate(left, scope)) or bool(evaluate(right, scope))
+        case Binary(symbol, left, right):
+            return _BINARY[symbol](symbol, evaluate(left, scope), evaluate(right, scope))
+        case Unary("!", operand):
+            return not evaluate(operand, scope)
+        case Unary(_, operand):
+            return -_number(evaluate(operand, scope), "-")
+        case ArrayLiteral(elements):
+            return [evaluate(element, scope) for element in elements]
+        case MapLiteral(entries):
+            return {key: evaluate(value, scope) for key, value in entries}
+        case Index(target, index):
+            return _item(evaluate(target, scope), evaluate(index, scope))
+
+
+def references(node: Expression) -> Iterator[InputRef | StepRef]:
+    """Yield every reference in an expression, in text order."""
+    match node:
+        case InputRef() | StepRef():
+            yield node
+        case Concat(parts) | ArrayLiteral(parts):
+            for part in parts:
+                yield from references(part)
+        case Binary(_, left, right) | Index(left, right):
+            yield from references(left)
+            yield from references(right)
+        case Unary(_, operand):
+            yield from references(operand)
+        case MapLiteral(entries):
+            for _, value in entries:
+                yield from references(value)
+        case Literal():
+            pass
+
+
+def _walk(value: Json, path: tuple[str, ...], named: str) -> Json:
+    for attribute in path:
+        if not isinstance(value, dict):
+            raise EvaluationError(f"{named} is {_describe(value)} and has no {attribute!r}")
+        if attribute not in value:
+            raise EvaluationError(f"{named} has no {attribute!r}")
+        value, named = value[attribute], f"{named}.{attribute}"
+    return value
+
+
+def _item(target: Json, index: Json) -> Json:
+    match target, index:
+        case dict(), str():
+            if index not in target:
+                raise EvaluationError(f"the map has no key {index!r}")
+            return target[index]
+        case ((list() | str()), int()) if not isinstance(index, bool):
+            if not -len(target) <= index < len(target):
+                raise EvaluationError(f"index {index} is outside {_describe(target)}")
+            return target[index]
+    raise EvaluationError(f"{_describe(target)} has no item {index!r}")
+
+
+def _text(value: Json) -> str:
+    match value:
+        case None:
+            return ""
+        case str():
+            return value
+        case bool() | int() | float():
+            return json.dumps(value)
+    raise EvaluationError(f"{_describe(value)} cannot be joined to text")
+
+
+def _number(value: Json, symbol: str) -> int | float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return value
+    raise EvaluationError(f"{_describe(value)} cannot be used with {symbol!r}")
+
+
+def _add(symbol: str, left: Json, right: Json) -> Json:
+    if isinstance(left, str) and isinstance(right, str):
+        return left + right
+    if isinstance(left, list) and isinstance(right, list):
+        return left + right
+    return _calculate(symbol, left, right)
+
+
+_ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": operator.truediv,
+    "%": operator.mod,
+}
+
+
+def _calculate(symbol: str, left: Json, right: Json) -> Json:
+    a, b = _number(left, symbol), _number(right, symbol)
+    try:
+        return _ARITHMETIC[symbol](a, b)
+    except ZeroDivisionError:
+        raise EvaluationError(f"division by zero: {a} {symbol} {b}") from None
+    except OverflowError:
+        raise EvaluationError(f"the result of {symbol!r} is too large") from None
+
+
+_ORDER: dict[str, Callable[[Json, Json], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _compare(symbol: str, left: Json, right: Json) -> bool:
+    if not (isinstance(left, str) and isinstance(right, str)):
+        left, right = _number(left, symbol), _number(right, symbol)
+    return _ORDER[symbol](left, right)
+
+
+def _equal(left: Json, right: Json) -> bool:
+    # Python holds True == 1; in JSON they are different values.
+    if isinstance(left, bool) is not isinstance(right, bool):
+        return False
+    return bool(left == right)
+
+
+def _contains(symbol: str, container: Json, item: Json) -> bool:
+    match container, item:
+        case list(), _:
+            return any(_equal(element, item) for element in container)
+        case ((str() | dict()), str()):
+            return item in container
+    raise EvaluationError(f"{_describe(container)} cannot hold {_describe(item)} ({symbol})")
+
+
+def _affix(symbol: str, text: Json, part: Json) -> bool:
+    if not (isinstance(text, str) and isinstance(part, str)):
+        raise EvaluationError(f"{symbol} wants text, found {_describe(text)}, {_describe(part)}")
+    return text.startswith(part) if symbol == "startsWith" else text.endswith(part)
+
+
+_BINARY: dict[str, Callable[[str, Json, Json], Json]] = {
+    "+": _add,
+    **dict.fromkeys("-*/%", _calculate),
+    **dict.fromkeys(_ORDER, _compare),
+    "==": lambda _, left, right: _equal(left, right),
+    "!=": lambda _, left, right: not _equal(left, right),
+    "in": lambda symbol, item, container: _contains(symbol, container, item),
+    "not in": lambda symbol, item, container: not _contains(symbol, container, item),
+    "contains": _contains,
+    "startsWith": _affix,
+    "endsWith": _affix,
+}
+
+
+def _describe(value: Json) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a truth value"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return f"the text {value[:40]!r}"
+        case list():
+            return f"a list of {len(value)}"
+    return f"a map with the keys {sorted(value)[:8]}"

@@ -1,0 +1,215 @@
+"""A program made ready to run: every name resolved, every dependency drawn.
+
+Rows of a run form a tree: a step's body is a row of blocks, a block's children
+are the steps of its statements; a foreach block has one child block per item.
+
+    root step ─ block ─ step ─ block ─ …
+              └ foreach block ─ item block ─ step …
+
+A *scope row* is the row from which an expression is read: for the arguments of a
+statement and the yields of a block it is the block's row, for what a foreach
+iterates it is the container step's row. From there a source says how many parent
+links to climb, so reading a name never searches.
+
+Paths grow the same way, so the path of any row can be written down from the path
+of another without loading either: a statement adds ``.name``, a block adds its
+segment (nothing when it is the only block of its body), an item adds ``[i]``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from flowengine.errors import UnknownWorkflow
+from flowengine.program.nodes import (
+    EventOptions,
+    Expression,
+    FacetDeclaration,
+    FacetKind,
+    Field,
+    Json,
+)
+
+
+class RowKind(StrEnum):
+    """What a row of a run is; part of the row's key, because paths may coincide."""
+
+    STEP = "s"
+    BLOCK = "b"
+    FAN = "f"
+    ITEM = "i"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSource:
+    """Where a step that an expression names is found."""
+
+    hops: int  #: parent links to climb from the scope row
+    suffix: str | None  #: what its path adds to that row's path; None: it is that row
+
+
+@dataclass(slots=True)
+class Sources:
+    """Where each name of one place in the program is found."""
+
+    inputs: dict[str, int] = field(default_factory=dict)  #: name → hops from the scope row
+    steps: dict[str, StepSource] = field(default_factory=dict)
+
+
+class Reach(StrEnum):
+    """How the end of one step concerns a row that waits for it."""
+
+    NEEDS = "needs"  #: it can begin only if the step completed
+    AWAITS = "awaits"  #: it begins when the step has ended, however
+    CAPTURES = "captures"  #: it can yield only when the step has ended
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """From a statement to a row that waits for it."""
+
+    reach: Reach
+    from_container: bool  #: the suffix starts at the container's path, not at the block's
+    suffix: str
+    kind: RowKind
+    #: The waiting statement, when it stands in the same block: its row may not exist yet.
+    sibling: StatementPlan | None
+
+
+class StatementKind(StrEnum):
+    CALL = "VariableAssignment"
+    LOG = "SysLog"
+    ASSERT = "SysAssert"
+
+
+@dataclass(slots=True, eq=False)
+class StatementPlan:
+    """One statement of a block."""
+
+    address: str  #: static place in the program, e.g. ``shop.Order/0/charge``
+    index: int
+    name: str
+    kind: StatementKind
+    block: BlockPlan
+    facet: FacetPlan | None = None  #: what a call calls
+    arguments: tuple[tuple[str, Expression], ...] = ()
+    condition: Expression | None = None  #: of an assert
+    sources: Sources = field(default_factory=Sources)
+    needs: tuple[StepSource, ...] = ()
+    inline_body: BodyPlan | None = None
+    own_yields: frozenset[str] = frozenset()  #: attributes that its own body yields, to anyone
+    edges: list[Edge] = field(default_factory=list)
+    carries: bool = False  #: a yield in its own body goes further out than this step
+
+    @property
+    def body(self) -> BodyPlan | None:
+        """The body to run: a statement's own replaces the facet's."""
+        return self.inline_body or (self.facet.body if self.facet else None)
+
+    @property
+    def is_lazy(self) -> bool:
+        """One step of the same block is all it needs: its row is written when that has ended."""
+        return len(self.needs) == 1 and self.needs[0].hops == 0
+
+    @property
+    def is_event(self) -> bool:
+        return self.facet is not None and self.facet.kind is FacetKind.EVENT
+
+
+@dataclass(frozen=True, slots=True)
+class YieldPlan:
+    """One yield of a block."""
+
+    levels: int  #: 0: to the step whose body this is, 1: to the next enclosing one, …
+    attributes: tuple[tuple[str, Expression], ...]
+
+
+@dataclass(slots=True, eq=False)
+class ForeachPlan:
+    """What a foreach block iterates over."""
+
+    variable: str
+    iterable: Expression
+    sources: Sources
+    needs: tuple[StepSource, ...] = ()  #: steps that the iterable names
+    #: Steps outside the foreach that its items name: it starts when they have ended, so
+    #: that the end of one step never has to visit every item.
+    awaits: list[StepSource] = field(default_factory=list)
+    #: Attributes that an empty list fills with ``[]``: (levels, attribute).
+    empty_lists: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class BlockPlan:
+    """One block of a body."""
+
+    address: str
+    index: int
+    segment: str  #: what its path adds to the container's
+    foreach: ForeachPlan | None = None
+    statements: tuple[StatementPlan, ...] = ()
+    by_name: dict[str, StatementPlan] = field(default_factory=dict)
+    yields: tuple[YieldPlan, ...] = ()
+    yield_sources: Sources = field(default_factory=Sources)
+    captures: tuple[StepSource, ...] = ()  #: steps outside the block that its yields name
+
+    @property
+    def carriers(self) -> tuple[StatementPlan, ...]:
+        return tuple(s for s in self.statements if s.carries)
+
+
+@dataclass(slots=True, eq=False)
+class BodyPlan:
+    """The blocks that run after a step's event, side by side."""
+
+    blocks: tuple[BlockPlan, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class FacetPlan:
+    """A facet with its body linked."""
+
+    name: str
+    node: FacetDeclaration
+    defaults: dict[str, Json] = field(default_factory=dict)
+    body: BodyPlan | None = None
+
+    @property
+    def kind(self) -> FacetKind:
+        return self.node.kind
+
+    @property
+    def params(self) -> tuple[Field, ...]:
+        return self.node.params
+
+    @property
+    def returns(self) -> tuple[Field, ...]:
+        return self.node.returns
+
+    @property
+    def options(self) -> EventOptions:
+        return self.node.options
+
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition(".")[2]
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """A linked program."""
+
+    facets: dict[str, FacetPlan] = field(default_factory=dict)
+    statements: dict[str, StatementPlan] = field(default_factory=dict)
+    blocks: dict[str, BlockPlan] = field(default_factory=dict)
+
+    def workflow(self, name: str) -> FacetPlan:
+        """Return the workflow of that qualified or unique short name."""
+        workflows = {n: f for n, f in self.facets.items() if f.kind is FacetKind.WORKFLOW}
+        if name in workflows:
+            return workflows[name]
+        found = [f for f in workflows.values() if f.short_name == name]
+        if len(found) == 1:
+            return found[0]
+        raise UnknownWorkflow(name, sorted(workflows))

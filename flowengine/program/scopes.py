@@ -1,0 +1,97 @@
+"""Lexical scopes while a program is linked.
+
+One frame for each row on the way from a place in the program outwards, in the same
+order as the parent links of the rows at run time: that is why counting frames gives
+the hops of a source. A facet's body ends at the facet's step; a statement's own body
+goes on outwards through the block the statement stands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flowengine.program.plan import BlockPlan, FacetPlan, RowKind, StatementPlan, StepSource
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """One row on the way outwards."""
+
+    kind: RowKind
+    outer: Frame | None
+    tail: str = ""  #: what this row's path adds to the outer row's
+    block: BlockPlan | None = None  #: of a block, a foreach block and an item
+    earlier: tuple[BlockPlan, ...] = ()  #: the blocks before this one in the same body
+    later: tuple[BlockPlan, ...] = ()
+    facet: FacetPlan | None = None  #: of a step
+    statement: StatementPlan | None = None  #: of a step with a body of its own
+    variable: str = ""  #: of an item
+
+    def outwards(self) -> Iterator[tuple[int, Frame]]:
+        """Yield this frame and all outer ones, each with its hops from here."""
+        hops, frame = 0, self
+        while True:
+            yield hops, frame
+            if frame.outer is None:
+                return
+            hops, frame = hops + 1, frame.outer
+
+    def find_input(self, name: str) -> int | None:
+        """Return the hops to the row that declares ``$.name``."""
+        for hops, frame in self.outwards():
+            if frame.kind is RowKind.ITEM and frame.variable == name:
+                return hops
+            if frame.facet and any(param.name == name for param in frame.facet.params):
+                return hops
+        return None
+
+    def inputs(self) -> list[str]:
+        """Return every name that ``$`` could read here."""
+        frames = [frame for _, frame in self.outwards()]
+        params = [p.name for frame in frames if frame.facet for p in frame.facet.params]
+        return [frame.variable for frame in frames if frame.variable] + params
+
+    def find_step(self, name: str) -> FoundStep | str:
+        """Return the step of that name, or a sentence that says why there is none."""
+        hint = ""
+        for hops, frame in self.outwards():
+            if frame.statement and frame.statement.name == name:
+                return FoundStep(frame.statement, frame, StepSource(hops, None))
+            if frame.block is None or frame.kind is RowKind.FAN:
+                continue
+            if found := frame.block.by_name.get(name):
+                return FoundStep(found, frame, StepSource(hops, f".{name}"))
+            for block in frame.earlier:
+                if found := block.by_name.get(name):
+                    if block.foreach is None:
+                        # An item's parent is its foreach block, whose parent is the step.
+                        up = 2 if frame.kind is RowKind.ITEM else 1
+                        container = _climb(frame, up)
+                        source = StepSource(hops + up, f"{block.segment}.{name}")
+                        return FoundStep(found, container, source)
+                    hint = "; a step inside a foreach has one value per item: yield it instead"
+            if any(name in block.by_name for block in frame.later):
+                hint = "; it stands in a later block, and a block sees only earlier ones"
+        return f"unknown step {name!r}{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundStep:
+    """A step that an expression names."""
+
+    statement: StatementPlan
+    owner: Frame  #: the frame at which it was found: its block, its container, or itself
+    source: StepSource
+
+    @property
+    def is_own(self) -> bool:
+        """The step whose body the reader stands in: it has got its results already."""
+        return self.source.suffix is None
+
+
+def _climb(frame: Frame, hops: int) -> Frame:
+    for _ in range(hops):
+        assert frame.outer is not None
+        frame = frame.outer
+    return frame

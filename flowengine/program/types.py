@@ -1,0 +1,94 @@
+"""Does a value fit a declared type?
+
+Null fits every type: it is a value, and AFL has no way to forbid it. A type name
+that is not built in (a schema, a facet) promises a map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from flowengine.program.nodes import ArrayType, Field, Json, Type
+
+_WHOLE = frozenset({"Long", "Int", "Integer"})
+_NUMBER = frozenset({"Double", "Float", "Number"})
+_TEXT = frozenset({"String", "Text"})
+_TRUTH = frozenset({"Boolean", "Bool"})
+
+
+def misfit(declared: Type, value: Json) -> str:
+    """Say why the value does not fit the type; empty when it does."""
+    if value is None:
+        return ""
+    if isinstance(declared, ArrayType):
+        if not isinstance(value, list):
+            return f"expected a list, found {_name(value)}"
+        found = ((index, misfit(declared.element, item)) for index, item in enumerate(value))
+        return next((f"item {index}: {why}" for index, why in found if why), "")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if declared in _WHOLE:
+        fits = is_number and value == value // 1
+    elif declared in _NUMBER:
+        fits = is_number
+    elif declared in _TEXT:
+        fits = isinstance(value, str)
+    elif declared in _TRUTH:
+        fits = isinstance(value, bool)
+    else:
+        fits = True
+    return "" if fits else f"expected {declared}, found {_name(value)}"
+
+
+def field_misfit(field: Field, value: Json) -> str:
+    """Say why the value does not fit the field's type and schema; empty when it does."""
+    why = misfit(field.type, value)
+    if why or field.schema is None:
+        return why
+    from jsonschema import ValidationError  # slow to import, wanted by few programs
+
+    try:
+        _validator(_Frozen(field.schema)).validate(value)
+    except ValidationError as problem:
+        place = problem.json_path.removeprefix("$").removeprefix(".")
+        return f"{place}: {problem.message}" if place else problem.message
+    return ""
+
+
+def misfits(fields: Iterable[Field], values: Mapping[str, Json]) -> list[str]:
+    """Say for each present value that does not fit its field what is wrong."""
+    found = [(f, field_misfit(f, values[f.name])) for f in fields if f.name in values]
+    return [f"{field.name!r}: {why}" for field, why in found if why]
+
+
+class _Frozen:
+    """A schema as a cache key: by identity, for nodes are immutable and long-lived."""
+
+    def __init__(self, schema: Mapping[str, Json]) -> None:
+        self.schema = schema
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and other.schema is self.schema
+
+    def __hash__(self) -> int:
+        return id(self.schema)
+
+
+@lru_cache(maxsize=512)
+def _validator(key: _Frozen) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(key.schema)
+
+
+def _name(value: Json) -> str:
+    match value:
+        case bool():
+            return "a truth value"
+        case list():
+            return "a list"
+        case dict():
+            return "a map"
+    shown = repr(value)
+    return shown if len(shown) < 60 else f"{shown[:57]}…"

@@ -1,0 +1,256 @@
+"""Write nodes as AFL program JSON, and name a program by its content.
+
+The written form is canonical: empty keys are left out, ids and locations are
+not written. So programs that say the same have the same text and the same hash,
+and ``parse_program(write_program(p)) == p``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from flowengine.program.nodes import (
+    Argument,
+    ArrayLiteral,
+    ArrayType,
+    AssertStatement,
+    Binary,
+    Block,
+    Call,
+    CatchClause,
+    Concat,
+    Declaration,
+    EventOptions,
+    Expression,
+    FacetDeclaration,
+    Field,
+    ImplicitDeclaration,
+    Index,
+    InputRef,
+    Json,
+    Literal,
+    LogStatement,
+    MapLiteral,
+    Mixin,
+    Namespace,
+    Program,
+    PromptBlock,
+    SchemaDeclaration,
+    ScriptBlock,
+    Statement,
+    StepRef,
+    Type,
+    Unary,
+    WhenCase,
+    YieldStatement,
+)
+
+_Node = dict[str, Any]
+
+
+def write_program(program: Program) -> Json:
+    """Return the canonical JSON document of a program."""
+    return _node("Program", declarations=[_declaration(d) for d in program.declarations])
+
+
+def program_text(program: Program) -> str:
+    """Return the canonical JSON text of a program."""
+    return json.dumps(write_program(program), sort_keys=True, separators=(",", ":"))
+
+
+def program_hash(program: Program) -> str:
+    """Return the content hash: the same for programs that say the same."""
+    return hashlib.blake2b(program_text(program).encode(), digest_size=16).hexdigest()
+
+
+def _node(kind: str, **parts: Any) -> _Node:
+    """A node without its empty parts; ``_yield`` stands for the reserved word."""
+    kept = {k.strip("_"): v for k, v in parts.items() if v not in (None, [], {}, "")}
+    return {"type": kind, **kept}
+
+
+def _declaration(node: Declaration) -> _Node:
+    match node:
+        case Namespace():
+            children = [_declaration(d) for d in node.declarations]
+            return _node("Namespace", name=node.name, uses=list(node.uses), declarations=children)
+        case FacetDeclaration():
+            return _facet(node)
+        case SchemaDeclaration():
+            return _node("SchemaDecl", name=node.name, fields=_fields(node.fields))
+        case ImplicitDeclaration():
+            return _node("ImplicitDecl", name=node.name, call=_call(node.call))
+
+
+def _facet(node: FacetDeclaration) -> _Node:
+    return _node(
+        node.kind.value,
+        name=node.name,
+        params=_fields(node.params),
+        returns=_fields(node.returns),
+        mixins=[_mixin("MixinSig", m) for m in node.mixins],
+        body=_prompt(node.prompt) if node.prompt else [_block(b) for b in node.body],
+        pre_script=_script(node.pre_script) if node.pre_script else None,
+        catch=_catch(node.catch) if node.catch else None,
+        options=_options(node.options),
+    )
+
+
+def _options(options: EventOptions) -> _Node:
+    """Only what differs from the defaults, so that an AFL program keeps its plain form."""
+    chosen = _changed(options, EventOptions())
+    if "retry" in chosen:
+        chosen["retry"] = _changed(options.retry, EventOptions().retry)
+    return chosen
+
+
+def _changed(value: Any, default: Any) -> _Node:
+    return {
+        field.name: getattr(value, field.name)
+        for field in fields(value)
+        if getattr(value, field.name) != getattr(default, field.name)
+    }
+
+
+def _fields(declared: Iterable[Field]) -> list[_Node]:
+    return [
+        {"name": f.name, "type": _type(f.type)}
+        | ({"default": _expression(f.default)} if f.default is not None else {})
+        | ({"schema": dict(f.schema)} if f.schema is not None else {})
+        for f in declared
+    ]
+
+
+def _type(node: Type) -> Json:
+    if isinstance(node, ArrayType):
+        return {"type": "ArrayType", "elementType": _type(node.element)}
+    return node
+
+
+def _block(node: Block) -> _Node:
+    foreach = node.foreach and _node(
+        "ForeachClause",
+        variable=node.foreach.variable,
+        iterable=_expression(node.foreach.iterable),
+    )
+    return _node(
+        "AndThenBlock",
+        foreach=foreach,
+        when=_when(node.cases),
+        script=_script(node.script) if node.script else None,
+        **_contents(node.statements, node.yields),
+    )
+
+
+def _contents(statements: Iterable[Statement], yields: tuple[YieldStatement, ...]) -> _Node:
+    written = [_node("YieldStmt", call=_call(y.call)) for y in yields]
+    parts: _Node = {"steps": [_statement(s) for s in statements]}
+    return parts | ({"_yield": written[0]} if len(written) == 1 else {"yields": written})
+
+
+def _when(cases: tuple[WhenCase, ...]) -> _Node | None:
+    return _node("WhenBlock", cases=[_case(c) for c in cases]) if cases else None
+
+
+def _case(node: WhenCase) -> _Node:
+    condition: _Node = (
+        {"default": True} if node.condition is None else {"condition": _expression(node.condition)}
+    )
+    return _node("WhenCase", **condition, **_contents(node.statements, node.yields))
+
+
+def _catch(node: CatchClause) -> _Node:
+    return _node("CatchClause", when=_when(node.cases), **_contents(node.statements, node.yields))
+
+
+def _script(node: ScriptBlock) -> _Node:
+    return _node("ScriptBlock", language=node.language, code=node.code)
+
+
+def _prompt(node: PromptBlock) -> _Node:
+    return _node("PromptBlock", system=node.system, template=node.template, model=node.model)
+
+
+def _statement(node: Statement) -> _Node:
+    match node:
+        case LogStatement():
+            return _node("SysLogStmt", args=_arguments(node.arguments))
+        case AssertStatement():
+            return _node("SysAssertStmt", condition=_expression(node.condition))
+        case _:
+            return _node(
+                "StepStmt",
+                name=node.name,
+                call=_call(node.call),
+                body=[_block(b) for b in node.body],
+                catch=_catch(node.catch) if node.catch else None,
+            )
+
+
+def _call(node: Call) -> _Node:
+    return _node(
+        "CallExpr",
+        target=node.target,
+        args=_arguments(node.arguments),
+        mixins=[_mixin("MixinCall", m) for m in node.mixins],
+    )
+
+
+def _mixin(kind: str, node: Mixin) -> _Node:
+    return _node(kind, target=node.target, args=_arguments(node.arguments), alias=node.alias)
+
+
+def _arguments(arguments: Iterable[Argument]) -> list[_Node]:
+    return [{"name": a.name, "value": _expression(a.value)} for a in arguments]
+
+
+def _expression(node: Expression) -> Json:
+    match node:
+        case Literal(value):
+            return _literal(value)
+        case InputRef(path):
+            return {"type": "InputRef", "path": list(path)}
+        case StepRef(path):
+            return {"type": "StepRef", "path": list(path)}
+        case Concat(operands):
+            return {"type": "ConcatExpr", "operands": [_expression(o) for o in operands]}
+        case Binary(operator, left, right):
+            sides = {"left": _expression(left), "right": _expression(right)}
+            return {"type": "BinaryExpr", "operator": operator, **sides}
+        case Unary(operator, operand):
+            return {"type": "UnaryExpr", "operator": operator, "operand": _expression(operand)}
+        case ArrayLiteral(elements):
+            return {"type": "ArrayLiteral", "elements": [_expression(e) for e in elements]}
+        case MapLiteral(entries):
+            written = [{"key": key, "value": _expression(value)} for key, value in entries]
+            return {"type": "MapLiteral", "entries": written}
+        case Index(target, index):
+            return {
+                "type": "IndexExpr",
+                "target": _expression(target),
+                "index": _expression(index),
+            }
+
+
+def _literal(value: Json) -> Json:
+    """A literal as a node of AFL's own kinds; lists and maps become literals of their parts."""
+    match value:
+        case None:
+            return {"type": "Null"}
+        case bool():
+            return {"type": "Boolean", "value": value}
+        case int():
+            return {"type": "Int", "value": value}
+        case float():
+            return {"type": "Double", "value": value}
+        case str():
+            return {"type": "String", "value": value}
+        case list() | tuple():
+            return {"type": "ArrayLiteral", "elements": [_literal(v) for v in value]}
+        case _:
+            entries = [{"key": k, "value": _literal(v)} for k, v in value.items()]
+            return {"type": "MapLiteral", "entries": entries}

@@ -1,0 +1,47 @@
+"""What every test may ask for. A server starts when the first test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers import PostgresServer, RedisServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A private PostgreSQL server, shared by the tests of this run."""
+    server = PostgresServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """An empty database of the test's own, once of each kind we support."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/flow.db"
+        return
+    # Asked for here and not in the signature, so that SQLite needs no server.
+    server: PostgresServer = request.getfixturevalue("postgres")
+    url = server.new_database()
+    yield url
+    server.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def shared_redis() -> Iterator[RedisServer]:
+    """A private Redis for fixtures that outlive a test; tests want `redis_server`."""
+    server = RedisServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def redis_server(shared_redis: RedisServer) -> RedisServer:
+    """A private Redis, running and empty, whatever the test before did to it."""
+    shared_redis.start()
+    shared_redis.flush()
+    return shared_redis

@@ -1,0 +1,304 @@
+"""Real servers, private to one test run.
+
+Each server is started on demand in a temporary directory of its own, where
+nothing that already runs on the machine can meet it, and several test runs may
+have theirs at once. Between pytest and the server stands a small shell, the
+*guard*, which holds one end of a pipe. The server lives for as long as the pipe
+is open: closing it is how we stop the server, and since the kernel closes it
+too, a pytest that is killed leaves neither process nor directory behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import random
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import quote
+
+import psycopg
+import redis
+from psycopg import sql
+
+#: Past this a server that has not answered is taken to be broken.
+PATIENCE = 30.0
+
+# `read` returns when the pipe is closed; we never write to it. A job in the
+# background would get /dev/null as its input, hence the copy of it as 3.
+GUARD = """
+signal=$1 directory=$2
+shift 2
+exec 3<&0
+"$@" 3<&- &
+server=$!
+{ read -r _ <&3; kill -s "$signal" "$server"; } &
+reader=$!
+exec 3<&-
+wait "$server"
+kill "$reader" 2>/dev/null
+rm -rf "$directory"
+"""
+
+
+class ServerDidNotStart(Exception):
+    """A server ended, or kept silent for too long; its log says why."""
+
+    def __init__(self, program: str, log: str) -> None:
+        super().__init__(program, log)
+        self.program, self.log = program, log
+
+    def __str__(self) -> str:
+        return f"{self.program} did not start:\n{self.log or '(it logged nothing)'}"
+
+
+class GuardedServer:
+    """A server process that cannot outlive this one."""
+
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        *,
+        directory: Path,
+        stop_signal: str,
+        user: pwd.struct_passwd | None = None,
+    ) -> None:
+        self._program = Path(command[0]).name
+        self._last_words = ""
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - stop() closes it
+        self._guard = subprocess.Popen(
+            ["sh", "-c", GUARD, "guard", stop_signal, directory, *command],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            # A Ctrl-C in the terminal is for pytest, which then stops us in order.
+            start_new_session=True,
+            **_as_user(user),
+        )
+
+    def wait_until(self, answers: Callable[[], bool]) -> None:
+        """Return once the server answers; raise with its log when it does not."""
+        deadline = time.monotonic() + PATIENCE
+        while not answers():
+            if self._guard.poll() is not None or time.monotonic() > deadline:
+                self.stop()
+                raise ServerDidNotStart(self._program, self._last_words)
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """End the server and remove its directory. Stopping twice is once."""
+        if self._log.closed:
+            return
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait(PATIENCE)
+        self._log.seek(0)
+        self._last_words = self._log.read().decode(errors="replace")
+        self._log.close()
+
+
+class PostgresServer:
+    """A PostgreSQL that only we can reach, as durable as it comes by default."""
+
+    # It listens on a socket in its directory and on no network at all, so there
+    # is no port to fight over: this number is only part of the socket's name.
+    _PORT = 5432
+    _OWNER = "flowengine"
+
+    def __init__(self) -> None:
+        programs = postgres_programs()
+        user = _unprivileged_user()
+        self.directory = _new_directory("postgres", user)
+        data = self.directory / "data"
+        # Without syncing: what a power cut would take is made anew next time.
+        # What the server itself writes afterwards is synced as usual.
+        created = subprocess.run(
+            [
+                programs / "initdb",
+                *("--pgdata", data, "--username", self._OWNER, "--auth", "trust"),
+                *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self.directory,
+            text=True,
+            **_as_user(user),
+        )
+        if created.returncode:
+            shutil.rmtree(self.directory)
+            raise ServerDidNotStart("initdb", created.stdout)
+        self._server = GuardedServer(
+            [
+                programs / "postgres",
+                *("-D", data, "-k", self.directory, "-p", str(self._PORT)),
+                *("-c", "listen_addresses=", "-c", "max_connections=200"),
+            ],
+            directory=self.directory,
+            # At once, with no last checkpoint: nobody will read the data again.
+            stop_signal="QUIT",
+            user=user,
+        )
+        self._count = 0
+        self._server.wait_until(self._answers)
+        self._connection = self._connect()
+
+    @property
+    def url(self) -> str:
+        """The server's own database; tests should ask for a `new_database`."""
+        return self._url_of("postgres")
+
+    def new_database(self) -> str:
+        """Create an empty database and return its URL."""
+        self._count += 1
+        name = f"test_{self._count}"
+        self._connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        return self._url_of(name)
+
+    def drop_database(self, url: str) -> None:
+        """Drop a database made by `new_database`, with whoever is still connected to it."""
+        name = url.partition("?")[0].rpartition("/")[2]
+        self._connection.execute(
+            sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
+        )
+
+    def stop(self) -> None:
+        self._connection.close()
+        self._server.stop()
+
+    def _url_of(self, database: str) -> str:
+        host = quote(str(self.directory))
+        return f"postgresql+psycopg://{self._OWNER}@/{database}?host={host}&port={self._PORT}"
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(
+            host=str(self.directory),
+            port=self._PORT,
+            user=self._OWNER,
+            dbname="postgres",
+            autocommit=True,
+        )
+
+    def _answers(self) -> bool:
+        try:
+            self._connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+
+class RedisServer:
+    """A Redis that keeps nothing: a restart finds it empty, as after the worst night."""
+
+    def __init__(self) -> None:
+        self._program = _program("redis-server")
+        self._port = _free_port()
+        self._server: GuardedServer | None = None
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """The same address before and after a restart."""
+        return f"redis://127.0.0.1:{self._port}/0"
+
+    def start(self) -> None:
+        """Start it, or do nothing when it runs."""
+        if self._server is not None:
+            return
+        self.directory = _new_directory("redis")
+        server = GuardedServer(
+            [
+                self._program,
+                *("--port", str(self._port), "--bind", "127.0.0.1", "--dir", self.directory),
+                *("--save", "", "--appendonly", "no"),
+            ],
+            directory=self.directory,
+            stop_signal="KILL",
+        )
+        server.wait_until(self._answers)
+        self._server = server
+
+    def stop(self) -> None:
+        """Kill it where it stands; `start` gives a new one at the same address."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def flush(self) -> None:
+        """Forget every key of every database."""
+        with redis.Redis(port=self._port) as client:
+            client.flushall()
+
+    def _answers(self) -> bool:
+        # Whoever took the port before us answers too, but from elsewhere.
+        with redis.Redis(port=self._port, decode_responses=True) as client:
+            try:
+                return bool(client.config_get("dir") == {"dir": str(self.directory)})
+            except redis.ConnectionError:
+                return False
+
+
+def postgres_programs() -> Path:
+    """The directory of `initdb` and `postgres`: on the PATH, or the newest of Debian's."""
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        return Path(on_path).resolve().parent
+    versions = [p.parents[1] for p in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    if not versions:
+        raise FileNotFoundError("initdb is missing: scripts/ensure-servers installs PostgreSQL")
+    return max(versions, key=lambda version: float(version.name)) / "bin"
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise FileNotFoundError(f"{name} is missing: scripts/ensure-servers installs it")
+    return found
+
+
+def _unprivileged_user() -> pwd.struct_passwd | None:
+    """Somebody else, when we are root: PostgreSQL refuses to be root's."""
+    if os.geteuid() != 0:
+        return None
+    with contextlib.suppress(KeyError):
+        return pwd.getpwnam("postgres")
+    return pwd.getpwnam("nobody")
+
+
+def _as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
+    if user is None:
+        return {}
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+
+def _new_directory(purpose: str, owner: pwd.struct_passwd | None = None) -> Path:
+    # In /tmp, whatever TMPDIR says: a socket's path must be short, and another
+    # user must be able to get there.
+    directory = Path(tempfile.mkdtemp(prefix=f"flowengine-{purpose}-", dir="/tmp"))
+    if owner is not None:
+        os.chown(directory, owner.pw_uid, owner.pw_gid)
+    return directory
+
+
+def _free_port() -> int:
+    # From below the range that the kernel lends to outgoing connections: one of
+    # those could take the port while the server restarts.
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
