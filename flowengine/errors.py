@@ -13,7 +13,7 @@
   · ValueRefused           a value cannot be stored
     · NotJson              … because JSON has no form for it
     · TooLarge             … because it is above the limit
-  · UnknownRun, UnknownStep, UnknownTask
+  · UnknownRun, UnknownStep
   · RunFailed              run.result() of a run that failed
   · StoreError
     · DatabaseTooNew       the database was upgraded by a newer flowengine
@@ -185,17 +185,6 @@ class UnknownStep(FlowengineError, LookupError):
 
     def __str__(self) -> str:
         return f"there is no step {self.step_id!r} in this database"
-
-
-class UnknownTask(FlowengineError, LookupError):
-    """There is no task of that id."""
-
-    def __init__(self, task_id: str) -> None:
-        super().__init__(task_id)
-        self.task_id = task_id
-
-    def __str__(self) -> str:
-        return f"there is no task {self.task_id!r} in this database"
 
 
 class RunFailed(FlowengineError):

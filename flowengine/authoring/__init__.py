@@ -15,7 +15,7 @@ from flowengine.authoring.registry import event_facet_named, event_facet_names, 
 from flowengine.authoring.symbols import concat, contains
 from flowengine.program.nodes import RetryPolicy as Retry
 
-__all__ = [
+__all__ = [  # noqa: RUF022 - grouped by who needs them
     # What an author writes
     "Retry",
     "concat",

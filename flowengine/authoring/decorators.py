@@ -130,7 +130,9 @@ def _defined(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
     if problems:
         label = given.get("name") or getattr(fn, "__qualname__", "?")
         raise AuthoringError(f"facet {label!r} ({location_of(fn)}): {'; '.join(problems)}")
-    options = EventOptions(**running) if kind is FacetKind.EVENT else EventOptions()
+    if running.get("timeout") is not None:
+        running["timeout"] = float(running["timeout"])  # 30 and 30.0 are one program, one hash
+    options = EventOptions(**running)
     return define(kind, fn, name=given.get("name"), aliases=tuple(aliases), options=options)
 
 

@@ -30,7 +30,7 @@ class Definition:
     name: str  #: qualified, the name stored runs know
     aliases: tuple[str, ...]  #: qualified too
     location: Location
-    options: EventOptions = EventOptions()
+    options: EventOptions
 
     @property
     def namespace(self) -> str:

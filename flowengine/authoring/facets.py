@@ -13,7 +13,6 @@ import copy
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -26,7 +25,7 @@ from flowengine.authoring.locations import user_location
 from flowengine.authoring.programs import program_of
 from flowengine.authoring.scopes import checked_step_name, current_scope
 from flowengine.authoring.signatures import RESULT
-from flowengine.authoring.symbols import symbols_in
+from flowengine.authoring.symbols import Symbol, facts_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
 from flowengine.program.nodes import EventOptions, Json, Location, Program
 
@@ -37,10 +36,13 @@ R = TypeVar("R")
 class Decorated(Generic[P, R]):
     """A function that a workflow can call as a step."""
 
+    __name__: str
+    __qualname__: str
+
     def __init__(self, definition: Definition) -> None:
+        functools.update_wrapper(cast(Callable[..., Any], self), definition.fn)
         self.definition = definition
         self.step_name = ""  #: the author's name for the step; empty: the facet's own
-        functools.update_wrapper(cast(Callable[..., Any], self), definition.fn)
 
     @property
     def name(self) -> str:
@@ -61,8 +63,9 @@ class Decorated(Generic[P, R]):
         scope = current_scope()
         if scope is not None:
             return cast(R, scope.call(self.definition, args, kwargs, self.step_name))
-        for facts in symbols_in([*args, *kwargs.values()]):
-            raise facts.reach.escape(facts.label)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Symbol):
+                raise facts_of(value).reach.escape(facts_of(value).label)
         return cast(R, _finished(self.definition.fn(*args, **kwargs)))
 
     def named(self, step_name: str) -> Self:
@@ -139,7 +142,12 @@ class Workflow(Decorated[P, R]):
 
         Raises InvalidInputs with all that does not fit, NotJson for what has no JSON form.
         """
-        return self._inputs(args, kwargs)
+        signature = self.definition.signature
+        given, problems = signature.bound(args, kwargs)
+        inputs, unfit = signature.written(given, f"an input of workflow {self.name!r}")
+        if problems or unfit:
+            raise InvalidInputs(self.name, problems + unfit)
+        return inputs
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run and return at once."""
@@ -160,14 +168,6 @@ class Workflow(Decorated[P, R]):
         """The same workflow, to be started with these options."""
         return Start(self, StartOptions(key, priority, dict(labels or {}), connection))
 
-    def _inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Json]:
-        signature = self.definition.signature
-        given, problems = signature.bound(args, kwargs)
-        inputs, unfit = signature.written(given, f"an input of workflow {self.name!r}")
-        if problems or unfit:
-            raise InvalidInputs(self.name, problems + unfit)
-        return inputs
-
 
 class Start(Generic[P, R]):
     """A workflow with the options of its next start."""
@@ -187,10 +187,6 @@ class Start(Generic[P, R]):
         self._refuse_in_a_trace()
         inputs = self._workflow.inputs(*args, **kwargs)
         return await launcher().astart(self._workflow, inputs, self._options)
-
-    def options(self, **changed: Any) -> Start[P, R]:
-        """These options, with some changed."""
-        return Start(self._workflow, replace(self._options, **changed))
 
     def _refuse_in_a_trace(self) -> None:
         # A body is traced in every process that checks or starts it: each trace

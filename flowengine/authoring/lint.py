@@ -21,14 +21,21 @@ from flowengine.errors import Problem, UntraceableCode
 
 _AS_INPUT = "read it in an event facet, or pass it to .start(...) as an input"
 _WORLD = {
-    "clock": [
+    "reads the clock": [
         *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.localtime"),
         *("time.perf_counter", "time.perf_counter_ns", "time.gmtime", "time.ctime"),
         *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today"),
         "datetime.date.today",
     ],
-    "chance": ["random", "secrets", "uuid.uuid1", "uuid.uuid4", "os.urandom"],
-    "environment": ["os.environ", "os.getenv"],
+    "draws by chance": [
+        "random",
+        "secrets",
+        "uuid.uuid1",
+        "uuid.uuid4",
+        "os.urandom",
+        "posix.urandom",
+    ],
+    "reads the environment": ["os.environ", "os.getenv"],
 }
 _OUTSIDE = {dotted: what for what, names in _WORLD.items() for dotted in names}
 #: built-in functions that answer about the symbol itself, and so never raise
@@ -125,7 +132,7 @@ class _Reading:
         for known in (dotted, dotted.partition(".")[0] if "." in dotted else ""):
             if known in _OUTSIDE and not (known == dotted and known in sys.stdlib_module_names):
                 yield (
-                    f"`{dotted}` reads the {_OUTSIDE[known]} when the body is traced, "
+                    f"`{dotted}` {_OUTSIDE[known]} when the body is traced, "
                     f"once for all runs: {_AS_INPUT}"
                 )
                 return

@@ -57,9 +57,10 @@ def empty_registry() -> Iterator[None]:
         yield
     finally:
         with _lock:
-            for registry, names in zip((_event_facets, _workflows), kept, strict=True):
-                registry.clear()
-                registry.update(names)
+            _event_facets.clear()
+            _event_facets.update(kept[0])
+            _workflows.clear()
+            _workflows.update(kept[1])
 
 
 def _register(registry: dict[str, Any], added: Any) -> None:

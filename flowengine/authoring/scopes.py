@@ -22,6 +22,7 @@ from flowengine.authoring.names import FOREACH, is_step_name
 from flowengine.authoring.signatures import RESULT
 from flowengine.authoring.symbols import Facts, Reach, Symbol, expression_of, marked, symbols_in
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
+from flowengine.program.expressions import references
 from flowengine.program.nodes import (
     Argument,
     ArrayLiteral,
@@ -123,7 +124,7 @@ class Scope(Reach):
         A value without symbols is known already: it is checked against its annotation
         now, so that a wrong constant is found at the first check and not in a run.
         """
-        if isinstance(value, Iterator):
+        if isinstance(value, Iterator) and not isinstance(value, Symbol):
             value = list(value)
         every = list(symbols_in(value))
         for facts in every:
@@ -142,6 +143,7 @@ class Scope(Reach):
             yield
         finally:
             _current.reset(token)
+            self.over = True
 
     def _appended(self, statement: StepStatement) -> Symbol:
         self.statements.append(statement)
@@ -214,13 +216,9 @@ def _unused(name: str, taken: Iterable[str]) -> str:
     return f"{name}_{number}"
 
 
-def _reads_items(expression: Any) -> bool:
-    if isinstance(expression, InputRef):
-        return expression.path[0] == ITEMS
-    if isinstance(expression, tuple):
-        return any(_reads_items(part) for part in expression)
-    parts = [getattr(expression, slot) for slot in getattr(expression, "__slots__", ())]
-    return any(_reads_items(part) for part in parts)
+def _reads_items(expression: Expression) -> bool:
+    every = references(expression)
+    return any(isinstance(ref, InputRef) and ref.path[0] == ITEMS for ref in every)
 
 
 def _parameter_of(body: Callable[[Any], Any], location: Location) -> str:

@@ -15,7 +15,9 @@ from typing import Any, NoReturn, cast
 
 from flowengine.authoring.annotations import json_value
 from flowengine.authoring.locations import user_location
-from flowengine.errors import SymbolMisuse
+from flowengine.authoring.refusals import REFUSALS
+from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
+from flowengine.program.expressions import Constants, evaluate
 from flowengine.program.nodes import (
     ArrayLiteral,
     Binary,
@@ -23,6 +25,7 @@ from flowengine.program.nodes import (
     Expression,
     Index,
     InputRef,
+    Json,
     Literal,
     MapLiteral,
     StepRef,
@@ -38,6 +41,7 @@ class Reach:
     def __init__(self, title: str, parent: Reach | None) -> None:
         self.title = title  #: e.g. ``workflow 'shop.order' (shop.py:12)``
         self.parent = parent
+        self.over = False  #: its body has ended: whatever comes now is outside
 
     def within(self, other: Reach) -> bool:
         """Whether a symbol of `other` may be used here."""
@@ -129,12 +133,19 @@ def expression_of(value: Any) -> Expression:
         case list() | tuple() if any(symbols_in(value)):
             return ArrayLiteral(tuple(expression_of(item) for item in value))
         case dict() if any(symbols_in(value)):
-            entries = json_value(dict.fromkeys(value), "a map in a workflow", "the map")
-            items = zip(entries, value.values(), strict=True)
+            keys = _known(dict.fromkeys(value))
+            items = zip(keys, value.values(), strict=True)
             return MapLiteral(tuple((key, expression_of(item)) for key, item in items))
     if is_dataclass(value) and not isinstance(value, type) and any(symbols_in(value)):
         return expression_of({field.name: getattr(value, field.name) for field in fields(value)})
-    return Literal(marked(json_value(value, "a value in a workflow", "the value")))
+    return Literal(marked(_known(value)))
+
+
+def _known(value: Any) -> Json:
+    try:
+        return json_value(value, "a value in a workflow")
+    except NotJson as error:
+        raise AuthoringError(f"{user_location()}: {error}") from None
 
 
 def marked(value: Any) -> Any:
@@ -157,12 +168,15 @@ def marked(value: Any) -> Any:
 def combined(operands: tuple[Any, ...], build: Callable[[], Expression], label: str) -> Any:
     """A symbol built of others; it reaches as far as the nearest-bound of them."""
     every = list(symbols_in(operands))
+    for facts in every:
+        if facts.reach.over:
+            raise facts.reach.escape(facts.label)
+    # None is over, so all belong to bodies that enclose the line being traced, one
+    # within the other.
     reach = every[0].reach
     for facts in every[1:]:
         if facts.reach.within(reach):
             reach = facts.reach
-        elif not reach.within(facts.reach):
-            raise facts.reach.escape(facts.label)
     return Symbol(build(), reach, label)
 
 
@@ -182,7 +196,9 @@ def contains(container: Any, item: Any) -> bool:
 def concat(*parts: Any) -> str:
     """Join values into one text: an f-string for values of the run; null adds nothing."""
     if not any(symbols_in(parts)):
-        return "".join("" if part is None else str(part) for part in parts)
+        # By the evaluator's own rule, so that a unit test sees the text a run would make.
+        known = Concat(tuple(expression_of(part) for part in parts))
+        return cast(str, evaluate(known, Constants()))
     symbol = combined(
         parts, lambda: Concat(tuple(expression_of(part) for part in parts)), "text of concat(...)"
     )
@@ -232,59 +248,11 @@ def _short(value: Any) -> str:
 
 # --- What needs the value itself, and raises -----------------------------------
 
-_IN_A_FACET = "that is work for an event facet: @event_facet def …, called with this value"
-_LOOP = "to do something for each item use foreach(items, lambda item: …)"
-_TEXT = "join text with concat(…), or build it in an event facet"
-_OPERATOR = "the operators of a program are + - * / % == != < <= > >= & | ~; " + _IN_A_FACET
-_FIXED = "a value of the run is never changed in place; make a new one in an event facet"
-_KEPT = "pass it to a facet or return it; the run keeps the value"
-
-#: dunder → what the author tried, and what to write instead
-REFUSALS: dict[str, tuple[str, str]] = {
-    "bool": (
-        "decide by",
-        "a branch on a value of the run is not a Python `if`, `and`, `or`, `not` or `a < b < c`; "
-        "combine conditions with & | ~, and take the decision inside an event facet "
-        "(`when(...)` comes in a later release)",
-    ),
-    "iter": ("iterate over or unpack", f"{_LOOP}; take single items with [0], [1]"),
-    "next": ("take the next item of", _LOOP),
-    "reversed": ("reverse", _IN_A_FACET),
-    "len": ("take the length of", _IN_A_FACET),
-    "contains": ("look with `in` into", "use contains(container, item)"),
-    "str": ("make text of", _TEXT),
-    "format": ("format (f-string or format) ", _TEXT),
-    "bytes": ("make bytes of", _IN_A_FACET),
-    "fspath": ("use as a path", _IN_A_FACET),
-    **dict.fromkeys(["int", "float", "complex"], ("make a Python number of", _IN_A_FACET)),
-    "index": ("count or index with", f"{_IN_A_FACET}; for a number of rounds, {_LOOP}"),
-    **dict.fromkeys(["round", "trunc", "floor", "ceil", "abs", "pos"], ("round", _IN_A_FACET)),
-    "hash": ("hash (as a key or in a set)", "keep it in a list, or use it as a dict's value"),
-    **dict.fromkeys(["reduce", "reduce_ex"], ("pickle", _KEPT)),
-    **dict.fromkeys(["copy", "deepcopy"], ("copy", _KEPT)),
-    "setattr": ("set a field of", _FIXED),
-    "delattr": ("delete a field of", _FIXED),
-    "setitem": ("set an item of", _FIXED),
-    "delitem": ("delete an item of", _FIXED),
-    "call": ("call (as a function or method)", _IN_A_FACET),
-    "await": ("await", "call the facet without `await`: the engine waits for its result"),
-    **dict.fromkeys(["aiter", "anext"], ("iterate asynchronously over", _LOOP)),
-    **dict.fromkeys(
-        ["enter", "exit", "aenter", "aexit"],
-        ("open a `with` block on", "open and close it inside one event facet"),
-    ),
-    **dict.fromkeys(
-        [side + name for name in ("floordiv", "pow", "matmul", "lshift", "rshift", "xor", "divmod")
-         for side in ("", "r")],
-        ("use an operator a program does not have on", _OPERATOR),
-    ),
-}  # fmt: skip
-
 
 def _refuse(symbol: Symbol, tried: str, cure: str) -> NoReturn:
     label = facts_of(symbol).label
     raise SymbolMisuse(
-        f"{user_location()}: cannot {tried.strip()} {label}: it has no value until the workflow "
+        f"{user_location()}: cannot {tried} {label}: it has no value until the workflow "
         f"runs; {cure}"
     )
 

@@ -1,0 +1,355 @@
+"""The engine: start runs, take reports, advance, tell.
+
+Commit, then ring: everything a decision brings is written in one transaction, and only
+then workers are told. Whoever dies in between leaves rows that the watchdog finds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, event
+
+from flowengine.dispatch import Bell, SilentBell
+from flowengine.engine import advancing, inquiry
+from flowengine.engine.advancing import Commit
+from flowengine.engine.handles import Run
+from flowengine.engine.programs import Programs
+from flowengine.engine.results import ExecutionResult, RunInfo, StepInfo
+from flowengine.engine.signals import RunSignals
+from flowengine.errors import UnknownRun, UnknownStep, ValueRefused
+from flowengine.evaluator import RunState, TaskDefinition
+from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
+from flowengine.evaluator.records import Step
+from flowengine.program import Program
+from flowengine.program.inputs import check_inputs
+from flowengine.program.nodes import Json
+from flowengine.program.types import misfits
+from flowengine.settings import Settings
+from flowengine.store import Database, codec, runs, steps, tasks
+from flowengine.store.tasks import Claimant
+
+log = logging.getLogger("flowengine")
+
+
+class Engine:
+    """One database's runs. Shared by all threads of a process."""
+
+    def __init__(
+        self, database: Database, *, bell: Bell | None = None, settings: Settings | None = None
+    ) -> None:
+        self.database = database
+        self.bell: Bell = bell or SilentBell()
+        self.settings = settings or Settings()
+        self.programs = Programs()
+        self.signals = RunSignals(database)
+
+    # --- starting ---
+
+    def start(
+        self,
+        program: Program | Mapping[str, Any],
+        workflow: str,
+        inputs: Mapping[str, Json],
+        *,
+        key: str | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        tenant: str = "",
+        connection: Connection | None = None,
+    ) -> Run[Any]:
+        """Start a run; it is durable when this returns.
+
+        With `key` a run is started once: a second start with the key of the first returns the
+        first run. With `connection` the run is part of the caller's own transaction: it exists
+        when that commits, and never did when it rolls back.
+        """
+        digest, text, plan = self.programs.prepare(program)
+        facet = plan.workflow(workflow)
+        given = dict(inputs)
+        for name, value in given.items():
+            codec.check_value(
+                f"input {name!r} of {facet.name}", value, self.settings.max_value_bytes
+            )
+        check_inputs(facet, given)
+        row = {
+            "id": uuid.uuid4().hex,
+            "tenant": tenant,
+            "workflow": facet.name,
+            "program_hash": digest,
+            "priority": priority,
+            "labels": codec.dump(dict(labels)) if labels else None,
+            "idempotency_key": key,
+        }
+        if connection is not None:
+            commit = self._insert(connection, row, text, given)
+            self._after_their_commit(connection, commit)
+            return Run(self, commit.run_id)
+        with self.database.write() as own:
+            commit = self._insert(own, row, text, given)
+        self._after(commit)
+        return Run(self, commit.run_id)
+
+    async def astart(
+        self,
+        program: Program | Mapping[str, Any],
+        workflow: str,
+        inputs: Mapping[str, Json],
+        **options: Any,
+    ) -> Run[Any]:
+        """Like `start`, without blocking the event loop."""
+        return await asyncio.to_thread(self.start, program, workflow, inputs, **options)
+
+    def _insert(
+        self, connection: Connection, row: dict[str, Any], text: str, inputs: dict[str, Json]
+    ) -> Commit:
+        now = self.database.now(connection)
+        self.programs.save(connection, row["program_hash"], text, now)
+        fresh = {
+            "state": RunState.RUNNING,
+            "generation": 0,
+            "revision": 0,
+            "open_steps": 0,
+            "task_count": 0,
+            "root_run_id": row["id"],
+            "created": now,
+            "updated": now,
+        }
+        if not runs.insert_new(connection, row | fresh):
+            earlier = runs.with_key(
+                connection, row["tenant"], row["workflow"], row["idempotency_key"]
+            )
+            return Commit(earlier.id)
+        run = runs.get(connection, row["id"])
+        assert run is not None
+        return advancing.begin(connection, run, self.programs, inputs, now)
+
+    def _after_their_commit(self, connection: Connection, commit: Commit) -> None:
+        @event.listens_for(connection, "commit", once=True)
+        def _tell(_connection: Connection) -> None:
+            # Ring only: we stand inside their commit, and what is left the watchdog finds.
+            self.bell.ring(commit.due)
+
+    def execute(
+        self,
+        program: Program | Mapping[str, Any],
+        workflow: str,
+        inputs: Mapping[str, Json],
+        **options: Any,
+    ) -> ExecutionResult:
+        """Start a run and tell how far it came by itself: to its end, or to its first events."""
+        return self.get(self.start(program, workflow, inputs, **options).id).as_result()
+
+    # --- advancing ---
+
+    def advance(self, run_id: str) -> None:
+        """Take in what happened to a run, and decide what follows from it."""
+        while self._advance_once(run_id).has_more:
+            pass
+
+    def _advance_once(self, run_id: str) -> Commit:
+        with self.database.write() as connection:
+            commit = self._take_in(connection, run_id)
+        self._told(commit)
+        return commit
+
+    def _take_in(self, connection: Connection, run_id: str) -> Commit:
+        run = runs.lock(connection, run_id)
+        if run is None:
+            raise UnknownRun(run_id)
+        return advancing.take_in(connection, run, self.programs, self.database.now(connection))
+
+    def _after(self, commit: Commit) -> None:
+        self._told(commit)
+        if commit.has_more:
+            self.advance(commit.run_id)
+
+    def _told(self, commit: Commit) -> None:
+        for path, said in commit.said:
+            log.info("%s: %s", path, said, extra={"action": "sys.log", "run": commit.run_id})
+        if commit.due:
+            self.bell.ring(commit.due)
+        if commit.has_ended:
+            self.signals.announce(commit.run_id)
+
+    def resume(
+        self,
+        workflow_id: str,
+        workflow_ast: Mapping[str, Any] | None = None,
+        program_ast: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+    ) -> ExecutionResult:
+        """Evaluate a run to its next fixed point and tell how far it came.
+
+        The program and the inputs are stored with the run: those given here are not read.
+        """
+        self.advance(workflow_id)
+        return self.get(workflow_id).as_result()
+
+    # --- tasks ---
+
+    def claim_task(
+        self,
+        task_names: Sequence[str],
+        task_list: str = "default",
+        claimant: Claimant | None = None,
+    ) -> TaskDefinition | None:
+        """Take one due task of those names, or None; nobody else gets the same one."""
+        claimed = self.claim(task_names, task_list, claimant or Claimant(), most=1)
+        return claimed[0] if claimed else None
+
+    def claim(
+        self, task_names: Sequence[str], task_list: str, claimant: Claimant, *, most: int
+    ) -> list[TaskDefinition]:
+        """Take up to `most` due tasks of those names."""
+        if not task_names:
+            return []
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            return tasks.claim(connection, task_names, task_list, claimant, now, most)
+
+    def report(self, task: TaskDefinition, outcome: TryOutcome) -> bool:
+        """Record how a try ended and decide what follows; False: the lease was lost before.
+
+        The result and all that follows from it are committed together.
+        """
+        if isinstance(outcome, Succeeded):
+            outcome = self._storable(task, outcome)
+        with self.database.write() as connection:
+            run = runs.lock(connection, task.workflow_id)
+            if run is None:
+                raise UnknownRun(task.workflow_id)
+            now = self.database.now(connection)
+            accepted = tasks.record(connection, task.uuid, task.lease, outcome, now)
+            commit = (
+                advancing.take_in(connection, run, self.programs, now)
+                if accepted
+                else Commit(run.id)
+            )
+        if not accepted:
+            log.warning(
+                "refused a late report of %s: lease %d is no longer held",
+                task.step_path,
+                task.lease,
+                extra={"action": "report_refused", "run": task.workflow_id},
+            )
+        self._after(commit)
+        return accepted
+
+    def record(self, task: TaskDefinition, outcome: TryOutcome) -> bool:
+        """Record how a try ended, and leave the evaluation to somebody else.
+
+        For many reports at once: it takes no lock on the run.
+        """
+        if isinstance(outcome, Succeeded):
+            outcome = self._storable(task, outcome)
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            return tasks.record(connection, task.uuid, task.lease, outcome, now)
+
+    def _storable(self, task: TaskDefinition, outcome: Succeeded) -> TryOutcome:
+        """A result that cannot be stored is a failure of the try that made it."""
+        limit = self.settings.max_value_bytes
+        try:
+            for name, value in outcome.result.items():
+                codec.check_value(f"{name!r} returned by {task.name}", value, limit)
+        except ValueRefused as problem:
+            error = {"type": type(problem).__name__, "message": str(problem)}
+            return Failed(error, retry=False)
+        return outcome
+
+    def heartbeat(self, task: TaskDefinition) -> bool:
+        """Show that a task is being worked on; False: the lease was lost."""
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            return tasks.beat(connection, task.uuid, task.lease, now)
+
+    def release(self, task: TaskDefinition) -> bool:
+        """Hand a claimed task back unfinished."""
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            released = tasks.release(connection, task.uuid, task.lease, now)
+        if released:
+            self.bell.ring({task.task_list_name: 1})
+        return released
+
+    # --- answers from outside, past the tasks ---
+
+    def continue_step(self, step_id: str, result: Mapping[str, Json] | None = None) -> None:
+        """Answer a step that waits at its event. For a step that has gone on it does nothing."""
+        answer = dict(result or {})
+        for name, value in answer.items():
+            codec.check_value(f"{name!r} for step {step_id}", value, self.settings.max_value_bytes)
+        with self.database.read() as connection:
+            step = self._step(connection, step_id)
+            self._check_answer(connection, step, answer)
+        self._tell_run(step, "StepContinue", {"result": answer})
+
+    def fail_step(self, step_id: str, error_message: str) -> None:
+        """Fail a step that waits at its event. For a step that has gone on it does nothing."""
+        with self.database.read() as connection:
+            step = self._step(connection, step_id)
+        error = {"type": "StepFailed", "message": error_message}
+        self._tell_run(step, "StepFail", {"error": error})
+
+    def _step(self, connection: Connection, step_id: str) -> Step:
+        step = steps.load_by_id(connection, step_id)
+        if step is None:
+            raise UnknownStep(step_id)
+        return step
+
+    def _check_answer(self, connection: Connection, step: Step, answer: dict[str, Json]) -> None:
+        """Hold an answer against the declared schema: nobody's code has checked it."""
+        run = runs.get(connection, step.run_id)
+        assert run is not None
+        facet = self.programs.plan(connection, run.program_hash).facets.get(step.facet_name)
+        wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
+        if wrong:
+            raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
+
+    def _tell_run(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
+        with self.database.write() as connection:
+            run = runs.lock(connection, step.run_id)
+            assert run is not None
+            now = self.database.now(connection)
+            fact = {"step_id": step.id, "step_key": step.key, **payload}
+            runs.add_fact(connection, uuid.uuid4().hex, step.run_id, kind, fact, now)
+            commit = advancing.take_in(connection, run, self.programs, now)
+        self._after(commit)
+
+    # --- looking ---
+
+    def run(self, run_id: str) -> Run[Any]:
+        """Return the handle of a run that exists."""
+        self.get(run_id)
+        return Run(self, run_id)
+
+    def get(self, run_id: str) -> RunInfo:
+        with self.database.read() as connection:
+            return inquiry.run_info(connection, run_id)
+
+    def list(
+        self, *, workflow: str | None = None, state: str | None = None, limit: int = 50
+    ) -> Sequence[RunInfo]:
+        """Return the newest runs."""
+        with self.database.read() as connection:
+            return inquiry.newest_runs(connection, workflow=workflow, state=state, limit=limit)
+
+    def steps(self, run_id: str) -> Sequence[StepInfo]:
+        """Return all steps of a run, in the order of their creation."""
+        with self.database.read() as connection:
+            inquiry.run_info(connection, run_id)
+            return inquiry.step_infos(connection, run_id)
+
+    def tasks(self, run_id: str) -> Sequence[TaskDefinition]:
+        """Return all tries of a run, in the order of their creation."""
+        with self.database.read() as connection:
+            return tasks.load_run(connection, run_id)
+
+    def close(self) -> None:
+        self.signals.close()
+        self.database.close()

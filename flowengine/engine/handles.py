@@ -1,0 +1,72 @@
+"""The handle of a run: what `start` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from flowengine.engine.results import RunInfo, StepInfo
+from flowengine.errors import RunFailed
+from flowengine.evaluator.states import RunState
+from flowengine.program.nodes import Json
+
+if TYPE_CHECKING:
+    from flowengine.engine.engine import Engine
+
+R = TypeVar("R")
+
+
+class Run(Generic[R]):
+    """One execution of a workflow. It is the run's name, not its state: keep the id, and
+    `engine.run(id)` gives the handle back in any process."""
+
+    def __init__(self, engine: Engine, run_id: str) -> None:
+        self._engine = engine
+        self.id = run_id
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}>"
+
+    def info(self) -> RunInfo:
+        """Return how the run stands."""
+        return self._engine.get(self.id)
+
+    @property
+    def state(self) -> str:
+        return self.info().state
+
+    def steps(self) -> Sequence[StepInfo]:
+        return self._engine.steps(self.id)
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the end and return the result; raise `RunFailed` or `TimeoutError`."""
+        over = self._engine.signals.wait(self.id, self._is_over, timeout)
+        return self._result(over, timeout)
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """Like `result`, without blocking the event loop."""
+        over = await self._engine.signals.await_end(self.id, self._is_over, timeout)
+        return self._result(over, timeout)
+
+    def outputs(self, timeout: float | None = None) -> dict[str, Json]:
+        """Wait for the end and return all outputs by name."""
+        over = self._engine.signals.wait(self.id, self._is_over, timeout)
+        return self._outputs(over, timeout)
+
+    def _is_over(self) -> bool:
+        return self.info().is_final
+
+    def _outputs(self, over: bool, timeout: float | None) -> dict[str, Json]:
+        info = self.info()
+        if not over:
+            waits = info.alarm or f"{info.open_steps} steps are outstanding"
+            raise TimeoutError(f"run {self.id} has not ended after {timeout} s: {waits}")
+        if info.state != RunState.COMPLETED:
+            error = info.error or {"path": info.workflow, "type": info.state, "message": ""}
+            raise RunFailed(self.id, error["path"], error["type"], error["message"])
+        return info.outputs or {}
+
+    def _result(self, over: bool, timeout: float | None) -> R:
+        outputs: dict[str, Any] = self._outputs(over, timeout)
+        # A Python workflow returns one value; an AFL workflow has named outputs.
+        return outputs["result"] if set(outputs) == {"result"} else outputs  # type: ignore[return-value]

@@ -1,0 +1,72 @@
+"""Read what there is to know about runs, for people and their tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row
+
+from flowengine.engine.results import RunInfo, StepInfo
+from flowengine.errors import UnknownRun
+from flowengine.store import codec, payloads, runs, steps, tasks
+
+
+def run_info(connection: Connection, run_id: str) -> RunInfo:
+    row = runs.get(connection, run_id)
+    if row is None:
+        raise UnknownRun(run_id)
+    return _info(connection, row)
+
+
+def newest_runs(
+    connection: Connection, *, workflow: str | None, state: str | None, limit: int
+) -> list[RunInfo]:
+    found = runs.newest(connection, workflow=workflow, state=state, limit=limit)
+    return [_info(connection, row) for row in found]
+
+
+def _info(connection: Connection, row: Row[Any]) -> RunInfo:
+    return RunInfo(
+        id=row.id,
+        workflow=row.workflow,
+        state=row.state,
+        outputs=runs.outputs_of(connection, row),
+        error=codec.load(row.error),
+        alarm=row.alarm,
+        created=row.created,
+        updated=row.updated,
+        finished=row.finished,
+        revision=row.revision,
+        open_steps=row.open_steps,
+        key=row.idempotency_key,
+        priority=row.priority,
+        labels=codec.load(row.labels) or {},
+    )
+
+
+def step_infos(connection: Connection, run_id: str) -> list[StepInfo]:
+    tries = {task.step_id: task for task in tasks.load_run(connection, run_id)}  # the last wins
+    found = []
+    for step in steps.load_run(connection, run_id):
+        task = tries.get(step.id)
+        found.append(
+            StepInfo(
+                id=step.id,
+                path=step.path,
+                object_type=step.object_type,
+                facet=step.facet_name,
+                state=step.state,
+                parent=step.parent,
+                key=step.key,
+                index=step.index,
+                params=payloads.whole(connection, step.params),
+                returns=payloads.whole(connection, step.returns),
+                error=step.error,
+                created=step.created,
+                updated=step.updated,
+                tries=task.try_number if task else 0,
+                losses=task.losses if task else 0,
+                task_state=task.state if task else None,
+            )
+        )
+    return found

@@ -1,0 +1,62 @@
+"""Programs that runs were started with, linked once per process."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from flowengine.program import (
+    Plan,
+    Program,
+    link_program,
+    parse_program,
+    program_hash,
+    program_text,
+)
+from flowengine.store import payloads
+
+_KEPT = 128
+
+
+class Programs:
+    """Stores programs and hands out their plans."""
+
+    def __init__(self) -> None:
+        self._plans: OrderedDict[str, Plan] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def prepare(self, program: Program | Mapping[str, Any]) -> tuple[str, str, Plan]:
+        """Check a program; return its hash, its text and its plan."""
+        parsed = program if isinstance(program, Program) else parse_program(dict(program))
+        digest = program_hash(parsed)
+        plan = self._kept(digest) or self._keep(digest, link_program(parsed))
+        return digest, program_text(parsed), plan
+
+    def save(self, connection: Connection, digest: str, text: str, now: int) -> None:
+        payloads.save_program(connection, digest, text, now)
+
+    def plan(self, connection: Connection, digest: str) -> Plan:
+        """Return the plan of a stored program."""
+        kept = self._kept(digest)
+        if kept is not None:
+            return kept
+        stored = payloads.load_program(connection, digest)
+        return self._keep(digest, link_program(parse_program(stored)))
+
+    def _kept(self, digest: str) -> Plan | None:
+        with self._lock:
+            plan = self._plans.get(digest)
+            if plan is not None:
+                self._plans.move_to_end(digest)
+            return plan
+
+    def _keep(self, digest: str, plan: Plan) -> Plan:
+        with self._lock:
+            self._plans[digest] = plan
+            while len(self._plans) > _KEPT:
+                self._plans.popitem(last=False)
+        return plan

@@ -1,0 +1,100 @@
+"""What the engine tells about runs and steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowengine.evaluator.states import RunState
+from flowengine.program.nodes import Json
+
+
+class ExecutionStatus:
+    """How far an execution came. A failed run never says COMPLETED."""
+
+    COMPLETED = "COMPLETED"
+    PAUSED = "PAUSED"  #: waits for events
+    ERROR = "ERROR"
+
+
+_STATUS = {
+    RunState.COMPLETED: ExecutionStatus.COMPLETED,
+    RunState.FAILED: ExecutionStatus.ERROR,
+    RunState.RUNNING: ExecutionStatus.PAUSED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionResult:
+    """Where a run stands after an evaluation."""
+
+    success: bool
+    workflow_id: str
+    outputs: dict[str, Json]
+    error: str | None
+    iterations: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """A run as one may look at it."""
+
+    id: str
+    workflow: str
+    state: str
+    outputs: dict[str, Json] | None
+    error: dict[str, Any] | None
+    alarm: str | None
+    created: int
+    updated: int
+    finished: int | None
+    revision: int
+    open_steps: int
+    key: str | None = None
+    priority: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in RunState.FINAL
+
+    @property
+    def error_text(self) -> str | None:
+        """The error as one line: where it began, its kind, its message."""
+        if self.error is None:
+            return None
+        return f"{self.error['path']}: {self.error['type']}: {self.error['message']}"
+
+    def as_result(self) -> ExecutionResult:
+        return ExecutionResult(
+            success=self.state == RunState.COMPLETED,
+            workflow_id=self.id,
+            outputs=self.outputs or {},
+            error=self.error_text,
+            iterations=self.revision,
+            status=_STATUS[self.state],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """A step or block as one may look at it."""
+
+    id: str
+    path: str
+    object_type: str
+    facet: str
+    state: str
+    parent: str | None
+    key: str
+    index: int
+    params: dict[str, Any]
+    returns: dict[str, Any]
+    error: dict[str, Any] | None
+    created: int
+    updated: int
+    tries: int = 0
+    losses: int = 0
+    started: int | None = None
+    task_state: str | None = None

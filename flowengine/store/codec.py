@@ -1,0 +1,128 @@
+"""Values as text.
+
+A map of attributes (parameters, returns) is written as one JSON text. An attribute whose
+own text is large goes to the payload table by its content, and a reference takes its
+place: so a list handed from step to step is stored once, and reading a small attribute
+beside it costs nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from flowengine.errors import NotJson, TooLarge
+from flowengine.evaluator import PayloadRef
+from flowengine.program.nodes import Json
+
+#: Above this many bytes an attribute is stored by its content.
+INLINE_BYTES = 8 * 1024
+_REFERENCE, _ESCAPED = "$payload", "$escaped"
+
+
+def dump(value: Json) -> str:
+    """Write JSON as ASCII text: a NUL or half a surrogate must not break a database."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+
+def load(text: str | None) -> Json:
+    return None if text is None else json.loads(text)
+
+
+def check_value(what: str, value: Json, limit: int) -> None:
+    """Refuse a value that is not JSON or too large, saying what and what to do instead."""
+    try:
+        size = len(dump(value))
+    except (TypeError, ValueError, RecursionError):
+        place, found = _culprit(value, what)
+        raise NotJson(what, place, found) from None
+    if size > limit:
+        raise TooLarge(what, size, limit)
+
+
+def _culprit(value: Any, place: str, depth: int = 0) -> tuple[str, str]:
+    """Find the first part of a value that JSON has no form for."""
+    if depth > 200:
+        return place, "value nested too deeply, or in itself"
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                return f"{place}, key {key!r}", type(key).__name__
+            if not _is_json(item):
+                return _culprit(item, f"{place}[{key!r}]", depth + 1)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            if not _is_json(item):
+                return _culprit(item, f"{place}[{index}]", depth + 1)
+    elif isinstance(value, float):
+        return place, f"number that JSON has no form for ({value})"
+    return place, type(value).__name__
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        dump(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+class Encoder:
+    """Writes attributes and gathers the payloads that they refer to."""
+
+    def __init__(self) -> None:
+        self.payloads: dict[str, str] = {}
+
+    def attributes(self, values: Mapping[str, Any]) -> str | None:
+        """Write a map of attributes; nothing when it is empty."""
+        if not values:
+            return None
+        written = [f"{dump(name)}:{self._value(value)}" for name, value in values.items()]
+        return "{" + ",".join(written) + "}"
+
+    def yields(self, entries: list[tuple[int, dict[str, Any]]]) -> str | None:
+        if not entries:
+            return None
+        written = [f"[{levels},{self.attributes(v) or '{}'}]" for levels, v in entries]
+        return "[" + ",".join(written) + "]"
+
+    def _value(self, value: Any) -> str:
+        if isinstance(value, PayloadRef):
+            return dump({_REFERENCE: value.hash})
+        text = dump(value)
+        if len(text) > INLINE_BYTES:
+            digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+            self.payloads[digest] = text
+            return dump({_REFERENCE: digest})
+        if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _MARKS:
+            return dump({_ESCAPED: value})
+        return text
+
+
+_MARKS = frozenset({_REFERENCE, _ESCAPED})
+
+
+def attributes(text: str | None) -> dict[str, Any]:
+    """Read a map of attributes; large values stay references."""
+    return {name: _read(value) for name, value in json.loads(text).items()} if text else {}
+
+
+def yields(text: str | None) -> list[tuple[int, dict[str, Any]]]:
+    if not text:
+        return []
+    return [
+        (levels, {name: _read(value) for name, value in values.items()})
+        for levels, values in json.loads(text)
+    ]
+
+
+def _read(value: Json) -> Any:
+    if isinstance(value, dict) and len(value) == 1:
+        ((mark, inner),) = value.items()
+        if mark == _REFERENCE:
+            return PayloadRef(inner)
+        if mark == _ESCAPED:
+            return inner
+    return value

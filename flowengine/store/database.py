@@ -1,0 +1,146 @@
+"""The database: connections, transactions and the time.
+
+One transaction per decision. On PostgreSQL it is READ COMMITTED: the run's row is locked
+first and everything else read after, so that what was committed while we waited is seen.
+On SQLite it is BEGIN IMMEDIATE: there is one writer at a time, and a process queues its
+own threads for it, because SQLite itself makes waiters sleep and guess.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import StaticPool
+
+from flowengine.errors import DatabaseReadOnly, StoreError
+
+Clock = Callable[[], int]  #: milliseconds since the epoch
+
+
+def system_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Database:
+    """An opened database."""
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        self.url = make_url(url)
+        self._clock = clock
+        self._writer = threading.Lock()
+        backend = self.url.get_backend_name()
+        if backend == "sqlite":
+            self.engine = _sqlite_engine(url)
+        elif backend == "postgresql":
+            self.engine = _postgres_engine(url)
+        else:
+            raise StoreError(
+                f"flowengine stores runs in sqlite or postgresql, not in {backend!r}: "
+                "see FLOWENGINE_DATABASE_URL"
+            )
+        self.is_sqlite = backend == "sqlite"
+        self.is_in_memory = self.is_sqlite and self.url.database in (None, "", ":memory:")
+
+    @property
+    def name(self) -> str:
+        """The address as one may show it: without a password."""
+        return self.url.render_as_string(hide_password=True)
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One transaction that may write; committed at the end, rolled back on an error."""
+        with self._alone(), self._explained(), self.engine.connect() as connection:
+            connection = connection.execution_options(flowengine_write=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One transaction that only reads."""
+        # An in-memory database is one connection, which threads must take in turn.
+        if self.is_in_memory:
+            with self._writer, self.engine.connect() as connection, connection.begin():
+                yield connection
+        else:
+            with self.engine.connect() as connection, connection.begin():
+                yield connection
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if self.is_sqlite:
+            with self._writer:
+                yield
+        else:
+            yield
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OperationalError as problem:
+            text = str(problem.orig).lower()
+            if "readonly" in text or "read-only" in text:
+                raise DatabaseReadOnly(self.name) from problem
+            if "unable to open database file" in text:
+                raise StoreError(
+                    f"the database {self.name} cannot be opened: does its directory exist, and "
+                    "may this user write there?"
+                ) from problem
+            raise
+
+    def now(self, connection: Connection) -> int:
+        """The time: the database's own where it has one, so that all workers agree."""
+        if self._clock is not None:
+            return self._clock()
+        if self.is_sqlite:
+            return system_clock()
+        found = connection.exec_driver_sql(
+            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+        )
+        return int(found.scalar_one())
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def _sqlite_engine(url: str) -> Engine:
+    in_memory = make_url(url).database in (None, "", ":memory:")
+    options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 30}}
+    if in_memory:
+        options["poolclass"] = StaticPool
+    engine = create_engine(url, **options)
+
+    @event.listens_for(engine, "connect")
+    def _prepare(raw: Any, _record: object) -> None:
+        raw.isolation_level = None  # transactions begin below, where it is said how
+        cursor = raw.cursor()
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "temp_store = MEMORY"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A transaction that reads first and writes later would have to give up when another
+        # has written in between. One that may write therefore takes its turn at the start.
+        writes = connection.get_execution_options().get("flowengine_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _postgres_engine(url: str) -> Engine:
+    parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    try:
+        return create_engine(parsed, pool_size=16, max_overflow=16, pool_pre_ping=True)
+    except ModuleNotFoundError as missing:
+        raise StoreError(
+            f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
+        ) from missing

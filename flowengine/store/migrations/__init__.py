@@ -1,0 +1,9 @@
+"""The schema's history.
+
+`HEAD` is the revision that this package works with: comparing it with the database needs
+no Alembic, which is slow to import. A test holds it against the newest migration.
+"""
+
+HEAD = "0001"
+KNOWN = ("0001",)  #: every revision this package can upgrade from, oldest first
+VERSION_TABLE = "flowengine_alembic_version"

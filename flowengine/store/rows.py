@@ -1,0 +1,30 @@
+"""Small things that all parts of the store do with statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Table
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.dml import Insert
+
+#: Databases limit the parameters of one statement; SQLite's oldest limit is 999.
+MANY = 500
+
+
+def portions(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut a list into pieces that fit one statement."""
+    for start in range(0, len(items), MANY):
+        yield items[start : start + MANY]
+
+
+def insert_or_ignore(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
+) -> int:
+    """Insert rows, leaving those that exist as they are; return how many were new."""
+    if not rows:
+        return 0
+    build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement: Insert = build(table).on_conflict_do_nothing()
+    return connection.execute(statement, list(rows)).rowcount

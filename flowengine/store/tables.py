@@ -1,0 +1,338 @@
+"""The tables.
+
+SQLModel classes are the schema, and Alembic's migrations are compared with them by a
+test. They have a registry of their own: the tables live beside those of the user's
+application, and must not appear in its metadata.
+
+JSON is kept as text that this package writes (`codec.py`): ASCII only, so that every
+text a value may hold fits every database, and a large value is a reference to `payload`.
+All times are milliseconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import BigInteger, Boolean, Index, Integer, MetaData, String, Text, text
+from sqlalchemy.orm import registry
+from sqlmodel import Field, SQLModel
+
+metadata = MetaData()
+_ID = 32  # hex digits of a blake2b-128 digest or a uuid
+
+
+class _Table(SQLModel, registry=registry(metadata=metadata)):
+    """What all tables share: one registry."""
+
+
+def _id(**options: Any) -> Any:
+    return Field(sa_type=String(_ID), **options)
+
+
+def _name(default: Any = "", length: int = 255, **options: Any) -> Any:
+    return Field(default=default, sa_type=String(length), **options)
+
+
+def _text(default: Any = None, **options: Any) -> Any:
+    return Field(default=default, sa_type=Text, **options)
+
+
+def _time(default: Any = 0, **options: Any) -> Any:
+    return Field(default=default, sa_type=BigInteger, **options)
+
+
+def _count(default: int = 0) -> Any:
+    return Field(default=default, sa_type=Integer)
+
+
+def _flag() -> Any:
+    return Field(default=False, sa_type=Boolean)
+
+
+class ProgramRow(_Table, table=True):
+    """A compiled program, stored once by its content and never changed."""
+
+    __tablename__: ClassVar[str] = "flowengine_program"
+
+    hash: str = _id(primary_key=True)
+    body: str = _text("")
+    created: int = _time()
+
+
+class RunRow(_Table, table=True):
+    """One execution of a workflow."""
+
+    __tablename__: ClassVar[str] = "flowengine_run"
+    __table_args__ = (
+        Index("flowengine_run_idempotency", "tenant", "workflow", "idempotency_key", unique=True),
+        Index(
+            "flowengine_run_singleton",
+            "tenant",
+            "workflow",
+            "singleton_key",
+            unique=True,
+            sqlite_where=text("finished IS NULL"),
+            postgresql_where=text("finished IS NULL"),
+        ),
+        Index("flowengine_run_created", "tenant", "created"),
+        Index("flowengine_run_state", "state", "created"),
+        Index("flowengine_run_parent", "parent_run_id"),
+    )
+
+    id: str = _id(primary_key=True)
+    tenant: str = _name("", 64)
+    workflow: str = _name()
+    program_hash: str = _id()
+    state: str = _name("RUNNING", 16)
+    generation: int = _count()  #: raised when an operator retries from a step
+    revision: int = _count()  #: commits so far; numbers the history
+    priority: int = _count()
+    open_steps: int = _count()  #: steps that wait at their event
+    task_count: int = _count()  #: tasks so far; orders them
+    outputs: str | None = _text()
+    error: str | None = _text()
+    alarm: str | None = _text()
+    labels: str | None = _text()
+    idempotency_key: str | None = _name(None)
+    singleton_key: str | None = _name(None)
+    parent_run_id: str | None = _id(default=None)
+    parent_step_id: str | None = _id(default=None)
+    root_run_id: str | None = _id(default=None)
+    trace_id: str | None = _name(None, 64)
+    deadline: int | None = _time(None)
+    created: int = _time()
+    updated: int = _time()
+    finished: int | None = _time(None)
+
+
+class StepRow(_Table, table=True):
+    """One call inside a run, or one block of a body."""
+
+    __tablename__: ClassVar[str] = "flowengine_step"
+    __table_args__ = (
+        # Evaluating twice creates nothing twice.
+        Index("flowengine_step_instance", "run_id", "key", "generation", unique=True),
+    )
+
+    id: str = _id(primary_key=True)
+    run_id: str = _id()
+    key: str = _id()  #: digest of the path: long paths break indexes
+    generation: int = _count()
+    superseded: bool = _flag()  #: a later generation stands in its place
+    path: str = _text("")
+    object_type: str = _name("", 32)
+    address: str = _text("")
+    facet_name: str = _name()
+    parent: str | None = _id(default=None)
+    position: int = _count()
+    state: str = _name("", 48)
+    params: str | None = _text()
+    returns: str | None = _text()
+    error: str | None = _text()
+    waiting: int = _count()
+    remaining: int = _count()
+    item_count: int = _count()
+    next_index: int = _count()
+    failure: str | None = _text()
+    yields: str | None = _text()
+    program_hash: str | None = _id(default=None)  #: when it is not the run's
+    created: int = _time()
+    updated: int = _time()
+
+
+class EventRow(_Table, table=True):
+    """What outside work a step asked for. Dispatched and Processing follow from its task."""
+
+    __tablename__: ClassVar[str] = "flowengine_event"
+    __table_args__ = (Index("flowengine_event_run", "run_id"),)
+
+    id: str = _id(primary_key=True)
+    run_id: str = _id()
+    step_id: str = _id()
+    event_type: str = _name()
+    state: str = _name("", 32)
+    created: int = _time()
+    updated: int = _time()
+
+
+_RUNNING = text("state = 'running'")
+_PENDING = text("state = 'pending'")
+_REPORTED = text("state IN ('completed', 'failed') AND NOT taken_in")
+
+
+class TaskRow(_Table, table=True):
+    """One try of a step's event."""
+
+    __tablename__: ClassVar[str] = "flowengine_task"
+    __table_args__ = (
+        Index(
+            "flowengine_task_one_running_per_step",
+            "step_id",
+            unique=True,
+            sqlite_where=_RUNNING,
+            postgresql_where=_RUNNING,
+        ),
+        Index(
+            "flowengine_task_due",
+            "task_list_name",
+            "rank",
+            "due",
+            "position",
+            sqlite_where=_PENDING,
+            postgresql_where=_PENDING,
+        ),
+        Index(
+            "flowengine_task_running",
+            "boot_id",
+            sqlite_where=_RUNNING,
+            postgresql_where=_RUNNING,
+        ),
+        Index(
+            "flowengine_task_reported",
+            "run_id",
+            sqlite_where=_REPORTED,
+            postgresql_where=_REPORTED,
+        ),
+        Index("flowengine_task_step", "step_id"),
+        Index("flowengine_task_run", "run_id", "position"),
+    )
+
+    uuid: str = _id(primary_key=True)
+    run_id: str = _id()
+    step_id: str = _id()
+    step_key: str = _id()
+    step_path: str = _text("")
+    program_hash: str = _id()
+    name: str = _name()
+    short_name: str = _name()
+    task_list_name: str = _name("default")
+    data_type: str = _name("", 64)
+    position: int = _count()  #: order of creation inside the run
+    try_number: int = _count(1)
+    losses: int = _count()
+    lease: int = _count()
+    state: str = _name("pending", 16)
+    rank: int = _count()  #: minus the run's priority: the index gives the most urgent first
+    due: int = _time()
+    timeout_ms: int | None = _time(None)
+    published: int | None = _time(None)
+    started: int | None = _time(None)
+    activity: int | None = _time(None)
+    server_id: str | None = _id(default=None)
+    boot_id: str | None = _id(default=None)
+    pid: int | None = Field(default=None, sa_type=Integer)
+    limit_key: str | None = _name(None)
+    limit_slot: int | None = Field(default=None, sa_type=Integer)
+    outcome: str | None = _name(None, 16)  #: of a reported try: succeeded, failed, final, lost
+    result: str | None = _text()
+    error: str | None = _text()
+    usage: str | None = _text()
+    progress: str | None = _text()
+    taken_in: bool = _flag()
+    created: int = _time()
+    updated: int = _time()
+
+
+_WAITING = text("NOT taken_in")
+
+
+class FactRow(_Table, table=True):
+    """Something that happened to a run: its inbox."""
+
+    __tablename__: ClassVar[str] = "flowengine_fact"
+    __table_args__ = (
+        Index("flowengine_fact_once", "run_id", "dedupe_key", unique=True),
+        Index(
+            "flowengine_fact_waiting",
+            "run_id",
+            sqlite_where=_WAITING,
+            postgresql_where=_WAITING,
+        ),
+    )
+
+    id: str = _id(primary_key=True)
+    run_id: str = _id()
+    kind: str = _name("", 32)
+    dedupe_key: str | None = _name(None)
+    payload: str | None = _text()
+    actor: str | None = _name(None)
+    reason: str | None = _text()
+    taken_in: bool = _flag()
+    created: int = _time()
+
+
+class HistoryRow(_Table, table=True):
+    """One commit of a run, numbered under the run's lock."""
+
+    __tablename__: ClassVar[str] = "flowengine_history"
+
+    run_id: str = _id(primary_key=True)
+    revision: int = Field(sa_type=Integer, primary_key=True)
+    at: int = _time()
+    summary: str = _text("")
+
+
+class TimerRow(_Table, table=True):
+    """Something that is due at a time: a sleep, a deadline."""
+
+    __tablename__: ClassVar[str] = "flowengine_timer"
+    __table_args__ = (
+        Index(
+            "flowengine_timer_due",
+            "due",
+            sqlite_where=text("fired IS NULL"),
+            postgresql_where=text("fired IS NULL"),
+        ),
+    )
+
+    id: str = _id(primary_key=True)
+    run_id: str = _id()
+    step_id: str | None = _id(default=None)
+    kind: str = _name("", 32)
+    due: int = _time()
+    fired: int | None = _time(None)
+    created: int = _time()
+
+
+class PayloadRow(_Table, table=True):
+    """A large value, stored once by its content."""
+
+    __tablename__: ClassVar[str] = "flowengine_payload"
+
+    hash: str = _id(primary_key=True)
+    body: str = _text("")
+    created: int = _time()
+
+
+class ServerRow(_Table, table=True):
+    """A process that claims tasks."""
+
+    __tablename__: ClassVar[str] = "flowengine_server"
+    __table_args__ = (Index("flowengine_server_state", "state", "ping_time"),)
+
+    uuid: str = _id(primary_key=True)
+    boot_id: str = _id()
+    server_group: str = _name("default")
+    service_name: str = _name()
+    server_name: str = _name()
+    server_ips: str | None = _text()
+    start_time: int = _time()
+    ping_time: int = _time()
+    topics: str | None = _text()
+    handlers: str | None = _text()
+    handled: str | None = _text()
+    state: str = _name("startup", 16)
+    manager: str = _name()
+    error: str | None = _text()
+    pid: int | None = Field(default=None, sa_type=Integer)
+    lock_file: str | None = _text()  #: held while an embedded process lives
+
+
+class LockRow(_Table, table=True):
+    """A lease on doing something alone."""
+
+    __tablename__: ClassVar[str] = "flowengine_lock"
+
+    name: str = _name(primary_key=True)
+    owner: str = _id()
+    until: int = _time()

@@ -1,0 +1,70 @@
+"""Event facets and workflows are found by name and alias."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flowengine.authoring import (
+    event_facet,
+    event_facet_named,
+    event_facet_names,
+    workflow,
+    workflow_named,
+)
+from flowengine.errors import AuthoringError
+
+SOURCE = """
+from flowengine.authoring import event_facet
+@event_facet(aliases={aliases})
+def fetch(url: str) -> int:
+    return {value}
+"""
+
+
+def _load(value: int, aliases: list[str], file: str = "/x/shop.py") -> Any:
+    names: dict[str, Any] = {"__name__": "shop", "__file__": file}
+    exec(compile(SOURCE.format(value=value, aliases=aliases), file, "exec"), names)
+    return names["fetch"]
+
+
+def test_a_facet_answers_to_its_name_and_its_aliases() -> None:
+    fetch = _load(1, ["old.fetch"])
+    assert event_facet_named("shop.fetch") is event_facet_named("old.fetch") is fetch
+    assert event_facet_names() == ["old.fetch", "shop.fetch"]
+    assert event_facet_named("shop.other") is None
+
+
+def test_workflows_are_found_apart() -> None:
+    @workflow(name="shop.order")
+    def order() -> None: ...
+
+    assert workflow_named("shop.order") is order
+    assert event_facet_named("shop.order") is None
+    assert workflow_named("shop.fetch") is None
+
+
+def test_a_reload_replaces_and_forgets_what_is_gone() -> None:
+    _load(1, ["old.fetch"])
+    again = _load(2, ["older.fetch"])
+    assert event_facet_named("shop.fetch") is again
+    assert event_facet_names() == ["older.fetch", "shop.fetch"]
+
+
+def test_a_name_taken_by_other_code_is_refused_with_both_lines() -> None:
+    _load(1, [])
+
+    def impostor() -> None: ...
+
+    with pytest.raises(AuthoringError, match=r"test_registry.py:\d+\) wants .*/x/shop.py:3\) has"):
+        event_facet(name="shop.fetch")(impostor)
+    with pytest.raises(AuthoringError, match=r"wants the name 'shop.fetch'"):
+        event_facet(name="shop.impostor", aliases=["shop.fetch"])(impostor)
+    assert event_facet_names() == ["shop.fetch"]
+
+
+def test_a_notebook_cell_may_be_run_again() -> None:
+    _load(1, [], file="/tmp/cell/1.py")
+    again = _load(2, [], file="/tmp/cell/2.py")
+    assert event_facet_named("shop.fetch") is again

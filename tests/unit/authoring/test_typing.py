@@ -1,0 +1,110 @@
+"""Editors and mypy see the author's own signatures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+GOOD = """
+from collections.abc import Sequence
+from flowengine.authoring import Retry, event_facet, facet, foreach, workflow
+
+@event_facet(task_list="io", retry=Retry(attempts=3), timeout=30, aliases=["old.fetch"])
+def fetch(url: str, deep: bool = False) -> str: ...
+
+@event_facet
+async def count_words(text: str) -> int: ...
+
+@event_facet(name="x.total")
+async def total(counts: list[int]) -> int: ...
+
+@facet
+def size(url: str) -> int:
+    return count_words(fetch(url, deep=True))
+
+@workflow
+def word_count(urls: Sequence[str], factor: float = 1.0) -> int:
+    counts = foreach(urls, lambda url: size(url) + count_words.named("words")(url))
+    reveal_type(counts)
+    return total(counts)
+
+reveal_type(fetch)
+reveal_type(count_words)
+reveal_type(count_words("a b"))
+reveal_type(foreach(["a"], count_words, name="each"))
+reveal_type(word_count.start(["a"], factor=2.0))
+reveal_type(word_count.options(key="k", priority=1, labels={"a": "b"}).start(urls=["a"]))
+reveal_type(word_count.start(["a"]).result(timeout=5))
+reveal_type(word_count.fn(["a"]))
+reveal_type(fetch.run({"url": "a"}))
+
+async def later() -> None:
+    reveal_type(await word_count.astart(["a"]))
+    reveal_type(await (await word_count.astart(["a"])).aresult())
+"""
+REVEALED = [
+    "list[int]",
+    "EventFacet[[url: str, deep: bool =], str]",
+    "EventFacet[[text: str], int]",
+    "int",
+    "list[int]",
+    "RunHandle[int]",
+    "RunHandle[int]",
+    "int",
+    "int",
+    "dict[str, Any]",
+    "RunHandle[int]",
+    "int",
+]
+WRONG = """
+from flowengine.authoring import event_facet, foreach, workflow
+@event_facet
+def fetch(url: str) -> str: ...
+@event_facet
+async def count(text: str) -> int: ...
+@workflow
+def pages(urls: list[str]) -> list[str]:
+    fetch(5)
+    fetch()
+    fetch("a", depth=1)
+    return foreach(urls, count)
+pages.start(urls=5)
+pages.options(key="k").start(["a"], 2)
+pages.options(keys="k")
+x: str = pages.start(["a"]).result()
+event_facet(retries=3)
+fetch.named("x")(1)
+"""
+
+
+def _mypy(tmp_path: Path, source: str) -> list[str]:
+    user_file = tmp_path / "user.py"
+    user_file.write_text(source)
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary",
+         "--disable-error-code=empty-body", f"--cache-dir={root}/.mypy_cache", str(user_file)],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert not done.stderr, done.stderr
+    return [line.removeprefix(str(user_file)) for line in done.stdout.splitlines()]
+
+
+def test_signatures_survive_decoration(tmp_path: Path) -> None:
+    lines = _mypy(tmp_path, GOOD)
+    assert not [line for line in lines if "error:" in line], lines
+    revealed = [line.partition('"')[2].rstrip('"') for line in lines]
+    for prefix in ("flowengine.authoring.facets.", "flowengine.authoring.launching.", "builtins."):
+        revealed = [line.replace(prefix, "") for line in revealed]
+    assert revealed == REVEALED
+
+
+def test_wrong_calls_are_reported_at_their_lines(tmp_path: Path) -> None:
+    lines = _mypy(tmp_path, WRONG)
+    errors = {int(line.split(":")[1]) for line in lines if ": error:" in line}
+    first = WRONG.splitlines().index("    fetch(5)") + 1
+    assert errors == set(range(first, first + 10))
