@@ -1,3 +1,95 @@
-"""Durable workflows and agents on the Celery you already run."""
+"""Durable workflows and agents on the Celery you already run.
+
+This is what an author writes with; it loads neither Celery nor a database. Those who
+operate say ``from flowengine.engine import Engine``, those who test
+``from flowengine.testing import Flow``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from flowengine.authoring import (
+    EventFacet,
+    Facet,
+    Retry,
+    RunHandle,
+    Workflow,
+    concat,
+    contains,
+    event_facet,
+    facet,
+    foreach,
+    set_launcher_source,
+    workflow,
+)
+from flowengine.errors import (
+    AuthoringError,
+    FlowengineError,
+    InvalidInputs,
+    InvalidProgram,
+    ProgramError,
+    RunFailed,
+    SymbolMisuse,
+    ValueRefused,
+)
+
+if TYPE_CHECKING:
+    from flowengine.assembly import default_engine
+    from flowengine.authoring import Launcher
+    from flowengine.worker.context import StepContext, current_step
 
 __version__ = "0.1.0"
+
+__all__ = [  # noqa: RUF022 - grouped
+    # Authoring
+    "event_facet",
+    "facet",
+    "workflow",
+    "foreach",
+    "concat",
+    "contains",
+    "Retry",
+    # What a facet may ask while it runs
+    "current_step",
+    "StepContext",
+    # What the decorators return
+    "EventFacet",
+    "Facet",
+    "Workflow",
+    "RunHandle",
+    # The engine of this process
+    "default_engine",
+    # Errors
+    "FlowengineError",
+    "AuthoringError",
+    "SymbolMisuse",
+    "ProgramError",
+    "InvalidProgram",
+    "InvalidInputs",
+    "ValueRefused",
+    "RunFailed",
+]
+
+_LATE = {
+    "default_engine": "flowengine.assembly",
+    "current_step": "flowengine.worker.context",
+    "StepContext": "flowengine.worker.context",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        from importlib import import_module
+
+        return getattr(import_module(_LATE[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _default_launcher() -> Launcher:
+    from flowengine.assembly import default_launcher
+
+    return default_launcher()
+
+
+set_launcher_source(_default_launcher)

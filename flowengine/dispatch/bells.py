@@ -25,21 +25,24 @@ class SilentBell:
 
 
 class CeleryBell:
-    """Sends a Celery message per bell, by task name, to the queue of the list's name.
+    """Sends a Celery message per bell, by task name.
 
     No more bells are under way than can be answered: more would only find nothing.
     """
 
-    def __init__(self, app: Any, answerers: int) -> None:
+    def __init__(self, app: Any, *, answerers: int, queue: str | None = None) -> None:
         self._app = app
         self._answerers = answerers
+        self._queue = queue  # None: the queue of the task list's own name
         self._lock = threading.Lock()
         self._under_way: Counter[str] = Counter()
 
     def ring(self, due: Mapping[str, int]) -> None:
         for task_list, count in due.items():
             for _ in range(self._room(task_list, count)):
-                self._app.send_task(DRAIN, args=(task_list,), queue=task_list, ignore_result=True)
+                self._app.send_task(
+                    DRAIN, args=(task_list,), queue=self._queue or task_list, ignore_result=True
+                )
 
     def _room(self, task_list: str, count: int) -> int:
         with self._lock:

@@ -27,6 +27,7 @@ from flowengine.evaluator.happenings import (
 from flowengine.evaluator.records import Step, derived_id
 from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.store import codec, listening, payloads, runs, steps, tasks
+from flowengine.store.rows import MANY
 
 log = logging.getLogger("flowengine")
 
@@ -63,6 +64,8 @@ def take_in(connection: Connection, run: Row[Any], programs: Programs, now: int)
         commit = decide(connection, run, programs, happenings, now, known)
     tasks.take_in(connection, [report.task_id for report in reported])
     runs.take_in_facts(connection, [fact.id for fact in facts])
+    # As many as one statement holds: there may be more behind them.
+    commit.has_more = commit.has_more or MANY in (len(reported), len(facts))
     return commit
 
 

@@ -213,29 +213,28 @@ class Engine:
             return tasks.claim(connection, task_names, task_list, claimant, now, most)
 
     def report(self, task: TaskDefinition, outcome: TryOutcome) -> bool:
-        """Record how a try ended and decide what follows; False: the lease was lost before.
-
-        The result and all that follows from it are committed together.
-        """
+        """Record how a try ended and decide what follows; False: the lease was lost before."""
         if isinstance(outcome, Succeeded):
             outcome = self._storable(task, outcome)
+        return self.end_try(task.workflow_id, task.uuid, task.lease, outcome)
+
+    def end_try(self, run_id: str, task_id: str, lease: int, outcome: TryOutcome) -> bool:
+        """End a try, and commit all that follows from it together with it."""
         with self.database.write() as connection:
-            run = runs.lock(connection, task.workflow_id)
+            run = runs.lock(connection, run_id)
             if run is None:
-                raise UnknownRun(task.workflow_id)
+                raise UnknownRun(run_id)
             now = self.database.now(connection)
-            accepted = tasks.record(connection, task.uuid, task.lease, outcome, now)
-            commit = (
-                advancing.take_in(connection, run, self.programs, now)
-                if accepted
-                else Commit(run.id)
-            )
+            accepted = tasks.record(connection, task_id, lease, outcome, now)
+            commit = Commit(run_id)
+            if accepted:
+                commit = advancing.take_in(connection, run, self.programs, now)
         if not accepted:
             log.warning(
-                "refused a late report of %s: lease %d is no longer held",
-                task.step_path,
-                task.lease,
-                extra={"action": "report_refused", "run": task.workflow_id},
+                "refused a late report of task %s: lease %d is no longer held",
+                task_id,
+                lease,
+                extra={"action": "report_refused", "run": run_id},
             )
         self._after(commit)
         return accepted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowengine.engine.results import RunInfo, StepInfo
@@ -20,8 +20,11 @@ class Run(Generic[R]):
     """One execution of a workflow. It is the run's name, not its state: keep the id, and
     `engine.run(id)` gives the handle back in any process."""
 
-    def __init__(self, engine: Engine, run_id: str) -> None:
+    def __init__(
+        self, engine: Engine, run_id: str, read: Callable[[Json], R] | None = None
+    ) -> None:
         self._engine = engine
+        self._read = read  # the author's return annotation: JSON to the value it promises
         self.id = run_id
 
     def __repr__(self) -> str:
@@ -68,5 +71,7 @@ class Run(Generic[R]):
 
     def _result(self, over: bool, timeout: float | None) -> R:
         outputs: dict[str, Any] = self._outputs(over, timeout)
+        if self._read is not None:
+            return self._read(outputs["result"])
         # A Python workflow returns one value; an AFL workflow has named outputs.
         return outputs["result"] if set(outputs) == {"result"} else outputs  # type: ignore[return-value]

@@ -71,9 +71,9 @@ def go_on(work: Work, row: Step) -> Signal | None:
 
 def _unfold(work: Work, fan: Step) -> None:
     """Create the next items, some hundreds at a time: the next index is durable."""
-    end = min(fan.item_count, fan.next_index + work.portion)
-    if fan.next_index == end:
+    if fan.next_index == fan.item_count:
         return
+    end = min(fan.item_count, fan.next_index + work.portion)
     plan = work.block(fan)
     assert plan.foreach is not None
     items = _items(work, fan, plan)

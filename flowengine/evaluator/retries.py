@@ -32,7 +32,10 @@ def after_failure(
         return GiveUp(
             f"failed {try_number} of {policy.attempts} tries" if policy.attempts > 1 else ""
         )
-    wait = min(policy.first_wait * policy.factor ** (try_number - 1), policy.max_wait)
+    try:
+        wait = min(policy.first_wait * policy.factor ** (try_number - 1), policy.max_wait)
+    except OverflowError:  # after a thousand tries the power is no number any more
+        wait = policy.max_wait
     return TryAgain(try_number + 1, losses, now + round(wait * 1000))
 
 

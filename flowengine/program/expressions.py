@@ -8,6 +8,7 @@ ends up in the error of the step that wanted the value.
 from __future__ import annotations
 
 import json
+import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Protocol
@@ -170,11 +171,16 @@ _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
 def _calculate(symbol: str, left: Json, right: Json) -> Json:
     a, b = _number(left, symbol), _number(right, symbol)
     try:
-        return _ARITHMETIC[symbol](a, b)
+        result = _ARITHMETIC[symbol](a, b)
     except ZeroDivisionError:
         raise EvaluationError(f"division by zero: {a} {symbol} {b}") from None
     except OverflowError:
-        raise EvaluationError(f"the result of {symbol!r} is too large") from None
+        result = math.inf
+    # JSON has no infinity, and whole numbers must not grow without end either.
+    is_small = result.bit_length() <= 1024 if isinstance(result, int) else math.isfinite(result)
+    if not is_small:
+        raise EvaluationError(f"the result of {symbol!r} is too large")
+    return result
 
 
 _ORDER: dict[str, Callable[[Json, Json], bool]] = {
@@ -192,10 +198,14 @@ def _compare(symbol: str, left: Json, right: Json) -> bool:
 
 
 def _equal(left: Json, right: Json) -> bool:
+    match left, right:
+        case list(), list():
+            return len(left) == len(right) and all(map(_equal, left, right))
+        case dict(), dict():
+            same_keys = left.keys() == right.keys()
+            return same_keys and all(_equal(value, right[key]) for key, value in left.items())
     # Python holds True == 1; in JSON they are different values.
-    if isinstance(left, bool) is not isinstance(right, bool):
-        return False
-    return bool(left == right)
+    return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
 
 
 def _contains(symbol: str, container: Json, item: Json) -> bool:

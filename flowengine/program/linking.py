@@ -54,6 +54,9 @@ from flowengine.program.plan import (
 from flowengine.program.scopes import FoundStep, Frame
 from flowengine.program.types import field_misfit
 
+#: What separates the parts of a path: in a name they would make two paths one.
+_PATH_MARKS = frozenset("./[]")
+
 
 def link_program(program: Program) -> Plan:
     """Return the plan of a program, or raise all its problems at once."""
@@ -146,6 +149,8 @@ class _Linker:
                 name, row = statement.name, StatementKind.CALL
                 if name in plan.by_name:
                     self._problem(where, f"the step name {name!r} is used twice in a block")
+                if set(name) & _PATH_MARKS:
+                    self._problem(where, f"the step name {name!r} may not hold any of . / [ ]")
             else:
                 is_log = isinstance(statement, LogStatement)
                 row = StatementKind.LOG if is_log else StatementKind.ASSERT
@@ -179,7 +184,9 @@ class _Linker:
                 RowKind.BLOCK, container, plan.segment, BlockPlan("", 0, ""), earlier, later
             )
             found = self._read([clause.iterable], site, sources, f"{where}, foreach", lift=1)
-            plan.foreach.needs = self._draw(found, site, Reach.NEEDS, RowKind.FAN, "", None)
+            needs = self._draw(found, site, Reach.NEEDS, RowKind.FAN, "", None)
+            # Drawn from the block's frame, but read from the container's row.
+            plan.foreach.needs = tuple(StepSource(s.hops - 1, s.suffix) for s in needs)
             frame = Frame(RowKind.ITEM, fan, "[]", plan, earlier, later, variable=clause.variable)
         else:
             frame = Frame(RowKind.BLOCK, container, plan.segment, plan, earlier, later)
@@ -367,8 +374,8 @@ class _Linker:
         assert block.foreach is not None
         # The scope row of a foreach is its container: two links out from an item.
         source = StepSource(step.source.hops - outermost - 2, step.source.suffix)
-        if source in block.foreach.awaits:
-            return
+        if source in (*block.foreach.needs, *block.foreach.awaits):
+            return  # one edge: the end of a step is counted down once
         block.foreach.awaits.append(source)
         tail = "".join(frame.tail for frame in reversed(between[outermost + 1 :]))
         edge = Edge(Reach.AWAITS, from_container, tail, RowKind.FAN, None)

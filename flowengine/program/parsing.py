@@ -10,6 +10,7 @@ second time in the category lists is the same declaration, not another one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -181,12 +182,16 @@ class _Reader:
         except TypeError as problem:
             self._problem(f"unreadable options: {problem}")
             return EventOptions()
-        for option, least in (("timeout", 0), ("max_losses", 0)):
-            value = getattr(options, option)
-            if value is not None and not (_is_number(value) and value >= least):
-                self._problem(f"option {option!r} must be a number of at least {least}")
+        numbers: dict[str, Any] = {"max_losses": options.max_losses}
+        numbers |= {} if options.timeout is None else {"timeout": options.timeout}
+        numbers |= {name: getattr(retry, name) for name in ("first_wait", "factor", "max_wait")}
+        for name, value in numbers.items():
+            if not (_is_number(value) and value >= 0):
+                self._problem(f"option {name!r} must be a number of at least 0")
         if not _is_number(retry.attempts) or retry.attempts < 1:
             self._problem("retry needs at least one attempt")
+        if not isinstance(options.task_list, str) or not options.task_list:
+            self._problem(f"option 'task_list' must be text, found {_kind(options.task_list)}")
         return options
 
     def _field(self, child: Json) -> Field:
@@ -324,7 +329,7 @@ class _Reader:
         if isinstance(node, list):
             return ArrayLiteral(self._each(node, self._expression))
         if not isinstance(node, dict):
-            return Literal(node)
+            return self._finite(Literal(node))
         kind = node.get("type")
         match kind:
             case "Null":
@@ -363,7 +368,12 @@ class _Reader:
             kind != "Boolean" and isinstance(value, bool)
         ):
             self._problem(f"{kind} literal holds {_kind(value)}")
-        return Literal(value)
+        return self._finite(Literal(value))
+
+    def _finite(self, literal: Literal) -> Literal:
+        if isinstance(literal.value, float) and not math.isfinite(literal.value):
+            self._problem(f"{literal.value} is not a number that JSON can write")
+        return literal
 
     def _path(self, node: Mapping[str, Any]) -> tuple[str, ...]:
         path = self._list(node, "path")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, and_, bindparam, func, select
+from sqlalchemy import Connection, and_, bindparam, func, select, update
 
-from flowengine.evaluator import TaskState
+from flowengine.evaluator import RunState, TaskState
 from flowengine.store.rows import MANY
+from flowengine.store.runs import table as run
 from flowengine.store.tasks import table
 
 
@@ -77,3 +78,31 @@ def held_by_boots(connection: Connection, boot_ids: Sequence[str]) -> list[Held]
 def overdue(connection: Connection, now: int) -> list[Held]:
     """Return running tasks that have shown no activity for longer than their timeout."""
     return [Held(*row) for row in connection.execute(_OVERDUE, {"now": now})]
+
+
+_PENDING_NAMES = (
+    select(table.c.run_id, table.c.name, table.c.task_list_name)
+    .where(table.c.state == TaskState.PENDING)
+    .distinct()
+    .limit(MANY)
+)
+_ALARMS = select(run.c.id, run.c.alarm).where(
+    and_(run.c.state == RunState.RUNNING, run.c.alarm.startswith(bindparam("beginning")))
+)
+_SET_ALARM = update(run).where(run.c.id == bindparam("of")).values(alarm=bindparam("text"))
+
+
+def pending_names(connection: Connection) -> list[tuple[str, str, str]]:
+    """Return which runs wait for which facets of which lists."""
+    return [(row[0], row[1], row[2]) for row in connection.execute(_PENDING_NAMES)]
+
+
+def alarms(connection: Connection, beginning: str) -> dict[str, str]:
+    """Return the alarms of live runs that begin so."""
+    return {row[0]: row[1] for row in connection.execute(_ALARMS, {"beginning": beginning})}
+
+
+def set_alarms(connection: Connection, alarms: Mapping[str, str | None]) -> None:
+    """Put these alarms on their runs; None takes one off."""
+    rows = [{"of": run_id, "text": text} for run_id, text in sorted(alarms.items())]
+    connection.execute(_SET_ALARM, rows)

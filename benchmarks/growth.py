@@ -1,0 +1,259 @@
+"""Does completing a step cost the same in a small run and in a large one?
+
+Law 7 of the design: cost follows change. This drives runs of three shapes and of growing
+sizes through the engine as a worker would, one task at a time, and counts what each
+completed step costs: statements sent to the database, rows fetched from it and, on SQLite,
+instructions of its virtual machine, which show a missing index even while it is fast. The
+counts are the same on every machine; `tests/integration/test_growth.py` holds them.
+
+    python benchmarks/growth.py --size 100 --size 1000 --url postgresql://…
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import event
+
+from flowengine.engine import Engine
+from flowengine.evaluator import RunState
+from flowengine.evaluator.happenings import Succeeded
+from flowengine.program.nodes import (
+    Argument,
+    ArrayLiteral,
+    ArrayType,
+    Block,
+    Call,
+    FacetDeclaration,
+    FacetKind,
+    Field,
+    ForeachClause,
+    InputRef,
+    Literal,
+    Namespace,
+    Program,
+    StepRef,
+    StepStatement,
+    YieldStatement,
+)
+from flowengine.store import Database, ensure_schema
+from flowengine.store.tasks import Claimant
+
+SIZES = (100, 1_000, 10_000)
+#: SQLite calls us back after so many instructions. Fewer would count more finely, and slower.
+INSTRUCTIONS = 20
+
+# --- shapes ---
+
+_EVENTS = (
+    FacetDeclaration(
+        FacetKind.EVENT, "Work", params=(Field("x", "Long"),), returns=(Field("y", "Long"),)
+    ),
+    FacetDeclaration(
+        FacetKind.EVENT,
+        "Join",
+        params=(Field("xs", ArrayType("Long")),),
+        returns=(Field("y", "Long"),),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A program of a size, its inputs, and how many event steps it takes to its end."""
+
+    program: Program
+    inputs: Mapping[str, Any]
+    steps: int
+
+
+def chain(size: int) -> Shape:
+    """One event after the other, each given the result of the one before."""
+    first = _step("s0", "Work", x=InputRef(("x",)))
+    rest = [_step(f"s{i}", "Work", x=StepRef((f"s{i - 1}", "y"))) for i in range(1, size)]
+    block = Block((first, *rest), _yield(y=StepRef((f"s{size - 1}", "y"))))
+    return Shape(_program(block), {"x": 0}, size)
+
+
+def join(size: int) -> Shape:
+    """Events side by side, whose results are all read by one joining event."""
+    steps = [_step(f"s{i}", "Work", x=Literal(i)) for i in range(size)]
+    results = ArrayLiteral(tuple(StepRef((f"s{i}", "y")) for i in range(size)))
+    joining = _step("all", "Join", xs=results)
+    return Shape(_program(Block((*steps, joining), _yield(y=StepRef(("all", "y"))))), {}, size + 1)
+
+
+def foreach(size: int) -> Shape:
+    """A list, two events for each of its items, and an event that joins their results."""
+    items = Block(
+        (_step("a", "Work", x=InputRef(("i",))), _step("b", "Work", x=StepRef(("a", "y")))),
+        _yield("Each", ys=ArrayLiteral((StepRef(("b", "y")),))),
+        foreach=ForeachClause("i", InputRef(("xs",))),
+    )
+    each = FacetDeclaration(
+        FacetKind.FACET,
+        "Each",
+        params=(Field("xs", ArrayType("Long")),),
+        returns=(Field("ys", ArrayType("Long")),),
+        body=(items,),
+    )
+    body = Block(
+        (
+            _step("each", "Each", xs=InputRef(("xs",))),
+            _step("all", "Join", xs=StepRef(("each", "ys"))),
+        ),
+        _yield(y=StepRef(("all", "y"))),
+    )
+    return Shape(_program(body, each), {"xs": list(range(size))}, 2 * size + 1)
+
+
+SHAPES: dict[str, Callable[[int], Shape]] = {"chain": chain, "join": join, "foreach": foreach}
+
+
+def _step(name: str, facet: str, **arguments: Any) -> StepStatement:
+    given = tuple(Argument(n, value) for n, value in arguments.items())
+    return StepStatement(name, Call(facet, given))
+
+
+def _yield(target: str = "Flow", /, **attributes: Any) -> tuple[YieldStatement, ...]:
+    given = tuple(Argument(n, value) for n, value in attributes.items())
+    return (YieldStatement(Call(target, given)),)
+
+
+def _program(body: Block, *more: FacetDeclaration) -> Program:
+    params = (
+        Field("x", "Long", default=Literal(0)),
+        Field("xs", ArrayType("Long"), default=Literal([])),
+    )
+    flow = FacetDeclaration(
+        FacetKind.WORKFLOW, "Flow", params=params, returns=(Field("y", "Long"),), body=(body,)
+    )
+    return Program((Namespace("growth", declarations=(*_EVENTS, *more, flow)),))
+
+
+# --- counting ---
+
+
+@dataclass
+class Counts:
+    """What went over to the database and what came back."""
+
+    statements: int = 0
+    written: int = 0  #: sets of parameters: rows, for a statement that writes many
+    rows: int = 0
+    instructions: int = 0  #: of SQLite's virtual machine
+
+    def watch(self, database: Database) -> None:
+        """Count all that this database does from now on."""
+        engine = database.engine
+        engine.dispose()  # connections are watched from their beginning
+
+        @event.listens_for(engine, "before_cursor_execute")
+        def _statement(_c: Any, _cursor: Any, _sql: str, given: Any, _x: Any, many: bool) -> None:
+            self.statements += 1
+            self.written += len(given) if many else 1
+
+        @event.listens_for(engine, "connect")
+        def _connected(raw: Any, _record: Any) -> None:
+            # The driver makes each row it hands out with this.
+            if database.is_sqlite:
+                raw.row_factory = lambda _cursor, row: self._row(row)
+                raw.set_progress_handler(self._instructions, INSTRUCTIONS)
+            else:
+                raw.row_factory = lambda _cursor: lambda values: self._row(tuple(values))
+
+    def _row(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        self.rows += 1
+        return row
+
+    def _instructions(self) -> int:
+        self.instructions += INSTRUCTIONS
+        return 0  # go on
+
+
+@dataclass(frozen=True)
+class Growth:
+    """What one completed step of a run costs, on average."""
+
+    size: int
+    statements: float
+    written: float
+    rows: float
+    instructions: float
+    ms: float
+
+
+def measure(engine: Engine, counts: Counts, shape: Shape, size: int) -> Growth:
+    """Drive a run from its start to its end, one task at a time."""
+    before = Counts(**vars(counts))
+    begun = time.perf_counter()
+    run = engine.start(shape.program, "Flow", shape.inputs)
+    done = 0
+    while claimed := engine.claim(["growth.Work", "growth.Join"], "default", Claimant(), most=1):
+        for task in claimed:
+            assert task.data is not None
+            result = task.data["x"] + 1 if "x" in task.data else len(task.data["xs"])
+            assert engine.report(task, Succeeded({"y": result}))
+            done += 1
+    elapsed = time.perf_counter() - begun
+    per_step = [(v - getattr(before, n)) / shape.steps for n, v in list(vars(counts).items())]
+    info = engine.get(run.id)
+    assert info.state == RunState.COMPLETED, info.error_text
+    assert info.outputs == {"y": size}
+    assert done == shape.steps
+    return Growth(size, *per_step, ms=elapsed / shape.steps * 1000)
+
+
+@contextmanager
+def counted_engine(url: str) -> Iterator[tuple[Engine, Counts]]:
+    """An engine on a database at the newest schema, and the counts of what it does there."""
+    database, counts = Database(url), Counts()
+    ensure_schema(database, upgrade=True)
+    counts.watch(database)
+    with closing(Engine(database)) as engine:
+        yield engine, counts
+
+
+# --- telling ---
+
+
+@click.command()
+@click.option("--size", "sizes", type=int, multiple=True, default=SIZES, show_default=True)
+@click.option("--shape", "shapes", type=click.Choice(list(SHAPES)), multiple=True, default=SHAPES)
+@click.option("--url", help="An empty PostgreSQL database, measured after SQLite.")
+def main(sizes: tuple[int, ...], shapes: tuple[str, ...], url: str | None) -> None:
+    """Print what one completed step costs in runs of growing size."""
+    with tempfile.TemporaryDirectory() as directory:
+        for found in [f"sqlite:///{Path(directory) / 'growth.db'}", *([url] if url else [])]:
+            _tell(found, sizes, shapes)
+
+
+def _tell(url: str, sizes: tuple[int, ...], shapes: tuple[str, ...]) -> None:
+    with counted_engine(url) as (engine, counts):
+        is_sqlite = engine.database.is_sqlite
+        titles = ["statements", "writes", "rows", *(["instructions"] if is_sqlite else []), "ms"]
+        table = Table(title=f"per completed step, {engine.database.engine.dialect.name}")
+        table.add_column("shape")
+        for title in ["N", *titles]:
+            table.add_column(title, justify="right")
+        for name in shapes:
+            for size in sizes:
+                found = measure(engine, counts, SHAPES[name](size), size)
+                cells = [f"{found.statements:.2f}", f"{found.written:.2f}", f"{found.rows:.2f}"]
+                cells += [f"{found.instructions:.0f}"] if is_sqlite else []
+                table.add_row(name, f"{size:,}", *cells, f"{found.ms:.2f}")
+            table.add_section()
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

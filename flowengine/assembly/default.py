@@ -1,0 +1,76 @@
+"""The engine of this process, made when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any, cast
+
+from sqlalchemy import Connection
+
+from flowengine.assembly.embedded import Embedded
+from flowengine.authoring import StartOptions, Workflow
+from flowengine.engine import Engine, Run
+from flowengine.program.nodes import Json
+from flowengine.settings import Settings
+
+_lock = threading.Lock()
+_embedded: Embedded | None = None
+
+
+def default_engine() -> Engine:
+    """Return the embedded engine of this process; the first call opens it."""
+    global _embedded
+    with _lock:
+        if _embedded is None:
+            _embedded = Embedded(Settings.from_environment())
+        return _embedded.engine
+
+
+def close_default_engine() -> None:
+    """Close it, if it was opened; the next start opens another."""
+    global _embedded
+    with _lock:
+        embedded, _embedded = _embedded, None
+    if embedded is not None:
+        embedded.close()
+
+
+def _forget_in_child() -> None:
+    """A forked child has none of its parent's threads and must not use its connections."""
+    global _embedded, _lock
+    _embedded, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
+class EngineLauncher:
+    """Starts decorated workflows on an engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def start(
+        self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions
+    ) -> Run[Any]:
+        run = self._engine.start(
+            workflow.program(),
+            workflow.name,
+            inputs,
+            key=options.key,
+            priority=options.priority,
+            labels=options.labels,
+            connection=cast("Connection | None", options.connection),
+        )
+        return Run(self._engine, run.id, workflow.definition.signature.result.read)
+
+    async def astart(
+        self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions
+    ) -> Run[Any]:
+        return await asyncio.to_thread(self.start, workflow, inputs, options)
+
+
+def default_launcher() -> EngineLauncher:
+    return EngineLauncher(default_engine())

@@ -1,0 +1,189 @@
+"""The embedded default: everything in this process, nothing to install or start.
+
+A SQLite file in the working directory keeps the runs. Celery runs on its in-process
+transport with a pool of threads, and the watchdog in a thread beside it. The transport
+forgets everything when the process ends, and may: the file knows what is unfinished, and
+the next process that opens it goes on. Several processes on one file share the work.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from celery import Celery
+from celery.worker import WorkController
+
+from flowengine.assembly.boots import BootLock, lock_is_free
+from flowengine.authoring import event_facet_names
+from flowengine.dispatch import CeleryBell
+from flowengine.engine import Engine
+from flowengine.engine.sweeps import sweep
+from flowengine.settings import Settings
+from flowengine.store import Database, ensure_schema, servers
+from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.store.tasks import Claimant
+from flowengine.tasks import open_doorways
+from flowengine.worker import Drainer
+
+log = logging.getLogger("flowengine")
+
+_PATIENCE = 2.0  # seconds that running facets get when the engine is closed
+
+
+class Embedded:
+    """An engine with its own workers, in one process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.database = Database(settings.database_url)
+        ensure_schema(self.database, upgrade=self.database.is_sqlite)
+        boot_id = uuid.uuid4().hex
+        self._boot_lock = self._lock_boot(boot_id)
+        self._server = self._register(boot_id)
+        queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
+        self._app = _celery_app(queue, settings)
+        self._bell = CeleryBell(self._app, answerers=settings.concurrency, queue=queue)
+        self.engine = Engine(self.database, bell=self._bell, settings=settings)
+        claimant = Claimant(self._server.uuid, boot_id, os.getpid())
+        self._drainer = Drainer(self.engine, claimant, event_facet_names)
+        open_doorways(self._app, self._drainer, self._bell.heard)
+        self._stop = threading.Event()
+        self._last_beat = self._awake_since = time.monotonic()
+        self._threads = [
+            _in_background("worker", _worker(self._app, settings.concurrency).start),
+            _in_background("watchdog", self._watch),
+        ]
+        _before_pools_are_joined(self._drainer.claim_no_more)
+        atexit.register(self.close)
+
+    # --- being known ---
+
+    def _lock_boot(self, boot_id: str) -> BootLock | None:
+        if not self.database.is_sqlite or self.database.is_in_memory:
+            return None
+        return BootLock(Path(f"{self.database.url.database}.boots").absolute(), boot_id)
+
+    def _register(self, boot_id: str) -> ServerDefinition:
+        server = ServerDefinition(
+            uuid=uuid.uuid4().hex,
+            server_group="default",
+            service_name="flowengine-embedded",
+            server_name=socket.gethostname(),
+            handlers=event_facet_names(),
+            state=ServerState.RUNNING,
+            boot_id=boot_id,
+            pid=os.getpid(),
+            lock_file=str(self._boot_lock.path) if self._boot_lock else None,
+        )
+        with self.database.write() as connection:
+            server.start_time = server.ping_time = self.database.now(connection)
+            servers.register(connection, server)
+        return server
+
+    def _beat(self) -> None:
+        """Write a heartbeat when it is time, or when code was imported since the last."""
+        names = event_facet_names()
+        age = time.monotonic() - self._last_beat
+        if age < self.settings.heartbeat_interval and names == self._server.handlers:
+            return
+        with self.database.write() as connection:
+            servers.beat(connection, self._server.uuid, names, self.database.now(connection))
+        self._server.handlers, self._last_beat = names, time.monotonic()
+
+    # --- the watchdog ---
+
+    def _watch(self) -> None:
+        last_look = self._awake_since
+        while True:
+            try:
+                now = time.monotonic()
+                if now - last_look > self.settings.heartbeat_interval:
+                    # We slept: others may have beaten unheard. Nobody is dead on our word yet.
+                    self._awake_since = now
+                last_look = now
+                self._beat()
+                self._bell.forget()
+                sweep(self.engine, event_facet_names(), self._is_dead)
+            except Exception:
+                if self._stop.is_set():
+                    return
+                log.exception("the watchdog stumbled", extra={"action": "watchdog_stumbled"})
+            if self._stop.wait(self.settings.watchdog_interval):
+                return
+
+    def _is_dead(self, server: ServerDefinition) -> bool:
+        if server.uuid == self._server.uuid:
+            return False
+        if server.lock_file is not None:
+            return lock_is_free(Path(server.lock_file))
+        patience = 3 * self.settings.heartbeat_interval
+        if time.monotonic() - self._awake_since < patience:
+            return False
+        with self.database.read() as connection:
+            return self.database.now(connection) - server.ping_time > patience * 1000
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """Stop working, hand back what is not finished, and leave."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        atexit.unregister(self.close)
+        self._drainer.stop(_PATIENCE)
+        self._threads[-1].join(timeout=_PATIENCE)
+        with self.database.write() as connection:
+            servers.leave(connection, self._server.uuid, ServerState.SHUTDOWN)
+        if self._boot_lock:
+            self._boot_lock.let_go()
+        self.engine.close()
+
+
+def _celery_app(queue: str, settings: Settings) -> Celery:
+    app = Celery("flowengine.embedded", set_as_current=False, fixups=[])
+    app.conf.update(
+        broker_url="memory://",
+        result_backend="cache+memory://",
+        broker_transport_options={"polling_interval": settings.polling_interval},
+        broker_connection_retry_on_startup=True,
+        task_default_queue=queue,
+        worker_prefetch_multiplier=1,
+        worker_enable_remote_control=False,
+        worker_hijack_root_logger=False,
+    )
+    return app
+
+
+def _worker(app: Celery, concurrency: int) -> WorkController:
+    return WorkController(
+        app=app,
+        pool_cls="threads",
+        concurrency=concurrency,
+        without_heartbeat=True,
+        without_gossip=True,
+        without_mingle=True,
+    )
+
+
+def _in_background(name: str, target: object) -> threading.Thread:
+    thread = threading.Thread(target=target, name=f"flowengine-{name}", daemon=True)  # type: ignore[arg-type]
+    thread.start()
+    return thread
+
+
+def _before_pools_are_joined(stop: object) -> None:
+    """Run before Python, at its exit, waits for the threads of pools.
+
+    A drain that went on claiming would keep the process from ending. Python has no public
+    hook at this moment; without it the exit waits for the end of a drain's slice.
+    """
+    hook = getattr(threading, "_register_atexit", None)
+    if hook is not None:
+        hook(stop)

@@ -1,0 +1,119 @@
+"""What the watchdog does: look for what was left lying, and report it.
+
+A sweep decides nothing. It finds rows, and reports what happened to them to the evaluator
+like anybody else. Each row is dealt with in its own transaction, so that one that cannot
+be dealt with does not stop the others; what goes wrong is logged and found again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+from flowengine.engine.engine import Engine
+from flowengine.evaluator.happenings import Failed, Lost, TryOutcome
+from flowengine.store import runs, servers, sweeping
+from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.store.sweeping import Held
+
+log = logging.getLogger("flowengine")
+T = TypeVar("T")
+_UNSERVED = "waits for a worker of task list"
+
+
+def sweep(
+    engine: Engine, names: Sequence[str], is_dead: Callable[[ServerDefinition], bool]
+) -> None:
+    """Do all sweeps once, for a process that has the code of those facets."""
+    lost_servers(engine, is_dead)
+    hanging_tries(engine)
+    unevaluated_runs(engine)
+    unheard_tasks(engine, names)
+    unserved_tasks(engine)
+
+
+def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) -> None:
+    """Report the tries of dead servers as lost."""
+    with engine.database.read() as connection:
+        dead = [server for server in servers.alive(connection) if is_dead(server)]
+        held = sweeping.held_by_boots(connection, [s.boot_id for s in dead]) if dead else []
+
+    def lose(task: Held) -> None:
+        _end(engine, task, Lost(f"the process that ran {task.step_path} died"))
+
+    _each(held, lose)
+    for server in dead:
+        log.warning(
+            "server %s (pid %s) is dead, %d of its tries are lost",
+            server.server_name,
+            server.pid,
+            len(held),
+            extra={"action": "server_lost"},
+        )
+        with engine.database.write() as connection:
+            error = {"type": "WorkerLost", "message": "found dead"}
+            servers.leave(connection, server.uuid, ServerState.ERROR, error)
+
+
+def hanging_tries(engine: Engine) -> None:
+    """Fail the tries that have shown no activity for longer than their timeout."""
+    with engine.database.read() as connection:
+        overdue = sweeping.overdue(connection, engine.database.now(connection))
+
+    def fail(task: Held) -> None:
+        seconds = (task.timeout_ms or 0) / 1000
+        message = f"no activity for more than its timeout of {seconds:g} s"
+        _end(engine, task, Failed({"type": "Timeout", "message": message}))
+
+    _each(overdue, fail)
+
+
+def unevaluated_runs(engine: Engine) -> None:
+    """Evaluate runs that have reports or facts nobody took in."""
+    with engine.database.read() as connection:
+        found = {*sweeping.unevaluated_runs(connection), *runs.runs_with_facts(connection)}
+    _each(sorted(found), engine.advance)
+
+
+def unheard_tasks(engine: Engine, names: Sequence[str]) -> None:
+    """Ring for lists that have something due: the bell may have been lost, or never rung."""
+    if not names:
+        return
+    with engine.database.read() as connection:
+        due = sweeping.due_lists(connection, names, engine.database.now(connection))
+    if due:
+        engine.bell.ring(due)
+
+
+def unserved_tasks(engine: Engine) -> None:
+    """Say on the run which facets nobody has the code of; take it back when somebody has."""
+    with engine.database.read() as connection:
+        waiting = sweeping.pending_names(connection)
+        known = sweeping.alarms(connection, _UNSERVED)
+        if not waiting and not known:
+            return
+        served = {name for server in servers.alive(connection) for name in server.handlers}
+    short = {name for name in served if "." not in name}
+    alarms = {
+        run_id: f"{_UNSERVED} {task_list!r} that has the code of event facet {name!r}: import "
+        "the module that decorates it, or start a worker that does"
+        for run_id, name, task_list in waiting
+        if name not in served and name.rpartition(".")[2] not in short
+    }
+    if alarms != known:
+        gone: dict[str, str | None] = dict.fromkeys(known.keys() - alarms.keys())
+        with engine.database.write() as connection:
+            sweeping.set_alarms(connection, gone | alarms)
+
+
+def _end(engine: Engine, task: Held, outcome: TryOutcome) -> None:
+    engine.end_try(task.run_id, task.task_id, task.lease, outcome)
+
+
+def _each(found: Iterable[T], act: Callable[[T], object]) -> None:
+    for item in found:
+        try:
+            act(item)
+        except Exception:
+            log.exception("the watchdog could not deal with %s", item)

@@ -1,0 +1,7 @@
+"""The worker: claims tasks, runs their facets, reports. It knows nothing of Celery."""
+
+from flowengine.worker.context import NotInAStep, StepContext, current_step
+from flowengine.worker.draining import Drainer
+from flowengine.worker.trying import run_try
+
+__all__ = ["Drainer", "NotInAStep", "StepContext", "current_step", "run_try"]
