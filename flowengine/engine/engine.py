@@ -331,6 +331,11 @@ class Engine:
         with self.database.read() as connection:
             return inquiry.run_info(connection, run_id)
 
+    def find(self, beginning: str) -> RunInfo:
+        """Return the run whose id begins so; it must be the only one."""
+        with self.database.read() as connection:
+            return inquiry.find_run(connection, beginning)
+
     def list(
         self, *, workflow: str | None = None, state: str | None = None, limit: int = 50
     ) -> Sequence[RunInfo]:

@@ -18,6 +18,13 @@ def run_info(connection: Connection, run_id: str) -> RunInfo:
     return _info(connection, row)
 
 
+def find_run(connection: Connection, beginning: str) -> RunInfo:
+    found = runs.beginning_with(connection, beginning)
+    if len(found) != 1:
+        raise UnknownRun(f"{beginning}{'… (several)' if found else ''}")
+    return _info(connection, found[0])
+
+
 def newest_runs(
     connection: Connection, *, workflow: str | None, state: str | None, limit: int
 ) -> list[RunInfo]:

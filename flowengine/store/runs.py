@@ -19,6 +19,9 @@ _history = HistoryRow.__table__  # type: ignore[attr-defined]
 
 _LOCK = select(table).where(table.c.id == bindparam("run")).with_for_update()
 _GET = select(table).where(table.c.id == bindparam("run"))
+_BEGINNING = (
+    select(table).where(table.c.id.startswith(bindparam("beginning"), autoescape=False)).limit(2)
+)
 _BY_KEY = select(table).where(
     and_(
         table.c.tenant == bindparam("tenant"),
@@ -54,6 +57,11 @@ def lock(connection: Connection, run_id: str) -> Row[Any] | None:
 
 def get(connection: Connection, run_id: str) -> Row[Any] | None:
     return connection.execute(_GET, {"run": run_id}).one_or_none()
+
+
+def beginning_with(connection: Connection, beginning: str) -> Sequence[Row[Any]]:
+    """Return the first two runs whose id begins so."""
+    return connection.execute(_BEGINNING, {"beginning": beginning}).all()
 
 
 def newest(

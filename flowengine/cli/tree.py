@@ -1,0 +1,124 @@
+"""A run as a tree that a person can read."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from rich.console import Group
+from rich.text import Text
+from rich.tree import Tree
+
+from flowengine.engine import RunInfo, StepInfo
+from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
+
+#: What a state looks like: sign, colour, word.
+_LOOKS = {
+    StepState.COMPLETE: ("✓", "green", "complete"),
+    StepState.ERROR: ("✗", "red", "failed"),
+    StepState.SKIPPED: ("↷", "yellow", "skipped"),
+    StepState.CREATED: ("·", "dim", "waits for others"),
+    StepState.EVENT_TRANSMIT: ("◌", "cyan", "waits for a worker"),
+}
+_RUNNING = ("▶", "bold cyan", "running")
+_OTHER = ("…", "cyan", "under way")
+_RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
+
+#: Of a wide foreach so many items are drawn; the others are counted.
+_ITEMS_DRAWN = 12
+
+
+def look_of(step: StepInfo) -> tuple[str, str, str]:
+    """Return sign, colour and word for a step's state."""
+    if step.state == StepState.EVENT_TRANSMIT and step.task_state == TaskState.RUNNING:
+        return _RUNNING
+    return _LOOKS.get(step.state, _OTHER)
+
+
+def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
+    """Draw a run with all its steps."""
+    children: defaultdict[str | None, list[StepInfo]] = defaultdict(list)
+    for step in steps:
+        children[step.parent].append(step)
+    for siblings in children.values():
+        siblings.sort(key=lambda step: step.index)
+    head = Text.assemble(
+        ("run ", "dim"),
+        (run.id, "bold"),
+        "  ",
+        (run.state, f"bold {_RUN_COLOURS.get(run.state, 'white')}"),
+        (f"  {duration((run.finished or now) - run.created)}", "dim"),
+    )
+    parts: list[Text | Tree] = [head]
+    for root in children[None]:
+        tree = Tree(_line(root, root.path, now), guide_style="dim")
+        _grow(tree, root, children, now)
+        parts.append(tree)
+    if run.alarm and not run.is_final:
+        parts.append(Text(f"! {run.alarm}", style="bold yellow"))
+    return Group(*parts)
+
+
+def _grow(
+    tree: Tree, step: StepInfo, children: defaultdict[str | None, list[StepInfo]], now: int
+) -> None:
+    """Add what stands below a step. Blocks are not drawn: their steps and items are."""
+    items = 0
+    hidden: Counter[str] = Counter()
+    for child in _below(step, children):
+        if child.object_type == ObjectType.ITEM:
+            items += 1
+            if items > _ITEMS_DRAWN:
+                hidden[look_of(child)[2]] += 1
+                continue
+        name = child.path[len(step.path) :].lstrip(".")
+        _grow(tree.add(_line(child, name, now)), child, children, now)
+    if hidden:
+        counted = ", ".join(f"{count:,} {word}" for word, count in hidden.most_common())
+        tree.add(Text(f"… {sum(hidden.values()):,} more items: {counted}", style="dim"))
+
+
+def _below(step: StepInfo, children: defaultdict[str | None, list[StepInfo]]) -> list[StepInfo]:
+    found = []
+    for child in children[step.key]:
+        if child.object_type in (ObjectType.BLOCK, ObjectType.FAN):
+            found += _below(child, children)
+        else:
+            found.append(child)
+    return found
+
+
+def _line(step: StepInfo, name: str, now: int) -> Text:
+    sign, colour, word = look_of(step)
+    is_final = step.state in StepState.FINAL
+    took = duration((step.updated if is_final else now) - step.created)
+    line = Text.assemble((f"{sign} ", colour), (name, "bold" if not step.parent else ""))
+    if step.facet and step.facet.rpartition(".")[2] != name.rpartition(".")[2]:
+        line.append(f"  {step.facet}", style="dim")
+    if step.state != StepState.COMPLETE:
+        line.append(f"  {word}", style=colour)
+    if step.state not in (StepState.CREATED, StepState.SKIPPED):
+        line.append(f"  {took}", style="dim")
+    if step.tries > 1 or step.losses:
+        line.append(f"  try {step.tries}", style="yellow")
+        if step.losses:
+            line.append(f", {step.losses} lost", style="yellow")
+    if step.error and step.state == StepState.ERROR and step.error["path"] == step.path:
+        line.append(f"  {step.error['type']}: {step.error['message']}", style="red")
+    if step.error and step.state == StepState.SKIPPED:
+        line.append(f"  because of {step.error['path']}", style="dim")
+    return line
+
+
+def duration(milliseconds: int) -> str:
+    """Write a duration as people say it."""
+    seconds = max(0, milliseconds) / 1000
+    if seconds < 1:
+        return f"{milliseconds} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"

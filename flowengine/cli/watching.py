@@ -1,0 +1,58 @@
+"""Show a run as it moves."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from flowengine.cli.tree import duration, look_of, run_tree
+from flowengine.engine import Run, RunInfo
+from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.store.database import system_clock
+
+_REFRESH = 0.1
+
+
+def watch(run: Run[object], console: Console) -> RunInfo:
+    """Follow a run to its end: a live tree on a terminal, a line per ended step elsewhere."""
+    return _draw(run, console) if console.is_terminal else _tell(run, console)
+
+
+def _draw(run: Run[object], console: Console) -> RunInfo:
+    with Live(console=console, refresh_per_second=1 / _REFRESH, vertical_overflow="crop") as live:
+        while True:
+            info = run.info()
+            live.update(run_tree(info, run.steps(), system_clock()))
+            if info.is_final:
+                return info
+            time.sleep(_REFRESH)
+
+
+def _tell(run: Run[object], console: Console) -> RunInfo:
+    told: set[str] = set()
+    alarm: str | None = None
+    while True:
+        info = run.info()
+        for step in sorted(run.steps(), key=lambda step: (step.updated, step.path)):
+            if step.state not in StepState.FINAL or step.id in told:
+                continue
+            told.add(step.id)
+            if step.object_type in ObjectType.BLOCKS:
+                continue
+            sign, colour, word = look_of(step)
+            at = duration(step.updated - info.created)
+            line = Text.assemble(
+                (f"{at:>9} ", "dim"), (f"{sign} ", colour), step.path, (f"  {word}", colour)
+            )
+            if step.error and step.error["path"] == step.path:
+                line.append(f"  {step.error['type']}: {step.error['message']}", style="red")
+            console.print(line, soft_wrap=True)
+        if info.alarm and info.alarm != alarm and not info.is_final:
+            alarm = info.alarm
+            console.print(Text(f"          ! {alarm}", style="yellow"), soft_wrap=True)
+        if info.is_final:
+            return info
+        time.sleep(_REFRESH)
