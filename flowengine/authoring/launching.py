@@ -65,6 +65,15 @@ def set_launcher_source(source: Callable[[], Launcher]) -> None:
     _source = source
 
 
+def replace_launcher_source(
+    source: Callable[[], Launcher] | None,
+) -> Callable[[], Launcher] | None:
+    """Fill the slot for a while; return what filled it before."""
+    global _source
+    before, _source = _source, source
+    return before
+
+
 def launcher() -> Launcher:
     """The engine that starts go to; raises AuthoringError when nothing fills the slot."""
     if _source is None:

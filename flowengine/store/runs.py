@@ -11,7 +11,7 @@ from flowengine.evaluator import RunView
 from flowengine.evaluator.states import RunState
 from flowengine.store import codec, payloads
 from flowengine.store.rows import MANY, insert_or_ignore
-from flowengine.store.tables import FactRow, HistoryRow, RunRow
+from flowengine.store.tables import FACT_IS_WAITING, FactRow, HistoryRow, RunRow
 
 table = RunRow.__table__  # type: ignore[attr-defined]
 _fact = FactRow.__table__  # type: ignore[attr-defined]
@@ -32,12 +32,12 @@ _BY_KEY = select(table).where(
 _UPDATE = update(table).where(table.c.id == bindparam("of"))
 _FACTS = (
     select(_fact)
-    .where(and_(_fact.c.run_id == bindparam("run"), ~_fact.c.taken_in))
+    .where(and_(_fact.c.run_id == bindparam("run"), FACT_IS_WAITING))
     .order_by(_fact.c.created, _fact.c.id)
     .limit(MANY)
 )
 _TAKE_IN = update(_fact).where(_fact.c.id == bindparam("fact")).values(taken_in=True)
-_WITH_FACTS = select(_fact.c.run_id).where(~_fact.c.taken_in).distinct().limit(MANY)
+_WITH_FACTS = select(_fact.c.run_id).where(FACT_IS_WAITING).distinct().limit(MANY)
 
 
 def insert_new(connection: Connection, row: Mapping[str, Any]) -> bool:

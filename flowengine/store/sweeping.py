@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
-from flowengine.evaluator import RunState, TaskState
+from flowengine.evaluator import RunState
 from flowengine.store.rows import MANY
 from flowengine.store.runs import table as run
+from flowengine.store.tables import TASK_IS_PENDING, TASK_IS_REPORTED, TASK_IS_RUNNING
 from flowengine.store.tasks import table
 
 
@@ -29,7 +30,7 @@ _DUE = (
     select(table.c.task_list_name, func.count())
     .where(
         and_(
-            table.c.state == TaskState.PENDING,
+            TASK_IS_PENDING,
             table.c.due <= bindparam("now"),
             table.c.name.in_(bindparam("names", expanding=True)),
         )
@@ -38,13 +39,13 @@ _DUE = (
 )
 _UNEVALUATED = (
     select(table.c.run_id)
-    .where(and_(table.c.state.in_([TaskState.COMPLETED, TaskState.FAILED]), ~table.c.taken_in))
+    .where(TASK_IS_REPORTED)
     .distinct()
     .limit(MANY)
 )
 _HELD_BY = select(*_HELD).where(
     and_(
-        table.c.state == TaskState.RUNNING,
+        TASK_IS_RUNNING,
         table.c.boot_id.in_(bindparam("boots", expanding=True)),
     )
 )
@@ -52,7 +53,7 @@ _OVERDUE = (
     select(*_HELD)
     .where(
         and_(
-            table.c.state == TaskState.RUNNING,
+            TASK_IS_RUNNING,
             table.c.timeout_ms.is_not(None),
             table.c.activity + table.c.timeout_ms < bindparam("now"),
         )
@@ -82,7 +83,7 @@ def overdue(connection: Connection, now: int) -> list[Held]:
 
 _PENDING_NAMES = (
     select(table.c.run_id, table.c.name, table.c.task_list_name)
-    .where(table.c.state == TaskState.PENDING)
+    .where(TASK_IS_PENDING)
     .distinct()
     .limit(MANY)
 )

@@ -294,6 +294,16 @@ class TimerRow(_Table, table=True):
     created: int = _time()
 
 
+# The conditions of the partial indexes, as queries must say them. SQLite takes such an
+# index only for a query that repeats its words, and a bound parameter hides them from both.
+TASK_IS_PENDING = text("flowengine_task.state = 'pending'")
+TASK_IS_RUNNING = text("flowengine_task.state = 'running'")
+TASK_IS_REPORTED = text(
+    "flowengine_task.state IN ('completed', 'failed') AND NOT flowengine_task.taken_in"
+)
+FACT_IS_WAITING = text("NOT flowengine_fact.taken_in")
+
+
 class PayloadRow(_Table, table=True):
     """A large value, stored once by its content."""
 

@@ -17,7 +17,12 @@ from flowengine.evaluator import Step, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryEnded, TryOutcome
 from flowengine.store import codec, payloads, steps
 from flowengine.store.rows import MANY, insert_or_ignore
-from flowengine.store.tables import TaskRow
+from flowengine.store.tables import (
+    TASK_IS_PENDING,
+    TASK_IS_REPORTED,
+    TASK_IS_RUNNING,
+    TaskRow,
+)
 
 table = TaskRow.__table__  # type: ignore[attr-defined]
 _step = steps.table
@@ -76,7 +81,7 @@ _CLAIMABLE = (
     select(table.c.uuid)
     .where(
         and_(
-            table.c.state == TaskState.PENDING,
+            TASK_IS_PENDING,
             table.c.task_list_name == bindparam("task_list"),
             table.c.due <= bindparam("now"),
             or_(
@@ -94,7 +99,7 @@ _CLAIMABLE = (
 def _claim_where(condition: Any) -> Any:
     return (
         update(table)
-        .where(condition, table.c.state == TaskState.PENDING)
+        .where(condition, TASK_IS_PENDING)
         .values(
             state=TaskState.RUNNING,
             lease=table.c.lease + 1,
@@ -135,6 +140,14 @@ def claim(
     }
     rows = connection.execute(_CLAIM, values).all()
     return _claimed(connection, sorted(rows, key=lambda row: (row.rank, row.due, row.position)))
+
+
+_LISTS = select(table.c.task_list_name).where(table.c.state == TaskState.PENDING).distinct()
+
+
+def pending_lists(connection: Connection) -> list[str]:
+    """Return the task lists that have something pending."""
+    return sorted(connection.execute(_LISTS).scalars())
 
 
 def claim_one(
@@ -192,7 +205,7 @@ def task_of(row: Row[Any], data: dict[str, Any] | None = None) -> TaskDefinition
 _HELD = and_(
     table.c.uuid == bindparam("task"),
     table.c.lease == bindparam("held"),
-    table.c.state == TaskState.RUNNING,
+    TASK_IS_RUNNING,
 )
 _RECORD = (
     update(table)
@@ -258,8 +271,7 @@ _REPORTED = (
     .where(
         and_(
             table.c.run_id == bindparam("run"),
-            table.c.state.in_([TaskState.COMPLETED, TaskState.FAILED]),
-            ~table.c.taken_in,
+            TASK_IS_REPORTED,
         )
     )
     .order_by(table.c.position)

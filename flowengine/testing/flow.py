@@ -1,0 +1,195 @@
+"""Run decorated workflows in a test: inline, step by step, with a clock that the test moves.
+
+Nothing happens by itself. Tasks are run when the test says so, time passes when the test
+says so, and the watchdog looks when the test says so, all in the test's own thread on a
+database that is gone afterwards. The code is the engine's own; only the waiting is not.
+"""
+
+from __future__ import annotations
+
+import uuid
+from types import TracebackType
+from typing import Any, ParamSpec, Self, TypeVar
+
+from flowengine.assembly import EngineLauncher
+from flowengine.authoring import Workflow, event_facet_names, launching
+from flowengine.authoring.launching import StartOptions
+from flowengine.engine import Engine, Run
+from flowengine.engine.sweeps import sweep
+from flowengine.errors import FlowengineError
+from flowengine.evaluator import TaskDefinition, TaskState
+from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.program.nodes import Json
+from flowengine.settings import Settings
+from flowengine.store import Database, ensure_schema, servers, tasks
+from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.store.tasks import Claimant
+from flowengine.worker import run_try
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Clock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, start: int = 1_700_000_000_000) -> None:
+        self.now = start  #: milliseconds since the epoch
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, *, seconds: float = 0, minutes: float = 0, hours: float = 0) -> None:
+        self.now += round((seconds + 60 * minutes + 3600 * hours) * 1000)
+
+
+class NothingToClaim(FlowengineError):
+    """The test wants to work on a step that is not to be had."""
+
+    def __init__(self, wanted: str, pending: list[str]) -> None:
+        super().__init__(wanted, pending)
+        self.wanted, self.pending = wanted, pending
+
+    def __str__(self) -> str:
+        return f"no task of {self.wanted!r} is pending; pending are: {self.pending or 'none'}"
+
+
+class Flow:
+    """An engine under the test's control. Use it as a context manager."""
+
+    def __init__(self, *, store_url: str = "sqlite://", settings: Settings | None = None) -> None:
+        self.clock = Clock()
+        self.database = Database(store_url, clock=self.clock)
+        ensure_schema(self.database, upgrade=True)
+        self.engine = Engine(self.database, settings=settings)
+        self._dead: set[str] = set()
+        self._workers: dict[str, FlowWorker] = {}
+
+    def __enter__(self) -> Self:
+        # Code under test that says `workflow.start()` reaches this engine too.
+        self._outer = launching.replace_launcher_source(lambda: EngineLauncher(self.engine))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        launching.replace_launcher_source(self._outer)
+        self.engine.close()
+
+    # --- running ---
+
+    def start(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+        """Start a workflow; none of its tasks is run yet."""
+        inputs = workflow.inputs(*args, **kwargs)
+        return EngineLauncher(self.engine).start(workflow, inputs, StartOptions())
+
+    def run(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Start a workflow, run it to its end and return its result.
+
+        Waits between tries pass at once: the clock is moved to when the next one is due.
+        """
+        run = self.start(workflow, *args, **kwargs)
+        self.settle()
+        while not run.info().is_final and self._wait_for_next(run):
+            self.settle()
+        return run.result(timeout=0)
+
+    def settle(self) -> int:
+        """Run all that is due, and what follows from it; return how many tries were run."""
+        worker = self.worker("inline")
+        done = 0
+        while task := worker.claim_next():
+            worker.work_on(task)
+            done += 1
+        return done
+
+    def _wait_for_next(self, run: Run[Any]) -> bool:
+        due = [task.due for task in self.engine.tasks(run.id) if task.state == TaskState.PENDING]
+        if not due or min(due) <= self.clock.now:
+            return False  # nothing waits for time: somebody else has to act
+        self.clock.now = min(due)
+        return True
+
+    def watchdog(self) -> None:
+        """Let the watchdog look once."""
+        sweep(self.engine, event_facet_names(), lambda server: server.boot_id in self._dead)
+
+    # --- workers ---
+
+    def worker(self, name: str) -> FlowWorker:
+        """Return the worker of that name: it does what the test tells it to do."""
+        if name not in self._workers:
+            self._workers[name] = FlowWorker(self, name)
+        return self._workers[name]
+
+    def paths(self, run: Run[Any]) -> dict[str, str]:
+        """Return the state of each step by its path."""
+        return {step.path: step.state for step in run.steps()}
+
+
+class FlowWorker:
+    """A worker that a test moves by hand."""
+
+    def __init__(self, flow: Flow, name: str) -> None:
+        self._flow = flow
+        self._boot = uuid.uuid4().hex
+        self._claimant = Claimant(server_id=self._boot, boot_id=self._boot)
+        server = ServerDefinition(
+            uuid=self._boot,
+            server_group="default",
+            service_name="flowengine-test",
+            server_name=name,
+            handlers=event_facet_names(),
+            state=ServerState.RUNNING,
+            boot_id=self._boot,
+            start_time=flow.clock.now,
+            ping_time=flow.clock.now,
+        )
+        with flow.database.write() as connection:
+            servers.register(connection, server)
+
+    def claim(self, run: Run[Any], step: str) -> TaskDefinition:
+        """Claim the pending task of a step, named by its path or the end of it."""
+        pending = [
+            task for task in self._flow.engine.tasks(run.id) if task.state == TaskState.PENDING
+        ]
+        for task in pending:
+            if task.step_path == step or task.step_path.endswith(f".{step}"):
+                with self._flow.database.write() as connection:
+                    claimed = tasks.claim_one(
+                        connection, task.uuid, self._claimant, self._flow.clock.now
+                    )
+                assert claimed is not None
+                return claimed
+        raise NothingToClaim(step, [task.step_path for task in pending])
+
+    def claim_next(self) -> TaskDefinition | None:
+        """Claim the most urgent due task of any list, for which this process has code."""
+        names = event_facet_names()
+        with self._flow.database.write() as connection:
+            now = self._flow.clock.now
+            for task_list in tasks.pending_lists(connection):
+                found = tasks.claim(connection, names, task_list, self._claimant, now)
+                if found:
+                    return found[0]
+        return None
+
+    def work_on(self, task: TaskDefinition) -> bool:
+        """Run the facet and report; False: the report came too late."""
+        outcome = run_try(task, lambda: self._flow.engine.heartbeat(task))
+        return self._flow.engine.report(task, outcome)
+
+    def report(self, task: TaskDefinition, result: Json) -> bool:
+        """Report a result without running the facet."""
+        return self._flow.engine.report(task, Succeeded({"result": result}))
+
+    def fail(self, task: TaskDefinition, message: str) -> bool:
+        """Report a failure without running the facet."""
+        return self._flow.engine.report(task, Failed({"type": "Error", "message": message}))
+
+    def die(self) -> None:
+        """Stop as if killed: what it holds is lost when the watchdog looks."""
+        self._flow._dead.add(self._boot)
