@@ -28,6 +28,10 @@ class BootLock:
         self.path.unlink(missing_ok=True)
         self._file.close()
 
+    def abandon(self) -> None:
+        """Close a forked child's copy; the lock stays the parent's."""
+        self._file.close()
+
 
 def lock_is_free(path: Path) -> bool:
     """Whether the process that held the lock has ended. The file of a dead one is removed."""

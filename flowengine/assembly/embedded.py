@@ -15,9 +15,14 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from celery import Celery
+from celery import Celery, _state
+from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker import WorkController
 
 from flowengine.assembly.boots import BootLock, lock_is_free
@@ -53,7 +58,7 @@ class Embedded:
         self.engine = Engine(self.database, bell=self._bell, settings=settings)
         claimant = Claimant(self._server.uuid, boot_id, os.getpid())
         self._drainer = Drainer(self.engine, claimant, event_facet_names)
-        open_doorways(self._app, self._drainer, self._bell.heard)
+        open_doorways(self._app, self._answer_bell)
         self._stop = threading.Event()
         self._last_beat = self._awake_since = time.monotonic()
         self._threads = [
@@ -62,6 +67,11 @@ class Embedded:
         ]
         _before_pools_are_joined(self._drainer.claim_no_more)
         atexit.register(self.close)
+
+    def _answer_bell(self, task_list: str) -> None:
+        self._bell.heard(task_list)
+        with _no_current_app(self._app):
+            self._drainer.drain(task_list)
 
     # --- being known ---
 
@@ -145,11 +155,24 @@ class Embedded:
             self._boot_lock.let_go()
         self.engine.close()
 
+    def abandon(self) -> None:
+        """Forget all this in a forked child: it is the parent's.
+
+        The child has inherited the lock's descriptor, the connections and the exit handler.
+        Used there, they would let a dead parent look alive, or a living one leave.
+        """
+        atexit.unregister(self.close)
+        self._stop.set()
+        self._drainer.claim_no_more()
+        if self._boot_lock:
+            self._boot_lock.abandon()
+        self.database.engine.dispose(close=False)
+
 
 def _celery_app(queue: str, settings: Settings) -> Celery:
     app = Celery("flowengine.embedded", set_as_current=False, fixups=[])
     app.conf.update(
-        broker_url="memory://",
+        broker_url="memory://localhost",
         result_backend="cache+memory://",
         broker_transport_options={"polling_interval": settings.polling_interval},
         broker_connection_retry_on_startup=True,
@@ -161,10 +184,40 @@ def _celery_app(queue: str, settings: Settings) -> Celery:
     return app
 
 
+class _Pool(ThreadPool):  # type: ignore[misc]
+    """Threads whose current app is ours: Celery looks a task up in the current app.
+
+    A worker of the command line makes its app the default of the whole process. Here that
+    place may be the user's own app's.
+    """
+
+    app: Celery
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.executor = ThreadPoolExecutor(self.limit, "flowengine", self.app.set_current)
+
+    def on_apply(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().on_apply(*args, **kwargs)
+        except RuntimeError:
+            return None  # Python is ending: a bell that nobody answers costs nothing
+
+
+@contextmanager
+def _no_current_app(app: Celery) -> Iterator[None]:
+    """Let code that a facet calls find the process's own Celery app, not ours."""
+    _state._set_current_app(None)
+    try:
+        yield
+    finally:
+        app.set_current()
+
+
 def _worker(app: Celery, concurrency: int) -> WorkController:
     return WorkController(
         app=app,
-        pool_cls="threads",
+        pool_cls=type("Pool", (_Pool,), {"app": app}),
         concurrency=concurrency,
         without_heartbeat=True,
         without_gossip=True,

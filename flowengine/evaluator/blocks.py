@@ -95,8 +95,9 @@ def _items(work: Work, fan: Step, plan: BlockPlan) -> list[Json]:
     needed = [source_key(work, container, source) for source in plan.foreach.needs]
     work.want(needed)
     for key in needed:
-        if work.get(key).has_failed:
-            raise StepSkipped(work.get(key))
+        row = work.find(key)  # None: it has not begun, so another one has failed
+        if row is not None and row.has_failed:
+            raise StepSkipped(row)
     try:
         items = evaluate(plan.foreach.iterable, RowScope(work, container, plan.foreach.sources))
     except EvaluationError as error:

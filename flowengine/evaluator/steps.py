@@ -92,10 +92,12 @@ def _create_block(work: Work, step: Step, plan: BlockPlan) -> Step:
     # missing row stops the evaluation, and it starts again from nothing.
     waiting = 0
     if plan.foreach:
-        sources = dict.fromkeys((*plan.foreach.needs, *plan.foreach.awaits))
-        keys = [source_key(work, step, source) for source in sources]
+        needs = [source_key(work, step, source) for source in plan.foreach.needs]
+        keys = [*needs, *(source_key(work, step, source) for source in plan.foreach.awaits)]
         work.want(keys)
         waiting = sum(1 for key in keys if not has_ended(work, key))
+        if any((row := work.find(key)) and row.has_failed for key in needs):
+            waiting = 0  # it will be skipped, and need not wait for the others to know that
     block = work.create(kind, path, object_type, plan.address, step, plan.index)
     block.waiting = waiting
     return block

@@ -196,7 +196,7 @@ class _Reader:
 
     def _field(self, child: Json) -> Field:
         node = self._object(child, "a parameter")
-        name = self._text({"type": "a parameter", **node}, "name")
+        name = self._text({**node, "type": "a parameter"}, "name")
         with self._inside(f"parameter {name!r}"):
             default = self._expression(node["default"]) if "default" in node else None
             return Field(name, self._type(node.get("type", "Json")), default, node.get("schema"))
@@ -414,6 +414,8 @@ def _is_number(value: object) -> bool:
 def _kind(value: object) -> str:
     if value is None:
         return "nothing"
-    return {dict: "a map", list: "a list", str: "text", bool: "a truth value"}.get(
-        type(value), f"a {type(value).__name__}"
-    )
+    if value == "":
+        return "empty text"
+    named = {dict: "a map", list: "a list", str: "text", bool: "a truth value"}
+    numbers = {int: "a number", float: "a number"}
+    return (named | numbers).get(type(value), f"a {type(value).__name__}")

@@ -37,12 +37,7 @@ _DUE = (
     )
     .group_by(table.c.task_list_name)
 )
-_UNEVALUATED = (
-    select(table.c.run_id)
-    .where(TASK_IS_REPORTED)
-    .distinct()
-    .limit(MANY)
-)
+_UNEVALUATED = select(table.c.run_id).where(TASK_IS_REPORTED).distinct().limit(MANY)
 _HELD_BY = select(*_HELD).where(
     and_(
         TASK_IS_RUNNING,

@@ -190,6 +190,7 @@ class TaskRow(_Table, table=True):
         Index(
             "flowengine_task_reported",
             "run_id",
+            "taken_in",  # always false here: it makes SQLite choose this index
             sqlite_where=_REPORTED,
             postgresql_where=_REPORTED,
         ),

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, or_, select, text, update
 
 from flowengine.evaluator import Step, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryEnded, TryOutcome
@@ -114,7 +114,9 @@ def _claim_where(condition: Any) -> Any:
     )
 
 
-_CLAIM = _claim_where(table.c.uuid.in_(_CLAIMABLE.scalar_subquery()))
+# A CTE that locks is evaluated once. A plain subquery PostgreSQL may evaluate for every row
+# it looks at, and each time the limit begins anew: the claim would take all there is.
+_CLAIM = _claim_where(table.c.uuid.in_(select(_CLAIMABLE.cte("claimable").c.uuid)))
 _CLAIM_ONE = _claim_where(table.c.uuid == bindparam("task"))
 
 
@@ -272,9 +274,11 @@ _REPORTED = (
         and_(
             table.c.run_id == bindparam("run"),
             TASK_IS_REPORTED,
+            ~table.c.taken_in,  # for the index's second column
         )
     )
-    .order_by(table.c.position)
+    # Not by the bare column: for its order SQLite would go through all tasks of the run.
+    .order_by(text("flowengine_task.position + 0"))
     .limit(MANY)
 )
 _TAKE_IN = update(table).where(table.c.uuid == bindparam("task")).values(taken_in=True)

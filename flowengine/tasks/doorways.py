@@ -11,20 +11,20 @@ from collections.abc import Callable
 from typing import Any
 
 from flowengine.dispatch.bells import DRAIN
-from flowengine.worker import Drainer
 
 log = logging.getLogger("flowengine")
 
 
-def open_doorways(app: Any, drainer: Drainer, heard: Callable[[str], None]) -> None:
+def open_doorways(app: Any, work_on: Callable[[str], object]) -> None:
     """Register the doorways on an app."""
 
     def drain(task_list: str) -> None:
         """Work on what is due in a task list. A bell too many finds nothing and ends."""
-        heard(task_list)
         try:
-            drainer.drain(task_list)
+            work_on(task_list)
         except Exception:
             log.exception("draining %s stopped", task_list, extra={"action": "drain_stopped"})
 
-    app.task(drain, name=DRAIN, ignore_result=True, acks_late=False)
+    # Not shared: Celery would offer a shared task to every other app of the process, and of
+    # two with one name keep the first.
+    app.task(drain, name=DRAIN, shared=False, ignore_result=True, acks_late=False)

@@ -231,7 +231,7 @@ def upgrade() -> None:
     op.create_index(
         "flowengine_task_reported",
         "flowengine_task",
-        ["run_id"],
+        ["run_id", "taken_in"],
         unique=False,
         sqlite_where=sa.text("state IN ('completed', 'failed') AND NOT taken_in"),
         postgresql_where=sa.text("state IN ('completed', 'failed') AND NOT taken_in"),

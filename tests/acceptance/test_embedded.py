@@ -1,0 +1,217 @@
+"""The embedded default, with real processes that are really killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from flowengine.engine import Engine
+from flowengine.evaluator import StepState
+from flowengine.store import Database
+from tests.acceptance import shared_work
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    return {
+        **os.environ,
+        "FLOWENGINE_DATABASE_URL": f"sqlite:///{tmp_path}/flow.db",
+        "FLOWENGINE_WATCHDOG_INTERVAL": "0.05",
+        "SHARED_DIRECTORY": str(tmp_path),
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@contextmanager
+def process(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    """A process that has the code of `shared_work` and works until it is told to stop."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", "tests.acceptance.shared_work"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdin
+    assert child.stdout
+    try:
+        assert child.stdout.readline() == "ready\n"
+        yield child
+    finally:
+        child.stdin.close()
+        child.stdout.close()
+        child.kill()
+        child.wait()
+
+
+@pytest.fixture
+def engine(environment: dict[str, str]) -> Iterator[Engine]:
+    """An engine without workers, to start runs and look at them."""
+    database = Database(environment["FLOWENGINE_DATABASE_URL"])
+    from flowengine.store import ensure_schema
+
+    ensure_schema(database, upgrade=True)
+    engine = Engine(database)
+    yield engine
+    engine.close()
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    ends = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def begun(directory: Path) -> list[int]:
+    return [int(path.name.rpartition("-")[2]) for path in directory.glob("begun-*")]
+
+
+def test_a_killed_process_does_not_lose_its_step(
+    environment: dict[str, str], engine: Engine, tmp_path: Path
+) -> None:
+    run = engine.start(shared_work.held.program(), shared_work.held.name, {"n": 1})
+    with process(environment) as first:
+        until(lambda: begun(tmp_path) == [first.pid])
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    (tmp_path / "go").touch()
+    with process(environment) as second:
+        assert run.result(timeout=20) == second.pid
+    (step,) = [s for s in run.steps() if s.path == "held.hold"]
+    assert (step.state, step.tries, step.losses) == (StepState.COMPLETE, 1, 1)
+
+
+def test_a_living_process_takes_over_from_a_killed_one(
+    environment: dict[str, str], engine: Engine, tmp_path: Path
+) -> None:
+    run = engine.start(shared_work.held.program(), shared_work.held.name, {"n": 1})
+    with process(environment) as first:
+        until(lambda: begun(tmp_path) == [first.pid])
+        with process(environment) as second:
+            first.send_signal(signal.SIGKILL)
+            first.wait()
+            until(lambda: second.pid in begun(tmp_path))
+            (tmp_path / "go").touch()
+            assert run.result(timeout=20) == second.pid
+
+
+def test_a_step_whose_process_dies_each_time_fails_saying_so(
+    environment: dict[str, str], engine: Engine, tmp_path: Path
+) -> None:
+    run = engine.start(shared_work.held.program(), shared_work.held.name, {"n": 1})
+    for _ in range(4):  # three losses are allowed
+        with process(environment) as child:
+            until(lambda child=child: child.pid in begun(tmp_path))  # type: ignore[misc]
+            child.send_signal(signal.SIGKILL)
+            child.wait()
+    with process(environment):
+        until(lambda: run.info().is_final)
+    info = run.info()
+    assert info.state == "FAILED"
+    assert info.error is not None
+    assert info.error["type"] == "WorkerLost"
+    assert "died 4 times, 3 losses are allowed" in info.error["message"]
+
+
+def test_two_processes_on_one_file_share_the_work(
+    environment: dict[str, str], engine: Engine
+) -> None:
+    environment["FLOWENGINE_CONCURRENCY"] = "2"
+    with process(environment) as first, process(environment) as second:
+        program, name = shared_work.many.program(), shared_work.many.name
+        run = engine.start(program, name, {"count": list(range(40))})
+        pids = run.result(timeout=60)
+        assert set(pids) == {first.pid, second.pid}
+        assert len(pids) == 40
+
+
+def test_a_process_that_ends_normally_hands_its_work_on_without_a_loss(
+    environment: dict[str, str], engine: Engine
+) -> None:
+    environment["FLOWENGINE_CONCURRENCY"] = "1"
+    program, name = shared_work.many.program(), shared_work.many.name
+    run = engine.start(program, name, {"count": list(range(10))})
+    with process(environment) as first:
+        assert first.stdin
+        until(lambda: any(task.state == "completed" for task in engine.tasks(run.id)))
+        first.stdin.close()
+        assert first.wait(timeout=20) == 0
+    assert not run.info().is_final
+    with process(environment):
+        assert len(run.result(timeout=60)) == 10
+    assert {task.losses for task in engine.tasks(run.id)} == {0}
+
+
+def test_a_facet_nobody_has_the_code_of_is_an_alarm_on_the_run(
+    environment: dict[str, str], engine: Engine
+) -> None:
+    program = {
+        "type": "Program",
+        "declarations": [
+            {"type": "EventFacetDecl", "name": "lab.Weigh", "params": [], "returns": []},
+            {
+                "type": "WorkflowDecl",
+                "name": "lab.Day",
+                "body": {
+                    "type": "AndThenBlock",
+                    "steps": [
+                        {
+                            "type": "StepStmt",
+                            "name": "w",
+                            "call": {"type": "CallExpr", "target": "lab.Weigh"},
+                        }
+                    ],
+                },
+            },
+        ],
+    }
+    with process(environment):
+        run = engine.start(program, "lab.Day", {})
+        until(lambda: run.info().alarm)
+        assert "waits for a worker of task list 'default'" in str(run.info().alarm)
+        assert "'lab.Weigh'" in str(run.info().alarm)
+        (task,) = engine.tasks(run.id)
+        engine.continue_step(task.step_id, {"grams": 4})
+        assert run.outputs(timeout=5) == {}
+
+
+def test_a_forked_child_opens_its_own_engine_and_leaves_its_parents_alone(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = """
+import os
+from flowengine import default_engine
+from tests.acceptance.shared_work import many
+many.start([1]).result(timeout=20)
+parents = default_engine()
+child = os.fork()
+if child == 0:
+    assert default_engine() is not parents
+    assert len(many.start([1]).result(timeout=20)) == 1
+    raise SystemExit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+with parents.database.read() as connection:
+    from flowengine.store import servers
+    assert os.getpid() in [server.pid for server in servers.alive(connection)]
+assert len(many.start([1]).result(timeout=20)) == 1
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script],
+        env=environment,
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("*.boots/*")) == []

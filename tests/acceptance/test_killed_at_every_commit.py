@@ -1,0 +1,66 @@
+"""Kill -9 of the embedded process at every commit of a run: nothing is lost, nothing doubled."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance import thirty_steps
+
+# Children come from a server that has imported everything: a hundred of them are affordable.
+spawning: Any = multiprocessing.get_context("forkserver")
+spawning.set_forkserver_preload(
+    ["flowengine.assembly", "alembic.command", "tests.acceptance.thirty_steps"]
+)
+
+
+def run_child(url: str, commits: int, moment: str) -> int:
+    child = spawning.Process(target=thirty_steps.run_and_die, args=(url, commits, moment))
+    child.start()
+    child.join(timeout=120)
+    assert child.exitcode is not None, "the child hangs"
+    return int(child.exitcode)
+
+
+@pytest.mark.parametrize("moment", ["after", "before"])
+def test_a_process_killed_at_any_commit_loses_nothing(moment: str, tmp_path: Path) -> None:
+    commit = 0
+    killed = 0
+    while True:
+        commit += 1 if moment == "after" else 7
+        path = tmp_path / f"{commit}.db"
+        url = f"sqlite:///{path}"
+        exitcode = run_child(url, commit, moment)
+        if exitcode == 0:
+            break  # the run has fewer commits than that
+        assert exitcode == -9
+        killed += 1
+        assert run_child(url, 0, moment) == 0, f"killed {moment} commit {commit}"
+        check_rows(path)
+    assert killed >= (60 if moment == "after" else 8), "the run should have more commits"
+
+
+def check_rows(path: Path) -> None:
+    """The rows say: one run, completed, every step once, every recorded result once."""
+    rows = sqlite3.connect(path)
+    runs = rows.execute("SELECT state, outputs FROM flowengine_run").fetchall()
+    assert runs == [("COMPLETED", f'{{"result":{thirty_steps.EXPECTED}}}')]
+    calls = rows.execute(
+        "SELECT path, state FROM flowengine_step WHERE object_type = 'VariableAssignment'"
+    ).fetchall()
+    assert len({path for path, _ in calls}) == len(calls) == 31
+    assert {state for _, state in calls} == {"state.statement.Complete"}
+    recorded = rows.execute(
+        "SELECT step_id, count(*) FROM flowengine_task WHERE state = 'completed' GROUP BY step_id"
+    ).fetchall()
+    assert len(recorded) == 30
+    assert {count for _, count in recorded} == {1}
+    unfinished = rows.execute(
+        "SELECT count(*) FROM flowengine_task WHERE state IN ('pending', 'running') OR NOT taken_in"
+    ).fetchone()
+    assert unfinished == (0,)
+    rows.close()

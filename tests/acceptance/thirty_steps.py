@@ -1,0 +1,83 @@
+"""A run of thirty steps with a foreach, for tests that kill the process that runs it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection
+
+from flowengine import event_facet, foreach, workflow
+from flowengine.store.database import Database
+
+EXPECTED = sum((n + 1) * 2 for n in range(12)) + 5
+
+
+@event_facet(task_list="first")
+def increase(n: int) -> int:
+    _note("increase")
+    return n + 1
+
+
+@event_facet(task_list="second")
+def double(n: int) -> int:
+    _note("double")
+    return n * 2
+
+
+@event_facet
+def add_up(numbers: list[int]) -> int:
+    _note("add_up")
+    return sum(numbers)
+
+
+@workflow
+def thirty_steps(count: int) -> int:
+    doubled = foreach(list(range(12)), lambda n: double(increase(n)))
+    total = add_up(doubled)
+    for _ in range(5):
+        total = increase(total)
+    return total
+
+
+def _note(what: str) -> None:
+    """Leave a trace of each execution: a second one after a kill is allowed, and counted."""
+    if log := os.environ.get("EXECUTIONS"):
+        with Path(log).open("a") as file:
+            file.write(f"{what}\n")
+
+
+def run_and_die(url: str, commits: int, moment: str) -> None:
+    """Run the workflow; kill this process at its n-th commit. 0: let it live."""
+    os.environ["FLOWENGINE_DATABASE_URL"] = url
+    os.environ["FLOWENGINE_CONCURRENCY"] = "2"
+    os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
+    if commits:
+        _kill_at(commits, moment)
+    run = thirty_steps.options(key="the one").start(30)
+    print(run.result(timeout=60))
+    sys.stdout.flush()
+
+
+def _kill_at(commits: int, moment: str) -> None:
+    write = Database.write
+    seen = 0
+
+    @contextmanager
+    def counted(database: Database) -> Iterator[Connection]:
+        nonlocal seen
+        manager: Any = write(database)
+        with manager as connection:
+            yield connection
+            seen += 1
+            if moment == "before" and seen == commits:
+                os.kill(os.getpid(), signal.SIGKILL)
+        if moment == "after" and seen == commits:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    Database.write = counted  # type: ignore[method-assign]

@@ -1,0 +1,371 @@
+"""A run in memory: the smallest thing that can carry out what the evaluator decides.
+
+It does what the engine does with a database: it gives the evaluator the rows it asks for,
+applies what was decided, and hands its follow-ups back. Between two commits it keeps
+nothing but text, written and read by the store's own codec, so whatever the evaluator
+remembers without writing it down is forgotten here. After each commit it looks at the
+rows and raises when a law does not hold.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+from flowengine.evaluator import (
+    IterationChanges,
+    Missing,
+    RunState,
+    RunView,
+    Snapshot,
+    Step,
+    StepState,
+    TaskDefinition,
+    TaskState,
+    evaluate,
+)
+from flowengine.evaluator.happenings import (
+    Failed,
+    Happening,
+    Lost,
+    Started,
+    StepContinue,
+    StepFail,
+    Succeeded,
+    TryEnded,
+    TryOutcome,
+    Unfold,
+)
+from flowengine.evaluator.records import FollowUp, row_key
+from flowengine.evaluator.states import ObjectType
+from flowengine.evaluator.work import PORTION
+from flowengine.program import link_program, parse_program
+from flowengine.program.plan import RowKind, StepSource
+from flowengine.store import codec, steps
+
+Stored = Mapping[str, Any]  #: one row, as text and numbers
+
+#: Answers of event facets: the parameters in, the results out; None leaves it unanswered.
+Answer = Callable[[TaskDefinition], TryOutcome | None]
+
+
+class MemoryRun:
+    """One run of a program, started."""
+
+    def __init__(
+        self,
+        document: Mapping[str, Any],
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        workflow: str = "W",
+        forgetful: bool = True,
+    ) -> None:
+        self.plan = link_program(parse_program(document))
+        self.now = 0
+        self.rows: dict[str, Stored] = {}
+        self.payloads: dict[str, str] = {}
+        self.tasks: dict[str, TaskDefinition] = {}
+        self.events: dict[str, str] = {}
+        self.facts: list[FollowUp] = []
+        self.commits: list[IterationChanges] = []
+        self.trips = 0  #: to the store, for the last commit
+        self.repeated_tasks = 0  #: decided although they exist; the store ignores them
+        self._view = RunView("run", self.plan.workflow(workflow).name, "hash")
+        self._memory = None if forgetful else Snapshot()
+        self.take_in(Started(dict(inputs or {})))
+
+    # --- what a test does ---
+
+    @property
+    def view(self) -> RunView:
+        return RunView(**asdict(self._view))
+
+    @property
+    def outputs(self) -> dict[str, Any] | None:
+        found = self._view.outputs
+        return None if found is None else self.whole(found)
+
+    def outstanding(self) -> list[TaskDefinition]:
+        """The open tasks, oldest first."""
+        return [task for task in self.tasks.values() if task.state in TaskState.OPEN]
+
+    def task(self, path: str) -> TaskDefinition:
+        """The last try of the step at that path."""
+        return [task for task in self.tasks.values() if task.step_path == path][-1]
+
+    def step(self, path: str) -> Step:
+        return self._step(row_key(RowKind.STEP, path))
+
+    def states(self) -> dict[str, str]:
+        """The last word of each step's state, by path; blocks left out."""
+        found = (self._step(key) for key in self.rows)
+        return {
+            step.path: step.state.rpartition(".")[2]
+            for step in found
+            if step.object_type not in ObjectType.BLOCKS
+        }
+
+    def succeed(self, path: str, **result: Any) -> IterationChanges:
+        return self.report(self.task(path), Succeeded(result))
+
+    def fail(self, path: str, message: str = "broken", *, retry: bool = True) -> IterationChanges:
+        return self.report(self.task(path), Failed({"type": "Oops", "message": message}, retry))
+
+    def report(self, task: TaskDefinition, outcome: TryOutcome) -> IterationChanges:
+        """Report a task that is open, and let the run settle."""
+        task.state = TaskState.COMPLETED if isinstance(outcome, Succeeded) else TaskState.FAILED
+        changes = self.take_in(self.ended(task, outcome), *self._take_facts())
+        self.settle()
+        return changes
+
+    def answer_all(self, answer: Answer) -> None:
+        """Answer the oldest task first, until none is left that has an answer."""
+        unanswered: set[str] = set()
+        while True:
+            open_tasks = [task for task in self.outstanding() if task.uuid not in unanswered]
+            if not open_tasks:
+                return
+            outcome = answer(open_tasks[0])
+            if outcome is None:
+                unanswered.add(open_tasks[0].uuid)
+            else:
+                self.report(open_tasks[0], outcome)
+
+    def settle(self) -> None:
+        """Take in follow-ups until there are none."""
+        while facts := self._take_facts():
+            self.take_in(*facts)
+
+    def ended(self, task: TaskDefinition, outcome: TryOutcome) -> TryEnded:
+        """The end of a try, as the evaluator is told: read back from what was stored."""
+        match outcome:
+            case Succeeded(result):
+                encoder = codec.Encoder()
+                text = encoder.attributes(result)
+                self.payloads |= encoder.payloads
+                outcome = Succeeded(codec.attributes(text))
+            case Failed(error, retry):
+                outcome = Failed(codec.load(codec.dump(error)), retry)
+            case Lost():
+                pass
+        return TryEnded(task.step_id, task.step_key, task.try_number, task.losses, outcome)
+
+    def continued(self, path: str, **result: Any) -> StepContinue:
+        step = self.step(path)
+        return StepContinue(step.id, step.key, result)
+
+    def failed(self, path: str, message: str) -> StepFail:
+        step = self.step(path)
+        return StepFail(step.id, step.key, {"type": "StepFailed", "message": message})
+
+    # --- what the engine does ---
+
+    def take_in(self, *happenings: Happening) -> IterationChanges:
+        """Evaluate, commit, and check the laws. Follow-ups wait until they are taken in."""
+        self.now += 1
+        snapshot = self._memory or Snapshot()
+        self.trips = 0
+        while True:
+            view = self.view
+            changes = evaluate(self.plan, view, snapshot, happenings, self.now)
+            if not isinstance(changes, Missing):
+                break
+            wanted = (changes.steps - snapshot.steps.keys()) | (
+                changes.payloads - snapshot.payloads.keys()
+            )
+            assert wanted, "the evaluator asks for what it has been given"
+            self.trips += 1
+            snapshot.steps |= {key: self._find(key) for key in changes.steps}
+            bodies = {digest: codec.load(self.payloads[digest]) for digest in changes.payloads}
+            snapshot.payloads |= bodies
+        self._check_untouched(snapshot)
+        self._commit(changes, view)
+        self._check_laws(changes)
+        if self._memory is not None:
+            touched = (*changes.created_steps, *changes.updated_steps)
+            self._memory.steps |= {step.key: step for step in touched}
+        return changes
+
+    def _take_facts(self) -> list[Happening]:
+        facts, self.facts = self.facts, []
+        assert all(fact.kind == "Unfold" for fact in facts)
+        return [Unfold(fact.payload["step_key"]) for fact in facts]
+
+    def _commit(self, changes: IterationChanges, view: RunView) -> None:
+        self.commits.append(changes)
+        for step in changes.created_steps:
+            assert step.key not in self.rows, f"{step.path} is created twice"
+            self.rows[step.key] = self._stored(step)
+        for step in changes.updated_steps:
+            before, after = self.rows[step.key], self._stored(step)
+            if before["state"] in StepState.FINAL:
+                same = {**before, "updated": 0} == {**after, "updated": 0}
+                assert same, f"the final row {step.path} was changed"
+            self.rows[step.key] = after
+        for event in changes.created_events:
+            assert event.id not in self.events, f"a second event for step {event.step_id}"
+            self.events[event.id] = event.state
+        for event in changes.updated_events:
+            assert self.events[event.id] == "event.Created", "an event ended twice"
+            self.events[event.id] = event.state
+        for task in self.tasks.values():
+            if task.step_id in changes.canceled_steps and task.state in TaskState.OPEN:
+                task.state = TaskState.CANCELED
+        for task in changes.created_tasks:
+            self.repeated_tasks += task.uuid in self.tasks
+            self.tasks.setdefault(task.uuid, task)
+            task.data = self.whole(task.data or {})
+        self.facts += changes.follow_ups
+        was_final = self._view.state in RunState.FINAL
+        assert not was_final or view == self._view, "a final run was changed"
+        self._view = view
+
+    # --- text and back ---
+
+    def _stored(self, step: Step) -> Stored:
+        encoder = codec.Encoder()
+        stored = {
+            **{name: getattr(step, name) for name in _PLAIN},
+            "position": step.index,
+            "params": encoder.attributes(step.params),
+            "returns": encoder.attributes(step.returns),
+            "yields": encoder.yields(step.yields),
+            "error": codec.dump(step.error) if step.error else None,
+            "failure": codec.dump(step.failure) if step.failure else None,
+        }
+        self.payloads |= encoder.payloads
+        return stored
+
+    def _find(self, key: str) -> Step | None:
+        stored = self.rows.get(key)
+        return None if stored is None else steps.step_of(SimpleNamespace(**stored))  # type: ignore[arg-type]
+
+    def _step(self, key: str) -> Step:
+        found = self._find(key)
+        assert found is not None, f"no row {key}"
+        return found
+
+    def whole(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Attributes with their large values read."""
+        text = codec.Encoder().attributes(values)
+        found = codec.attributes(text)
+        return {
+            name: codec.load(self.payloads[value.hash])
+            if isinstance(value, codec.PayloadRef)
+            else value
+            for name, value in found.items()
+        }
+
+    # --- laws ---
+
+    def _check_untouched(self, snapshot: Snapshot) -> None:
+        """What the evaluator was given it has not changed: it could be asked again."""
+        for key, step in snapshot.steps.items():
+            if step is not None and key in self.rows:
+                assert self._stored(step) == self.rows[key], f"{step.path} was changed in place"
+
+    def _check_laws(self, changes: IterationChanges) -> None:
+        touched = {step.key for step in (*changes.created_steps, *changes.updated_steps)}
+        items = [s for s in changes.created_steps if s.object_type == ObjectType.ITEM]
+        assert len(items) <= PORTION
+        ended = self._ended_children()
+        for key in touched:
+            row = self._step(key)
+            assert row.waiting >= 0, f"{row.path} waits for {row.waiting} steps"
+            if row.state == StepState.CREATED:
+                assert row.waiting == self._awaited(row), f"what {row.path} waits for"
+            assert row.remaining == self._unfinished(row, ended), f"the counter of {row.path}"
+        at_event = sum(1 for r in self.rows.values() if r["state"] == StepState.EVENT_TRANSMIT)
+        assert self._view.open_steps == at_event
+        running = Counter(task.step_id for task in self.outstanding())
+        assert len(running) == at_event, "a step waits at its event without an open task"
+        assert all(count == 1 for count in running.values()), "two open tries of one step"
+        is_over = self._view.state in RunState.FINAL
+        assert is_over or at_event or self.facts, "nothing is outstanding, and the run not over"
+        assert self._view.alarm is None
+        if is_over:
+            unfinished = [
+                r["path"] for r in self.rows.values() if r["state"] not in StepState.FINAL
+            ]
+            assert not unfinished, f"the run is over, but not {unfinished}"
+        if self._view.state == RunState.COMPLETED:
+            assert {row["state"] for row in self.rows.values()} == {StepState.COMPLETE}
+
+    def _ended_children(self) -> Counter[str | None]:
+        """How many children of each row have ended."""
+        return Counter(
+            row["parent"] for row in self.rows.values() if row["state"] in StepState.FINAL
+        )
+
+    def _awaited(self, row: Step) -> int:
+        """How many steps must end before a row can begin, counted anew."""
+        if row.object_type == ObjectType.FAN:
+            foreach = self.plan.blocks[row.address].foreach
+            assert foreach is not None
+            scope, sources = row.parent, {*foreach.needs, *foreach.awaits}
+        elif row.object_type in ObjectType.BLOCKS or row.parent is None:
+            return 0
+        else:
+            scope, sources = row.parent, {*self.plan.statements[row.address].needs}
+        assert scope is not None
+        outer = self._step(scope)
+        count = sum(1 for source in sources if not self._has_ended(outer, source))
+        assert count, f"{row.path} waits for nothing and has not begun"
+        return count
+
+    def _unfinished(self, row: Step, ended: Counter[str | None]) -> int:
+        """How many children have not ended, counted anew from the program and the rows."""
+        if row.is_final or row.state in (StepState.CREATED, StepState.EVENT_TRANSMIT):
+            return 0
+        if row.object_type == ObjectType.FAN:
+            return row.item_count - ended[row.key]
+        if row.object_type in ObjectType.BLOCKS:
+            block = self.plan.blocks[row.address]
+            captured = sum(1 for source in block.captures if not self._has_ended(row, source))
+            return len(block.statements) - ended[row.key] + captured
+        if row.object_type == ObjectType.WORKFLOW:
+            body = self.plan.facets[row.address].body
+        else:
+            body = self.plan.statements[row.address].body
+        return len(body.blocks) - ended[row.key] if body else 0
+
+    def _has_ended(self, row: Step, source: StepSource) -> bool:
+        for _ in range(source.hops):
+            assert row.parent is not None
+            row = self._step(row.parent)
+        key = row.key if source.suffix is None else row_key(RowKind.STEP, row.path + source.suffix)
+        found = self.rows.get(key)
+        return found is not None and found["state"] in StepState.FINAL
+
+
+_PLAIN = (
+    *("id", "run_id", "key", "path", "object_type", "address", "parent", "generation"),
+    *("facet_name", "state", "waiting", "remaining", "item_count", "next_index"),
+    *("created", "updated"),
+)
+
+
+def comparable(run: MemoryRun) -> dict[str, Any]:
+    """All that must not depend on the order in time.
+
+    Times differ, and so does the reason of a step skipped for two failures: it names the one
+    that came first.
+    """
+    rows = {}
+    for key in run.rows:
+        row = run._step(key)
+        is_error = row.state == StepState.ERROR
+        rows[f"{row.object_type} {row.path}"] = {
+            "state": row.state,
+            "params": run.whole(row.params),
+            "returns": run.whole(row.returns),
+            "yields": [(levels, run.whole(values)) for levels, values in row.yields],
+            "error": row.error if is_error else None,
+            "items": (row.item_count, row.next_index),
+            "counters": None if row.is_final else (row.waiting, row.remaining),
+        }
+    view = run.view
+    return {"state": view.state, "outputs": run.outputs, "error": view.error, "rows": rows}
