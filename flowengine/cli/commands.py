@@ -69,6 +69,7 @@ def run(target: str, given: Sequence[str], key: str | None, no_wait: bool, as_js
     """
     workflow = load_workflow(target)
     inputs = read_inputs(workflow, given)
+    workflow.inputs(**inputs)  # what does not fit is told before a database is made
     from flowengine.assembly import default_engine  # brings Celery: only when something runs
 
     engine = default_engine()

@@ -63,15 +63,37 @@ def evaluate(
     work = Work(plan, run, snapshot, now)
     try:
         foresee(work, happenings)
-        for happening in happenings:
-            _take_in(work, happening)
-            _settle(work)
     except Missing as missing:
         return missing
+    if lacking := _take_in_all(work, happenings):
+        return lacking
     if run.state == RunState.RUNNING and run.open_steps == 0 and not work.changes.follow_ups:
         # A law of the engine is broken. Saying so is all that can be done, and must be.
         run.alarm = "the run waits, but nothing is outstanding"
     return work.changes
+
+
+def _take_in_all(work: Work, happenings: Sequence[Happening]) -> Missing:
+    """Take in one happening after the other, or find out which rows they lack.
+
+    Once a row is missing nothing more is decided. The happenings behind it are looked at all
+    the same, only to ask for their rows too: a thousand answers must not make a thousand trips.
+    """
+    missing = Missing(set(), set())
+    for happening in happenings:
+        try:
+            _take_in(work, happening)
+            _settle(work)
+        except Missing as more:
+            missing.steps |= more.steps
+            missing.payloads |= more.payloads
+            work.queue.clear()
+            work.skipped.clear()
+        except Exception:
+            if missing:
+                return missing  # a row was left half way; with all rows this may be in order
+            raise
+    return missing
 
 
 def _settle(work: Work) -> None:

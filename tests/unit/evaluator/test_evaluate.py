@@ -689,6 +689,42 @@ def test_the_cost_of_an_answer_does_not_grow_with_the_run() -> None:
     assert touched(10) == touched(400)
 
 
+def test_many_answers_at_once_are_few_trips_to_the_store_however_many_they_are() -> None:
+    pair = facet(
+        "Pair",
+        "a",
+        "b",
+        block(
+            step("e", "E", x=given("a")),
+            step("f", "E", x=given("a")),
+            step("g", "E", x=listed(of("e.y"), of("f.y"))),
+            yields=[to("Pair", b=of("g.y"))],
+        ),
+    )
+
+    def trips(count: int) -> list[int]:
+        run = run_of(
+            each(
+                step("p", "Pair", a=given("v")),
+                over=given("xs"),
+                yields=(to("W", out=listed(of("p.b"))),),
+            ),
+            beside=(pair,),
+            xs=list(range(count)),
+        )
+        found = []
+        for name in "efg":
+            tasks = [task for task in run.outstanding() if task.step_path.endswith(name)]
+            for task in tasks:
+                task.state = TaskState.COMPLETED
+            run.take_in(*(run.ended(task, echo(task)) for task in tasks))
+            found.append(run.trips)
+        assert run.outputs == {"out": [[i, i] for i in range(count)]}
+        return found
+
+    assert trips(5) == trips(100)
+
+
 # --- large values ---
 
 

@@ -1,0 +1,157 @@
+"""The command line, as a newcomer uses it: in an empty directory, in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FLOWENGINE = str(Path(sys.executable).parent / "flowengine")
+EXAMPLE = str(Path(__file__).parent.parent.parent / "examples" / "quickstart.py")
+SLOW = """
+from flowengine import event_facet, foreach, workflow
+
+@event_facet
+def nap(n: int) -> int:
+    time.sleep(0.2)
+    return n
+
+@event_facet
+def boom(text: str) -> int:
+    raise ValueError(f"cannot read {text!r}")
+
+@workflow
+def naps(count: list[int]) -> list[int]:
+    return foreach(count, lambda n: nap(n))
+
+@workflow
+def reads(text: str, times: int = 1) -> int:
+    return boom(text)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "slow.py").write_text(SLOW)
+    return tmp_path
+
+
+def flowengine(here: Path, *words: str, expect: int = 0) -> str:
+    environment = {**os.environ, "COLUMNS": "200", "PYTHONWARNINGS": "error"}
+    done = subprocess.run(
+        [FLOWENGINE, *words], cwd=here, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == expect, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_run_follows_a_run_and_tells_what_to_try_next(here: Path) -> None:
+    told = flowengine(here, "run", f"{EXAMPLE}:word_count", "-i", 'urls=["pages/tea"]')
+    assert "✓ word_count.foreach[0].count_words" in told
+    assert "result  11" in told
+    assert "sqlite:///flowengine.db" in told
+    assert "flowengine show" in told
+
+
+def test_run_in_json_is_json_alone(here: Path) -> None:
+    told = flowengine(here, "run", "slow:naps", "--input", "count=[1,2]", "--json")
+    run = json.loads(told)
+    assert (run["state"], run["outputs"]) == ("COMPLETED", {"result": [1, 2]})
+    shown = json.loads(flowengine(here, "show", run["id"], "--json"))
+    assert {step["path"] for step in shown["steps"]} >= {"naps", "naps.foreach[1].nap"}
+    (listed,) = json.loads(flowengine(here, "list", "--json"))
+    assert listed["id"] == run["id"]
+
+
+def test_a_failed_run_tells_where_and_why_and_exits_with_one(here: Path) -> None:
+    told = flowengine(here, "run", "slow:reads", "-i", "text=12", expect=1)
+    assert "failed  reads.boom: ValueError: cannot read '12'" in told
+    listed = flowengine(here, "list")
+    assert "FAILED" in listed
+    assert "reads.boom: ValueError" in listed
+    shown = flowengine(here, "show", listed.split("\n")[1].split()[0])
+    assert "✗ boom" in shown
+    assert 'raise ValueError(f"cannot read {text!r}")' in shown, "with the traceback"
+
+
+def test_a_run_killed_in_the_middle_goes_on(here: Path) -> None:
+    words = [FLOWENGINE, "run", "slow:naps", "-i", "count=[1,2,3,4,5,6,7,8,9,10,11,12]"]
+    environment = {**os.environ, "FLOWENGINE_CONCURRENCY": "2"}
+    child = subprocess.Popen(words, cwd=here, env=environment, stdout=subprocess.PIPE, text=True)
+    assert child.stdout
+    assert "complete" in child.stdout.readline()
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert "RUNNING" in flowengine(here, "list")
+    told = flowengine(here, "resume", "slow")
+    assert "✓ naps  complete" in told
+    (run,) = json.loads(flowengine(here, "list", "--json"))
+    assert run["outputs"] == {"result": list(range(1, 13))}
+
+
+def test_ctrl_c_ends_the_command_and_resume_goes_on_without_a_loss(here: Path) -> None:
+    words = [FLOWENGINE, "run", "slow:naps", "-i", "count=[1,2,3,4,5,6,7,8]"]
+    environment = {**os.environ, "FLOWENGINE_CONCURRENCY": "1"}
+    child = subprocess.Popen(
+        words, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert child.stdout
+    child.stdout.readline()
+    child.send_signal(signal.SIGINT)
+    _, complaints = child.communicate(timeout=20)
+    assert child.returncode == 1
+    assert "Traceback" not in complaints
+    flowengine(here, "resume", "slow")
+    (run,) = json.loads(flowengine(here, "list", "--json"))
+    assert run["state"] == "COMPLETED"
+    shown = json.loads(flowengine(here, "show", run["id"], "--json"))
+    assert {step["losses"] for step in shown["steps"]} == {0}
+
+
+def test_a_key_starts_a_run_once(here: Path) -> None:
+    first = json.loads(
+        flowengine(here, "run", "slow:naps", "-i", "count=[1]", "--key", "k", "--json")
+    )
+    again = json.loads(
+        flowengine(here, "run", "slow:naps", "-i", "count=[2]", "--key", "k", "--json")
+    )
+    assert first["id"] == again["id"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "nowhere:x"], "there is no module 'nowhere'"),
+        (["run", "nowhere.py:x"], "there is no file nowhere.py"),
+        (["run", "slow:nap"], "slow has no workflow 'nap'; it has: slow:naps, slow:reads"),
+        (["run", "slow:naps"], "'count'"),
+        (["run", "slow:naps", "-i", "count"], "'count' is not name=value"),
+        (["run", "slow:naps", "-i", "count=[1]", "-i", "cuont=2"], "cuont"),
+        (["run", "slow:naps", "-i", 'count=["x"]'], "count"),
+        (["show", "abc"], "there is no database sqlite:///flowengine.db yet"),
+        (["list"], "there is no database"),
+    ],
+)
+def test_bad_words_get_a_clear_error_and_no_traceback(
+    here: Path, words: list[str], says: str
+) -> None:
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run(
+        [FLOWENGINE, *words], cwd=here, env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode != 0
+    assert says in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (here / "flowengine.db").exists(), "nothing was made"
+
+
+def test_upgrade_makes_a_database_and_says_so(here: Path) -> None:
+    assert "upgraded from nothing to" in flowengine(here, "db", "upgrade")
+    assert "is up to date" in flowengine(here, "db", "upgrade")
+    assert "no runs" in flowengine(here, "list")
