@@ -19,6 +19,7 @@
     · DatabaseTooNew       the database was upgraded by a newer flowengine
     · DatabaseTooOld       the database wants `flowengine db upgrade`
     · DatabaseReadOnly     the database cannot be written
+  · InvalidSetting         an environment variable cannot be read as its setting
   · IllegalTransition      a state machine was asked for a move it does not have
 
 Celery and pickle rebuild an exception as ``cls(*args)``. So ``args`` hold the
@@ -257,3 +258,14 @@ class IllegalTransition(FlowengineError):
 
     def __str__(self) -> str:
         return f"{self.what} is at {self.state} and cannot take {self.signal}"
+
+
+class InvalidSetting(FlowengineError):
+    """An environment variable cannot be read as its setting."""
+
+    def __init__(self, variable: str, value: str, expected: str) -> None:
+        super().__init__(variable, value, expected)
+        self.variable, self.value, self.expected = variable, value, expected
+
+    def __str__(self) -> str:
+        return f"{self.variable}={self.value!r} is not {self.expected}"

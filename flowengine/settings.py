@@ -7,18 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from flowengine.errors import FlowengineError
-
-
-class InvalidSetting(FlowengineError):
-    """An environment variable cannot be read as its setting."""
-
-    def __init__(self, variable: str, value: str, expected: str) -> None:
-        super().__init__(variable, value, expected)
-        self.variable, self.value, self.expected = variable, value, expected
-
-    def __str__(self) -> str:
-        return f"{self.variable}={self.value!r} is not {self.expected}"
+from flowengine.errors import InvalidSetting
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ _RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RU
 
 #: Of a wide foreach so many items are drawn; the others are counted.
 _ITEMS_DRAWN = 12
+_BAD_ITEMS_DRAWN = 50  # what went wrong is what one looks for
 
 
 def look_of(step: StepInfo) -> tuple[str, str, str]:
@@ -63,12 +64,14 @@ def _grow(
     tree: Tree, step: StepInfo, children: defaultdict[str | None, list[StepInfo]], now: int
 ) -> None:
     """Add what stands below a step. Blocks are not drawn: their steps and items are."""
-    items = 0
+    items = bad = 0
     hidden: Counter[str] = Counter()
     for child in _below(step, children):
         if child.object_type == ObjectType.ITEM:
             items += 1
-            if items > _ITEMS_DRAWN:
+            is_bad = child.state in (StepState.ERROR, StepState.SKIPPED)
+            bad += is_bad
+            if items > _ITEMS_DRAWN and not (is_bad and bad <= _BAD_ITEMS_DRAWN):
                 hidden[look_of(child)[2]] += 1
                 continue
         name = child.path[len(step.path) :].lstrip(".")

@@ -14,6 +14,7 @@ import pytest
 FLOWENGINE = str(Path(sys.executable).parent / "flowengine")
 EXAMPLE = str(Path(__file__).parent.parent.parent / "examples" / "quickstart.py")
 SLOW = """
+import time
 from flowengine import event_facet, foreach, workflow
 
 @event_facet

@@ -10,7 +10,7 @@ rows and raises when a law does not hold.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from flowengine.evaluator import (
     TaskDefinition,
     TaskState,
     evaluate,
+    work,
 )
 from flowengine.evaluator.happenings import (
     Failed,
@@ -41,7 +42,6 @@ from flowengine.evaluator.happenings import (
 )
 from flowengine.evaluator.records import FollowUp, row_key
 from flowengine.evaluator.states import ObjectType
-from flowengine.evaluator.work import PORTION
 from flowengine.program import link_program, parse_program
 from flowengine.program.plan import RowKind, StepSource
 from flowengine.store import codec, steps
@@ -116,8 +116,15 @@ class MemoryRun:
 
     def report(self, task: TaskDefinition, outcome: TryOutcome) -> IterationChanges:
         """Report a task that is open, and let the run settle."""
-        task.state = TaskState.COMPLETED if isinstance(outcome, Succeeded) else TaskState.FAILED
-        changes = self.take_in(self.ended(task, outcome), *self._take_facts())
+        return self.report_all([(task, outcome)])
+
+    def report_all(self, reports: Sequence[tuple[TaskDefinition, TryOutcome]]) -> IterationChanges:
+        """Report several open tasks, which are taken in together."""
+        for task, outcome in reports:
+            has_result = isinstance(outcome, Succeeded)
+            task.state = TaskState.COMPLETED if has_result else TaskState.FAILED
+        ended = [self.ended(task, outcome) for task, outcome in reports]
+        changes = self.take_in(*ended, *self._take_facts())
         self.settle()
         return changes
 
@@ -270,7 +277,7 @@ class MemoryRun:
     def _check_laws(self, changes: IterationChanges) -> None:
         touched = {step.key for step in (*changes.created_steps, *changes.updated_steps)}
         items = [s for s in changes.created_steps if s.object_type == ObjectType.ITEM]
-        assert len(items) <= PORTION
+        assert len(items) <= work.PORTION
         ended = self._ended_children()
         for key in touched:
             row = self._step(key)

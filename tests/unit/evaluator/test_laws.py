@@ -1,0 +1,140 @@
+"""The laws of the evaluator, held against random programs.
+
+`MemoryRun` checks after every commit that no final row has changed, that every counter says
+what the rows say, that nobody waits without something outstanding, and that a completed run
+has completed everything. What is left to do here is to play each program in several ways and
+to compare the ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from unittest import mock
+
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from flowengine.evaluator import RunState, StepState, TaskDefinition, work
+from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
+from flowengine.store import codec
+from tests.unit.evaluator.memory import MemoryRun, comparable
+from tests.unit.evaluator.programs_strategy import Case, cases
+
+laws = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    print_blob=True,
+)
+seeds = st.integers(0, 2**16)
+Report = tuple[TaskDefinition, TryOutcome]
+
+
+@contextmanager
+def limits(*, portion: int, inline: int) -> Iterator[None]:
+    """Small portions and small inline values, so that a small program meets the limits too."""
+    with (
+        mock.patch.object(work, "PORTION", portion),
+        mock.patch.object(codec, "INLINE_BYTES", inline),
+    ):
+        yield
+
+
+def play(
+    case: Case, seed: int, *, forgetful: bool = True, doubled: bool = False, batches: bool = True
+) -> MemoryRun:
+    """Run a case to its end, or until only tasks are left that nobody answers."""
+    run = MemoryRun(case.document, case.inputs, forgetful=forgetful)
+    order = Random(seed)
+    if order.random() < 0.5:
+        run.settle()
+    taken: list[Report] = []
+    silent: set[str] = set()
+    while True:
+        outstanding = [task for task in run.outstanding() if task.uuid not in silent]
+        if not outstanding:
+            # Items that are not unfolded yet may bring more.
+            if not run.facts:
+                return run
+            run.settle()
+            continue
+        size = min(order.choice([1, 1, 1, 2, 5]) if batches else 1, len(outstanding))
+        reports: list[Report] = []
+        for task in order.sample(outstanding, size):
+            outcome = case.answer(task)
+            if outcome is None:
+                silent.add(task.uuid)
+            else:
+                reports.append((task, outcome))
+        if reports:
+            run.report_all(reports)
+            taken += reports
+        while doubled and taken and order.random() < 0.4:
+            deliver_again(run, order.choice(taken), order)
+
+
+def deliver_again(run: MemoryRun, report: Report, order: Random) -> None:
+    """Report again what was taken in, with the same or other content: nothing comes of it."""
+    task, outcome = report
+    before = len(run.tasks), comparable(run)
+    if run.step(task.step_path).state == StepState.EVENT_TRANSMIT:
+        # A further try is under way. Deciding the same again names the same task, which exists.
+        changes = run.take_in(run.ended(task, outcome))
+        assert not changes.created_steps
+        assert not changes.updated_steps
+        assert not changes.updated_events
+    else:
+        others: list[TryOutcome] = [
+            Succeeded({"late": 1}),
+            Failed({"message": "late"}),
+            Lost("late"),
+        ]
+        again = order.choice([outcome, *others])
+        assert run.take_in(run.ended(task, again)).is_empty
+        assert run.take_in(run.continued(task.step_path, later=1)).is_empty
+        assert run.take_in(run.failed(task.step_path, "later")).is_empty
+    assert (len(run.tasks), comparable(run)) == before
+
+
+@laws
+@given(cases(), seeds, seeds)
+def test_any_order_of_reports_ends_the_same(case: Case, one: int, other: int) -> None:
+    first = comparable(play(case, one))
+    with limits(portion=2, inline=8192):
+        second = comparable(play(case, other, doubled=True))
+    assert first == second
+
+
+@laws
+@given(cases(), seeds)
+def test_taking_in_the_same_report_twice_decides_nothing(case: Case, seed: int) -> None:
+    play(case, seed, doubled=True, batches=False)
+
+
+@laws
+@given(cases(), seeds)
+def test_throwing_away_all_memory_after_any_commit_changes_nothing(case: Case, seed: int) -> None:
+    remembering = comparable(play(case, seed, forgetful=False))
+    # Every value that is longer than a word is stored apart and read only when needed.
+    with limits(portion=250, inline=6):
+        forgetting = comparable(play(case, seed))
+    assert remembering == forgetting
+
+
+@laws
+@given(cases(), seeds)
+def test_when_everything_is_answered_the_run_is_over(case: Case, seed: int) -> None:
+    answered = Case(case.document, case.inputs, case.seed, case.failing, silent=0)
+    run = play(answered, seed)
+    note(str(run.states()))
+    assert run.view.state in RunState.FINAL
+    assert not run.outstanding()
+    states = set(run.states().values())
+    assert (run.view.state == RunState.COMPLETED) == (states == {"Complete"})
+    if run.view.state == RunState.FAILED:
+        assert run.view.error is not None
+        assert run.outputs is None
+        failed = [path for path, state in run.states().items() if state == "Error"]
+        assert failed
