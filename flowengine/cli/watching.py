@@ -24,17 +24,19 @@ def watch(run: Run[object], console: Console) -> RunInfo:
 def _draw(run: Run[object], console: Console) -> RunInfo:
     with Live(console=console, refresh_per_second=1 / _REFRESH, vertical_overflow="crop") as live:
         while True:
+            began = time.monotonic()
             info = run.info()
             live.update(run_tree(info, run.steps(), system_clock()))
             if info.is_final:
                 return info
-            time.sleep(_REFRESH)
+            _pause(began)
 
 
 def _tell(run: Run[object], console: Console) -> RunInfo:
     told: set[str] = set()
     alarm: str | None = None
     while True:
+        began = time.monotonic()
         info = run.info()
         for step in sorted(run.steps(), key=lambda step: (step.updated, step.path)):
             if step.state not in StepState.FINAL or step.id in told:
@@ -55,4 +57,9 @@ def _tell(run: Run[object], console: Console) -> RunInfo:
             console.print(Text(f"          ! {alarm}", style="yellow"), soft_wrap=True)
         if info.is_final:
             return info
-        time.sleep(_REFRESH)
+        _pause(began)
+
+
+def _pause(began: float) -> None:
+    """Look at most a tenth of the time: a run of many steps takes a while to read."""
+    time.sleep(max(_REFRESH, 9 * (time.monotonic() - began)))

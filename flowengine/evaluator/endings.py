@@ -28,6 +28,7 @@ def ended(work: Work, row: Step) -> None:
 
 def _end_run(work: Work, root: Step) -> None:
     run = work.run
+    run.alarm = None
     if root.state == StepState.COMPLETE:
         run.state, run.outputs = RunState.COMPLETED, root.returns
     else:
