@@ -11,7 +11,8 @@ help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: .venv/.installed ## Run the quickstart; needs no server
-	.venv/bin/python examples/quickstart.py
+	.venv/bin/flowengine run examples/quickstart.py:word_count \
+		--input 'urls=["pages/tea", "pages/bread", "pages/sea"]'
 
 test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to choose)
 	scripts/ensure-servers

@@ -6,7 +6,7 @@ completed step costs: statements sent to the database, rows fetched from it and,
 instructions of its virtual machine, which show a missing index even while it is fast. The
 counts are the same on every machine; `tests/integration/test_growth.py` holds them.
 
-    python benchmarks/growth.py --size 100 --size 1000 --url postgresql://…
+    PYTHONPATH=. python benchmarks/growth.py --size 100 --size 1000 --url postgresql://…
 """
 
 from __future__ import annotations

@@ -26,18 +26,40 @@ class Settings:
     polling_interval: float = 0.005
     #: Seconds between two heartbeats of a server.
     heartbeat_interval: float = 10.0
+    #: Seconds without a heartbeat after which a server is taken for dead.
+    server_patience: float = 30.0
     #: Seconds that one drain of a task list may take before it makes room for others.
     drain_slice: float = 0.1
+    #: Seconds after which the watchdog rings again for tasks that are due and not claimed.
+    ring_again: float = 5.0
+    #: Most bells rung at once for one task list.
+    most_bells: int = 16
+    #: Where reports wait on disk while the database cannot be reached.
+    spool_directory: str = "flowengine-spool"
+    #: Modules with facets, imported by `celery -A flowengine`; separated by commas.
+    imports: str = ""
+    #: The queue of messages that concern no task list: evaluate, execute, watchdog.
+    control_queue: str = "flowengine"
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Read the settings; what is not set keeps its default."""
+    def from_environment(
+        cls,
+        environment: Mapping[str, str] | None = None,
+        configured: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Read the settings; what is not set keeps its default.
+
+        `configured` is a Celery app's configuration: there the names are ``flowengine_<name>``.
+        The environment wins over it.
+        """
         environment = os.environ if environment is None else environment
-        found = {
-            field.name: _read(f"FLOWENGINE_{field.name.upper()}", environment, field.default)
-            for field in fields(cls)
-            if environment.get(f"FLOWENGINE_{field.name.upper()}")
-        }
+        found: dict[str, Any] = {}
+        for field in fields(cls):
+            variable = f"FLOWENGINE_{field.name.upper()}"
+            if environment.get(variable):
+                found[field.name] = _read(variable, environment, field.default)
+            elif configured and configured.get(f"flowengine_{field.name}") is not None:
+                found[field.name] = configured[f"flowengine_{field.name}"]
         return cls(**found)
 
 

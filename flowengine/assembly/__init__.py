@@ -1,16 +1,18 @@
-"""Put an engine together: the embedded default."""
+"""Put an engine together: embedded in this process, or on a Celery app."""
 
 from flowengine.assembly.default import (
-    EngineLauncher,
     close_default_engine,
     default_engine,
     default_launcher,
 )
 from flowengine.assembly.embedded import Embedded
+from flowengine.assembly.launching import EngineLauncher
+from flowengine.assembly.plugin import FlowEngine
 
 __all__ = [
     "Embedded",
     "EngineLauncher",
+    "FlowEngine",
     "close_default_engine",
     "default_engine",
     "default_launcher",

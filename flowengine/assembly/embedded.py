@@ -27,14 +27,14 @@ from celery.worker import WorkController
 
 from flowengine.assembly.boots import BootLock, lock_is_free
 from flowengine.authoring import event_facet_names
-from flowengine.dispatch import CeleryBell
+from flowengine.dispatch import LocalBell
 from flowengine.engine import Engine
 from flowengine.engine.sweeps import sweep
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, servers
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.store.tasks import Claimant
-from flowengine.tasks import open_doorways
+from flowengine.tasks import open_drain
 from flowengine.worker import Drainer
 
 log = logging.getLogger("flowengine")
@@ -54,11 +54,11 @@ class Embedded:
         self._server = self._register(boot_id)
         queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
         self._app = _celery_app(queue, settings)
-        self._bell = CeleryBell(self._app, answerers=settings.concurrency, queue=queue)
+        self._bell = LocalBell(self._app, answerers=settings.concurrency, queue=queue)
         self.engine = Engine(self.database, bell=self._bell, settings=settings)
         claimant = Claimant(self._server.uuid, boot_id, os.getpid())
         self._drainer = Drainer(self.engine, claimant, event_facet_names)
-        open_doorways(self._app, self._answer_bell)
+        open_drain(self._app, self._answer_bell)
         self._stop = threading.Event()
         self._last_beat = self._awake_since = time.monotonic()
         self._threads = [

@@ -116,8 +116,9 @@ def _write(
     steps.save(connection, changes.updated_steps, encoder)
     steps.insert_events(connection, changes.created_events, now)
     steps.save_events(connection, changes.updated_events, now)
-    tasks.cancel_open(connection, changes.canceled_steps, now)
     tasks.insert(connection, changes.created_tasks, run.task_count)
+    # After the insert: what ended a step may have come behind the failure that opened a try.
+    tasks.cancel_open(connection, changes.canceled_steps, now)
     for number, follow_up in enumerate(changes.follow_ups):
         fact_id = derived_id(run.id, revision, number)
         runs.add_fact(connection, fact_id, run.id, follow_up.kind, follow_up.payload, now)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,11 +71,12 @@ class Engine:
         """
         digest, text, plan = self.programs.prepare(program)
         facet = plan.workflow(workflow)
-        given = dict(inputs)
-        for name, value in given.items():
+        codec.check_names(f"the input of {facet.name}", inputs)
+        for name, value in inputs.items():
             codec.check_value(
                 f"input {name!r} of {facet.name}", value, self.settings.max_value_bytes
             )
+        given = {name: codec.plain(value) for name, value in inputs.items()}
         check_inputs(facet, given)
         row = {
             "id": uuid.uuid4().hex,
@@ -129,10 +131,29 @@ class Engine:
         return advancing.begin(connection, run, self.programs, inputs, now)
 
     def _after_their_commit(self, connection: Connection, commit: Commit) -> None:
+        # SQLAlchemy tells of a commit just before it is made. Others can see what was committed
+        # when the connection goes back to its pool: then we ring, and leave the rest to the
+        # watchdog, for we stand in the middle of their doing.
+        untold = Counter(commit.due)
+
         @event.listens_for(connection, "commit", once=True)
-        def _tell(_connection: Connection) -> None:
-            # Ring only: we stand inside their commit, and what is left the watchdog finds.
-            self.bell.ring(commit.due)
+        def _keep(committing: Connection) -> None:
+            committing.info.setdefault(("flowengine", id(self)), Counter()).update(untold)
+
+        @event.listens_for(connection, "rollback", once=True)
+        def _forget(_connection: Connection) -> None:
+            untold.clear()
+
+        pool = connection.engine.pool
+        if not event.contains(pool, "checkin", self._ring_at_checkin):
+            event.listen(pool, "checkin", self._ring_at_checkin)
+
+    def _ring_at_checkin(self, _raw: Any, record: Any) -> None:
+        if due := record.info.pop(("flowengine", id(self)), None):
+            try:
+                self.bell.ring(due)
+            except Exception:  # their transaction is committed, and the watchdog rings again
+                log.warning("could not tell workers of new tasks", exc_info=True)
 
     def execute(
         self,
@@ -254,6 +275,7 @@ class Engine:
         """A result that cannot be stored is a failure of the try that made it."""
         limit = self.settings.max_value_bytes
         try:
+            codec.check_names(f"what {task.name} returned", outcome.result)
             for name, value in outcome.result.items():
                 codec.check_value(f"{name!r} returned by {task.name}", value, limit)
         except ValueRefused as problem:
@@ -281,6 +303,7 @@ class Engine:
     def continue_step(self, step_id: str, result: Mapping[str, Json] | None = None) -> None:
         """Answer a step that waits at its event. For a step that has gone on it does nothing."""
         answer = dict(result or {})
+        codec.check_names(f"the answer for step {step_id}", answer)
         for name, value in answer.items():
             codec.check_value(f"{name!r} for step {step_id}", value, self.settings.max_value_bytes)
         with self.database.read() as connection:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from flowengine.store import Database
 from flowengine.store.listening import Listener
@@ -66,7 +66,12 @@ class RunSignals:
         loop = asyncio.get_running_loop()
         ends = None if timeout is None else loop.time() + timeout
         told = asyncio.Event()
-        with self._told(run_id, lambda: loop.call_soon_threadsafe(told.set)):
+
+        def wake() -> None:
+            with suppress(RuntimeError):  # the loop was closed while we were about to tell
+                loop.call_soon_threadsafe(told.set)
+
+        with self._told(run_id, wake):
             for pause in _pauses():
                 if await asyncio.to_thread(is_over):
                     return True

@@ -8,12 +8,13 @@ be dealt with does not stop the others; what goes wrong is logged and found agai
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from flowengine.engine.engine import Engine
 from flowengine.evaluator.happenings import Failed, Lost, TryOutcome
-from flowengine.store import runs, servers, sweeping
+from flowengine.store import locks, runs, servers, sweeping
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.store.sweeping import Held
 
@@ -38,11 +39,7 @@ def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) ->
     with engine.database.read() as connection:
         dead = [server for server in servers.alive(connection) if is_dead(server)]
         held = sweeping.held_by_boots(connection, [s.boot_id for s in dead]) if dead else []
-
-    def lose(task: Held) -> None:
-        _end(engine, task, Lost(f"the process that ran {task.step_path} died"))
-
-    _each(held, lose)
+    lost_tries(engine, held, "the worker")
     for server in dead:
         log.warning(
             "server %s (pid %s) is dead, %d of its tries are lost",
@@ -54,6 +51,15 @@ def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) ->
         with engine.database.write() as connection:
             error = {"type": "WorkerLost", "message": "found dead"}
             servers.leave(connection, server.uuid, ServerState.ERROR, error)
+
+
+def lost_tries(engine: Engine, held: Sequence[Held], who: str) -> None:
+    """Report these tries as lost, because whoever ran them is gone."""
+
+    def lose(task: Held) -> None:
+        _end(engine, task, Lost(f"{who} (pid {task.pid}) that ran {task.step_path} died"))
+
+    _each(held, lose)
 
 
 def hanging_tries(engine: Engine) -> None:
@@ -84,6 +90,28 @@ def unheard_tasks(engine: Engine, names: Sequence[str]) -> None:
         due = sweeping.due_lists(connection, names, engine.database.now(connection))
     if due:
         engine.bell.ring(due)
+
+
+def ring_for_unheard_tasks(engine: Engine) -> None:
+    """Ring for lists in which something due has been lying for a while.
+
+    The bell was lost, or its ringer died before ringing, or all who could answer are busy: a
+    long queue is no fault. So it is one bell per list, and not again for some seconds.
+    """
+    settings = engine.settings
+    with engine.database.write() as connection:
+        now = engine.database.now(connection)
+        names = sorted({n for s in servers.alive(connection) for n in s.handlers})
+        patience = round(2000 * settings.watchdog_interval)
+        due = sweeping.due_lists(connection, names, now - patience) if names else {}
+        pause = round(settings.ring_again * 1000)
+        ringing = [
+            task_list
+            for task_list in sorted(due)
+            if locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
+        ]
+    if ringing:
+        engine.bell.ring(dict.fromkeys(ringing, 1))
 
 
 def unserved_tasks(engine: Engine) -> None:

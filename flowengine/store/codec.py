@@ -19,6 +19,8 @@ from flowengine.program.nodes import Json
 
 #: Above this many bytes an attribute is stored by its content.
 INLINE_BYTES = 8 * 1024
+#: How many lists and maps may stand inside each other.
+_DEEPEST = 200
 _REFERENCE, _ESCAPED = "$payload", "$escaped"
 
 
@@ -31,42 +33,77 @@ def load(text: str | None) -> Json:
     return None if text is None else json.loads(text)
 
 
+def plain(value: Json) -> Json:
+    """Return a value as it will be read: a tuple, for one, is a list then."""
+    return json.loads(dump(value))
+
+
 def check_value(what: str, value: Json, limit: int) -> None:
     """Refuse a value that is not JSON or too large, saying what and what to do instead."""
     try:
         size = len(dump(value))
     except (TypeError, ValueError, RecursionError):
-        place, found = _culprit(value, what)
-        raise NotJson(what, place, found) from None
+        size = 0
     if size > limit:
         raise TooLarge(what, size, limit)
+    if not size or not _is_sound(value, _DEEPEST):
+        place, found = _culprit(value, what)
+        raise NotJson(what, place, found)
+
+
+def check_names(what: str, values: Mapping[Any, Json]) -> None:
+    """Refuse attributes whose names are not text."""
+    for name in values:
+        if not isinstance(name, str):
+            raise NotJson(what, f"{what}, key {name!r}", type(name).__name__)
+
+
+def _is_sound(value: Json, deepest: int) -> bool:
+    """Are all keys text, and is it not nested deeper than that?
+
+    `json` writes the key 1 as "1", which would come back as another key. What is nested very
+    deeply it may be able to write here and not to read there, with less of the stack left.
+    """
+    level = [value]
+    for _ in range(deepest + 1):
+        level = [part for part in level if isinstance(part, dict | list | tuple)]
+        if not level:
+            return True
+        if any(
+            not isinstance(key, str) for part in level if isinstance(part, dict) for key in part
+        ):
+            return False
+        level = [
+            item for part in level for item in (part.values() if isinstance(part, dict) else part)
+        ]
+    return False
 
 
 def _culprit(value: Any, place: str, depth: int = 0) -> tuple[str, str]:
     """Find the first part of a value that JSON has no form for."""
-    if depth > 200:
+    if depth > _DEEPEST:
         return place, "value nested too deeply, or in itself"
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
                 return f"{place}, key {key!r}", type(key).__name__
-            if not _is_json(item):
+            if not _is_json(item, depth + 1):
                 return _culprit(item, f"{place}[{key!r}]", depth + 1)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            if not _is_json(item):
+            if not _is_json(item, depth + 1):
                 return _culprit(item, f"{place}[{index}]", depth + 1)
     elif isinstance(value, float):
         return place, f"number that JSON has no form for ({value})"
     return place, type(value).__name__
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: Any, depth: int) -> bool:
     try:
         dump(value)
     except (TypeError, ValueError, RecursionError):
         return False
-    return True
+    return _is_sound(value, _DEEPEST - depth)
 
 
 class Encoder:

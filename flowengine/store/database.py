@@ -11,15 +11,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from flowengine.errors import DatabaseReadOnly, StoreError
 
+_READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's code for a write where none is allowed
 Clock = Callable[[], int]  #: milliseconds since the epoch
 
 
@@ -64,12 +65,9 @@ class Database:
     def read(self) -> Iterator[Connection]:
         """One transaction that only reads."""
         # An in-memory database is one connection, which threads must take in turn.
-        if self.is_in_memory:
-            with self._writer, self.engine.connect() as connection, connection.begin():
-                yield connection
-        else:
-            with self.engine.connect() as connection, connection.begin():
-                yield connection
+        alone = self._writer if self.is_in_memory else nullcontext()
+        with alone, self._explained(), self.engine.connect() as connection, connection.begin():
+            yield connection
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -83,14 +81,20 @@ class Database:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except OperationalError as problem:
+        except DBAPIError as problem:
             text = str(problem.orig).lower()
-            if "readonly" in text or "read-only" in text:
+            is_refused = getattr(problem.orig, "sqlstate", "") == _READ_ONLY_TRANSACTION
+            if is_refused or "readonly database" in text:
                 raise DatabaseReadOnly(self.name) from problem
             if "unable to open database file" in text:
                 raise StoreError(
                     f"the database {self.name} cannot be opened: does its directory exist, and "
                     "may this user write there?"
+                ) from problem
+            if "file is not a database" in text:
+                raise StoreError(
+                    f"the file of {self.name} is not a database: name another one in "
+                    "FLOWENGINE_DATABASE_URL"
                 ) from problem
             raise
 

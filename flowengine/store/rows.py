@@ -27,4 +27,6 @@ def insert_or_ignore(
         return 0
     build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement: Insert = build(table).on_conflict_do_nothing()
-    return connection.execute(statement, list(rows)).rowcount
+    # SQLAlchemy forgets the count of an INSERT, on PostgreSQL, unless it is asked to keep it.
+    kept = {"preserve_rowcount": True}
+    return connection.execute(statement, list(rows), execution_options=kept).rowcount

@@ -23,9 +23,17 @@ class Held:
     run_id: str
     step_path: str
     timeout_ms: int | None
+    pid: int | None
 
 
-_HELD = (table.c.uuid, table.c.lease, table.c.run_id, table.c.step_path, table.c.timeout_ms)
+_HELD = (
+    table.c.uuid,
+    table.c.lease,
+    table.c.run_id,
+    table.c.step_path,
+    table.c.timeout_ms,
+    table.c.pid,
+)
 _DUE = (
     select(table.c.task_list_name, func.count())
     .where(

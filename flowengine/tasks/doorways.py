@@ -1,30 +1,76 @@
-"""The doorways of a Celery app.
+"""The doorways of a Celery app: ids in, one call.
 
 A doorway never raises. What goes wrong in it is no business of the broker's: the row it
-concerns is still there, and the watchdog rings for it again.
+concerns is still there, and the watchdog rings for it again. Messages are acknowledged
+early for the same reason: SQL, not the broker, knows what is unfinished.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from flowengine.dispatch.bells import DRAIN
 
 log = logging.getLogger("flowengine")
 
+EVALUATE = "flowengine.evaluate"
+EXECUTE = "flowengine.execute"
+WATCHDOG = "flowengine.watchdog"
 
-def open_doorways(app: Any, work_on: Callable[[str], object]) -> None:
-    """Register the doorways on an app."""
 
-    def drain(task_list: str) -> None:
+class Behind(Protocol):
+    """What the doorways lead to."""
+
+    def drain(self, task_list: str) -> object: ...
+    def evaluate(self, run_id: str) -> object: ...
+    def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> object: ...
+    def watch(self) -> object: ...
+
+
+def open_drain(app: Any, drain: Callable[[str], object]) -> None:
+    """Register the doorway that answers bells."""
+
+    def answer(task_list: str) -> None:
         """Work on what is due in a task list. A bell too many finds nothing and ends."""
+        drain(task_list)
+
+    _open(app, DRAIN, answer)
+
+
+def open_doorways(app: Any, behind: Behind, control_queue: str) -> None:
+    """Register all doorways on an app."""
+
+    def evaluate(run_id: str) -> None:
+        """Take in what happened to a run, and decide what follows."""
+        behind.evaluate(run_id)
+
+    def execute(
+        task: Any, workflow: str, inputs: dict[str, Any] | None = None, key: str | None = None
+    ) -> None:
+        """Start a workflow by name. Without a key the message's id is it: twice is once."""
+        behind.execute(workflow, inputs or {}, key or task.request.id)
+
+    def watchdog() -> None:
+        """Look for what was left lying."""
+        behind.watch()
+
+    open_drain(app, behind.drain)
+    _open(app, EVALUATE, evaluate, queue=control_queue)
+    _open(app, EXECUTE, execute, queue=control_queue, bind=True)
+    _open(app, WATCHDOG, watchdog, queue=control_queue)
+
+
+def _open(app: Any, name: str, function: Callable[..., None], **options: Any) -> None:
+    @functools.wraps(function)
+    def doorway(*args: Any, **kwargs: Any) -> None:
         try:
-            work_on(task_list)
+            function(*args, **kwargs)
         except Exception:
-            log.exception("draining %s stopped", task_list, extra={"action": "drain_stopped"})
+            log.exception("%s%r stopped", name, args, extra={"action": "doorway_stopped"})
 
     # Not shared: Celery would offer a shared task to every other app of the process, and of
     # two with one name keep the first.
-    app.task(drain, name=DRAIN, shared=False, ignore_result=True, acks_late=False)
+    app.task(doorway, name=name, shared=False, ignore_result=True, acks_late=False, **options)

@@ -2,6 +2,7 @@
 
 from flowengine.worker.context import NotInAStep, StepContext, current_step
 from flowengine.worker.draining import Drainer
+from flowengine.worker.spool import Spool
 from flowengine.worker.trying import run_try
 
-__all__ = ["Drainer", "NotInAStep", "StepContext", "current_step", "run_try"]
+__all__ = ["Drainer", "NotInAStep", "Spool", "StepContext", "current_step", "run_try"]

@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
+
+from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.happenings import TryOutcome
 from flowengine.store.tasks import Claimant
+from flowengine.worker.spool import Spool
 from flowengine.worker.trying import run_try
 
 log = logging.getLogger("flowengine")
@@ -19,13 +24,19 @@ class Drainer:
     """Works on tasks for one server. Shared by all threads of its pool."""
 
     def __init__(
-        self, engine: Engine, claimant: Claimant, names: Callable[[], Sequence[str]]
+        self,
+        engine: Engine,
+        claimant: Claimant,
+        names: Callable[[], Sequence[str]],
+        spool: Spool | None = None,
     ) -> None:
         self._engine, self._claimant, self._names = engine, claimant, names
+        self._spool = spool or Spool(engine.settings.spool_directory)
         self._lock = threading.Lock()
-        self._held: dict[str, TaskDefinition] = {}
         self._idle = threading.Condition(self._lock)
+        self._held: dict[str, TaskDefinition] = {}
         self._stopping = False
+        self.handled: Counter[str] = Counter()  #: tries worked on, by facet
 
     def drain(self, task_list: str) -> int:
         """Work until the list has nothing for us or the slice is over; return what was done.
@@ -39,23 +50,38 @@ class Drainer:
             if not claimed:
                 return done
             for task in claimed:
-                self._work_on(task)
+                self.work_on(task)
                 done += 1
             if time.monotonic() > ends:
                 self._engine.bell.ring({task_list: 1})
                 return done
         return done
 
-    def _work_on(self, task: TaskDefinition) -> None:
+    def work_on(self, task: TaskDefinition) -> None:
+        """Run a claimed task and report it."""
         with self._lock:
             self._held[task.uuid] = task
         try:
             outcome = run_try(task, lambda: self._engine.heartbeat(task))
-            self._engine.report(task, outcome)
+            self.handled[task.name] += 1
+            self._report(task, outcome)
         finally:
             with self._idle:
                 self._held.pop(task.uuid, None)
                 self._idle.notify_all()
+
+    def _report(self, task: TaskDefinition, outcome: TryOutcome) -> None:
+        try:
+            self._engine.report(task, outcome)
+        except (DBAPIError, OSError) as problem:
+            path = self._spool.keep(task, outcome)
+            log.warning(
+                "the report of %s waits in %s: %s",
+                task.step_path,
+                path,
+                problem,
+                extra={"action": "report_spooled", "run": task.workflow_id},
+            )
 
     def claim_no_more(self) -> None:
         self._stopping = True

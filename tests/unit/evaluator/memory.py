@@ -218,13 +218,13 @@ class MemoryRun:
         for event in changes.updated_events:
             assert self.events[event.id] == "event.Created", "an event ended twice"
             self.events[event.id] = event.state
-        for task in self.tasks.values():
-            if task.step_id in changes.canceled_steps and task.state in TaskState.OPEN:
-                task.state = TaskState.CANCELED
         for task in changes.created_tasks:
             self.repeated_tasks += task.uuid in self.tasks
             self.tasks.setdefault(task.uuid, task)
             task.data = self.whole(task.data or {})
+        for task in self.tasks.values():
+            if task.step_id in changes.canceled_steps and task.state in TaskState.OPEN:
+                task.state = TaskState.CANCELED
         self.facts += changes.follow_ups
         was_final = self._view.state in RunState.FINAL
         assert not was_final or view == self._view, "a final run was changed"

@@ -168,6 +168,20 @@ def test_an_answer_past_the_tasks_stops_them() -> None:
     assert run.outputs == {"out": 9}
 
 
+def test_an_answer_behind_a_failure_in_one_commit_leaves_no_try_open() -> None:
+    run = run_of(
+        block(step("a", "E", x=1), yields=[to("W", out=of("a.y"))]),
+        options={"retry": {"attempts": 2}},
+    )
+    task = run.task("W.a")
+    task.state = TaskState.FAILED
+    run.take_in(
+        run.ended(task, Failed({"type": "Oops", "message": "no"})), run.continued("W.a", y=9)
+    )
+    assert not run.outstanding()
+    assert run.outputs == {"out": 9}
+
+
 def test_a_step_can_be_failed_from_outside() -> None:
     run = run_of(block(step("a", "E", x=1)))
     run.take_in(run.failed("W.a", "not today"))

@@ -1,0 +1,167 @@
+"""flowengine on a Celery app.
+
+    app = Celery("shop", broker="redis://…")
+    FlowEngine(app)
+
+The app keeps what its owner configured: a setting of Celery's is made only where there is
+none. From then on `workflow.start()` in this process goes through this app, its workers
+run facets, and its beat is the watchdog.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import Any
+
+from celery import Celery, bootsteps, signals
+
+from flowengine.assembly.launching import EngineLauncher
+from flowengine.authoring import (
+    event_facet_named,
+    event_facet_names,
+    set_launcher_source,
+    workflow_named,
+)
+from flowengine.dispatch import CeleryBell
+from flowengine.engine import Engine
+from flowengine.engine.watchdog import Watchdog
+from flowengine.errors import UnknownWorkflow
+from flowengine.settings import Settings
+from flowengine.store import Database, ensure_schema
+from flowengine.store.tasks import Claimant
+from flowengine.tasks import open_doorways
+from flowengine.tasks.attendance import Attendance, server_of
+from flowengine.tasks.doorways import WATCHDOG
+from flowengine.tasks.facets import register_facets
+from flowengine.worker import Drainer
+
+
+class FlowEngine:
+    """An engine whose workers are a Celery app's."""
+
+    def __init__(self, app: Celery, *, settings: Settings | None = None) -> None:
+        self.app = app
+        self._settings = settings
+        # One boot per worker: pool children are forked from here and share it.
+        self._boot_id, self._server_id = uuid.uuid4().hex, uuid.uuid4().hex
+        self._process: _Process | None = None
+        app.flowengine = self
+        app.steps["worker"].add(_AttendanceStep)
+        if app.configured:
+            self._configure(app)
+        else:
+            app.on_after_configure.connect(self._configure, weak=False)
+        app.on_after_finalize.connect(self._finalize, weak=False)
+        signals.celeryd_init.connect(self._choose_queues, weak=False)
+        set_launcher_source(lambda: EngineLauncher(self.engine))
+
+    # --- configuration ---
+
+    @property
+    def settings(self) -> Settings:
+        if self._settings is None:
+            self._settings = Settings.from_environment(configured=self.app.conf)
+        return self._settings
+
+    def _configure(self, sender: Celery, **_: Any) -> None:
+        """Add our beat entry and doorways; what the app has stays as it is."""
+        settings = Settings.from_environment(configured=sender.conf)
+        entry = {
+            "task": WATCHDOG,
+            "schedule": settings.watchdog_interval,
+            # Ticks that nobody heard in time are worth nothing: they must not pile up.
+            "options": {
+                "queue": settings.control_queue,
+                "expires": max(5.0, 5 * settings.watchdog_interval),
+            },
+        }
+        schedule = dict(sender.conf.beat_schedule or {})
+        sender.conf.beat_schedule = {WATCHDOG: entry, **schedule}
+        open_doorways(sender, self, settings.control_queue)
+
+    def _finalize(self, sender: Celery, **_: Any) -> None:
+        register_facets(sender)
+
+    def _choose_queues(self, conf: Any, options: dict[str, Any], **_: Any) -> None:
+        """Let a worker consume the lists of the facets it has, unless -Q chose for it."""
+        register_facets(self.app)
+        if options.get("queues"):
+            return
+        facets = [event_facet_named(name) for name in event_facet_names()]
+        lists = {facet.options.task_list for facet in facets if facet is not None}
+        for name in sorted({*lists, self.settings.control_queue}):
+            self.app.amqp.queues.select_add(name)
+
+    # --- this process ---
+
+    @property
+    def process(self) -> _Process:
+        """What this process works with. A forked child makes its own."""
+        if self._process is None or self._process.pid != os.getpid():
+            if self._process is not None:
+                self._process.database.engine.dispose(close=False)
+            self._process = _Process(self, self.settings)
+        return self._process
+
+    @property
+    def engine(self) -> Engine:
+        return self.process.engine
+
+    def claimant(self) -> Claimant:
+        return Claimant(self._server_id, self._boot_id, os.getpid())
+
+    def attendance(self, name: str) -> Attendance:
+        server = server_of(self._server_id, self._boot_id, name)
+        return Attendance(self.engine, server, event_facet_names)
+
+    # --- behind the doorways ---
+
+    def drain(self, task_list: str) -> None:
+        self.process.drainer.drain(task_list)
+
+    def evaluate(self, run_id: str) -> None:
+        self.engine.advance(run_id)
+
+    def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
+        found = workflow_named(workflow)
+        if found is None:
+            raise UnknownWorkflow(workflow, [])
+        found.options(key=key).start(**inputs)
+
+    def watch(self) -> None:
+        self.process.watchdog.tick()
+
+
+class _Process:
+    """What one process of the app works with."""
+
+    def __init__(self, plugin: FlowEngine, settings: Settings) -> None:
+        self.pid = os.getpid()
+        self.database = Database(settings.database_url)
+        ensure_schema(self.database, upgrade=self.database.is_sqlite)
+        bell = CeleryBell(plugin.app, most=settings.most_bells)
+        self.engine = Engine(self.database, bell=bell, settings=settings)
+        self.drainer = Drainer(self.engine, plugin.claimant(), event_facet_names)
+        self.watchdog = Watchdog(self.engine)
+
+
+class _AttendanceStep(bootsteps.StartStopStep):  # type: ignore[misc]
+    """Attends as long as the worker runs."""
+
+    label = "flowengine"
+
+    def start(self, worker: Any) -> None:
+        self.attendance = worker.app.flowengine.attendance(worker.hostname)
+        self.attendance.start()
+
+    def stop(self, worker: Any) -> None:
+        # Running tries are finished first: the pool is stopped after this step, and a
+        # server that has left would be asked for them.
+        signals.worker_shutdown.connect(self._leave, weak=False)
+
+    def terminate(self, worker: Any) -> None:
+        self.attendance.leave()
+
+    def _leave(self, **_: Any) -> None:
+        self.attendance.leave()

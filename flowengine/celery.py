@@ -1,0 +1,48 @@
+"""The app that `celery -A flowengine` finds.
+
+It is configured by `celeryconfig.py` in the working directory, or the module that
+CELERY_CONFIG_MODULE names, and by FLOWENGINE_* in the environment. Facets come from the
+modules in FLOWENGINE_IMPORTS.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery import Celery
+from celery.utils.imports import import_from_cwd
+
+from flowengine.assembly import FlowEngine
+from flowengine.settings import Settings
+
+
+def _configuration() -> dict[str, Any]:
+    name = os.environ.get("CELERY_CONFIG_MODULE", "celeryconfig")
+    try:
+        module = import_from_cwd(name)
+    except ModuleNotFoundError as missing:
+        if missing.name != name or "CELERY_CONFIG_MODULE" in os.environ:
+            raise
+        return {}
+    return {key: value for key, value in vars(module).items() if not key.startswith("_")}
+
+
+def _make() -> Celery:
+    app = Celery("flowengine")
+    found = {key: value for key, value in _configuration().items() if key.islower()}
+    app.conf.update(found)
+    for option, variable in (
+        ("broker_url", "FLOWENGINE_BROKER_URL"),
+        ("result_backend", "FLOWENGINE_RESULT_BACKEND"),
+    ):
+        if os.environ.get(variable):
+            setattr(app.conf, option, os.environ[variable])
+    modules = Settings.from_environment(configured=app.conf).imports.split(",")
+    named = [name.strip() for name in modules if name.strip()]
+    app.conf.imports = [*(app.conf.imports or ()), *named]
+    FlowEngine(app)
+    return app
+
+
+app = _make()

@@ -1,0 +1,132 @@
+"""What a Celery worker does for flowengine besides running tasks, in a thread of its own.
+
+It makes the worker known and shows that it lives; it finds pool children that died with a
+try in their hands; it delivers reports that waited on disk; and when no beat ticks, it is
+the watchdog. A thread, not a timer of the event loop: that stands still while the broker
+is away, and the database must still hear from us.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from flowengine.engine import Engine
+from flowengine.engine.sweeps import lost_tries
+from flowengine.engine.watchdog import Watchdog
+from flowengine.store import servers, sweeping
+from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.worker import Spool
+
+log = logging.getLogger("flowengine")
+
+
+class Attendance:
+    """One worker's presence in the database."""
+
+    def __init__(
+        self, engine: Engine, server: ServerDefinition, names: Callable[[], Sequence[str]]
+    ) -> None:
+        self._engine, self._server, self._names = engine, server, names
+        self._spool = Spool(engine.settings.spool_directory)
+        self._watchdog = Watchdog(engine)
+        self._stop = threading.Event()
+        self._is_registered = False
+        self._last_beat = 0.0
+        self._complained = False
+        self._thread = threading.Thread(
+            target=self._attend, name="flowengine-attendance", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def _attend(self) -> None:
+        while True:
+            try:
+                self.look()
+                self._complained = False
+            except Exception as problem:
+                if not self._complained:
+                    log.warning("cannot attend: %s", problem, extra={"action": "attend_failed"})
+                self._complained = True  # once: the database may be away for long
+            if self._stop.wait(self._engine.settings.watchdog_interval):
+                return
+
+    def look(self) -> None:
+        """Do everything once."""
+        self._beat()
+        self._find_dead_children()
+        self._spool.deliver(self._engine)
+        settings = self._engine.settings
+        if self._watchdog.is_needed(max(5.0, 5 * settings.watchdog_interval)):
+            self._watchdog.tick()
+
+    def _beat(self) -> None:
+        names = list(self._names())
+        age = time.monotonic() - self._last_beat
+        is_due = age >= self._engine.settings.heartbeat_interval
+        if self._is_registered and not is_due and names == self._server.handlers:
+            return
+        database = self._engine.database
+        with database.write() as connection:
+            now = database.now(connection)
+            if not self._is_registered:
+                self._server.start_time = self._server.ping_time = now
+                self._server.handlers = names
+                servers.register(connection, self._server)
+            servers.beat(connection, self._server.uuid, names, now)
+        self._is_registered = True
+        self._server.handlers, self._last_beat = names, time.monotonic()
+
+    def _find_dead_children(self) -> None:
+        """Report tries whose pool child is gone though this worker lives."""
+        database = self._engine.database
+        with database.read() as connection:
+            held = sweeping.held_by_boots(connection, [self._server.boot_id])
+        dead = [task for task in held if task.pid is not None and not _is_alive(task.pid)]
+        lost_tries(self._engine, dead, "the pool child")
+
+    def leave(self) -> None:
+        """Say that this worker has left; what it still holds is handed back."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        self._thread.join(timeout=2)
+        try:
+            database = self._engine.database
+            with database.write() as connection:
+                servers.leave(connection, self._server.uuid, ServerState.SHUTDOWN)
+        except Exception:
+            log.exception("could not take leave", extra={"action": "leave_failed"})
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def server_of(server_id: str, boot_id: str, name: str) -> ServerDefinition:
+    """Describe this worker."""
+    try:
+        ips = sorted({info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)})
+    except OSError:
+        ips = []
+    return ServerDefinition(
+        uuid=server_id,
+        server_group="default",
+        service_name="flowengine-worker",
+        server_name=name,
+        server_ips=[str(ip) for ip in ips],
+        boot_id=boot_id,
+        pid=os.getpid(),
+    )

@@ -1,0 +1,141 @@
+"""Engines and small programs for the tests of the store and the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from flowengine.dispatch import Bell
+from flowengine.engine import Engine
+from flowengine.evaluator import TaskDefinition
+from flowengine.program.nodes import (
+    Argument,
+    Block,
+    Call,
+    EventOptions,
+    Expression,
+    FacetDeclaration,
+    FacetKind,
+    Field,
+    InputRef,
+    Literal,
+    Namespace,
+    Program,
+    StepRef,
+    StepStatement,
+    YieldStatement,
+)
+from flowengine.settings import Settings
+from flowengine.store import Database, ensure_schema
+from flowengine.store.database import Clock
+from flowengine.store.tables import metadata
+from flowengine.store.tasks import Claimant
+
+# --- engines ---
+
+
+@contextmanager
+def opened(
+    url: str,
+    *,
+    clock: Clock | None = None,
+    bell: Bell | None = None,
+    settings: Settings | None = None,
+) -> Iterator[Engine]:
+    """An engine of its own on a database, closed at the end."""
+    database = Database(url, clock=clock)
+    ensure_schema(database, upgrade=True)
+    engine = Engine(database, bell=bell, settings=settings)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def claim(engine: Engine, name: str = "t.Work") -> TaskDefinition:
+    """Claim one task that must be there."""
+    (task,) = engine.claim([name], "default", Claimant(), most=1)
+    return task
+
+
+Dump = dict[str, list[tuple[Any, ...]]]
+
+
+def dump(engine: Engine) -> Dump:
+    """Everything the database holds: every row of every table."""
+    with engine.database.read() as connection:
+        return dump_of(connection)
+
+
+def dump_of(connection: Connection) -> Dump:
+    return {
+        name: [tuple(row) for row in connection.execute(select(table).order_by(*table.primary_key))]
+        for name, table in sorted(metadata.tables.items())
+    }
+
+
+def counts(found: Dump) -> dict[str, int]:
+    """How many rows the tables hold that hold any."""
+    return {name.removeprefix("flowengine_"): len(rows) for name, rows in found.items() if rows}
+
+
+# --- programs ---
+
+
+def call(name: str, facet: str, /, **arguments: Expression) -> StepStatement:
+    return StepStatement(name, Call(facet, tuple(Argument(n, v) for n, v in arguments.items())))
+
+
+def event_facet(name: str, options: EventOptions | None = None) -> FacetDeclaration:
+    """An event facet from anything to anything: ``name(x) => (y)``."""
+    return FacetDeclaration(
+        FacetKind.EVENT,
+        name,
+        params=(Field("x"),),
+        returns=(Field("y"),),
+        options=options or EventOptions(),
+    )
+
+
+def workflow(
+    steps: Sequence[StepStatement], yields: Mapping[str, Expression], name: str = "Flow"
+) -> FacetDeclaration:
+    """A workflow ``name(x) => (…)`` with these steps."""
+    given = tuple(Argument(n, value) for n, value in yields.items())
+    return FacetDeclaration(
+        FacetKind.WORKFLOW,
+        name,
+        params=(Field("x", default=Literal(None)),),
+        returns=tuple(Field(n) for n in yields),
+        body=(Block(tuple(steps), (YieldStatement(Call(name, given)),)),),
+    )
+
+
+def program(*declarations: FacetDeclaration, namespace: str = "t") -> Program:
+    return Program((Namespace(namespace, declarations=declarations),))
+
+
+X = InputRef(("x",))
+
+
+def one(options: EventOptions | None = None) -> Program:
+    """One event: ``a = Work($.x)``, whose result is the output ``y``."""
+    return program(
+        event_facet("Work", options), workflow([call("a", "Work", x=X)], {"y": StepRef(("a", "y"))})
+    )
+
+
+def chain(*names: str) -> Program:
+    """One event after the other; each hands its result to the next."""
+    values = [X, *(StepRef((name, "y")) for name in names)]
+    steps = [call(name, "Work", x=value) for name, value in zip(names, values, strict=False)]
+    return program(event_facet("Work"), workflow(steps, {"y": values[-1]}))
+
+
+def side_by_side(*names: str) -> Program:
+    """Events that know nothing of each other; the output has the result of each."""
+    steps = [call(name, "Work", x=Literal(name)) for name in names]
+    return program(event_facet("Work"), workflow(steps, {n: StepRef((n, "y")) for n in names}))

@@ -1,0 +1,34 @@
+"""One call of `advance` takes in everything that waits, however much it is."""
+
+from __future__ import annotations
+
+from flowengine.engine import Engine
+from flowengine.evaluator.happenings import Succeeded
+from flowengine.evaluator.states import RunState
+from flowengine.store import Database, ensure_schema
+from flowengine.store.rows import MANY
+from flowengine.store.tasks import Claimant
+from tests.building import block, event, given, listed, of, program, step, to, workflow
+
+
+def test_more_recorded_results_than_one_statement_holds_are_all_taken_in() -> None:
+    count = MANY + 100
+    database = Database("sqlite://")
+    ensure_schema(database, upgrade=True)
+    engine = Engine(database)
+    each = block(
+        step("e", "E", x=given("v")),
+        foreach=("v", given("xs")),
+        yields=[to("W", out=listed(of("e.y")))],
+    )
+    document = program(event("E", "x", "y"), workflow("W", "xs", "out", each))
+    run = engine.start(document, "W", {"xs": list(range(count))})
+    claimed = engine.claim(["E"], "default", Claimant(), most=count)
+    assert len(claimed) == count
+    for task in claimed:
+        assert task.data is not None
+        assert engine.record(task, Succeeded({"y": task.data["x"]}))
+    assert run.state == RunState.RUNNING
+    engine.advance(run.id)
+    assert run.info().outputs == {"out": list(range(count))}
+    engine.close()

@@ -1,0 +1,85 @@
+"""Cost follows change: completing a step costs the same in a small run and in a large one.
+
+Counted, not timed: see `benchmarks/growth.py`, which also tells the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from benchmarks.growth import SHAPES, Counts, Growth, counted_engine, measure
+from flowengine.engine import Engine
+from tests.servers import PostgresServer
+
+Counted = tuple[Engine, Counts]
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Iterator[Counted]:
+    with counted_engine(f"sqlite:///{tmp_path}/growth.db") as counted:
+
+        @event.listens_for(counted[0].database.engine, "connect")
+        def _hurry(raw: Any, _record: Any) -> None:
+            raw.execute("PRAGMA synchronous = OFF")  # nobody pulls the plug, and it is not timed
+
+        yield counted
+
+
+@pytest.fixture
+def postgresql(postgres: PostgresServer) -> Iterator[Counted]:
+    url = postgres.new_database()
+    with counted_engine(url) as counted:
+        yield counted
+    postgres.drop_database(url)
+
+
+def assert_constant(found: list[Growth], *measures: str) -> None:
+    smallest = found[0]
+    for larger in found[1:]:
+        for name in measures:
+            small, large = getattr(smallest, name), getattr(larger, name)
+            assert large == pytest.approx(small, rel=0.1), (
+                f"{name} per step: {small:.1f} in a run of {smallest.size}, "
+                f"{large:.1f} in one of {larger.size}"
+            )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sqlite_a_step_costs_the_same_in_a_run_of_any_size(sqlite: Counted, shape: str) -> None:
+    engine, counts = sqlite
+    # Instructions of SQLite's machine are counted too: they show a query without an index.
+    sizes = [100, 1_000, 3_000] if shape != "foreach" else [100, 500, 1_500]
+    found = [measure(engine, counts, SHAPES[shape](size), size) for size in sizes]
+    assert_constant(found, "statements", "written", "rows", "instructions")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_postgres_a_step_costs_the_same_in_a_run_of_any_size(
+    postgresql: Counted, shape: str
+) -> None:
+    engine, counts = postgresql
+    sizes = [100, 600]
+    found = [measure(engine, counts, SHAPES[shape](size), size) for size in sizes]
+    assert_constant(found, "statements", "written", "rows")
+
+
+def test_what_is_counted_is_what_happens(sqlite: Counted) -> None:
+    engine, counts = sqlite
+    found = measure(engine, counts, SHAPES["chain"](10), 10)
+    before = Counts(**vars(counts))
+    assert len(engine.steps(engine.list()[0].id)) == 12
+    assert counts.rows - before.rows == 1 + 1 + 10 + 12, "the run twice, its tasks, its steps"
+    assert found.instructions > found.statements > found.rows / 2 > 0
+
+
+def test_a_step_costs_few_statements(sqlite: Counted) -> None:
+    # No law, but a fence: a change that makes each step dearer should be meant.
+    engine, counts = sqlite
+    found = measure(engine, counts, SHAPES["chain"](50), 50)
+    assert found.statements < 20
+    assert found.rows < 10

@@ -1,0 +1,563 @@
+"""A seeded simulation: workers, a watchdog and an answerer on one database, interleaved.
+
+Every actor is a thread with a database of its own, like a process. Only one of them runs at a
+time. It hands over between two statements, and the seed alone says to whom: before a
+transaction that may write, after it, and at each statement of one that only reads. (SQLite
+has one writer, so nobody is stopped in the middle of writing; but one may die there.) Actors
+die at any statement, and come back as new processes that know nothing. They report twice, or
+after the watchdog has given them up, or record a result and leave the evaluation to others.
+
+After each commit the rows are held against the laws; at the end the run must be what it is
+when nothing goes wrong. The same seed gives the same interleaving, so a failure can be
+repeated: its seed is in the name of the test.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event
+
+from flowengine.engine import Engine
+from flowengine.evaluator import StepState, TaskDefinition, TaskState, work
+from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.states import RunState
+from flowengine.store import Database, ensure_schema, runs, sweeping
+from flowengine.store.tasks import Claimant
+from tests.building import (
+    Node,
+    block,
+    check,
+    facet,
+    given,
+    listed,
+    of,
+    op,
+    program,
+    step,
+    to,
+    workflow,
+)
+from tests.building import (
+    event as event_facet,
+)
+
+SEEDS = range(9)
+MOST_SWITCHES = 30_000  #: past this nothing will come any more
+
+# --- programs ---
+
+#: So often workers may die here; a real limit would fail the runs of unlucky seeds.
+OFTEN = {"max_losses": 10_000}
+FACETS = (
+    event_facet("Do", "x", "y", options=OFTEN),
+    event_facet("Flaky", "x", "y", options=OFTEN | {"retry": {"attempts": 3, "first_wait": 0.2}}),
+    event_facet("Fail", "x", "y", options=OFTEN | {"retry": {"attempts": 2, "first_wait": 0.1}}),
+    event_facet("Ask", "x", "y", options=OFTEN),  # no worker has it: a person answers
+    facet(
+        "Twice",
+        "a",
+        "b",
+        block(
+            step("one", "Do", x=given("a")),
+            step("two", "Flaky", x=of("one.y")),
+            yields=[to("Twice", b=op(of("one.y"), "+", of("two.y")))],
+        ),
+    ),
+)
+WORKED = ["Do", "Flaky", "Fail"]
+
+
+def answer(task: TaskDefinition) -> TryOutcome:
+    """What every honest worker says to a task."""
+    x = (task.data or {})["x"]
+    if task.name == "Fail":
+        return Failed({"type": "Oops", "message": f"never {x}"})
+    if task.name == "Flaky" and task.try_number == 1:
+        return Failed({"type": "Oops", "message": "not yet"})
+    return Succeeded({"y": x + 1})
+
+
+def collect(name: str, attribute: str = "y") -> Node:
+    return to("W", out=listed(of(f"{name}.{attribute}")))
+
+
+PROGRAMS = {
+    "a diamond with a person in it": block(
+        step("a", "Do", x=given("n")),
+        step("b", "Flaky", x=of("a.y")),
+        step("c", "Ask", x=of("a.y")),
+        step("d", "Do", x=op(of("b.y"), "+", of("c.y"))),
+        yields=[to("W", out=of("d.y"))],
+    ),
+    "a foreach in portions": block(
+        step("t", "Twice", a=given("v")),
+        step("u", "Do", x=of("t.b")),
+        foreach=("v", [1, 2, 3, 4, 5, 6, 7]),
+        yields=[collect("u")],
+    ),
+    "bodies in bodies": block(
+        step("late", "Flaky", x=10),
+        step(
+            "s",
+            "Do",
+            block(step("i", "Do", x=of("late.y")), yields=[to("Do", y=of("i.y")), collect("i")]),
+            block(
+                step("e", "Twice", a=given("v")),
+                foreach=("v", listed(of("s.y"), of("late.y"))),
+                yields=[collect("e", "b")],
+            ),
+            x=given("n"),
+        ),
+        step("last", "Ask", x=of("s.y")),
+        yields=[collect("last")],
+    ),
+    "failures beside what goes on": block(
+        step("bad", "Fail", x=1),
+        step("skipped", "Do", x=of("bad.y")),
+        step("good", "Twice", a=2),
+        check(op(of("good.b"), ">", 0)),
+        step(
+            "some",
+            "Do",
+            block(step("e", "Fail", x=given("v")), foreach=("v", [1, 2])),
+            block(step("skipped", "Do", x=of("bad.y"))),
+            x=3,
+        ),
+        step("asked", "Ask", x=of("good.b")),
+    ),
+}
+
+
+# --- one at a time ---
+
+
+class Died(BaseException):
+    """The process of an actor is gone, between two statements."""
+
+
+class Over(BaseException):
+    """The simulation has ended."""
+
+
+@dataclass(eq=False)
+class Actor:
+    name: str
+    is_mortal: bool
+    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    is_done: bool = False
+
+
+class Scheduler:
+    """Threads of which one runs at a time; a seed says which."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.trace: list[str] = []
+        self.problem: BaseException | None = None
+        self._actors: list[Actor] = []
+        self._threads: list[threading.Thread] = []
+        self._here = threading.local()
+        self._end = threading.Event()
+        self.is_over = False
+
+    def add(self, name: str, act: Callable[[], None], *, is_mortal: bool = False) -> None:
+        actor = Actor(name, is_mortal)
+        self._actors.append(actor)
+        self._threads.append(threading.Thread(target=self._live, args=(actor, act), name=name))
+
+    def play(self) -> None:
+        """Run all actors to their ends, and raise what went wrong in one of them."""
+        for thread in self._threads:
+            thread.start()
+        self._next().turn.release()
+        assert self._end.wait(60), f"stuck after {self.trace[-20:]}"
+        for thread in self._threads:
+            thread.join()
+        if self.problem is not None:
+            raise self.problem
+
+    def switch(self, what: str) -> None:
+        """Hand over to somebody, perhaps to oneself; perhaps never to come back."""
+        me: Actor | None = getattr(self._here, "actor", None)
+        if me is None:
+            return
+        if self.is_over:
+            raise Over
+        self.trace.append(f"{me.name}: {what}")
+        assert len(self.trace) < MOST_SWITCHES, f"no end in sight: {self.trace[-20:]}"
+        other = self._next()
+        if other is not me:
+            other.turn.release()
+            me.turn.acquire()
+            if self.is_over:
+                raise Over
+        self.perhaps_die()
+
+    def perhaps_die(self) -> None:
+        me: Actor | None = getattr(self._here, "actor", None)
+        if me is not None and me.is_mortal and self.random.random() < 0.004:
+            self.trace.append(f"{me.name}: dies")
+            raise Died
+
+    def _live(self, actor: Actor, act: Callable[[], None]) -> None:
+        self._here.actor = actor
+        actor.turn.acquire()
+        try:
+            if not self.is_over:
+                act()
+        except Over:
+            pass
+        except BaseException as problem:
+            self.problem = self.problem or problem
+            self.is_over = True
+        actor.is_done = True
+        if any(not other.is_done for other in self._actors):
+            self._next().turn.release()
+        else:
+            self._end.set()
+
+    def _next(self) -> Actor:
+        return self.random.choice([actor for actor in self._actors if not actor.is_done])
+
+
+class Process(Database):
+    """The database as one process sees it."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.url, clock=world.clock)
+        self._world = world
+
+        @event.listens_for(self.engine, "connect")
+        def _quick(raw: Any, _record: object) -> None:
+            raw.execute("PRAGMA synchronous = OFF")  # nobody will cut the power
+
+        @event.listens_for(self.engine, "before_cursor_execute")
+        def _between(connection: Connection, _cursor: object, statement: str, *_: object) -> None:
+            if connection.get_execution_options().get("flowengine_write"):
+                world.scheduler.perhaps_die()
+            else:
+                world.scheduler.switch(statement.split(" ", 1)[0])
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        self._world.scheduler.switch("will write")
+        with super().write() as connection:
+            yield connection
+        self._world.check()
+        self._world.scheduler.switch("has written")
+
+
+# --- the actors ---
+
+
+class World:
+    """One database, and all who work on it."""
+
+    def __init__(self, path: Path, document: Node, seed: int, *, workers: int) -> None:
+        self.url = f"sqlite:///{path}"
+        self.document = document
+        self.scheduler = Scheduler(seed)
+        self.random = self.scheduler.random
+        self.suspects: set[str] = set()  #: processes that the watchdog takes for dead
+        self.seen = Counter[str]()  #: what went wrong on purpose
+        self._laws = Laws(path)
+        self._time = 1_700_000_000_000
+        self._boots = 0
+        self._is_honest = workers == 0
+        self.scheduler.add("starter", self._reborn(self._start), is_mortal=not self._is_honest)
+        self.scheduler.add("answerer", self._reborn(self._answer), is_mortal=not self._is_honest)
+        for number in range(workers or 1):
+            mortal = not self._is_honest
+            self.scheduler.add(f"worker-{number}", self._reborn(self._work), is_mortal=mortal)
+        if not self._is_honest:
+            self.scheduler.add("watchdog", self._reborn(self._watch))
+
+    def play(self) -> None:
+        try:
+            self.scheduler.play()
+            self._laws.check()
+        finally:
+            self._laws.close()
+
+    def clock(self) -> int:
+        self._time += 20
+        return self._time
+
+    def check(self) -> None:
+        self._laws.check()
+
+    def _reborn(self, act: Callable[[Engine, str], None]) -> Callable[[], None]:
+        """An actor that comes back as a new process whenever it has died."""
+
+        def live() -> None:
+            while True:
+                self._boots += 1
+                boot = f"boot-{self._boots}"
+                engine = Engine(Process(self))
+                try:
+                    act(engine, boot)
+                    return
+                except Died:
+                    self.seen["deaths"] += 1
+                    self.suspects.add(boot)
+                finally:
+                    engine.close()
+
+        return live
+
+    def _start(self, engine: Engine, _boot: str) -> None:
+        # Whoever died after the commit starts again, and gets the run that is there.
+        engine.start(self.document, "W", {"n": 1}, key="once")
+
+    def _is_over(self, engine: Engine) -> bool:
+        found = engine.list(limit=2)
+        assert len(found) <= 1, "started twice"
+        return bool(found) and found[0].is_final
+
+    def _work(self, engine: Engine, boot: str) -> None:
+        while not self._is_over(engine):
+            task = engine.claim_task(WORKED, claimant=Claimant(boot, boot))
+            if task is None:
+                continue
+            if self._is_honest:
+                assert engine.report(task, answer(task))
+            else:
+                self._report(engine, task, boot)
+
+    def _report(self, engine: Engine, task: TaskDefinition, boot: str) -> None:
+        way = self.random.choice(["well", "well", "twice", "late", "record", "release", "die"])
+        if way == "die":
+            raise Died
+        if way == "release":
+            # It hands the task back, forgets that, and reports when another one may have it.
+            engine.release(task)
+            self._hang()
+            assert not engine.report(task, Succeeded({"y": -1})), "an older lease was accepted"
+            return
+        if way == "record":
+            engine.record(task, answer(task))
+            return
+        if way == "late":
+            # It hangs so long that the watchdog gives it up, perhaps; then it goes on.
+            self.suspects.add(boot)
+            self._hang()
+        accepted = engine.report(task, answer(task))
+        if not accepted:
+            self.seen["refused reports"] += 1
+        if way == "late":
+            self.suspects.discard(boot)
+        if way == "twice":
+            again = self.random.choice([answer(task), Succeeded({"y": -1}), Lost("late")])
+            assert not engine.report(task, again), "a second report was accepted"
+            assert not engine.heartbeat(task)
+
+    def _hang(self) -> None:
+        for _ in range(self.random.randrange(40)):
+            self.scheduler.switch("hangs")
+
+    def _watch(self, engine: Engine, _boot: str) -> None:
+        while not self._is_over(engine):
+            for run in engine.list(limit=1):
+                for task in engine.tasks(run.id):
+                    if task.state == TaskState.RUNNING and task.runner_id in self.suspects:
+                        lost = engine.report(task, Lost("its process is gone"))
+                        self.seen["losses"] += lost
+            with engine.database.read() as connection:
+                found = {*sweeping.unevaluated_runs(connection), *runs.runs_with_facts(connection)}
+            for run_id in sorted(found):
+                engine.advance(run_id)
+
+    def _answer(self, engine: Engine, _boot: str) -> None:
+        while not self._is_over(engine):
+            found = engine.list(limit=1)
+            steps = sorted(engine.steps(found[0].id), key=lambda s: s.path) if found else []
+            waiting = [s for s in steps if s.state == StepState.EVENT_TRANSMIT]
+            ended = [s for s in steps if s.state in StepState.FINAL]
+            if ended and not self._is_honest and self.random.random() < 0.2:
+                # Too late: for a step that has ended nothing changes any more.
+                late = self.random.choice(ended)
+                engine.continue_step(late.id, {"y": -1, "late": True})
+                engine.fail_step(late.id, "too late")
+            mine = [s for s in waiting if s.facet == "Ask"]
+            if not self._is_honest and self.random.random() < 0.2:
+                # Past the tasks of workers, with what they would say in the end.
+                mine += [s for s in waiting if s.facet in ("Do", "Flaky")]
+            if mine:
+                chosen = self.random.choice(mine)
+                engine.continue_step(chosen.id, {"y": chosen.params["x"] + 1})
+
+
+# --- the laws ---
+
+
+class Laws:
+    """Looks at the rows after each commit, past everything that wrote them."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        self._final: dict[str, tuple[Any, ...]] = {}
+        self._ended_tasks: dict[str, tuple[Any, ...]] = {}
+        self._leases: dict[str, int] = {}
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def check(self) -> None:
+        self._connection.execute("BEGIN")
+        steps = self._connection.execute("SELECT * FROM flowengine_step").fetchall()
+        tasks = self._connection.execute("SELECT * FROM flowengine_task").fetchall()
+        events = self._connection.execute("SELECT * FROM flowengine_event").fetchall()
+        found = self._connection.execute("SELECT * FROM flowengine_run").fetchall()
+        history = self._connection.execute(
+            "SELECT count(*), max(revision) FROM flowengine_history"
+        ).fetchone()
+        self._connection.execute("COMMIT")
+        self._no_final_step_has_changed(steps)
+        self._tasks_are_fenced(tasks)
+        waiting = {row["id"] for row in steps if row["state"] == StepState.EVENT_TRANSMIT}
+        self._each_result_is_recorded_once(tasks)
+        self._whoever_waits_has_one_try(tasks, waiting)
+        assert len({e["step_id"] for e in events}) == len(events), "two events of one step"
+        for row in steps:
+            assert row["waiting"] >= 0, row["path"]
+            assert row["remaining"] >= 0, row["path"]
+        for run in found:
+            assert run["open_steps"] == len(waiting)
+            assert history[0] == run["revision"] == (history[1] or 0), "a gap in the history"
+            assert run["alarm"] is None
+            if run["state"] in RunState.FINAL:
+                assert all(row["state"] in StepState.FINAL for row in steps)
+
+    def _no_final_step_has_changed(self, steps: list[sqlite3.Row]) -> None:
+        rows = {row["id"]: row for row in steps}
+        assert self._final.keys() <= rows.keys(), "a final step has gone"
+        for step_id, row in rows.items():
+            now = tuple(row)
+            if row["state"] in StepState.FINAL:
+                assert self._final.setdefault(step_id, now) == now, f"{row['path']} was changed"
+            else:
+                assert step_id not in self._final, f"{row['path']} has left its final state"
+
+    def _tasks_are_fenced(self, tasks: list[sqlite3.Row]) -> None:
+        for row in tasks:
+            assert row["lease"] >= self._leases.get(row["uuid"], 0), "a lease went down"
+            self._leases[row["uuid"]] = row["lease"]
+            ended = (row["state"], row["outcome"], row["result"], row["error"], row["lease"])
+            if row["state"] not in TaskState.OPEN:
+                was = self._ended_tasks.setdefault(row["uuid"], ended)
+                assert was == ended, f"the ended task of {row['step_path']} was changed"
+            else:
+                assert row["uuid"] not in self._ended_tasks
+
+    def _each_result_is_recorded_once(self, tasks: list[sqlite3.Row]) -> None:
+        results = Counter(r["step_path"] for r in tasks if r["outcome"] == "succeeded")
+        assert all(count == 1 for count in results.values()), f"two results: {results}"
+
+    def _whoever_waits_has_one_try(self, tasks: list[sqlite3.Row], waiting: set[str]) -> None:
+        running = Counter(r["step_id"] for r in tasks if r["state"] == TaskState.RUNNING)
+        assert all(count == 1 for count in running.values()), "two running tasks of one step"
+        tries = Counter(
+            r["step_id"] for r in tasks if r["state"] in TaskState.OPEN or not r["taken_in"]
+        )
+        assert set(tries) == waiting, "a step waits without a try, or a try is left over"
+        assert all(count == 1 for count in tries.values()), "two open tries of one step"
+
+
+# --- the tests ---
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database with the schema and nothing in it, to be copied."""
+    path = tmp_path_factory.mktemp("simulation") / "empty.db"
+    database = Database(f"sqlite:///{path}")
+    ensure_schema(database, upgrade=True)
+    database.close()
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "PORTION", 3)
+
+
+def played(empty: Path, path: Path, name: str, seed: int, *, workers: int) -> World:
+    shutil.copy(empty, path)
+    document = program(*FACETS, workflow("W", "n", "out", PROGRAMS[name]))
+    world = World(path, document, seed, workers=workers)
+    world.play()
+    return world
+
+
+def end_of(path: Path) -> dict[str, Any]:
+    """All that must be the same whatever went wrong on the way."""
+    database = Database(f"sqlite:///{path}")
+    engine = Engine(database)
+    (run,) = engine.list()
+    steps = engine.steps(run.id)
+    engine.close()
+    return {
+        "state": run.state,
+        "outputs": run.outputs,
+        "error": run.error,
+        "steps": {f"{s.object_type} {s.path}": (s.state, s.params, s.returns) for s in steps},
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    empty: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
+    known: dict[str, dict[str, Any]] = {}
+
+    def end(name: str) -> dict[str, Any]:
+        if name not in known:
+            path = tmp_path_factory.mktemp("undisturbed") / "flow.db"
+            played(empty, path, name, 0, workers=0)
+            known[name] = end_of(path)
+        return known[name]
+
+    return end
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_run_that_nothing_disturbs_ends(
+    name: str, undisturbed: Callable[[str], dict[str, Any]]
+) -> None:
+    expected = RunState.FAILED if "failures" in name else RunState.COMPLETED
+    assert undisturbed(name)["state"] == expected
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_run_ends_as_if_nothing_had_gone_wrong(
+    name: str,
+    seed: int,
+    empty: Path,
+    tmp_path: Path,
+    undisturbed: Callable[[str], dict[str, Any]],
+) -> None:
+    path = tmp_path / "flow.db"
+    world = played(empty, path, name, seed, workers=2 + seed % 3)
+    print(f"seed {seed}: {len(world.scheduler.trace)} switches, {dict(world.seen)}")
+    assert end_of(path) == undisturbed(name)
+
+
+def test_the_same_seed_gives_the_same_interleaving(empty: Path, tmp_path: Path) -> None:
+    name = "bodies in bodies"
+    traces = [
+        played(empty, tmp_path / f"{n}.db", name, 7, workers=3).scheduler.trace for n in (1, 2)
+    ]
+    assert traces[0] == traces[1]

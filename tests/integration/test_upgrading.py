@@ -1,0 +1,275 @@
+"""The schema: made by migrations, the same as the classes say, and never guessed at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect, text
+
+from flowengine.errors import DatabaseReadOnly, DatabaseTooNew, DatabaseTooOld, StoreError
+from flowengine.store import Database, ensure_schema, migrations, upgrade_schema
+from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
+from flowengine.store.tables import metadata
+from flowengine.store.upgrading import revision_of
+from tests.integration.engines import one, opened
+from tests.integration.together import Ready, in_processes, in_threads
+from tests.servers import PostgresServer
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    database = Database(database_url)
+    yield database
+    database.close()
+
+
+# --- migrations and classes ---
+
+
+def test_migrations_lead_to_the_schema_that_the_classes_say(database: Database) -> None:
+    assert upgrade_schema(database) == ("", HEAD)
+    with database.read() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "compare_type": True,
+                "compare_server_default": True,
+                "version_table": VERSION_TABLE,
+            },
+        )
+        assert compare_metadata(context, metadata) == []
+        assert set(inspect(connection).get_table_names()) == {VERSION_TABLE, *metadata.tables}
+    assert all(name.startswith("flowengine_") for name in metadata.tables)
+
+
+def indexes(database: Database) -> dict[str, str]:
+    """Each index as the database describes it, with the condition of a partial one."""
+    with database.read() as connection:
+        found = connection.execute(
+            text(
+                "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+                if database.is_sqlite
+                else "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+            )
+        )
+        return {row[0]: row[1] for row in found if VERSION_TABLE not in row[0]}
+
+
+def test_migrations_lead_to_the_partial_indexes_that_the_classes_say(database: Database) -> None:
+    # Alembic does not compare their conditions.
+    upgrade_schema(database)
+    migrated = indexes(database)
+    with database.write() as connection:
+        metadata.drop_all(connection)
+        metadata.create_all(connection)
+    assert migrated == indexes(database)
+
+
+def test_the_package_knows_its_migrations() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    scripts = ScriptDirectory.from_config(config)
+    assert scripts.get_heads() == [HEAD], "one line of migrations, and we work with its end"
+    oldest_first = [script.revision for script in scripts.walk_revisions()][::-1]
+    assert oldest_first == list(KNOWN)
+
+
+# --- upgrading ---
+
+
+def test_an_upgrade_of_a_database_that_is_up_to_date_does_nothing(database: Database) -> None:
+    assert upgrade_schema(database) == ("", HEAD)
+    before = indexes(database)
+    assert upgrade_schema(database) == (HEAD, HEAD)
+    ensure_schema(database, upgrade=True)
+    ensure_schema(database, upgrade=False)
+    assert indexes(database) == before
+
+
+def upgrade_in_process(ready: Ready, url: str) -> str:
+    database = Database(url)
+    try:
+        ready()
+        ensure_schema(database, upgrade=True)
+        with database.read() as connection:
+            return revision_of(connection)
+    finally:
+        database.close()
+
+
+def test_two_processes_that_upgrade_an_empty_database_at_once_both_succeed(
+    database: Database, database_url: str
+) -> None:
+    assert in_processes(upgrade_in_process, [(database_url,)] * 2) == [HEAD, HEAD]
+    with opened(database_url) as engine:
+        engine.start(one(), "Flow", {})
+
+
+def test_sqlite_threads_that_open_a_new_file_at_once_all_succeed(tmp_path: Path) -> None:
+    # Each with connections of its own, as processes have; often, for the moment is short.
+    for attempt in range(20):
+        url = f"sqlite:///{tmp_path}/{attempt}.db"
+        found = in_threads([lambda url=url: upgrade_in_process(int, url)] * 4)  # type: ignore[misc]
+        assert found == [HEAD] * 4
+
+
+def test_an_upgrade_that_fails_leaves_nothing_behind(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import command
+
+    def breaks(config: Any, _revision: str) -> None:
+        config.attributes["connection"].execute(text("CREATE TABLE flowengine_half (a INTEGER)"))
+        raise RuntimeError("the power went out")
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError):
+        patch.setattr(command, "upgrade", breaks)
+        upgrade_schema(database)
+    with database.read() as connection:
+        assert inspect(connection).get_table_names() == []
+    ensure_schema(database, upgrade=True)
+
+
+def test_the_tables_of_the_users_application_are_left_alone(database: Database) -> None:
+    with database.write() as connection:
+        connection.execute(text("CREATE TABLE orders (number INTEGER)"))
+        connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
+        connection.execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
+    ensure_schema(database, upgrade=True)
+    with database.read() as connection:
+        assert revision_of(connection) == HEAD
+        assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "theirs"
+        assert {"orders", "alembic_version"} <= set(inspect(connection).get_table_names())
+
+
+# --- a database that cannot be used as it is ---
+
+
+def set_revision(database: Database, revision: str) -> None:
+    with database.write() as connection:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = :to"), {"to": revision})
+
+
+@pytest.mark.parametrize("upgrade", [True, False])
+def test_a_database_of_a_newer_version_is_not_touched(database: Database, upgrade: bool) -> None:
+    upgrade_schema(database)
+    set_revision(database, "9999")
+    with pytest.raises(DatabaseTooNew) as caught:
+        ensure_schema(database, upgrade=upgrade)
+    assert str(caught.value) == (
+        f"the database {database.name} has schema revision '9999', which this flowengine does not "
+        "know: it was upgraded by a newer version; upgrade flowengine here too"
+    )
+    with pytest.raises(DatabaseTooNew):
+        upgrade_schema(database)
+    with database.read() as connection:
+        assert revision_of(connection) == "9999"
+
+
+def test_an_empty_database_is_upgraded_only_where_that_is_allowed(database: Database) -> None:
+    with pytest.raises(DatabaseTooOld) as caught:
+        ensure_schema(database, upgrade=False)
+    assert str(caught.value) == (
+        f"the database {database.name} has schema revision 'none', this flowengine wants "
+        f"{HEAD!r}: run `flowengine db upgrade`"
+    )
+    with database.read() as connection:
+        assert inspect(connection).get_table_names() == []
+    ensure_schema(database, upgrade=True)
+
+
+def test_an_older_database_is_upgraded_only_where_that_is_allowed(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade_schema(database)
+    with monkeypatch.context() as later:
+        later.setattr("flowengine.store.upgrading.HEAD", "0999")
+        later.setattr("flowengine.store.upgrading.KNOWN", (*KNOWN, "0999"))
+        with pytest.raises(DatabaseTooOld, match=f"'{HEAD}', this flowengine wants '0999'"):
+            ensure_schema(database, upgrade=False)
+
+
+def test_a_password_is_not_shown() -> None:
+    database = Database("postgresql://user:secret@nowhere/flow")
+    assert "secret" not in database.name
+    assert "secret" not in str(DatabaseTooNew(database.name, "9999"))
+    database.close()
+
+
+def use(url: str) -> None:
+    with opened(url) as engine:
+        engine.start(one(), "Flow", {})
+
+
+@pytest.fixture
+def sqlite_file(tmp_path: Path) -> Path:
+    path = tmp_path / "data" / "flow.db"
+    path.parent.mkdir()
+    use(f"sqlite:///{path}")
+    return path
+
+
+def test_sqlite_a_read_only_file_is_explained(sqlite_file: Path) -> None:
+    with pytest.raises(DatabaseReadOnly, match="cannot be written: give this user write"):
+        use(f"sqlite:///file:{sqlite_file}?mode=ro&uri=true")
+
+
+def test_sqlite_a_read_only_file_of_no_schema_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
+    path.touch()
+    with pytest.raises(DatabaseReadOnly, match="cannot be written"):
+        use(f"sqlite:///file:{path}?mode=ro&uri=true")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_sqlite_a_file_without_write_permission_is_explained(sqlite_file: Path) -> None:
+    sqlite_file.chmod(0o400)
+    sqlite_file.parent.chmod(0o500)
+    try:
+        with pytest.raises(DatabaseReadOnly, match="cannot be written"):
+            use(f"sqlite:///{sqlite_file}")
+    finally:
+        sqlite_file.parent.chmod(0o700)
+
+
+def test_sqlite_a_read_only_file_can_still_be_looked_at(sqlite_file: Path) -> None:
+    database = Database(f"sqlite:///file:{sqlite_file}?mode=ro&uri=true")
+    ensure_schema(database, upgrade=True)
+    with database.read() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM flowengine_run")) == 1
+    database.close()
+
+
+def test_postgres_a_read_only_database_is_explained(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    use(url)
+    with pytest.raises(DatabaseReadOnly, match="cannot be written"):
+        use(f"{url}&options=-c%20default_transaction_read_only%3Don")
+    postgres.drop_database(url)
+
+
+@pytest.mark.parametrize("place", ["nowhere/flow.db", "."])
+def test_sqlite_a_file_that_cannot_be_opened_is_explained(tmp_path: Path, place: str) -> None:
+    with pytest.raises(StoreError, match="cannot be opened: does its directory exist"):
+        use(f"sqlite:///{tmp_path}/{place}")
+
+
+def test_sqlite_a_file_that_is_no_database_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("This is not a database. " * 100)
+    with pytest.raises(StoreError, match="is not a database"):
+        use(f"sqlite:///{path}")
+
+
+def test_a_kind_of_database_we_do_not_support_is_named() -> None:
+    with pytest.raises(StoreError, match="in sqlite or postgresql, not in 'mysql'"):
+        Database("mysql+pymysql://user@localhost/flow")
