@@ -2,7 +2,8 @@
 
     python examples/quickstart.py
 
-Kill it in the middle and start it again: the run goes on where it stopped.
+Kill it in the middle and start it again: the next process goes on with the run that was
+left, beside its own new one. `flowengine list` shows both.
 """
 
 import time

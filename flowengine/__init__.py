@@ -1,4 +1,4 @@
-"""Durable workflows and agents on the Celery you already run.
+"""Durable workflows on the Celery you already run.
 
 This is what an author writes with; it loads neither Celery nor a database. Those who
 operate say ``from flowengine.engine import Engine``, those who test

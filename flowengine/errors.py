@@ -13,12 +13,13 @@
   · ValueRefused           a value cannot be stored
     · NotJson              … because JSON has no form for it
     · TooLarge             … because it is above the limit
-  · UnknownRun, UnknownStep
+  · UnknownRun, AmbiguousRun, UnknownStep
   · RunFailed              run.result() of a run that failed
   · StoreError
     · DatabaseTooNew       the database was upgraded by a newer flowengine
     · DatabaseTooOld       the database wants `flowengine db upgrade`
     · DatabaseReadOnly     the database cannot be written
+    · DatabaseBusy         another transaction keeps the database for itself
   · InvalidSetting         an environment variable cannot be read as its setting
   · IllegalTransition      a state machine was asked for a move it does not have
 
@@ -177,6 +178,17 @@ class UnknownRun(FlowengineError, LookupError):
         return f"there is no run {self.run_id!r} in this database; `flowengine list` shows the runs"
 
 
+class AmbiguousRun(FlowengineError, LookupError):
+    """Several runs have an id that begins so."""
+
+    def __init__(self, beginning: str) -> None:
+        super().__init__(beginning)
+        self.beginning = beginning
+
+    def __str__(self) -> str:
+        return f"the ids of several runs begin with {self.beginning!r}: give more of it"
+
+
 class UnknownStep(FlowengineError, LookupError):
     """There is no step of that id."""
 
@@ -258,6 +270,20 @@ class IllegalTransition(FlowengineError):
 
     def __str__(self) -> str:
         return f"{self.what} is at {self.state} and cannot take {self.signal}"
+
+
+class DatabaseBusy(StoreError):
+    """Another transaction keeps a SQLite database for itself."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
+
+    def __str__(self) -> str:
+        return (
+            f"the database {self.url} is kept by another transaction; if that is your own, with "
+            "which you start a run, call flowengine.default_engine() before you begin it"
+        )
 
 
 class InvalidSetting(FlowengineError):

@@ -35,7 +35,7 @@ from flowengine.store import Database, ensure_schema, servers
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.store.tasks import Claimant
 from flowengine.tasks import open_drain
-from flowengine.worker import Drainer
+from flowengine.worker import Drainer, Spool
 
 log = logging.getLogger("flowengine")
 
@@ -61,10 +61,9 @@ class Embedded:
         open_drain(self._app, self._answer_bell)
         self._stop = threading.Event()
         self._last_beat = self._awake_since = time.monotonic()
-        self._threads = [
-            _in_background("worker", _worker(self._app, settings.concurrency).start),
-            _in_background("watchdog", self._watch),
-        ]
+        self._spool = Spool(settings.spool_directory)
+        self._worker = self._start_worker()
+        self._watchdog = _in_background("watchdog", self._watch)
         _before_pools_are_joined(self._drainer.claim_no_more)
         atexit.register(self.close)
 
@@ -72,6 +71,9 @@ class Embedded:
         self._bell.heard(task_list)
         with _no_current_app(self._app):
             self._drainer.drain(task_list)
+
+    def _start_worker(self) -> threading.Thread:
+        return _in_background("worker", _worker(self._app, self.settings.concurrency).start)
 
     # --- being known ---
 
@@ -118,7 +120,11 @@ class Embedded:
                     # We slept: others may have beaten unheard. Nobody is dead on our word yet.
                     self._awake_since = now
                 last_look = now
+                if not self._worker.is_alive() and not self._stop.is_set():
+                    log.error("the worker thread died; another takes its place")
+                    self._worker = self._start_worker()
                 self._beat()
+                self._spool.deliver(self.engine)
                 self._bell.forget()
                 sweep(self.engine, event_facet_names(), self._is_dead)
             except Exception:
@@ -148,7 +154,7 @@ class Embedded:
         self._stop.set()
         atexit.unregister(self.close)
         self._drainer.stop(_PATIENCE)
-        self._threads[-1].join(timeout=_PATIENCE)
+        self._watchdog.join(timeout=_PATIENCE)
         with self.database.write() as connection:
             servers.leave(connection, self._server.uuid, ServerState.SHUTDOWN)
         if self._boot_lock:

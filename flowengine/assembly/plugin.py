@@ -78,7 +78,7 @@ class FlowEngine:
         }
         schedule = dict(sender.conf.beat_schedule or {})
         sender.conf.beat_schedule = {WATCHDOG: entry, **schedule}
-        open_doorways(sender, self, settings.control_queue)
+        open_doorways(sender, self)
 
     def _finalize(self, sender: Celery, **_: Any) -> None:
         register_facets(sender)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from flowengine.authoring.borrowing import borrowed, final_errors, is_celery_task
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
@@ -22,7 +23,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NAMING = ("name", "aliases")
-_RUNNING = ("task_list", "retry", "timeout", "max_losses")
+_RUNNING = ("task_list", "retry", "timeout", "max_losses", "on_loss")
 
 
 class EventFacetDecorator:
@@ -36,7 +37,14 @@ class EventFacetDecorator:
     @overload
     def __call__(self, fn: Callable[P, R], /) -> EventFacet[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> EventFacet[..., Any]:
-        made: EventFacet[..., Any] = EventFacet(_defined(FacetKind.EVENT, fn, self._options))
+        options = self._options
+        made: EventFacet[..., Any]
+        if is_celery_task(fn):
+            run, options = borrowed(fn, options)
+            made = EventFacet(_defined(FacetKind.EVENT, run, options))
+            made.is_final = final_errors(fn)
+        else:
+            made = EventFacet(_defined(FacetKind.EVENT, fn, options))
         register_event_facet(made)
         return made
 
@@ -74,6 +82,7 @@ def event_facet(
     retry: RetryPolicy = ...,
     timeout: float | None = ...,
     max_losses: int = ...,
+    on_loss: Literal["retry", "fail"] = ...,
     name: str | None = ...,
     aliases: Sequence[str] = ...,
 ) -> EventFacetDecorator: ...
@@ -82,7 +91,9 @@ def event_facet(fn: Any = None, /, **options: Any) -> Any:
 
     `task_list` is the queue it is sent to, `retry` how often it is tried, `timeout` the
     seconds without activity after which a try has failed, `max_losses` how many tries may
-    die with their worker. `name` and `aliases` keep stored runs working when code moves.
+    die with their worker; with ``on_loss="fail"`` none may, for what must not run twice.
+    `name` and `aliases` keep stored runs working when code moves. An existing Celery task may
+    be given in place of a function.
     """
     decorator = EventFacetDecorator(options)
     return decorator if fn is None else decorator(fn)
@@ -148,6 +159,8 @@ def _unsound(options: Mapping[str, Any]) -> list[str]:
     max_losses = options.get("max_losses", 0)
     if not _is_number(max_losses) or not isinstance(max_losses, int):
         problems.append(f"max_losses={max_losses!r} is not a whole number, 0 or more")
+    if options.get("on_loss", "retry") not in ("retry", "fail"):
+        problems.append(f"on_loss={options['on_loss']!r} is neither 'retry' nor 'fail'")
     retry = options.get("retry", RetryPolicy())
     if not isinstance(retry, RetryPolicy):
         return [*problems, f"retry={retry!r} is not a Retry(attempts=…)"]

@@ -81,6 +81,9 @@ class Decorated(Generic[P, R]):
 class EventFacet(Decorated[P, R]):
     """Python code that a worker runs, as one step."""
 
+    #: Whether another try would meet this error again; of a Celery task, what it would not retry.
+    is_final: Callable[[BaseException], bool] = staticmethod(lambda problem: False)
+
     @property
     def fn(self) -> Callable[P, Any]:
         """The original function; of an ``async def`` it is the coroutine function."""

@@ -78,11 +78,19 @@ def run(target: str, given: Sequence[str], key: str | None, no_wait: bool, as_js
     if no_wait:
         click.echo(handle.id)
         return
-    info = _follow(handle, as_json)
+    try:
+        info = _follow(handle, as_json)
+    except KeyboardInterrupt:
+        module = target.partition(":")[0]
+        raise click.ClickException(
+            f"stopped. The run is kept: `flowengine resume {module}` goes on with it, "
+            f"`flowengine show {handle.id[:8]}` shows where it stands"
+        ) from None
     if as_json:
         click.echo(json.dumps(asdict(info), indent=2))
     else:
-        _tell_end(info, engine.database)
+        _tell_end(info)
+        _tell_more(info, engine.database)
     sys.exit(0 if info.state == RunState.COMPLETED else 1)
 
 
@@ -96,36 +104,37 @@ def resume(modules: Sequence[str], as_json: bool) -> None:
 
     engine = default_engine()
     unfinished = list(reversed(engine.list(state=RunState.RUNNING, limit=1000)))
-    ended = [_follow(engine.run(info.id), as_json) for info in unfinished]
+    ended = []
+    for info in unfinished:
+        ended.append(_follow(engine.run(info.id), as_json, stop_at_alarm=True))
+        if not as_json:
+            _tell_end(ended[-1])
     if as_json:
         click.echo(json.dumps([asdict(info) for info in ended], indent=2))
     elif not ended:
         console.print("nothing is unfinished")
+    sys.exit(0 if all(info.state == RunState.COMPLETED for info in ended) else 1)
 
 
-def _follow(handle: Run[Any], as_json: bool) -> RunInfo:
-    if as_json:
-        _wait(handle)
-        return handle.info()
-    return watch(handle, console)
+def _follow(handle: Run[Any], as_json: bool, stop_at_alarm: bool = False) -> RunInfo:
+    out = Console(quiet=True) if as_json else console
+    return watch(handle, out, stop_at_alarm=stop_at_alarm)
 
 
-def _wait(handle: Run[Any]) -> None:
-    """Wait without a word."""
-    try:
-        handle.outputs()
-    except FlowengineError:
-        return
-
-
-def _tell_end(info: RunInfo, database: Database) -> None:
+def _tell_end(info: RunInfo) -> None:
+    if not info.is_final:
+        return  # the alarm is told already
     if info.state == RunState.COMPLETED:
         outputs = info.outputs or {}
         value = outputs["result"] if set(outputs) == {"result"} else outputs
-        console.print(Text.assemble(("result  ", "dim"), (json.dumps(value), "bold green")))
+        line = Text.assemble(("result  ", "dim"), (json.dumps(value), "bold green"))
     else:
-        console.print(Text.assemble(("failed  ", "dim"), (info.error_text or "", "bold red")))
-    console.print(Text.assemble(("kept in ", "dim"), database.name))
+        line = Text.assemble(("failed  ", "dim"), (info.error_text or "", "bold red"))
+    console.print(line, soft_wrap=True)
+
+
+def _tell_more(info: RunInfo, database: Database) -> None:
+    console.print(Text.assemble(("kept in ", "dim"), database.name), soft_wrap=True)
     console.print(
         Text.assemble(
             ("try     ", "dim"),
@@ -207,11 +216,12 @@ def show(run_id: str, as_json: bool) -> None:
         return
     console.print(run_tree(info, steps, system_clock()))
     if info.outputs is not None:
-        console.print(Text.assemble(("outputs ", "dim"), json.dumps(info.outputs)))
+        outputs = Text.assemble(("outputs ", "dim"), json.dumps(info.outputs))
+        console.print(outputs, soft_wrap=True)
     for step in steps:
         if step.error and "traceback" in step.error and step.error["path"] == step.path:
             console.print(Text(f"\n{step.path}", style="bold red"))
-            console.print(Text(step.error["traceback"].rstrip(), style="dim"))
+            console.print(Text(step.error["traceback"].rstrip(), style="dim"), soft_wrap=True)
 
 
 # --- the database ---
@@ -229,6 +239,6 @@ def upgrade() -> None:
     before, after = upgrade_schema(database)
     database.close()
     if before == after:
-        console.print(f"{database.name} is up to date ({after})")
+        click.echo(f"{database.name} is up to date ({after})")
     else:
-        console.print(f"{database.name} upgraded from {before or 'nothing'} to {after}")
+        click.echo(f"{database.name} upgraded from {before or 'nothing'} to {after}")

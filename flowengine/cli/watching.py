@@ -16,29 +16,34 @@ from flowengine.store.database import system_clock
 _REFRESH = 0.1
 
 
-def watch(run: Run[object], console: Console) -> RunInfo:
-    """Follow a run to its end: a live tree on a terminal, a line per ended step elsewhere."""
-    return _draw(run, console) if console.is_terminal else _tell(run, console)
+def watch(run: Run[object], console: Console, *, stop_at_alarm: bool = False) -> RunInfo:
+    """Follow a run to its end: a live tree on a terminal, a line per ended step elsewhere.
+
+    An alarm says that the run waits for something this process does not have.
+    """
+    follow = _draw if console.is_terminal else _tell
+    return follow(run, console, stop_at_alarm)
 
 
-def _draw(run: Run[object], console: Console) -> RunInfo:
+def _draw(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
     with Live(console=console, refresh_per_second=1 / _REFRESH, vertical_overflow="crop") as live:
         while True:
             began = time.monotonic()
             info = run.info()
             live.update(run_tree(info, run.steps(), system_clock()))
-            if info.is_final:
+            if info.is_final or (info.alarm and stop_at_alarm):
                 return info
             _pause(began)
 
 
-def _tell(run: Run[object], console: Console) -> RunInfo:
-    told: set[str] = set()
+def _tell(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
+    told = {step.id for step in run.steps() if step.state in StepState.FINAL}
     alarm: str | None = None
     while True:
         began = time.monotonic()
         info = run.info()
-        for step in sorted(run.steps(), key=lambda step: (step.updated, step.path)):
+        # Of steps that ended together the inner ones first: the outer ended because they did.
+        for step in sorted(run.steps(), key=lambda step: (step.updated, -len(step.path))):
             if step.state not in StepState.FINAL or step.id in told:
                 continue
             told.add(step.id)
@@ -55,7 +60,7 @@ def _tell(run: Run[object], console: Console) -> RunInfo:
         if info.alarm and info.alarm != alarm and not info.is_final:
             alarm = info.alarm
             console.print(Text(f"          ! {alarm}", style="yellow"), soft_wrap=True)
-        if info.is_final:
+        if info.is_final or (info.alarm and stop_at_alarm):
             return info
         _pause(began)
 

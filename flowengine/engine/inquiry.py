@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from flowengine.engine.results import RunInfo, StepInfo
-from flowengine.errors import UnknownRun
+from flowengine.errors import AmbiguousRun, UnknownRun
 from flowengine.store import codec, payloads, runs, steps, tasks
 
 
@@ -20,8 +20,10 @@ def run_info(connection: Connection, run_id: str) -> RunInfo:
 
 def find_run(connection: Connection, beginning: str) -> RunInfo:
     found = runs.beginning_with(connection, beginning)
-    if len(found) != 1:
-        raise UnknownRun(f"{beginning}{'… (several)' if found else ''}")
+    if not found:
+        raise UnknownRun(beginning)
+    if len(found) > 1:
+        raise AmbiguousRun(beginning)
     return _info(connection, found[0])
 
 

@@ -42,10 +42,9 @@ def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) ->
     lost_tries(engine, held, "the worker")
     for server in dead:
         log.warning(
-            "server %s (pid %s) is dead, %d of its tries are lost",
+            "server %s (pid %s) is dead; tries it held are lost",
             server.server_name,
             server.pid,
-            len(held),
             extra={"action": "server_lost"},
         )
         with engine.database.write() as connection:

@@ -41,6 +41,8 @@ def after_failure(
 
 def after_loss(options: EventOptions, try_number: int, losses: int, now: int) -> Decision:
     """Decide after a try whose worker died: losses are not the facet's fault, but have a limit."""
+    if options.on_loss == "fail":
+        return GiveUp("it may have done its work, and must not run twice")
     if losses + 1 > options.max_losses:
         return GiveUp(
             f"its worker died {losses + 1} times, {options.max_losses} losses are allowed"

@@ -232,6 +232,7 @@ class EventOptions:
     retry: RetryPolicy = RetryPolicy()
     timeout: float | None = None  #: seconds without activity after which a try has failed
     max_losses: int = 3  #: how many tries may be ended by the death of their worker
+    on_loss: str = "retry"  #: "fail": a try whose worker died may have done its work, and ends
 
 
 class FacetKind(StrEnum):

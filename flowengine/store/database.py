@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from flowengine.errors import DatabaseReadOnly, StoreError
+from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
 
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's code for a write where none is allowed
 Clock = Callable[[], int]  #: milliseconds since the epoch
@@ -86,6 +86,8 @@ class Database:
             is_refused = getattr(problem.orig, "sqlstate", "") == _READ_ONLY_TRANSACTION
             if is_refused or "readonly database" in text:
                 raise DatabaseReadOnly(self.name) from problem
+            if "database is locked" in text:
+                raise DatabaseBusy(self.name) from problem
             if "unable to open database file" in text:
                 raise StoreError(
                     f"the database {self.name} cannot be opened: does its directory exist, and "

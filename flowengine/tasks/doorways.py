@@ -40,7 +40,7 @@ def open_drain(app: Any, drain: Callable[[str], object]) -> None:
     _open(app, DRAIN, answer)
 
 
-def open_doorways(app: Any, behind: Behind, control_queue: str) -> None:
+def open_doorways(app: Any, behind: Behind) -> None:
     """Register all doorways on an app."""
 
     def evaluate(run_id: str) -> None:
@@ -58,9 +58,9 @@ def open_doorways(app: Any, behind: Behind, control_queue: str) -> None:
         behind.watch()
 
     open_drain(app, behind.drain)
-    _open(app, EVALUATE, evaluate, queue=control_queue)
-    _open(app, EXECUTE, execute, queue=control_queue, bind=True)
-    _open(app, WATCHDOG, watchdog, queue=control_queue)
+    _open(app, EVALUATE, evaluate)
+    _open(app, EXECUTE, execute, bind=True)
+    _open(app, WATCHDOG, watchdog)
 
 
 def _open(app: Any, name: str, function: Callable[..., None], **options: Any) -> None:

@@ -24,4 +24,4 @@ def _register(app: Any, name: str, facet: EventFacet[..., Any]) -> None:
         return facet(*args, **kwargs)
 
     call.__doc__ = facet.__doc__
-    app.task(call, name=name, shared=False, queue=facet.options.task_list)
+    app.task(call, name=name, shared=False)

@@ -19,6 +19,7 @@ from flowengine.engine.sweeps import sweep
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.evaluator.states import ObjectType
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, servers, tasks
@@ -127,7 +128,11 @@ class Flow:
 
     def paths(self, run: Run[Any]) -> dict[str, str]:
         """Return the state of each step by its path."""
-        return {step.path: step.state for step in run.steps()}
+        return {
+            step.path: step.state
+            for step in run.steps()
+            if step.object_type not in ObjectType.BLOCKS
+        }
 
 
 class FlowWorker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import Any
 
 from flowengine.authoring import event_facet_named
@@ -21,8 +22,8 @@ _HOPELESS = (ValueRefused, DoesNotFit, MissingCode)
 
 def run_try(task: TaskDefinition, beat: Callable[[], bool]) -> TryOutcome:
     """Run the facet of a task. Never raises: an error is an outcome like any other."""
+    facet = event_facet_named(task.name)
     try:
-        facet = event_facet_named(task.name)
         if facet is None:
             raise MissingCode(task.name)
         with running(task, beat):
@@ -35,13 +36,24 @@ def run_try(task: TaskDefinition, beat: Callable[[], bool]) -> TryOutcome:
             problem,
             extra={"action": "try_failed", "run": task.workflow_id, "facet": task.name},
         )
-        return Failed(_error(problem), retry=not isinstance(problem, _HOPELESS))
+        is_final = isinstance(problem, _HOPELESS) or (facet and facet.is_final(problem))
+        return Failed(_error(problem), retry=not is_final)
 
 
 def _error(problem: BaseException) -> dict[str, Any]:
-    kept = traceback.format_exception(problem)
+    kept = traceback.format_exception(type(problem), problem, _theirs(problem.__traceback__))
     return {
         "type": type(problem).__name__,
         "message": str(problem) or type(problem).__name__,
         "traceback": "".join(kept)[-8000:],
     }
+
+
+def _theirs(trace: TracebackType | None) -> TracebackType | None:
+    """The trace from where it leaves this package: the frames before it help nobody."""
+    found = trace
+    while found is not None:
+        if not found.tb_frame.f_globals.get("__name__", "").startswith("flowengine."):
+            return found
+        found = found.tb_next
+    return trace

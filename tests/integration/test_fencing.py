@@ -359,7 +359,7 @@ def test_postgres_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(
                         "AND datname = current_database() AND query LIKE '%flowengine_run%'"
                     )
                 )
-                return found.scalar_one() == 1
+                return bool(found.scalar_one() == 1)
 
         with ThreadPoolExecutor(1) as pool:
             with engine.database.write() as holder:
@@ -409,11 +409,14 @@ def test_a_process_that_records_and_one_that_advances_lose_nothing(
     held = [claim(engine) for _ in range(40)]
     with ThreadPoolExecutor(1) as pool:
         recording = pool.submit(in_processes, record_many, [(database_url, held)])
-        wait_until(
-            lambda: engine.advance(run) or engine.get(run).state == RunState.COMPLETED,
-            "the run has completed",
-        )
+
+        def has_come_to_its_end() -> bool:
+            engine.advance(run)
+            return engine.get(run).is_final
+
+        wait_until(has_come_to_its_end, "the run has come to its end")
         assert recording.result(PATIENCE) == [40]
+    assert engine.get(run).state == RunState.COMPLETED
 
 
 def _now(engine: Engine) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from flowengine.evaluator import (
     IterationChanges,
     Missing,
+    PayloadRef,
     RunState,
     RunView,
     Snapshot,
@@ -260,9 +261,7 @@ class MemoryRun:
         text = codec.Encoder().attributes(values)
         found = codec.attributes(text)
         return {
-            name: codec.load(self.payloads[value.hash])
-            if isinstance(value, codec.PayloadRef)
-            else value
+            name: codec.load(self.payloads[value.hash]) if isinstance(value, PayloadRef) else value
             for name, value in found.items()
         }
 

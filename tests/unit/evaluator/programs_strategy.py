@@ -129,15 +129,15 @@ class Writer:
         if kind == "risk" and depth < 1 and self._chance(30):
             if self._chance(50):
                 return op(self.number(scope, 1), "/", self.number(scope, 1))
-            return item(self.list(scope, 1), 0)
+            return item(self.items(scope, 1), 0)
         return self._random.randint(0, 3)
 
-    def list(self, scope: Scope, depth: int = 0) -> Any:
+    def items(self, scope: Scope, depth: int = 0) -> Any:
         kind = self._one("literal", "reference", "reference", "join")
         if kind == "reference" and scope.lists:
             return self._one(*scope.lists)
         if kind == "join" and depth < 1:
-            return op(self.list(scope, 1), "+", self.list(scope, 1))
+            return op(self.items(scope, 1), "+", self.items(scope, 1))
         return listed(*(self.number(scope, 2) for _ in self._many(2)))
 
     # --- blocks and statements ---
@@ -150,7 +150,7 @@ class Writer:
             foreach = None
             if self._chance(35):
                 variable = f"i{next(self._numbers)}"
-                foreach = (variable, self.list(seen))
+                foreach = (variable, self.items(seen))
                 inner.numbers.append(given(variable))
             statements = self.statements(inner)
             yields = [self.yielded(inner) for _ in self._many(2)]
@@ -176,7 +176,7 @@ class Writer:
         name = f"s{next(self._numbers)}"
         arguments = {"a": self.number(scope)}
         if self._chance(40):
-            arguments["xs"] = self.list(scope)
+            arguments["xs"] = self.items(scope)
         body: list[Node] = []
         own_results = target in ("E", "R", "B")
         if scope.depth < 2 and self._chance(30):
@@ -201,7 +201,7 @@ class Writer:
         if self._chance(70):
             attributes["v"] = self.number(scope)
         if self._chance(60) or not attributes:
-            attributes["l"] = self.list(scope)
+            attributes["l"] = self.items(scope)
         return to(target, **attributes)
 
     def facet_body(self, name: str) -> list[Node]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from random import Random
 from unittest import mock
 
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import HealthCheck, given, note, reject, settings
 from hypothesis import strategies as st
 
 from flowengine.evaluator import RunState, StepState, TaskDefinition, work
@@ -28,6 +28,7 @@ laws = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     print_blob=True,
 )
+MOST_ROWS = 250
 seeds = st.integers(0, 2**16)
 Report = tuple[TaskDefinition, TryOutcome]
 
@@ -53,6 +54,8 @@ def play(
     taken: list[Report] = []
     silent: set[str] = set()
     while True:
+        if len(run.rows) > MOST_ROWS:
+            reject()  # foreach in foreach in foreach: nothing new, and much of it
         outstanding = [task for task in run.outstanding() if task.uuid not in silent]
         if not outstanding:
             # Items that are not unfolded yet may bring more.

@@ -174,7 +174,8 @@ def test_only_two_numbers_or_two_texts_have_an_order(left: Any, right: Any) -> N
 
 def test_null_equals_null_and_nothing_else() -> None:
     assert calculated(None, "==", None) is True
-    assert [calculated(None, "==", other) for other in (0, False, "", [], {})] == [False] * 5
+    others: list[Any] = [0, False, "", [], {}]
+    assert [calculated(None, "==", other) for other in others] == [False] * 5
 
 
 # --- containing ---

@@ -100,9 +100,10 @@ def test_a_program_that_says_something_else_has_another_hash(changes: Node) -> N
 
 
 def test_programs_that_differ_only_in_zero_false_and_null_have_different_hashes() -> None:
+    defaults: list[Any] = [0, False, {"type": "Null"}, "", [], {"type": "MapLiteral"}]
     hashes = {
         hash_of(changed(params=[{"name": "sum", "type": "Json", "default": default}]))
-        for default in (0, False, {"type": "Null"}, "", [], {"type": "MapLiteral"})
+        for default in defaults
     }
     assert len(hashes) == 6
 
