@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check bench-growth clean
+.PHONY: help demo test test-chaos check bench-growth clean
 
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
@@ -17,6 +17,10 @@ demo: .venv/.installed ## Run the quickstart; needs no server
 test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to choose)
 	scripts/ensure-servers
 	.venv/bin/python -m pytest $(ARGS)
+
+test-chaos: .venv/.installed-dev ## Kill and cut off for minutes (ARGS="--chaos-seed 7" to repeat)
+	scripts/ensure-servers
+	.venv/bin/python -m pytest -m chaos -s tests/acceptance/celery $(ARGS)
 
 check: .venv/.installed-dev ## Lint, formatting, types and the floors
 	.venv/bin/ruff check .

@@ -30,6 +30,8 @@ class Settings:
     server_patience: float = 30.0
     #: Seconds that one drain of a task list may take before it makes room for others.
     drain_slice: float = 0.1
+    #: Seconds that one batch of a chord may take before it leaves the rest to others.
+    batch_slice: float = 1.0
     #: Seconds after which the watchdog rings again for tasks that are due and not claimed.
     ring_again: float = 5.0
     #: Most bells rung at once for one task list.

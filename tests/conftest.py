@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.servers import PostgresServer, RedisServer
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--chaos-seed",
+        type=int,
+        default=random.randrange(1_000_000),
+        help="what tests that kill things at random draw from (default: another each time)",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"chaos seed: {config.getoption('--chaos-seed')}"
 
 
 @pytest.fixture(scope="session")

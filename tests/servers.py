@@ -93,6 +93,10 @@ class GuardedServer:
                 raise ServerDidNotStart(self._program, self._last_words)
             time.sleep(0.01)
 
+    def wait(self, timeout: float) -> None:
+        """Wait until the server has ended by itself, or by somebody else's hand."""
+        self._guard.wait(timeout)
+
     def stop(self) -> None:
         """End the server and remove its directory. Stopping twice is once."""
         if self._log.closed:
@@ -114,41 +118,49 @@ class PostgresServer:
     _OWNER = "flowengine"
 
     def __init__(self) -> None:
-        programs = postgres_programs()
-        user = _unprivileged_user()
-        self.directory = _new_directory("postgres", user)
-        data = self.directory / "data"
+        self._programs = postgres_programs()
+        self._user = _unprivileged_user()
+        self.directory = new_directory("postgres", self._user)
+        self._data = self.directory / "data"
+        self._create()
+        self._count = 0
+        self._server = self._start(self.directory)
+        self._connection = self._connect()
+
+    def _create(self) -> None:
         # Without syncing: what a power cut would take is made anew next time.
         # What the server itself writes afterwards is synced as usual.
         created = subprocess.run(
             [
-                programs / "initdb",
-                *("--pgdata", data, "--username", self._OWNER, "--auth", "trust"),
+                self._programs / "initdb",
+                *("--pgdata", self._data, "--username", self._OWNER, "--auth", "trust"),
                 *("--encoding", "UTF8", "--locale", "C", "--no-sync"),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self.directory,
             text=True,
-            **_as_user(user),
+            **_as_user(self._user),
         )
         if created.returncode:
             shutil.rmtree(self.directory)
             raise ServerDidNotStart("initdb", created.stdout)
-        self._server = GuardedServer(
+
+    def _start(self, directory: Path) -> GuardedServer:
+        """Start it; the directory given is removed when it ends."""
+        server = GuardedServer(
             [
-                programs / "postgres",
-                *("-D", data, "-k", self.directory, "-p", str(self._PORT)),
+                self._programs / "postgres",
+                *("-D", self._data, "-k", self.directory, "-p", str(self._PORT)),
                 *("-c", "listen_addresses=", "-c", "max_connections=200"),
             ],
-            directory=self.directory,
+            directory=directory,
             # At once, with no last checkpoint: nobody will read the data again.
             stop_signal="QUIT",
-            user=user,
+            user=self._user,
         )
-        self._count = 0
-        self._server.wait_until(self._answers)
-        self._connection = self._connect()
+        server.wait_until(self._answers)
+        return server
 
     @property
     def url(self) -> str:
@@ -208,11 +220,15 @@ class RedisServer:
         """The same address before and after a restart."""
         return f"redis://127.0.0.1:{self._port}/0"
 
+    @property
+    def is_running(self) -> bool:
+        return self._server is not None
+
     def start(self) -> None:
         """Start it, or do nothing when it runs."""
         if self._server is not None:
             return
-        self.directory = _new_directory("redis")
+        self.directory = new_directory("redis")
         server = GuardedServer(
             [
                 self._program,
@@ -282,7 +298,8 @@ def _as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
 
 
-def _new_directory(purpose: str, owner: pwd.struct_passwd | None = None) -> Path:
+def new_directory(purpose: str, owner: pwd.struct_passwd | None = None) -> Path:
+    """Make a directory that another user may own."""
     # In /tmp, whatever TMPDIR says: a socket's path must be short, and another
     # user must be able to get there.
     directory = Path(tempfile.mkdtemp(prefix=f"flowengine-{purpose}-", dir="/tmp"))

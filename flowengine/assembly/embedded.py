@@ -26,6 +26,7 @@ from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker import WorkController
 
 from flowengine.assembly.boots import BootLock, lock_is_free
+from flowengine.assembly.launching import EngineLauncher
 from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalBell
 from flowengine.engine import Engine
@@ -34,7 +35,7 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, servers
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.store.tasks import Claimant
-from flowengine.tasks import open_drain
+from flowengine.tasks import open_doorways
 from flowengine.worker import Drainer, Spool
 
 log = logging.getLogger("flowengine")
@@ -58,7 +59,7 @@ class Embedded:
         self.engine = Engine(self.database, bell=self._bell, settings=settings)
         claimant = Claimant(self._server.uuid, boot_id, os.getpid())
         self._drainer = Drainer(self.engine, claimant, event_facet_names)
-        open_drain(self._app, self._answer_bell)
+        open_doorways(self._app, self)
         self._stop = threading.Event()
         self._last_beat = self._awake_since = time.monotonic()
         self._spool = Spool(settings.spool_directory)
@@ -67,10 +68,25 @@ class Embedded:
         _before_pools_are_joined(self._drainer.claim_no_more)
         atexit.register(self.close)
 
-    def _answer_bell(self, task_list: str) -> None:
+    # --- behind the doorways ---
+
+    def drain(self, task_list: str) -> None:
         self._bell.heard(task_list)
         with _no_current_app(self._app):
             self._drainer.drain(task_list)
+
+    def work(self, task_list: str, task_ids: list[str]) -> None:
+        with _no_current_app(self._app):
+            self._drainer.work(task_list, task_ids)
+
+    def evaluate(self, run_id: str) -> None:
+        self.engine.advance(run_id)
+
+    def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
+        EngineLauncher(self.engine).start_named(workflow, inputs, key)
+
+    def watch(self) -> None:
+        sweep(self.engine, event_facet_names(), self._is_dead)
 
     def _start_worker(self) -> threading.Thread:
         return _in_background("worker", _worker(self._app, self.settings.concurrency).start)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any, cast
 
 from sqlalchemy import Connection
 
-from flowengine.authoring import StartOptions, Workflow
+from flowengine.authoring import StartOptions, Workflow, workflow_named
 from flowengine.engine import Engine, Run
+from flowengine.errors import UnknownWorkflow
 from flowengine.program.nodes import Json
 
 
@@ -36,3 +38,10 @@ class EngineLauncher:
         self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions
     ) -> Run[Any]:
         return await asyncio.to_thread(self.start, workflow, inputs, options)
+
+    def start_named(self, name: str, inputs: Mapping[str, Json], key: str | None) -> Run[Any]:
+        """Start a workflow of this process by its qualified name."""
+        workflow = workflow_named(name)
+        if workflow is None:
+            raise UnknownWorkflow(name, [])
+        return self.start(workflow, workflow.inputs(**inputs), StartOptions(key=key))

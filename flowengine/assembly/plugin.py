@@ -10,7 +10,9 @@ run facets, and its beat is the watchdog.
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import uuid
 from typing import Any
 
@@ -21,12 +23,10 @@ from flowengine.authoring import (
     event_facet_named,
     event_facet_names,
     set_launcher_source,
-    workflow_named,
 )
 from flowengine.dispatch import CeleryBell
 from flowengine.engine import Engine
 from flowengine.engine.watchdog import Watchdog
-from flowengine.errors import UnknownWorkflow
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.tasks import Claimant
@@ -55,6 +55,7 @@ class FlowEngine:
         app.on_after_finalize.connect(self._finalize, weak=False)
         signals.celeryd_init.connect(self._choose_queues, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
+        _show_in_flower()
 
     # --- configuration ---
 
@@ -120,17 +121,28 @@ class FlowEngine:
     def drain(self, task_list: str) -> None:
         self.process.drainer.drain(task_list)
 
+    def work(self, task_list: str, task_ids: list[str]) -> None:
+        self.process.drainer.work(task_list, task_ids)
+
     def evaluate(self, run_id: str) -> None:
         self.engine.advance(run_id)
 
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
-        found = workflow_named(workflow)
-        if found is None:
-            raise UnknownWorkflow(workflow, [])
-        found.options(key=key).start(**inputs)
+        EngineLauncher(self.engine).start_named(workflow, inputs, key)
 
     def watch(self) -> None:
         self.process.watchdog.tick()
+
+
+def _show_in_flower() -> None:
+    """Add the Workflows page, when this process is about to be a Flower.
+
+    Flower reads its list of pages right after it has imported the app, so this is the moment.
+    `celery` loads Flower for each of its commands; only the command line tells which it is.
+    """
+    if "flower" in sys.argv[1:]:
+        # By name: the page stands on a floor above this one, and no worker has to load it.
+        importlib.import_module("flowengine.web").install()
 
 
 class _Process:
@@ -140,7 +152,9 @@ class _Process:
         self.pid = os.getpid()
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
-        bell = CeleryBell(plugin.app, most=settings.most_bells)
+        bell = CeleryBell(
+            plugin.app, most=settings.most_bells, control_queue=settings.control_queue
+        )
         self.engine = Engine(self.database, bell=bell, settings=settings)
         self.drainer = Drainer(self.engine, plugin.claimant(), event_facet_names)
         self.watchdog = Watchdog(self.engine)

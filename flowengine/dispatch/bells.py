@@ -5,12 +5,26 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 log = logging.getLogger("flowengine")
 
 DRAIN = "flowengine.drain"  #: the doorway that answers a bell
+WORK = "flowengine.work"  #: the doorway for given tasks
+EVALUATE = "flowengine.evaluate"  #: the doorway to the evaluator
+
+#: Tasks in one message of a chord: their ids stay below 4 KiB.
+BATCH = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tasks that feed one join and enable nothing alone."""
+
+    task_list: str
+    task_ids: list[str]
 
 
 class Bell(Protocol):
@@ -19,11 +33,17 @@ class Bell(Protocol):
     def ring(self, due: Mapping[str, int]) -> None:
         """Say that each of these lists has about so many tasks to be claimed."""
 
+    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+        """Have the tasks of each group done, and the run evaluated after the last."""
+
 
 class SilentBell:
     """Rings for nobody: work is found by looking."""
 
     def ring(self, due: Mapping[str, int]) -> None:
+        return None
+
+    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
         return None
 
 
@@ -34,12 +54,54 @@ class CeleryBell:
     rings for them when it is back.
     """
 
-    def __init__(self, app: Any, *, most: int) -> None:
-        self._app, self._most = app, most
+    def __init__(self, app: Any, *, most: int, control_queue: str) -> None:
+        self._app, self._most, self._control_queue = app, most, control_queue
 
     def ring(self, due: Mapping[str, int]) -> None:
         for task_list, count in due.items():
-            self._send(task_list, min(count, self._most), queue=task_list)
+            self._send(task_list, min(count, self._most), queue=self._queue_of(task_list))
+
+    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+        """Send a wide group as one chord: batches of ids, and the evaluator as its callback.
+
+        The chord is a hint. Whatever becomes of it, the tasks are rows and are counted in SQL;
+        where the result backend is bad at chords, the last reporter evaluates.
+        """
+        for group in groups:
+            if len(group.task_ids) <= BATCH or not self._has_chords():
+                self.ring({group.task_list: len(group.task_ids)})
+                continue
+            try:
+                self._send_chord(run_id, group)
+            except Exception as problem:
+                log.warning(
+                    "could not send a chord for run %s: %s",
+                    run_id,
+                    problem,
+                    extra={"action": "bell_lost", "run": run_id},
+                )
+
+    def _has_chords(self) -> bool:
+        return bool(getattr(self._app.backend, "supports_native_join", False))
+
+    def _send_chord(self, run_id: str, group: Group) -> None:
+        from celery import chord
+
+        ids = group.task_ids
+        queue = self._queue_of(group.task_list)
+        headers = [
+            self._app.signature(
+                WORK, args=(group.task_list, ids[at : at + BATCH]), immutable=True, queue=queue
+            )
+            for at in range(0, len(ids), BATCH)
+        ]
+        body = self._app.signature(
+            EVALUATE, args=(run_id,), immutable=True, queue=self._control_queue
+        )
+        chord(headers, body=body, app=self._app).apply_async(retry=False)
+
+    def _queue_of(self, task_list: str) -> str:
+        return task_list
 
     def _send(self, task_list: str, count: int, queue: str) -> None:
         try:
@@ -67,14 +129,16 @@ class LocalBell(CeleryBell):
     """
 
     def __init__(self, app: Any, *, answerers: int, queue: str) -> None:
-        super().__init__(app, most=answerers)
-        self._queue = queue
+        super().__init__(app, most=answerers, control_queue=queue)
         self._lock = threading.Lock()
         self._under_way: Counter[str] = Counter()
 
     def ring(self, due: Mapping[str, int]) -> None:
         for task_list, count in due.items():
-            self._send(task_list, self._room(task_list, count), queue=self._queue)
+            self._send(task_list, self._room(task_list, count), queue=self._control_queue)
+
+    def _queue_of(self, task_list: str) -> str:
+        return self._control_queue
 
     def _room(self, task_list: str, count: int) -> int:
         with self._lock:

@@ -15,8 +15,16 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from flowengine.dispatch.bells import Group
 from flowengine.engine.programs import Programs
-from flowengine.evaluator import IterationChanges, Missing, RunView, Snapshot, evaluate
+from flowengine.evaluator import (
+    IterationChanges,
+    Missing,
+    RunView,
+    Snapshot,
+    TaskDefinition,
+    evaluate,
+)
 from flowengine.evaluator.happenings import (
     Happening,
     Started,
@@ -26,10 +34,14 @@ from flowengine.evaluator.happenings import (
 )
 from flowengine.evaluator.records import Step, derived_id
 from flowengine.evaluator.states import ObjectType, RunState
-from flowengine.store import codec, listening, payloads, runs, steps, tasks
+from flowengine.store import codec, joins, listening, payloads, runs, steps, tasks
 from flowengine.store.rows import MANY
 
 log = logging.getLogger("flowengine")
+
+
+#: So many tasks of one commit that feed one join are counted together.
+GROUP_LEAST = 8
 
 
 @dataclass
@@ -38,6 +50,7 @@ class Commit:
 
     run_id: str
     due: Counter[str] = field(default_factory=Counter)  #: new tasks by task list
+    groups: dict[str, Group] = field(default_factory=dict)  #: new tasks that feed one join
     has_ended: bool = False
     has_more: bool = False  #: the evaluator has left something for its next turn
     said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
@@ -116,6 +129,8 @@ def _write(
     steps.save(connection, changes.updated_steps, encoder)
     steps.insert_events(connection, changes.created_events, now)
     steps.save_events(connection, changes.updated_events, now)
+    groups = _group(run, changes.created_tasks)
+    joins.add(connection, run.id, {key: len(group.task_ids) for key, group in groups.items()}, now)
     tasks.insert(connection, changes.created_tasks, run.task_count)
     # After the insert: what ended a step may have come behind the failure that opened a try.
     tasks.cancel_open(connection, changes.canceled_steps, now)
@@ -135,7 +150,10 @@ def _write(
     commit.has_ended = view.state in RunState.FINAL
     if commit.has_ended:
         listening.announce(connection, run.id)
-    commit.due = Counter(t.task_list_name for t in changes.created_tasks if t.due <= now)
+    commit.groups = groups
+    commit.due = Counter(
+        t.task_list_name for t in changes.created_tasks if t.due <= now and t.join_id is None
+    )
     commit.has_more = bool(changes.follow_ups)
     commit.said = [
         (step.path, step.params)
@@ -143,6 +161,18 @@ def _write(
         if step.object_type == ObjectType.LOG and step.is_final
     ]
     return commit
+
+
+def _group(run: Row[Any], created: Sequence[TaskDefinition]) -> dict[str, Group]:
+    """Count tasks together that were opened together and enable nothing alone."""
+    width = Counter(task.join for task in created if task.join)
+    groups: dict[str, Group] = {}
+    for task in created:
+        if width[task.join] >= GROUP_LEAST:
+            task.join_id = derived_id(run.id, run.generation, task.join)
+            group = groups.setdefault(task.join_id, Group(task.task_list_name, []))
+            group.task_ids.append(task.uuid)
+    return groups
 
 
 def _summary(

@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, event
 
-from flowengine.dispatch import Bell, SilentBell
+from flowengine.dispatch import Bell, Group, SilentBell
 from flowengine.engine import advancing, inquiry
 from flowengine.engine.advancing import Commit
 from flowengine.engine.handles import Run
@@ -169,14 +169,9 @@ class Engine:
 
     def advance(self, run_id: str) -> None:
         """Take in what happened to a run, and decide what follows from it."""
-        while self._advance_once(run_id).has_more:
-            pass
-
-    def _advance_once(self, run_id: str) -> Commit:
         with self.database.write() as connection:
             commit = self._take_in(connection, run_id)
-        self._told(commit)
-        return commit
+        self._after(commit)
 
     def _take_in(self, connection: Connection, run_id: str) -> Commit:
         run = runs.lock(connection, run_id)
@@ -185,9 +180,21 @@ class Engine:
         return advancing.take_in(connection, run, self.programs, self.database.now(connection))
 
     def _after(self, commit: Commit) -> None:
+        """Tell what was committed, and go on while the evaluator has left something.
+
+        Groups are told at the end: a foreach is unfolded over several commits, and its join
+        is rung once.
+        """
+        groups = dict(commit.groups)
         self._told(commit)
-        if commit.has_more:
-            self.advance(commit.run_id)
+        while commit.has_more:
+            with self.database.write() as connection:
+                commit = self._take_in(connection, commit.run_id)
+            for key, group in commit.groups.items():
+                groups.setdefault(key, Group(group.task_list, [])).task_ids.extend(group.task_ids)
+            self._told(commit)
+        if groups:
+            self.bell.gather(commit.run_id, groups.values())
 
     def _told(self, commit: Commit) -> None:
         for path, said in commit.said:
@@ -233,11 +240,29 @@ class Engine:
             now = self.database.now(connection)
             return tasks.claim(connection, task_names, task_list, claimant, now, most)
 
-    def report(self, task: TaskDefinition, outcome: TryOutcome) -> bool:
-        """Record how a try ended and decide what follows; False: the lease was lost before."""
+    def claim_one(self, task_id: str, claimant: Claimant) -> TaskDefinition | None:
+        """Take this task, if it is still to be had."""
+        with self.database.write() as connection:
+            now = self.database.now(connection)
+            return tasks.claim_one(connection, task_id, claimant, now)
+
+    def report(self, task: TaskDefinition, outcome: TryOutcome, *, in_chord: bool = False) -> bool:
+        """Record how a try ended and decide what follows; False: the lease was lost before.
+
+        A result that feeds a join with others is only counted: who reports the last of them
+        evaluates, or the chord's callback does. An error is evaluated at once.
+        """
         if isinstance(outcome, Succeeded):
             outcome = self._storable(task, outcome)
-        return self.end_try(task.workflow_id, task.uuid, task.lease, outcome)
+        if task.join_id is None or not isinstance(outcome, Succeeded):
+            return self.end_try(task.workflow_id, task.uuid, task.lease, outcome)
+        recorded = self._record(task.uuid, task.lease, outcome)
+        if recorded is None:
+            self._refused(task.workflow_id, task.uuid, task.lease)
+            return False
+        if recorded.left is not None and recorded.left <= 0 and not in_chord:
+            self.advance(task.workflow_id)
+        return True
 
     def end_try(self, run_id: str, task_id: str, lease: int, outcome: TryOutcome) -> bool:
         """End a try, and commit all that follows from it together with it."""
@@ -246,30 +271,36 @@ class Engine:
             if run is None:
                 raise UnknownRun(run_id)
             now = self.database.now(connection)
-            accepted = tasks.record(connection, task_id, lease, outcome, now)
+            recorded = tasks.record(connection, task_id, lease, outcome, now)
             commit = Commit(run_id)
-            if accepted:
+            if recorded is not None:
                 commit = advancing.take_in(connection, run, self.programs, now)
-        if not accepted:
-            log.warning(
-                "refused a late report of task %s: lease %d is no longer held",
-                task_id,
-                lease,
-                extra={"action": "report_refused", "run": run_id},
-            )
+        if recorded is None:
+            self._refused(run_id, task_id, lease)
         self._after(commit)
-        return accepted
+        return recorded is not None
 
     def record(self, task: TaskDefinition, outcome: TryOutcome) -> bool:
         """Record how a try ended, and leave the evaluation to somebody else.
 
-        For many reports at once: it takes no lock on the run.
+        It takes no lock on the run.
         """
         if isinstance(outcome, Succeeded):
             outcome = self._storable(task, outcome)
+        return self._record(task.uuid, task.lease, outcome) is not None
+
+    def _record(self, task_id: str, lease: int, outcome: TryOutcome) -> tasks.Recorded | None:
         with self.database.write() as connection:
             now = self.database.now(connection)
-            return tasks.record(connection, task.uuid, task.lease, outcome, now)
+            return tasks.record(connection, task_id, lease, outcome, now)
+
+    def _refused(self, run_id: str, task_id: str, lease: int) -> None:
+        log.warning(
+            "refused a late report of task %s: lease %d is no longer held",
+            task_id,
+            lease,
+            extra={"action": "report_refused", "run": run_id},
+        )
 
     def _storable(self, task: TaskDefinition, outcome: Succeeded) -> TryOutcome:
         """A result that cannot be stored is a failure of the try that made it."""

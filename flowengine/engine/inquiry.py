@@ -6,8 +6,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from flowengine.engine.results import RunInfo, StepInfo
+from flowengine.engine.results import RunInfo, RunSummary, StepInfo
 from flowengine.errors import AmbiguousRun, UnknownRun
+from flowengine.evaluator.records import row_key
+from flowengine.evaluator.states import RunState
+from flowengine.program.plan import RowKind
 from flowengine.store import codec, payloads, runs, steps, tasks
 
 
@@ -32,6 +35,51 @@ def newest_runs(
 ) -> list[RunInfo]:
     found = runs.newest(connection, workflow=workflow, state=state, limit=limit)
     return [_info(connection, row) for row in found]
+
+
+def run_summaries(
+    connection: Connection,
+    *,
+    workflow: str | None = None,
+    state: str | None = None,
+    before: str | None = None,
+    limit: int,
+) -> list[RunSummary]:
+    """Return the newest runs as one line each; with `before`, those that are listed after it."""
+    last = None
+    if before is not None and (last := runs.get(connection, before)) is None:
+        raise UnknownRun(before)
+    found = runs.summaries(
+        connection,
+        states=[state] if state else sorted({RunState.RUNNING, *RunState.FINAL}),
+        workflow=workflow,
+        before=last,
+        limit=limit,
+    )
+    progress = steps.progress(connection, [row.id for row in found])
+    return [
+        RunSummary(
+            id=row.id,
+            workflow=row.workflow,
+            state=row.state,
+            error=codec.load(row.error),
+            alarm=row.alarm,
+            created=row.created,
+            finished=row.finished,
+            open_steps=row.open_steps,
+            key=row.idempotency_key,
+            steps=progress.get(row.id, (0, 0))[1],
+            steps_ended=progress.get(row.id, (0, 0))[0],
+        )
+        for row in found
+    ]
+
+
+def run_inputs(connection: Connection, run: RunInfo) -> dict[str, Any]:
+    """Return what a run was started with: the parameters of its root."""
+    key = row_key(RowKind.STEP, run.workflow.rpartition(".")[2])
+    root = steps.load_by_key(connection, run.id, [key])[key]
+    return payloads.whole(connection, root.params) if root else {}
 
 
 def _info(connection: Connection, row: Row[Any]) -> RunInfo:

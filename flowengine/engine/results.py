@@ -62,9 +62,7 @@ class RunInfo:
     @property
     def error_text(self) -> str | None:
         """The error as one line: where it began, its kind, its message."""
-        if self.error is None:
-            return None
-        return f"{self.error['path']}: {self.error['type']}: {self.error['message']}"
+        return _error_text(self.error)
 
     def as_result(self) -> ExecutionResult:
         return ExecutionResult(
@@ -75,6 +73,36 @@ class RunInfo:
             iterations=self.revision,
             status=_STATUS[self.state],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A run as one line of a list: without its values."""
+
+    id: str
+    workflow: str
+    state: str
+    error: dict[str, Any] | None
+    alarm: str | None
+    created: int
+    finished: int | None
+    open_steps: int
+    key: str | None
+    steps: int  #: so far: a run grows as it goes
+    steps_ended: int
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in RunState.FINAL
+
+    @property
+    def error_text(self) -> str | None:
+        """The error as one line: where it began, its kind, its message."""
+        return _error_text(self.error)
+
+
+def _error_text(error: dict[str, Any] | None) -> str | None:
+    return f"{error['path']}: {error['type']}: {error['message']}" if error else None
 
 
 @dataclass(frozen=True, slots=True)

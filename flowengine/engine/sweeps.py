@@ -77,7 +77,10 @@ def hanging_tries(engine: Engine) -> None:
 def unevaluated_runs(engine: Engine) -> None:
     """Evaluate runs that have reports or facts nobody took in."""
     with engine.database.read() as connection:
-        found = {*sweeping.unevaluated_runs(connection), *runs.runs_with_facts(connection)}
+        now = engine.database.now(connection)
+        patience = round(2000 * engine.settings.watchdog_interval)
+        reported = sweeping.unevaluated_runs(connection, now, patience)
+        found = {*reported, *runs.runs_with_facts(connection)}
     _each(sorted(found), engine.advance)
 
 

@@ -108,6 +108,9 @@ class TaskDefinition:
     due: int = 0
     priority: int = 0
     timeout_ms: int | None = None
+    #: The row that only counts this task down, with others: it enables nothing alone.
+    join: str = ""
+    join_id: str | None = None  #: the group it is counted with, when it was opened with others
 
 
 @dataclass(slots=True)

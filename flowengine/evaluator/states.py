@@ -166,6 +166,7 @@ class ObjectType:
     ITEM = "ForeachItem"
 
     BLOCKS = frozenset({BLOCK, FAN, ITEM})
+    STEPS = frozenset({CALL, LOG, ASSERT})  #: what a person counts as the steps of a run
 
 
 MACHINES: Mapping[str, Table] = {

@@ -7,6 +7,7 @@ or with nothing: then the step rests where it is until something happens to it.
 from __future__ import annotations
 
 from flowengine.evaluator.failures import StepFailed, problem
+from flowengine.evaluator.joins import join_of
 from flowengine.evaluator.merging import Merge
 from flowengine.evaluator.records import Step, TaskDefinition, derived_id, event_of, row_key
 from flowengine.evaluator.retries import TryAgain
@@ -68,6 +69,8 @@ def create_task(work: Work, step: Step, again: TryAgain) -> None:
             due=again.due,
             priority=work.run.priority,
             timeout_ms=round(timeout * 1000) if timeout is not None else None,
+            # A second try comes alone: it is evaluated when it is reported.
+            join=join_of(work, step) if again.try_number + again.losses == 1 else "",
         )
     )
 

@@ -8,6 +8,7 @@ own threads for it, because SQLite itself makes waiters sleep and guess.
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from sqlalchemy.pool import StaticPool
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
 
+_SQLITE_PATIENCE = 30.0  #: seconds that a connection waits for its turn
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's code for a write where none is allowed
 Clock = Callable[[], int]  #: milliseconds since the epoch
 
@@ -117,7 +119,9 @@ class Database:
 
 def _sqlite_engine(url: str) -> Engine:
     in_memory = make_url(url).database in (None, "", ":memory:")
-    options: dict[str, Any] = {"connect_args": {"check_same_thread": False, "timeout": 30}}
+    options: dict[str, Any] = {
+        "connect_args": {"check_same_thread": False, "timeout": _SQLITE_PATIENCE}
+    }
     if in_memory:
         options["poolclass"] = StaticPool
     engine = create_engine(url, **options)
@@ -126,7 +130,8 @@ def _sqlite_engine(url: str) -> Engine:
     def _prepare(raw: Any, _record: object) -> None:
         raw.isolation_level = None  # transactions begin below, where it is said how
         cursor = raw.cursor()
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "temp_store = MEMORY"):
+        _write_ahead(cursor)
+        for pragma in ("synchronous = FULL", "temp_store = MEMORY"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
@@ -138,6 +143,23 @@ def _sqlite_engine(url: str) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Have SQLite keep a write-ahead log.
+
+    The first to open a new file changes its mode, for which it must be alone. SQLite does not
+    wait for that as it waits for everything else, so we do.
+    """
+    deadline = time.monotonic() + _SQLITE_PATIENCE
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as problem:
+            if "locked" not in str(problem) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _postgres_engine(url: str) -> Engine:

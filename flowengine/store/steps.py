@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, select, update
 
 from flowengine.evaluator import EventDefinition, Step
+from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import codec
 from flowengine.store.rows import insert_or_ignore, portions
 from flowengine.store.tables import EventRow, StepRow
@@ -49,6 +50,60 @@ def load_by_id(connection: Connection, step_id: str) -> Step | None:
 def load_run(connection: Connection, run_id: str) -> list[Step]:
     """Return all steps of a run, in the order of their creation."""
     return [step_of(row) for row in connection.execute(_OF_RUN, {"run": run_id})]
+
+
+# --- for those who look ---
+
+_PROGRESS = (
+    select(
+        table.c.run_id,
+        func.count().label("steps"),
+        func.sum(case((table.c.state.in_(sorted(StepState.FINAL)), 1), else_=0)).label("ended"),
+    )
+    .where(
+        and_(
+            table.c.run_id.in_(bindparam("runs", expanding=True)),
+            table.c.object_type.in_(sorted(ObjectType.STEPS)),
+            ~table.c.superseded,
+        )
+    )
+    .group_by(table.c.run_id)
+)
+_SKELETON = select(
+    *(
+        table.c[name]
+        for name in ("id", "key", "parent", "position", "object_type", "state", "item_count")
+    )
+).where(and_(table.c.run_id == bindparam("run"), ~table.c.superseded))
+_FLESH = select(
+    *(table.c[name] for name in ("id", "path", "facet_name", "error", "created", "updated"))
+).where(table.c.id.in_(bindparam("ids", expanding=True)))
+
+
+def progress(connection: Connection, run_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Return of each run how many of its steps have ended, and how many there are so far."""
+    found = {}
+    for part in portions(run_ids):
+        for row in connection.execute(_PROGRESS, {"runs": list(part)}):
+            found[row.run_id] = (int(row.ended), int(row.steps))
+    return found
+
+
+def skeleton(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
+    """Return all rows of a run, with little more than how they hang together."""
+    return connection.execute(_SKELETON, {"run": run_id}).all()
+
+
+def flesh(connection: Connection, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Return what people want to know of these steps; their values stay where they are."""
+    found = {}
+    for part in portions(step_ids):
+        for row in connection.execute(_FLESH, {"ids": list(part)}):
+            found[row.id] = row
+    return found
+
+
+# --- rows ---
 
 
 def step_of(row: Row[Any]) -> Step:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, and_, bindparam, func, select, update
+from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
 from flowengine.evaluator import RunState
+from flowengine.store.joins import table as join
 from flowengine.store.rows import MANY
 from flowengine.store.runs import table as run
 from flowengine.store.tables import TASK_IS_PENDING, TASK_IS_REPORTED, TASK_IS_RUNNING
@@ -45,7 +46,23 @@ _DUE = (
     )
     .group_by(table.c.task_list_name)
 )
-_UNEVALUATED = select(table.c.run_id).where(TASK_IS_REPORTED).distinct().limit(MANY)
+#: Reports of a join are left to its last one, or to its chord's callback, for a while.
+_UNEVALUATED = (
+    select(table.c.run_id)
+    .join(join, join.c.id == table.c.join_id, isouter=True)
+    .where(
+        and_(
+            TASK_IS_REPORTED,
+            or_(
+                table.c.join_id.is_(None),
+                and_(join.c.remaining <= 0, join.c.updated <= bindparam("waited")),
+                table.c.updated <= bindparam("forgotten"),
+            ),
+        )
+    )
+    .distinct()
+    .limit(MANY)
+)
 _HELD_BY = select(*_HELD).where(
     and_(
         TASK_IS_RUNNING,
@@ -71,8 +88,10 @@ def due_lists(connection: Connection, names: Sequence[str], now: int) -> dict[st
     return {row[0]: row[1] for row in found}
 
 
-def unevaluated_runs(connection: Connection) -> list[str]:
-    return list(connection.execute(_UNEVALUATED).scalars())
+def unevaluated_runs(connection: Connection, now: int, patience_ms: int) -> list[str]:
+    """Return runs with reports that nobody took in, and nobody is about to."""
+    values = {"waited": now - patience_ms, "forgotten": now - 60_000}
+    return list(connection.execute(_UNEVALUATED, values).scalars())
 
 
 def held_by_boots(connection: Connection, boot_ids: Sequence[str]) -> list[Held]:

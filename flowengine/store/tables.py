@@ -224,6 +224,7 @@ class TaskRow(_Table, table=True):
     pid: int | None = Field(default=None, sa_type=Integer)
     limit_key: str | None = _name(None)
     limit_slot: int | None = Field(default=None, sa_type=Integer)
+    join_id: str | None = _id(default=None)  #: the group it is counted with
     outcome: str | None = _name(None, 16)  #: of a reported try: succeeded, failed, final, lost
     result: str | None = _text()
     error: str | None = _text()
@@ -231,6 +232,17 @@ class TaskRow(_Table, table=True):
     progress: str | None = _text()
     taken_in: bool = _flag()
     created: int = _time()
+    updated: int = _time()
+
+
+class JoinRow(_Table, table=True):
+    """Tasks that enable nothing alone and feed one join: how many have not been reported."""
+
+    __tablename__: ClassVar[str] = "flowengine_join"
+
+    id: str = _id(primary_key=True)
+    run_id: str = _id()
+    remaining: int = _count()
     updated: int = _time()
 
 

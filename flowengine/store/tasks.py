@@ -7,6 +7,7 @@ changes nothing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,8 @@ from sqlalchemy import Connection, Row, and_, bindparam, or_, select, text, upda
 
 from flowengine.evaluator import Step, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryEnded, TryOutcome
-from flowengine.store import codec, payloads, steps
-from flowengine.store.rows import MANY, insert_or_ignore
+from flowengine.store import codec, joins, payloads, steps
+from flowengine.store.rows import MANY, insert_or_ignore, portions
 from flowengine.store.tables import (
     TASK_IS_PENDING,
     TASK_IS_REPORTED,
@@ -65,6 +66,7 @@ def insert(connection: Connection, created: Sequence[TaskDefinition], first: int
                 "rank": -task.priority,
                 "due": task.due,
                 "timeout_ms": task.timeout_ms,
+                "join_id": task.join_id,
                 "taken_in": False,
                 "created": task.created,
                 "updated": task.updated,
@@ -199,6 +201,7 @@ def task_of(row: Row[Any], data: dict[str, Any] | None = None) -> TaskDefinition
         due=row.due,
         priority=-row.rank,
         timeout_ms=row.timeout_ms,
+        join_id=row.join_id,
     )
 
 
@@ -220,6 +223,7 @@ _RECORD = (
         updated=bindparam("now"),
         activity=bindparam("now"),
     )
+    .returning(table.c.join_id)
 )
 _RELEASE = (
     update(table)
@@ -229,13 +233,20 @@ _RELEASE = (
 _BEAT = update(table).where(_HELD).values(activity=bindparam("now"))
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A report that was accepted."""
+
+    left: int | None  #: tasks of its join that are not reported yet; None: it has no join
+
+
 def record(
     connection: Connection,
     task_id: str,
     lease: int,
     outcome: TryOutcome,
     now: int,
-) -> bool:
+) -> Recorded | None:
     """Record how a try ended, if it is still held under this lease."""
     encoder = codec.Encoder()
     values: dict[str, Any] = {"value": None, "problem": None}
@@ -250,9 +261,11 @@ def record(
             values |= {"to": TaskState.FAILED, "how": "lost"}
             values["problem"] = codec.dump({"type": "WorkerLost", "message": reason})
     found = connection.execute(_RECORD, {"task": task_id, "held": lease, "now": now, **values})
-    if found.rowcount:
-        payloads.save_payloads(connection, encoder.payloads, now)
-    return bool(found.rowcount)
+    row = found.one_or_none()
+    if row is None:
+        return None
+    payloads.save_payloads(connection, encoder.payloads, now)
+    return Recorded(joins.count_down(connection, row.join_id, now) if row.join_id else None)
 
 
 def release(connection: Connection, task_id: str, lease: int, now: int) -> bool:
@@ -296,6 +309,7 @@ _CANCEL = (
         taken_in=True,
         updated=bindparam("now"),
     )
+    .returning(table.c.join_id)
 )
 
 
@@ -346,8 +360,11 @@ def take_in(connection: Connection, task_ids: Sequence[str]) -> None:
 
 def cancel_open(connection: Connection, step_ids: Sequence[str], now: int) -> None:
     """Stop and fence what is still open for these steps."""
-    if step_ids:
-        connection.execute(_CANCEL, {"ids": list(step_ids), "now": now})
+    if not step_ids:
+        return
+    stopped = connection.execute(_CANCEL, {"ids": list(step_ids), "now": now}).scalars()
+    for join_id, count in sorted(Counter(join_id for join_id in stopped if join_id).items()):
+        joins.count_down(connection, join_id, now, count)
 
 
 # --- for those who look ---
@@ -366,3 +383,21 @@ def load_run(connection: Connection, run_id: str) -> list[TaskDefinition]:
         task_of(row, payloads.whole(connection, codec.attributes(row.params)))
         for row in connection.execute(_OF_RUN, {"run": run_id})
     ]
+
+
+_TRIES = (
+    select(
+        *(table.c[name] for name in ("step_id", "try_number", "losses", "state", "task_list_name"))
+    )
+    .where(table.c.step_id.in_(bindparam("ids", expanding=True)))
+    .order_by(table.c.position)
+)
+
+
+def last_tries(connection: Connection, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Return the last try of each of these steps, without its data."""
+    found = {}
+    for part in portions(step_ids):
+        for row in connection.execute(_TRIES, {"ids": list(part)}):
+            found[row.step_id] = row  # in order: the last wins
+    return found

@@ -6,6 +6,7 @@ that start together on an empty database make one schema, and a killed one leave
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
@@ -15,6 +16,8 @@ from flowengine.store.database import Database
 from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
 
 _LOCK = 0x666C6F77  # "flow"
+#: Alembic keeps what it is doing in a module: two threads would work on one database.
+_alembic = threading.Lock()
 
 
 def revision_of(connection: Connection) -> str:
@@ -50,7 +53,7 @@ def upgrade_schema(database: Database) -> tuple[str, str]:
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.set_main_option("path_separator", "os")
-    with database.write() as connection:
+    with _alembic, database.write() as connection:
         if not database.is_sqlite:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
         before = revision_of(connection)

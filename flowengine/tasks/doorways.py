@@ -12,11 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from flowengine.dispatch.bells import DRAIN
+from flowengine.dispatch.bells import DRAIN, EVALUATE, WORK
 
 log = logging.getLogger("flowengine")
 
-EVALUATE = "flowengine.evaluate"
 EXECUTE = "flowengine.execute"
 WATCHDOG = "flowengine.watchdog"
 
@@ -25,23 +24,22 @@ class Behind(Protocol):
     """What the doorways lead to."""
 
     def drain(self, task_list: str) -> object: ...
+    def work(self, task_list: str, task_ids: list[str]) -> object: ...
     def evaluate(self, run_id: str) -> object: ...
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> object: ...
     def watch(self) -> object: ...
 
 
-def open_drain(app: Any, drain: Callable[[str], object]) -> None:
-    """Register the doorway that answers bells."""
-
-    def answer(task_list: str) -> None:
-        """Work on what is due in a task list. A bell too many finds nothing and ends."""
-        drain(task_list)
-
-    _open(app, DRAIN, answer)
-
-
 def open_doorways(app: Any, behind: Behind) -> None:
     """Register all doorways on an app."""
+
+    def drain(task_list: str) -> None:
+        """Work on what is due in a task list. A bell too many finds nothing and ends."""
+        behind.drain(task_list)
+
+    def work(task_list: str, task_ids: list[str]) -> None:
+        """Work on these tasks: the header of a chord. Those taken by others are passed over."""
+        behind.work(task_list, task_ids)
 
     def evaluate(run_id: str) -> None:
         """Take in what happened to a run, and decide what follows."""
@@ -57,7 +55,9 @@ def open_doorways(app: Any, behind: Behind) -> None:
         """Look for what was left lying."""
         behind.watch()
 
-    open_drain(app, behind.drain)
+    _open(app, DRAIN, drain)
+    # Not every backend counts a header whose result is ignored.
+    _open(app, WORK, work, ignore_result=False)
     _open(app, EVALUATE, evaluate)
     _open(app, EXECUTE, execute, bind=True)
     _open(app, WATCHDOG, watchdog)
@@ -73,4 +73,5 @@ def _open(app: Any, name: str, function: Callable[..., None], **options: Any) ->
 
     # Not shared: Celery would offer a shared task to every other app of the process, and of
     # two with one name keep the first.
-    app.task(doorway, name=name, shared=False, ignore_result=True, acks_late=False, **options)
+    chosen = {"ignore_result": True, **options}
+    app.task(doorway, name=name, shared=False, acks_late=False, **chosen)

@@ -374,7 +374,9 @@ class World:
                         lost = engine.report(task, Lost("its process is gone"))
                         self.seen["losses"] += lost
             with engine.database.read() as connection:
-                found = {*sweeping.unevaluated_runs(connection), *runs.runs_with_facts(connection)}
+                now = engine.database.now(connection)
+                reported = sweeping.unevaluated_runs(connection, now, 0)
+                found = {*reported, *runs.runs_with_facts(connection)}
             for run_id in sorted(found):
                 engine.advance(run_id)
 

@@ -122,6 +122,15 @@ def test_sqlite_threads_that_open_a_new_file_at_once_all_succeed(tmp_path: Path)
         assert found == [HEAD] * 4
 
 
+def test_threads_that_upgrade_several_databases_at_once_do_not_mix_them_up(tmp_path: Path) -> None:
+    # Alembic keeps what it is doing in a module.
+    urls = [f"sqlite:///{tmp_path}/{number}.db" for number in range(4)]
+    found = in_threads([lambda url=url: upgrade_in_process(int, url) for url in urls])  # type: ignore[misc]
+    assert found == [HEAD] * 4
+    for url in urls:
+        use(url)
+
+
 def test_an_upgrade_that_fails_leaves_nothing_behind(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:

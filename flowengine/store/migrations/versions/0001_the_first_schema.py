@@ -55,6 +55,14 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "revision"),
     )
     op.create_table(
+        "flowengine_join",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("run_id", sa.String(length=32), nullable=False),
+        sa.Column("remaining", sa.Integer(), nullable=False),
+        sa.Column("updated", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "flowengine_lock",
         sa.Column("name", sa.String(length=255), nullable=False),
         sa.Column("owner", sa.String(length=32), nullable=False),
@@ -202,6 +210,7 @@ def upgrade() -> None:
         sa.Column("pid", sa.Integer(), nullable=True),
         sa.Column("limit_key", sa.String(length=255), nullable=True),
         sa.Column("limit_slot", sa.Integer(), nullable=True),
+        sa.Column("join_id", sa.String(length=32), nullable=True),
         sa.Column("outcome", sa.String(length=16), nullable=True),
         sa.Column("result", sa.Text(), nullable=True),
         sa.Column("error", sa.Text(), nullable=True),

@@ -1,0 +1,36 @@
+"""Which tasks feed the same join and enable nothing alone.
+
+The end of such a task only counts something down, until the last of its group. So their
+reports need no evaluation, and no lock on the run, but one: after the last.
+"""
+
+from __future__ import annotations
+
+from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.states import ObjectType
+from flowengine.evaluator.work import Work
+from flowengine.program.plan import Reach, RowKind
+
+
+def join_of(work: Work, step: Step) -> str:
+    """Return the key of the row that the end of this step only counts down; empty: it enables.
+
+    A wrong answer would cost time, not truth: whatever is reported is taken in at last.
+    """
+    statement = work.statement(step)
+    if statement.body is not None:
+        return ""
+    block = work.parent(step)
+    if not statement.edges:
+        if block.remaining > 1:
+            return block.key if block.object_type == ObjectType.BLOCK else ""
+        if block.object_type == ObjectType.ITEM and work.parent(block).remaining > 1:
+            return work.parent(block).key
+        return ""
+    if len(statement.edges) > 1:
+        return ""
+    (edge,) = statement.edges
+    if edge.reach is not Reach.NEEDS or edge.sibling is None or edge.sibling.is_lazy:
+        return ""
+    waiting = work.find(row_key(RowKind.STEP, block.path + edge.suffix))
+    return waiting.key if waiting is not None and waiting.waiting > 1 else ""

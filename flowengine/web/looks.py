@@ -1,0 +1,118 @@
+"""How runs and steps look on a page: signs, colours, words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from flowengine.engine.outline import DrawnStep
+from flowengine.engine.results import RunSummary
+from flowengine.evaluator.states import RunState, StepState, TaskState
+
+#: Longest text of one value on a page, in characters. The API gives it whole.
+_LONGEST = 20_000
+
+#: Badges of runs. Blue is Flower's own colour of what is under way.
+RUN_BADGES = {
+    RunState.COMPLETED: "text-bg-success",
+    RunState.FAILED: "text-bg-danger",
+    RunState.RUNNING: "flow-under-way",
+}
+
+#: What a step's state looks like: sign, colour, word.
+_LOOKS = {
+    StepState.COMPLETE: ("✓", "flow-green", "complete"),
+    StepState.ERROR: ("✗", "flow-red", "failed"),
+    StepState.SKIPPED: ("↷", "text-warning-emphasis", "skipped"),
+    StepState.CREATED: ("·", "text-body-secondary", "waits for others"),
+    StepState.EVENT_TRANSMIT: ("◌", "flow-blue", "waits for a worker"),
+}
+_RUNNING = ("▶", "flow-blue", "running")
+_OTHER = ("…", "flow-blue", "under way")
+
+
+def step_look(step: DrawnStep) -> tuple[str, str, str]:
+    """Return sign, colour and word for a step's state."""
+    if step.state == StepState.EVENT_TRANSMIT and step.task_state == TaskState.RUNNING:
+        return _RUNNING
+    return _LOOKS.get(step.state, _OTHER)
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Say how many items there are in which state."""
+    words: dict[str, int] = {}
+    for state, count in counts.items():
+        # Of an item that waits at nothing itself, "waits for others" would be a riddle.
+        word = "not begun" if state == StepState.CREATED else _LOOKS.get(state, _OTHER)[2]
+        words[word] = words.get(word, 0) + count
+    said = ", ".join(f"{count:,} {word}" for word, count in words.items())
+    return f"{sum(counts.values()):,} more items: {said}"
+
+
+def took(step: DrawnStep, now: int) -> str:
+    """Say how long a step has taken so far; nothing for one that did nothing."""
+    if step.state in (StepState.CREATED, StepState.SKIPPED):
+        return ""
+    return duration((step.updated if step.state in StepState.FINAL else now) - step.created)
+
+
+def tries(step: DrawnStep) -> str:
+    """Say how often a step was tried, where that is worth a word."""
+    lost = f", {step.losses} lost" if step.losses else ""
+    return f"try {step.tries}{lost}" if step.tries > 1 or step.losses else ""
+
+
+def remark(run: RunSummary) -> str:
+    """Say what a run waits for, or why it failed."""
+    if run.is_final:
+        return run.error_text or ""
+    if run.alarm:
+        return run.alarm
+    steps = "1 step" if run.open_steps == 1 else f"{run.open_steps:,} steps"
+    return f"waits for {steps}" if run.open_steps else ""
+
+
+def duration(milliseconds: int) -> str:
+    """Write a duration as people say it."""
+    seconds = max(0, milliseconds) / 1000
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"
+
+
+def age(milliseconds: int) -> str:
+    """Write how long ago something was; nobody counts milliseconds of that."""
+    return "just now" if milliseconds < 1000 else f"{_rounded(milliseconds)} ago"
+
+
+def _rounded(milliseconds: int) -> str:
+    seconds = milliseconds // 1000
+    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= (2 * length if unit == "days" else length):
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
+
+
+def moment(milliseconds: int) -> str:
+    """Write a time for people in any place."""
+    return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def value(found: Any) -> str:
+    """Write a value as JSON, as far as a page can bear."""
+    line = json.dumps(found, ensure_ascii=False)
+    return line if len(line) <= 100 else clipped(json.dumps(found, indent=2, ensure_ascii=False))
+
+
+def clipped(text: str, longest: int = _LONGEST) -> str:
+    if len(text) <= longest:
+        return text
+    return f"{text[:longest]}\n… and {len(text) - longest:,} more characters"

@@ -1,0 +1,106 @@
+"""Workflows for worker processes that are killed, starved and lied to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from flowengine import current_step, event_facet, foreach, workflow
+
+MANY = 20  #: items of the fan-out in `mixed`
+TASKS = 3 + 4 + MANY + 1  #: tasks of one `mixed` in which nothing goes wrong
+
+
+# No facet here minds being lost: how often workers are killed is the test's business.
+@event_facet(max_losses=1000)
+def add(a: int, b: int) -> int:
+    _trace("add")
+    time.sleep(0.005)
+    return a + b
+
+
+@event_facet(max_losses=1000)
+def multiply(a: int, b: int) -> int:
+    _trace("multiply")
+    time.sleep(0.01)
+    return a * b
+
+
+@event_facet(task_list="wide", max_losses=1000)
+def square(n: int) -> int:
+    _trace("square")
+    time.sleep(0.002 * (n % 5))
+    return n * n
+
+
+@event_facet(max_losses=1000)
+def add_up(first: int, numbers: list[int]) -> int:
+    _trace("add_up")
+    return first + sum(numbers)
+
+
+@workflow
+def mixed(n: int) -> int:
+    """A chain, a diamond, and a fan-out with its join."""
+    chain = add(multiply(add(n, 1), 2), 3)
+    above = add.named("above")(chain, 10)
+    left = multiply.named("left")(above, 2)
+    right = multiply.named("right")(above, 3)
+    below = add.named("below")(left, right)
+    squares = foreach(list(range(MANY)), lambda i: square(i))
+    return add_up(below, squares)
+
+
+def expected(n: int) -> int:
+    """The result of `mixed`."""
+    above = (n + 1) * 2 + 3 + 10
+    return above * 2 + above * 3 + sum(i * i for i in range(MANY))
+
+
+@workflow
+def wide(numbers: list[int]) -> int:
+    return add_up(0, foreach(numbers, lambda i: square(i)))
+
+
+@event_facet(max_losses=1000)
+def hold(name: str) -> int:
+    """Say that it has begun, then wait until a file allows it to end."""
+    directory = Path(os.environ["TRACES"])
+    (directory / f"begun-{name}-{os.getpid()}").touch()
+    while not (directory / f"go-{name}").exists():
+        time.sleep(0.01)
+    return os.getpid()
+
+
+@workflow
+def held(name: str) -> int:
+    return hold(name)
+
+
+@workflow
+def held_then_added(name: str) -> int:
+    return add(hold(name), 0)
+
+
+@event_facet(max_losses=1000)
+def die_first(times: int) -> int:
+    """Take the whole process along, the first times."""
+    me = current_step().idempotency_key
+    deaths = len(list(Path(os.environ["TRACES"]).glob(f"death-{me}-*")))
+    if deaths < times:
+        (Path(os.environ["TRACES"]) / f"death-{me}-{deaths}").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return deaths
+
+
+@workflow
+def deadly(times: int) -> int:
+    return add(die_first(times), 0)
+
+
+def _trace(name: str) -> None:
+    """Leave a trace of each execution: a second one after a kill is allowed, and counted."""
+    with (Path(os.environ["TRACES"]) / f"executions-{os.getpid()}").open("a") as file:
+        file.write(f"{name}\n")

@@ -1,0 +1,194 @@
+"""Two workers with two pool children each, a beat, Redis and PostgreSQL: all well."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+import redis
+from pytest_celery import CeleryTestSetup
+from sqlalchemy import text
+
+from flowengine.engine import Run
+from tests.acceptance.celery import graphs, rare
+from tests.acceptance.celery.rows import check_runs, wait_for
+from tests.celery_nodes import Fleet, until
+
+
+def start_mixed(fleet: Fleet, count: int) -> dict[str, Any]:
+    """Start that many runs; return their results by id."""
+    return {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(count)}
+
+
+def wait_and_check(fleet: Fleet, runs: dict[str, Any], seconds: float = 60) -> Any:
+    wait_for(fleet.engine, [fleet.engine.run(run_id) for run_id in runs], seconds)
+    return check_runs(fleet.engine, runs, graphs.TASKS)
+
+
+def test_all_runs_complete_and_record_every_step_once(
+    fleet: Fleet, celery_setup: CeleryTestSetup
+) -> None:
+    runs = start_mixed(fleet, 20)
+    tally = wait_and_check(fleet, runs)
+    assert (tally.lost, tally.failed) == (0, 0)
+    worked = {pid for worker in fleet.workers for pid in worker.children()}
+    traced = {int(path.name.rpartition("-")[2]) for path in fleet.traces.glob("executions-*")}
+    assert traced == worked, "all children of both workers had a part"
+    assert all(worker.container.is_alive() for worker in celery_setup.worker_cluster)
+
+
+def test_messages_stay_below_4_kib_whatever_the_run_carries(fleet: Fleet) -> None:
+    sizes: list[int] = []
+    with redis.Redis.from_url(fleet.broker.url) as client, client.monitor() as monitor:
+        run = fleet.start(graphs.wide, numbers=list(range(500)))
+        assert run.result(timeout=60) == sum(n * n for n in range(500))
+        mark = "the run is over"
+        with redis.Redis.from_url(fleet.broker.url) as other:
+            other.echo(mark)
+        for heard in monitor.listen():
+            if mark in heard["command"]:
+                break
+            name, _, rest = heard["command"].partition(" ")
+            if name in ("LPUSH", "RPUSH"):
+                sizes.append(len(rest))
+    assert len(sizes) > 10, "nobody sent anything?"
+    assert max(sizes) < 4096
+    print(f"{len(sizes)} messages, the largest of {max(sizes)} bytes")
+
+
+def test_a_start_message_that_arrives_twice_starts_one_run(
+    fleet: Fleet, celery_setup: CeleryTestSetup
+) -> None:
+    app = celery_setup.app  # knows nothing but the broker
+    name = graphs.mixed.name
+    sent = [
+        app.send_task("flowengine.execute", args=(name, {"n": 7}), task_id="the-same-message")
+        for _ in range(2)
+    ]
+    assert {result.id for result in sent} == {"the-same-message"}
+    query = text("SELECT id FROM flowengine_run WHERE idempotency_key = 'the-same-message'")
+
+    def found() -> list[str]:
+        with fleet.engine.database.read() as connection:
+            return list(connection.execute(query).scalars())
+
+    (run_id,) = until(found, "the start")
+    check = {run_id: graphs.expected(7)}
+    wait_and_check(fleet, check)
+    handled = 'flowengine.execute[the-same-message] succeeded'
+    until(lambda: fleet.count_logged(handled) == 2, "the answer to both messages")
+    assert found() == [run_id]
+
+
+def test_a_facet_that_nobody_serves_is_an_alarm_until_somebody_does(fleet: Fleet) -> None:
+    run = fleet.start(rare.weighing, grams=4)
+    alarm = str(until(lambda: run.info().alarm, "an alarm"))
+    assert "waits for a worker" in alarm
+    assert rare.weigh.name in alarm
+    other = fleet.add_worker("rare", FLOWENGINE_IMPORTS=rare.__name__)
+    assert run.result(timeout=20) == 5
+    assert run.info().alarm is None
+    other.stop()
+    fleet.workers.remove(other)
+
+
+def test_two_beats_tick_like_one(fleet: Fleet) -> None:
+    second = fleet.add_beat("second-beat")
+    ends = time.monotonic() + 4
+    heard = fleet.count_logged("Task flowengine.watchdog")
+    ticks = set()
+    query = text("SELECT until FROM flowengine_lock WHERE name = 'watchdog'")
+    while time.monotonic() < ends:
+        with fleet.engine.database.read() as connection:
+            ticks.add(connection.execute(query).scalar())
+        time.sleep(0.02)
+    heard = fleet.count_logged("Task flowengine.watchdog") - heard
+    second.stop()
+    fleet.beats.remove(second)
+    print(f"{heard} messages of two beats, {len(ticks)} looks")
+    assert heard / 2 >= 4 / 0.3 * 1.5, "two beats were heard"
+    assert 4 <= len(ticks) <= 4 / 0.27 + 2
+
+
+def begin_holding(fleet: Fleet, name: str) -> tuple[Run[Any], Any]:
+    """Start a run whose step waits in a worker; return both."""
+    run = fleet.start(graphs.held_then_added, name=name)
+    (pid,) = until(lambda: fleet.begun(name), "a step's begin")
+    (worker,) = [worker for worker in fleet.workers if pid in worker.children()]
+    return run, worker
+
+
+def tries(run: Run[Any], fleet: Fleet) -> list[tuple[str, int, int]]:
+    return [(t.state, t.try_number, t.losses) for t in fleet.engine.tasks(run.id)]
+
+
+def test_a_busy_worker_that_is_asked_to_end_finishes_what_it_does(fleet: Fleet) -> None:
+    run, worker = begin_holding(fleet, "terminated")
+    (pid,) = fleet.begun("terminated")
+    worker.terminate()
+    until(lambda: "Warm shutdown" in worker.logs(), "its farewell")
+    others = start_mixed(fleet, 3)
+    wait_and_check(fleet, others)
+    fleet.let_go("terminated")
+    assert worker.wait() == 0
+    assert run.result(timeout=20) == pid
+    assert tries(run, fleet) == [("completed", 1, 0)] * 2
+
+
+def test_a_busy_worker_that_is_told_to_drop_everything_hands_it_back(fleet: Fleet) -> None:
+    run, worker = begin_holding(fleet, "quit")
+    worker.kill("SIGQUIT")
+    worker.wait()
+    pids = until(lambda: len(fleet.begun("quit")) == 2 and fleet.begun("quit"), "another try")
+    fleet.let_go("quit")
+    assert run.result(timeout=20) == pids[1]
+
+
+def test_a_worker_that_was_stopped_and_wakes_up_late_changes_nothing(fleet: Fleet) -> None:
+    run, worker = begin_holding(fleet, "frozen")
+    worker.freeze()
+    pids = until(lambda: len(fleet.begun("frozen")) == 2 and fleet.begun("frozen"), "another try")
+    assert pids[1] not in worker.children()
+    fleet.let_go("frozen")
+    assert run.result(timeout=20) == pids[1]
+    refused = fleet.count_logged("refused a late report")
+    worker.thaw()
+    until(lambda: fleet.count_logged("refused a late report") == refused + 1, "the refusal")
+    assert run.result() == pids[1]
+    assert [state for state, _, _ in tries(run, fleet)] == ["failed", "completed", "completed"]
+
+    # It is among the living again: what it does from now on is looked after.
+    again, other = begin_holding_on(fleet, worker, "woken")
+    other.kill()
+    until(lambda: len(fleet.begun("woken")) >= 2, "another try")
+    fleet.let_go("woken")
+    again.result(timeout=20)
+
+
+def begin_holding_on(fleet: Fleet, wanted: Any, name: str) -> tuple[Run[Any], Any]:
+    """The same, on a certain worker: the other one is busy meanwhile."""
+    (other,) = [worker for worker in fleet.workers if worker is not wanted]
+    other.freeze()
+    try:
+        run, worker = begin_holding(fleet, name)
+    finally:
+        other.thaw()
+    assert worker is wanted
+    return run, worker
+
+
+def test_a_step_that_kills_its_process_is_tried_again_without_the_others(fleet: Fleet) -> None:
+    others = start_mixed(fleet, 5)
+    run = fleet.start(graphs.deadly, times=3)
+    assert run.result(timeout=30) == 3
+    states = [(t.name.rpartition(".")[2], t.state, t.losses) for t in fleet.engine.tasks(run.id)]
+    assert states == [
+        *(("die_first", "failed", losses) for losses in range(3)),
+        ("die_first", "completed", 3),
+        ("add", "completed", 0),
+    ]
+    wait_and_check(fleet, others)
+    assert all(worker.is_alive() for worker in fleet.workers)
+    assert json.dumps(run.info().outputs) == '{"result": 3}'

@@ -1,0 +1,223 @@
+"""A process that speaks like a Docker container and cannot outlive this one."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+#: Past this a process that has not said that it is ready is taken to be broken.
+PATIENCE = 60.0
+
+# `read` returns when the pipe is closed, which the kernel does too when pytest is killed. The
+# guard leads a process group of its own, so signal 0 ends everything that was started in it.
+_GUARD = """
+pid_file=$1
+shift
+exec 3<&0
+"$@" 3<&- </dev/null &
+server=$!
+echo "$server" >"$pid_file.new"
+mv "$pid_file.new" "$pid_file"
+{ read -r _ <&3; kill -s KILL 0; } &
+reader=$!
+exec 3<&-
+wait "$server"
+code=$?
+kill "$reader" 2>/dev/null
+exit "$code"
+"""
+
+
+class ProcessDidNotStart(Exception):
+    """A process ended, or kept silent for too long; its log says why."""
+
+    def __init__(self, name: str, log: str) -> None:
+        super().__init__(name, log)
+        self.name, self.log = name, log
+
+    def __str__(self) -> str:
+        return f"{self.name} did not start:\n{self.log or '(it logged nothing)'}"
+
+
+class GuardedProcess:
+    """A command, run again and again in one directory, with one log.
+
+    The attributes and methods are those of `docker.models.containers.Container` that
+    pytest-celery and pytest-docker-tools use.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        directory: Path,
+        environment: Mapping[str, str],
+        ready_prompt: str | None,
+    ) -> None:
+        self.id = uuid.uuid4().hex
+        self.name = name
+        self.directory = directory
+        self.environment = dict(environment)
+        self._command = list(command)
+        self._ready_prompt = ready_prompt
+        self._log = directory / "log"
+        self._pid_file = directory / "pid"
+        self._read_from = 0
+        self._guard: subprocess.Popen[bytes] | None = None
+        directory.mkdir(parents=True, exist_ok=True)
+        self._log.touch()
+
+    # --- what Docker would say ---
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return {
+            "Config": {
+                "Env": [f"{key}={value}" for key, value in self.environment.items()],
+                "Hostname": "localhost",
+            },
+            "HostConfig": {"PortBindings": None},
+            "NetworkSettings": {"Networks": {}, "Ports": {}},
+        }
+
+    @property
+    def status(self) -> str:
+        if self._guard is None:
+            return "created"
+        return "running" if self._guard.poll() is None else "exited"
+
+    def reload(self) -> None:
+        """Nothing is cached here."""
+
+    def logs(self) -> bytes:
+        return self._log.read_bytes()
+
+    def exec_run(self, command: str | Sequence[str]) -> tuple[int, bytes]:
+        words = shlex.split(command) if isinstance(command, str) else list(command)
+        done = subprocess.run(
+            words, cwd=self.directory, env=self.environment, capture_output=True, check=False
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    # --- life and death ---
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, or do nothing when it runs."""
+        if self.status == "running":
+            return
+        self._pid_file.unlink(missing_ok=True)
+        self._read_from = self._log.stat().st_size
+        with self._log.open("ab") as log:
+            self._guard = subprocess.Popen(
+                ["sh", "-c", _GUARD, "guard", str(self._pid_file), *self._command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.directory,
+                env=self.environment,
+                start_new_session=True,
+            )
+        if wait:
+            self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not self._is_ready():
+            if self.status != "running" or time.monotonic() > deadline:
+                code = None if self._guard is None else self._guard.poll()
+                self.stop()
+                raise ProcessDidNotStart(f"{self.name} (exit code {code})", self.recent_log())
+            time.sleep(0.02)
+
+    def _is_ready(self) -> bool:
+        prompt = self._ready_prompt
+        return self._pid_file.exists() and (prompt is None or prompt in self.recent_log())
+
+    def recent_log(self) -> str:
+        """What it has logged since it was started last."""
+        with self._log.open("rb") as log:
+            log.seek(self._read_from)
+            return log.read().decode(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        """The process itself, not its guard."""
+        return int(self._pid_file.read_text())
+
+    def children(self) -> list[int]:
+        """The processes that it has forked, the oldest first."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found = psutil.Process(self.pid).children(recursive=True)
+            return [child.pid for child in sorted(found, key=lambda child: child.pid)]
+        return []
+
+    def send(self, number: int) -> None:
+        """Send the process a signal."""
+        with contextlib.suppress(ProcessLookupError):
+            psutil.Process(self.pid).send_signal(number) if self.status == "running" else None
+
+    def kill(self, signal: str | int | None = None) -> None:
+        """Send a signal, as `docker kill`; after one that nobody survives, wait for the end."""
+        number = _signal_number(signal)
+        self.send(number)
+        if number == _KILL:
+            self.wait()
+
+    def freeze(self) -> None:
+        """Stop it and its children in the middle of whatever they do."""
+        for pid in (self.pid, *self.children()):
+            _send(pid, "SIGSTOP")
+
+    def thaw(self) -> None:
+        for pid in (self.pid, *self.children()):
+            _send(pid, "SIGCONT")
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        """Wait for its end; return the exit code as a shell tells it."""
+        assert self._guard is not None
+        assert self._guard.stdin is not None
+        code = self._guard.wait(timeout)
+        self._guard.stdin.close()
+        return code
+
+    def restart(self, timeout: float = 10) -> None:
+        """Ask it to end, insist when it does not, and start it anew."""
+        if self.status == "running":
+            self.kill("SIGTERM")
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.stop()
+        self.start()
+
+    def stop(self) -> None:
+        """End it and everything that it started, at once. Stopping twice is once."""
+        if self._guard is None:
+            return
+        assert self._guard.stdin is not None
+        self._guard.stdin.close()
+        self._guard.wait(PATIENCE)
+
+
+_KILL = int(signal.SIGKILL)
+
+
+def _signal_number(name: str | int | None) -> int:
+    if name is None:
+        return _KILL
+    return int(name) if isinstance(name, int) else int(signal.Signals[name])
+
+
+def _send(pid: int, name: str) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        psutil.Process(pid).send_signal(signal.Signals[name])
