@@ -1,0 +1,441 @@
+"""The Workflows page, in a real Flower that knows nothing of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from flowengine import Retry, RunFailed, event_facet, foreach, workflow
+from flowengine.testing import Flow
+from tests.servers import GuardedServer, new_directory
+
+CELERY = Path(sys.executable).parent / "celery"
+ROOT = Path(__file__).parent.parent.parent
+
+
+@event_facet
+def fetch(page: int) -> int:
+    return page
+
+
+@event_facet
+def read(page: int) -> int:
+    if page in (7, 277):
+        raise ValueError(f"page {page} is <b>torn</b> & wet")
+    return page
+
+
+@workflow(name="library.survey")
+def survey(pages: list[int]) -> list[int]:
+    return foreach(pages, lambda page: read(fetch(page)))
+
+
+@event_facet(retry=Retry(attempts=2, first_wait=1))
+def charge(order: int) -> int:
+    raise ConnectionError("refused <script>alert('card')</script>")
+
+
+@event_facet
+def ship(order: int) -> int:
+    return order
+
+
+@workflow(name="shop.checkout")
+def checkout(order: int) -> int:
+    return ship(charge(order))
+
+
+@event_facet(task_list="gpu")
+def train(epochs: int) -> int:
+    return epochs
+
+
+@workflow(name="lab.learning")
+def learning(epochs: int) -> int:
+    return train(epochs)
+
+
+class Runs(NamedTuple):
+    """A database with one run of each kind."""
+
+    url: str
+    completed: str
+    failed: str
+    wide: str
+    waiting: str
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    url = f"sqlite:///{tmp_path_factory.mktemp('runs')}/flow.db"
+    with Flow(store_url=url) as flow:
+        options = survey.options(key="<i>morning</i>", labels={"team": "<u>data</u>"})
+        completed = options.start([1, 2]).id
+        flow.settle()
+        flow.clock.advance(seconds=1)
+        failed = flow.start(checkout, 1)
+        flow.settle()
+        flow.clock.advance(seconds=5)
+        flow.settle()
+        wide = flow.start(survey, list(range(300)))
+        flow.settle()
+        flow.clock.advance(hours=1)  # all who served have been silent for too long
+        waiting = flow.start(learning, 4).id
+        flow.watchdog()
+        for run in (failed, wide):
+            with pytest.raises(RunFailed):
+                run.result(timeout=0)
+        return Runs(url, completed, failed.id, wide.id, waiting)
+
+
+class Answer(NamedTuple):
+    status: int
+    text: str
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+class Flower:
+    """A running Flower."""
+
+    def __init__(self, app: str, database_url: str, *options: str, **environment: str) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+        self.directory = new_directory("flower")
+        for name, text in environment.pop("files", {}).items():  # type: ignore[attr-defined]
+            (self.directory / name).write_text(text)
+        variables = {
+            "PYTHONPATH": f"{self.directory}:{ROOT}",
+            "FLOWENGINE_DATABASE_URL": database_url,
+            "FLOWENGINE_BROKER_URL": "memory://",
+            **environment,
+        }
+        port = self.url.rpartition(":")[2]
+        self._server = GuardedServer(
+            [
+                *("env", *(f"{name}={value}" for name, value in variables.items())),
+                *(CELERY, "-A", app, "flower", "--address=127.0.0.1", f"--port={port}", *options),
+            ],
+            directory=self.directory,
+            stop_signal="TERM",
+        )
+        self._server.wait_until(self._answers)
+
+    def _answers(self) -> bool:
+        try:
+            return self.get("/healthcheck").status == 200
+        except OSError:
+            return False
+
+    def get(self, path: str, *, login: str | None = None) -> Answer:
+        request = urllib.request.Request(self.url + path)
+        if login:
+            request.add_header(
+                "Authorization", f"Basic {base64.b64encode(login.encode()).decode()}"
+            )
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return Answer(answer.status, answer.read().decode())
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return Answer(refusal.code, refusal.read().decode())
+
+    def stop(self) -> str:
+        """End it and return what it said."""
+        self._server.stop()
+        return self._server._last_words
+
+
+@contextmanager
+def running(app: str, database_url: str, *options: str, **environment: Any) -> Iterator[Flower]:
+    flower = Flower(app, database_url, *options, **environment)
+    try:
+        yield flower
+    finally:
+        flower.stop()
+
+
+@pytest.fixture(scope="module")
+def flower(runs: Runs) -> Iterator[Flower]:
+    with running("flowengine", runs.url, FLOWER_UNAUTHENTICATED_API="true") as flower:
+        yield flower
+
+
+def rows_of(page: str) -> list[str]:
+    return [row for row in page.partition("<tbody>")[2].split("<tr") if "flow-id" in row]
+
+
+# --- the list ---
+
+
+def test_every_page_of_flower_leads_to_the_workflows(flower: Flower) -> None:
+    for path in ("/", "/tasks", "/broker", "/workflows"):
+        answer = flower.get(path)
+        assert answer.status == 200
+        assert 'href="/workflows"' in answer.text
+        assert answer.text.count(">Workflows</a>") == 1
+
+
+def test_the_list_shows_the_newest_runs_first_with_state_and_progress(
+    flower: Flower, runs: Runs
+) -> None:
+    rows = rows_of(flower.get("/workflows").text)
+    order = [runs.waiting, runs.wide, runs.failed, runs.completed]
+    assert [next(run for run in order if run in row) for row in rows] == order
+    waiting, wide, failed, completed = rows
+    assert "RUNNING" in waiting
+    assert "0 / 1" in waiting
+    assert "waits for a worker of task list &#x27;gpu&#x27;" in waiting
+    assert "FAILED" in wide
+    assert "601 / 601" in wide
+    assert "FAILED" in failed
+    assert "checkout.charge: ConnectionError" in failed
+    assert "COMPLETED" in completed
+    assert "library.survey" in completed
+
+
+def test_the_list_is_filtered_by_state_and_by_workflow(flower: Flower, runs: Runs) -> None:
+    def shown(query: str) -> set[str]:
+        rows = rows_of(flower.get(f"/workflows?{query}").text)
+        return {run for run in runs[1:] if any(run in row for row in rows)}
+
+    assert shown("state=FAILED") == {runs.failed, runs.wide}
+    assert shown("state=running") == {runs.waiting}
+    assert shown("workflow=library.survey") == {runs.completed, runs.wide}
+    assert shown("workflow=SURV") == {runs.completed, runs.wide}, "a part of the name will do"
+    assert shown("workflow=survey&state=COMPLETED") == {runs.completed}
+    assert shown("workflow=%25") == set(), "what it means in SQL does not matter"
+    assert "No such runs." in flower.get("/workflows?workflow=nobody").text
+
+
+def test_pages_go_through_all_runs_once(flower: Flower, runs: Runs) -> None:
+    seen, query = [], ""
+    while True:
+        page = flower.get(f"/api/workflows?limit=1{query}").json()
+        seen += [run["id"] for run in page["runs"]]
+        if page["before"] is None:
+            break
+        query = f"&before={page['before']}"
+    assert seen == [runs.waiting, runs.wide, runs.failed, runs.completed]
+    assert f"before={runs.wide}" in flower.get("/workflows?limit=2").text
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "says"),
+    [
+        ("/workflows/nope", 404, "There is no run &#x27;nope&#x27; in this database."),
+        ("/workflows/%3Cscript%3E", 404, "There is no run &#x27;&lt;script&gt;&#x27;"),
+        ("/workflows?before=nope", 404, "There is no run &#x27;nope&#x27;"),
+        ("/workflows?state=DONE", 400, "there is no state &#x27;DONE&#x27;"),
+        ("/workflows?limit=many", 400, "limit=&#x27;many&#x27; is not a number from 1 to 500"),
+        ("/workflows?limit=0", 400, "is not a number"),
+        ("/api/workflows/nope", 404, "\"There is no run 'nope' in this database.\""),
+        ("/api/workflows?state=DONE", 400, '"error"'),
+    ],
+)
+def test_what_cannot_be_shown_is_told(flower: Flower, path: str, status: int, says: str) -> None:
+    answer = flower.get(path)
+    assert answer.status == status
+    assert says in answer.text
+
+
+# --- one run ---
+
+
+def test_a_run_shows_its_inputs_outputs_and_steps(flower: Flower, runs: Runs) -> None:
+    answer = flower.get(f"/workflows/{runs.completed}")
+    assert answer.status == 200
+    assert "COMPLETED" in answer.text
+    assert "{&quot;pages&quot;: [1, 2]}" in answer.text
+    assert "{&quot;result&quot;: [1, 2]}" in answer.text
+    for path in ("survey", "survey.foreach", "survey.foreach[1]", "survey.foreach[1].read"):
+        assert f'title="{path}"' in answer.text
+    assert "data-final" in answer.text, "it is not fetched again"
+
+
+def test_a_failed_run_shows_where_and_why_and_what_it_cost(flower: Flower, runs: Runs) -> None:
+    page = flower.get(f"/workflows/{runs.failed}").text
+    assert "checkout.charge: ConnectionError: refused" in page
+    assert "try 2" in page
+    assert "raise ConnectionError" in page, "with the traceback"
+    assert "because of checkout.charge" in page
+
+
+def test_a_waiting_run_is_fetched_again_and_says_what_it_waits_for(
+    flower: Flower, runs: Runs
+) -> None:
+    page = flower.get(f"/workflows/{runs.waiting}").text
+    assert '<div id="workflow-run"' in page
+    assert "data-final>" not in page
+    assert "waits for a worker" in page
+    assert "of gpu" in page
+
+
+def test_a_wide_foreach_shows_its_first_items_and_the_failed_ones(
+    flower: Flower, runs: Runs
+) -> None:
+    page = flower.get(f"/workflows/{runs.wide}").text
+    shown = [n for n in range(300) if f'title="survey.foreach[{n}]"' in page]
+    assert shown == [*range(50), 277]
+    assert "249 more items: 249 complete" in page
+    assert "page 277 is" in page
+    told = flower.get(f"/api/workflows/{runs.wide}").json()
+    assert told["items_not_listed"] == 249
+    assert (told["steps_ended"], told["steps_so_far"]) == (601, 601)
+
+
+def test_nothing_that_others_wrote_is_taken_for_html(flower: Flower, runs: Runs) -> None:
+    pages = [
+        flower.get("/workflows").text,
+        flower.get("/workflows?workflow=%22%3E%3Cscript%3Ealert('card')").text,
+        *(flower.get(f"/workflows/{run}").text for run in runs[1:]),
+    ]
+    for page in pages:
+        for written in ("<script>alert", "<b>torn", "<i>morning", "<u>data", '">&lt;script'):
+            assert written not in page
+    assert "&lt;i&gt;morning&lt;/i&gt;" in pages[0]
+    assert "team=&lt;u&gt;data&lt;/u&gt;" in "".join(pages)
+
+
+def test_the_api_tells_the_same(flower: Flower, runs: Runs) -> None:
+    listed = {run["id"]: run for run in flower.get("/api/workflows").json()["runs"]}
+    assert set(listed) == set(runs[1:])
+    assert listed[runs.completed]["key"] == "<i>morning</i>"
+    assert (listed[runs.completed]["steps_ended"], listed[runs.completed]["steps"]) == (5, 5)
+    told = flower.get(f"/api/workflows/{runs.failed}").json()
+    assert told["inputs"] == {"order": 1}
+    steps = {step["path"]: step for step in told["steps"]}
+    assert steps["checkout.charge"]["tries"] == 2
+    assert steps["checkout.ship"]["error"]["path"] == "checkout.charge"
+
+
+# --- Flower's own ways ---
+
+
+def test_flowers_login_guards_the_pages_and_the_api(runs: Runs) -> None:
+    paths = (
+        *("/workflows", f"/workflows/{runs.completed}", "/workflows/nope"),
+        *("/api/workflows", f"/api/workflows/{runs.completed}"),
+    )
+    with running("flowengine", runs.url, "--basic_auth=user:pw") as flower:
+        for path in paths:
+            assert flower.get(path).status == 401
+            assert flower.get(path, login="user:wrong").status == 401
+            known = flower.get(path, login="user:pw")
+            assert known.status == (404 if path.endswith("nope") else 200)
+
+
+def test_it_stands_on_an_app_of_ones_own_and_under_a_prefix(runs: Runs, tmp_path: Path) -> None:
+    own = """
+from celery import Celery
+from flowengine.assembly import FlowEngine
+app = Celery("own", broker="memory://")
+FlowEngine(app)
+"""
+    with running("own", runs.url, "--url_prefix=ops", files={"own.py": own}) as flower:
+        listed = flower.get("/ops/workflows").text
+        assert f'href="/ops/workflows/{runs.failed}"' in listed
+        assert flower.get(f"/ops/workflows/{runs.failed}").status == 200
+        closed = flower.get("/ops/api/workflows")
+        assert closed.status == 401, "as all of Flower's API, without a login"
+
+
+def test_a_database_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
+    with running("flowengine", f"sqlite:///{tmp_path}/none.db") as flower:
+        answer = flower.get("/workflows")
+        assert answer.status == 503
+        assert "there is no database" in answer.text
+        assert flower.get("/tasks").status == 200
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_an_unknown_flower_starts_without_the_page(runs: Runs) -> None:
+    unknown = '__import__("flower").__version__ = "3.1.4"\n'
+    flower = Flower("flowengine", runs.url, files={"celeryconfig.py": unknown})
+    try:
+        assert flower.get("/").status == 200
+        assert "Workflows" not in flower.get("/").text
+        assert flower.get("/workflows").status == 404
+    finally:
+        said = flower.stop()
+    assert said.count("the Workflows page is off") == 1
+    assert "the Workflows page is off: it fits Flower 2.x, and this is Flower 3.1.4" in said
+
+
+def in_a_process(code: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "FLOWENGINE_DATABASE_URL": "sqlite://"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("del urls.handlers", "this Flower has no list flower.urls.handlers"),
+        ("urls.settings = None", "this Flower has no dict flower.urls.settings"),
+        ("urls.settings['template_loader'] = 1", "has already replaced Flower's templates"),
+        ("urls.settings['template_path'] = '/nowhere'", "No such file"),
+        ("del flower.views.BaseHandler", "BaseHandler"),
+    ],
+)
+def test_a_flower_that_is_built_otherwise_is_left_alone(change: str, says: str) -> None:
+    said = in_a_process(
+        f"""
+import flower, flower.views, flower.api
+from flower import urls
+{change}
+before = str(vars(urls))
+from flowengine.web import install
+assert install() is False
+assert str(vars(urls)) == before
+"""
+    )
+    assert said.startswith("the Workflows page is off: ")
+    assert says in said
+    assert said.count("\n") == 1
+
+
+def test_installing_twice_is_once() -> None:
+    said = in_a_process(
+        """
+from flower import urls
+from flowengine.web import install
+before = len(urls.handlers)
+assert install() and install()
+assert len(urls.handlers) == before + 4
+"""
+    )
+    assert said == ""
+
+
+@pytest.mark.parametrize("command", ["worker", "beat"])
+def test_no_other_process_loads_the_page(command: str) -> None:
+    in_a_process(
+        """
+import sys
+import flowengine.celery
+for name in ("flower", "tornado", "flowengine.web"):
+    assert name not in sys.modules, name
+""",
+        command,
+    )
