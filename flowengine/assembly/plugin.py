@@ -11,12 +11,14 @@ run facets, and its beat is the watchdog.
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import uuid
 from typing import Any
 
 from celery import Celery, bootsteps, signals
+from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.launching import EngineLauncher
 from flowengine.authoring import (
@@ -35,6 +37,8 @@ from flowengine.tasks.attendance import Attendance, server_of
 from flowengine.tasks.doorways import WATCHDOG
 from flowengine.tasks.facets import register_facets
 from flowengine.worker import Drainer
+
+log = logging.getLogger("flowengine")
 
 
 class FlowEngine:
@@ -114,7 +118,7 @@ class FlowEngine:
 
     def attendance(self, name: str) -> Attendance:
         server = server_of(self._server_id, self._boot_id, name)
-        return Attendance(self.engine, server, event_facet_names)
+        return Attendance(lambda: self.engine, self.settings, server, event_facet_names)
 
     # --- behind the doorways ---
 
@@ -166,7 +170,12 @@ class _AttendanceStep(bootsteps.StartStopStep):  # type: ignore[misc]
     label = "flowengine"
 
     def start(self, worker: Any) -> None:
-        self.attendance = worker.app.flowengine.attendance(worker.hostname)
+        flowengine = worker.app.flowengine
+        try:
+            flowengine.engine  # noqa: B018 - a database that does not fit is told at once
+        except DBAPIError as problem:
+            log.warning("waiting for the database: %s", problem, extra={"action": "no_database"})
+        self.attendance = flowengine.attendance(worker.hostname)
         self.attendance.start()
 
     def stop(self, worker: Any) -> None:

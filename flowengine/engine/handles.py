@@ -62,7 +62,8 @@ class Run(Generic[R]):
     def _outputs(self, over: bool, timeout: float | None) -> dict[str, Json]:
         info = self.info()
         if not over:
-            waits = info.alarm or f"steps outstanding: {info.open_steps}"
+            count = info.open_steps
+            waits = info.alarm or f"{count} {'step' if count == 1 else 'steps'} outstanding"
             raise TimeoutError(f"run {self.id} has not ended after {timeout} s: {waits}")
         if info.state != RunState.COMPLETED:
             error = info.error or {"path": info.workflow, "type": info.state, "message": ""}

@@ -1,14 +1,16 @@
 """The watchdog of a fleet: many may look, one at a time does.
 
 Whoever hears a tick asks for a lease; two beats that tick are one. Of the dead it speaks
-only after it has been awake without a break for as long as it takes to be declared dead:
-a database that was away, or a laptop that slept, has killed nobody.
+only after somebody has looked without a break for as long as it takes to be declared dead:
+a database that was away, or a laptop that slept, has killed nobody. Since when is kept in
+the database: ticks go round in a fleet, and one process may hear one an hour.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
+
+from sqlalchemy import Connection
 
 from flowengine.engine.engine import Engine
 from flowengine.engine.sweeps import (
@@ -22,6 +24,7 @@ from flowengine.store import locks
 from flowengine.store.servers import ServerDefinition
 
 LEASE = "watchdog"
+AWAKE = "watchdog.awake"  #: its time is when the looks began to follow each other
 
 
 class Watchdog:
@@ -29,20 +32,19 @@ class Watchdog:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._awake_since: float | None = None
-        self._last_tick = 0.0
 
     def tick(self) -> bool:
         """Look, unless somebody else just did; tell whether we looked."""
         engine, settings = self._engine, self._engine.settings
-        self._stay_awake()
         with engine.database.write() as connection:
             now = engine.database.now(connection)
+            last = locks.ends(connection, LEASE)
             # A tick's own owner: a second tick in the same interval is refused, ours too.
             duration = round(settings.watchdog_interval * 900)
             if not locks.acquire(connection, LEASE, uuid.uuid4().hex, duration, now):
                 return False
-        lost_servers(engine, lambda server: self._is_dead(server, now))
+            awake_since = self._stay_awake(connection, last, now)
+        lost_servers(engine, lambda server: self._is_dead(server, awake_since, now))
         hanging_tries(engine)
         unevaluated_runs(engine)
         ring_for_unheard_tasks(engine)
@@ -55,20 +57,24 @@ class Watchdog:
             now = self._engine.database.now(connection)
             return now - locks.ends(connection, LEASE) > patience * 1000
 
-    def _stay_awake(self) -> None:
-        now = time.monotonic()
-        if self._awake_since is None or now - self._last_tick > self._break():
-            self._awake_since = now
-        self._last_tick = now
+    def _stay_awake(self, connection: Connection, last: int, now: int) -> int:
+        """Return since when looks have followed each other without a break."""
+        since = locks.ends(connection, AWAKE)
+        if since and now - last <= self._break() * 1000:
+            return since
+        locks.acquire(connection, AWAKE, "", 0, now)
+        return now
 
     def _break(self) -> float:
-        return max(5.0, 5 * self._engine.settings.watchdog_interval)
+        """Seconds without a look after which heartbeats may have gone unheard.
 
-    def _is_dead(self, server: ServerDefinition, now: int) -> bool:
-        patience = self._engine.settings.server_patience
+        Well below the patience with servers: what passes unnoticed must not kill one.
+        """
+        settings = self._engine.settings
+        return min(max(5.0, 5 * settings.watchdog_interval), settings.server_patience / 2)
+
+    def _is_dead(self, server: ServerDefinition, awake_since: int, now: int) -> bool:
         if server.lock_file is not None:
             return False  # an embedded process: those who share its machine can tell
-        assert self._awake_since is not None
-        if time.monotonic() - self._awake_since < patience:
-            return False
-        return now - server.ping_time > patience * 1000
+        patience = self._engine.settings.server_patience * 1000
+        return now - awake_since >= patience and now - server.ping_time > patience

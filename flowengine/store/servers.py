@@ -24,6 +24,8 @@ class ServerState:
     ERROR = "error"
 
     ALIVE = frozenset({STARTUP, RUNNING})
+    #: Found dead is not a farewell: whoever beats after it was only thought dead.
+    MAY_BEAT = ALIVE | {ERROR}
 
 
 @dataclass(slots=True)
@@ -60,8 +62,13 @@ class ServerDefinition:
 _ALIVE = select(_table).where(_table.c.state.in_(sorted(ServerState.ALIVE)))
 _BEAT = (
     update(_table)
-    .where(and_(_table.c.uuid == bindparam("of"), _table.c.state.in_(sorted(ServerState.ALIVE))))
-    .values(ping_time=bindparam("now"), handlers=bindparam("names"), state=ServerState.RUNNING)
+    .where(and_(_table.c.uuid == bindparam("of"), _table.c.state.in_(sorted(ServerState.MAY_BEAT))))
+    .values(
+        ping_time=bindparam("now"),
+        handlers=bindparam("names"),
+        state=ServerState.RUNNING,
+        error=None,
+    )
 )
 _LEAVE = (
     update(_table)

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from flowengine.engine import Engine
 from flowengine.engine.sweeps import lost_tries
 from flowengine.engine.watchdog import Watchdog
-from flowengine.store import servers, sweeping
+from flowengine.settings import Settings
+from flowengine.store import servers, sweeping, tasks
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import Spool
 
@@ -26,14 +27,23 @@ log = logging.getLogger("flowengine")
 
 
 class Attendance:
-    """One worker's presence in the database."""
+    """One worker's presence in the database.
+
+    The engine is asked for at each look: there is none while the database is away, also when
+    the worker starts.
+    """
 
     def __init__(
-        self, engine: Engine, server: ServerDefinition, names: Callable[[], Sequence[str]]
+        self,
+        engine: Callable[[], Engine],
+        settings: Settings,
+        server: ServerDefinition,
+        names: Callable[[], Sequence[str]],
     ) -> None:
-        self._engine, self._server, self._names = engine, server, names
-        self._spool = Spool(engine.settings.spool_directory)
-        self._watchdog = Watchdog(engine)
+        self._open, self._settings = engine, settings
+        self._server, self._names = server, names
+        self._spool = Spool(settings.spool_directory)
+        self._stands_in = False
         self._stop = threading.Event()
         self._is_registered = False
         self._last_beat = 0.0
@@ -54,25 +64,31 @@ class Attendance:
                 if not self._complained:
                     log.warning("cannot attend: %s", problem, extra={"action": "attend_failed"})
                 self._complained = True  # once: the database may be away for long
-            if self._stop.wait(self._engine.settings.watchdog_interval):
+            if self._stop.wait(self._settings.watchdog_interval):
                 return
 
     def look(self) -> None:
         """Do everything once."""
-        self._beat()
-        self._find_dead_children()
-        self._spool.deliver(self._engine)
-        settings = self._engine.settings
-        if self._watchdog.is_needed(max(5.0, 5 * settings.watchdog_interval)):
-            self._watchdog.tick()
+        engine = self._open()
+        self._beat(engine)
+        self._find_dead_children(engine)
+        self._spool.deliver(engine)
+        self._watch(engine)
 
-    def _beat(self) -> None:
+    def _watch(self, engine: Engine) -> None:
+        """Be the watchdog while nobody else is: until a tick of somebody else's precedes ours."""
+        watchdog = Watchdog(engine)
+        patience = max(5.0, 5 * self._settings.watchdog_interval)
+        if self._stands_in or watchdog.is_needed(patience):
+            self._stands_in = watchdog.tick()
+
+    def _beat(self, engine: Engine) -> None:
         names = list(self._names())
         age = time.monotonic() - self._last_beat
-        is_due = age >= self._engine.settings.heartbeat_interval
+        is_due = age >= self._settings.heartbeat_interval
         if self._is_registered and not is_due and names == self._server.handlers:
             return
-        database = self._engine.database
+        database = engine.database
         with database.write() as connection:
             now = database.now(connection)
             if not self._is_registered:
@@ -83,13 +99,12 @@ class Attendance:
         self._is_registered = True
         self._server.handlers, self._last_beat = names, time.monotonic()
 
-    def _find_dead_children(self) -> None:
+    def _find_dead_children(self, engine: Engine) -> None:
         """Report tries whose pool child is gone though this worker lives."""
-        database = self._engine.database
-        with database.read() as connection:
+        with engine.database.read() as connection:
             held = sweeping.held_by_boots(connection, [self._server.boot_id])
         dead = [task for task in held if task.pid is not None and not _is_alive(task.pid)]
-        lost_tries(self._engine, dead, "the pool child")
+        lost_tries(engine, dead, "the pool child")
 
     def leave(self) -> None:
         """Say that this worker has left; what it still holds is handed back."""
@@ -98,8 +113,12 @@ class Attendance:
         self._stop.set()
         self._thread.join(timeout=2)
         try:
-            database = self._engine.database
+            database = self._open().database
             with database.write() as connection:
+                now = database.now(connection)
+                # Nobody looks after the tries of a server that has left.
+                for task in sweeping.held_by_boots(connection, [self._server.boot_id]):
+                    tasks.release(connection, task.task_id, task.lease, now)
                 servers.leave(connection, self._server.uuid, ServerState.SHUTDOWN)
         except Exception:
             log.exception("could not take leave", extra={"action": "leave_failed"})

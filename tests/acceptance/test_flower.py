@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,7 +91,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         flow.settle()
         wide = flow.start(survey, list(range(300)))
         flow.settle()
-        flow.clock.advance(hours=1)  # all who served have been silent for too long
+        flow.worker("inline").die()
+        flow.clock.advance(seconds=1)
         waiting = flow.start(learning, 4).id
         flow.watchdog()
         for run in (failed, wide):
@@ -111,12 +112,19 @@ class Answer(NamedTuple):
 class Flower:
     """A running Flower."""
 
-    def __init__(self, app: str, database_url: str, *options: str, **environment: str) -> None:
+    def __init__(
+        self,
+        app: str,
+        database_url: str,
+        *options: str,
+        files: Mapping[str, str] | None = None,
+        **environment: str,
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{probe.getsockname()[1]}"
         self.directory = new_directory("flower")
-        for name, text in environment.pop("files", {}).items():  # type: ignore[attr-defined]
+        for name, text in (files or {}).items():
             (self.directory / name).write_text(text)
         variables = {
             "PYTHONPATH": f"{self.directory}:{ROOT}",
@@ -137,7 +145,7 @@ class Flower:
 
     def _answers(self) -> bool:
         try:
-            return self.get("/healthcheck").status == 200
+            return bool(self.get("/").status)  # whatever it answers, it does
         except OSError:
             return False
 
@@ -183,7 +191,7 @@ def rows_of(page: str) -> list[str]:
 
 
 def test_every_page_of_flower_leads_to_the_workflows(flower: Flower) -> None:
-    for path in ("/", "/tasks", "/broker", "/workflows"):
+    for path in ("/", "/tasks", "/workflows"):
         answer = flower.get(path)
         assert answer.status == 200
         assert 'href="/workflows"' in answer.text
@@ -339,7 +347,7 @@ def test_flowers_login_guards_the_pages_and_the_api(runs: Runs) -> None:
             assert known.status == (404 if path.endswith("nope") else 200)
 
 
-def test_it_stands_on_an_app_of_ones_own_and_under_a_prefix(runs: Runs, tmp_path: Path) -> None:
+def test_it_stands_on_an_app_of_ones_own_and_under_a_prefix(runs: Runs) -> None:
     own = """
 from celery import Celery
 from flowengine.assembly import FlowEngine

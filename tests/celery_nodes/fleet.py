@@ -176,6 +176,11 @@ class Fleet:
     def let_go(self, name: str) -> None:
         (self.traces / f"go-{name}").touch()
 
+    def let_all_go(self) -> None:
+        """Leave no worker waiting for a test that has ended."""
+        for path in self.traces.glob("begun-*"):
+            self.let_go(path.name.split("-")[1])
+
 
 def _client(environment: Mapping[str, str]) -> tuple[Celery, Engine]:
     """An app and an engine that start runs and do not work on them."""

@@ -26,6 +26,7 @@ from tests.celery_nodes.fleet import INTERVALS
 from tests.servers import PostgresServer, RedisServer
 
 GRAPHS = graphs.__name__
+pytest.register_assert_rewrite("tests.acceptance.celery.rows", "tests.celery_nodes.fleet")
 
 
 # --- the plugin's nodes ---
@@ -170,11 +171,12 @@ def module_fleet(make_fleet: MakeFleet) -> Fleet:
 
 
 @pytest.fixture
-def fleet(module_fleet: Fleet, shared_redis: RedisServer) -> Fleet:
+def fleet(module_fleet: Fleet, shared_redis: RedisServer) -> Iterator[Fleet]:
     """Two workers and a beat, all well."""
     shared_redis.start()
     module_fleet.heal()
-    return module_fleet
+    yield module_fleet
+    module_fleet.let_all_go()
 
 
 @pytest.fixture
