@@ -36,6 +36,7 @@ from flowengine.tasks import open_doorways
 from flowengine.tasks.attendance import Attendance, server_of
 from flowengine.tasks.doorways import WATCHDOG
 from flowengine.tasks.facets import register_facets
+from flowengine.tasks.showing import StepEvents
 from flowengine.worker import Drainer
 
 log = logging.getLogger("flowengine")
@@ -50,6 +51,8 @@ class FlowEngine:
         # One boot per worker: pool children are forked from here and share it.
         self._boot_id, self._server_id = uuid.uuid4().hex, uuid.uuid4().hex
         self._process: _Process | None = None
+        self.hostname = ""  #: of the worker, once it is one
+        self.sends_events = False
         app.flowengine = self
         app.steps["worker"].add(_AttendanceStep)
         if app.configured:
@@ -88,8 +91,9 @@ class FlowEngine:
     def _finalize(self, sender: Celery, **_: Any) -> None:
         register_facets(sender)
 
-    def _choose_queues(self, conf: Any, options: dict[str, Any], **_: Any) -> None:
+    def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         """Let a worker consume the lists of the facets it has, unless -Q chose for it."""
+        self.hostname, self.sends_events = sender, bool(options.get("task_events"))
         register_facets(self.app)
         if options.get("queues"):
             return
@@ -123,10 +127,16 @@ class FlowEngine:
     # --- behind the doorways ---
 
     def drain(self, task_list: str) -> None:
-        self.process.drainer.drain(task_list)
+        try:
+            self.process.drainer.drain(task_list)
+        finally:
+            self.process.events.flush()
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
-        self.process.drainer.work(task_list, task_ids)
+        try:
+            self.process.drainer.work(task_list, task_ids)
+        finally:
+            self.process.events.flush()
 
     def evaluate(self, run_id: str) -> None:
         self.engine.advance(run_id)
@@ -160,7 +170,14 @@ class _Process:
             plugin.app, most=settings.most_bells, control_queue=settings.control_queue
         )
         self.engine = Engine(self.database, bell=bell, settings=settings)
-        self.drainer = Drainer(self.engine, plugin.claimant(), event_facet_names)
+        self.events = StepEvents(plugin.app, plugin.hostname)
+        shows = plugin.sends_events or plugin.app.conf.worker_send_task_events
+        self.drainer = Drainer(
+            self.engine,
+            plugin.claimant(),
+            event_facet_names,
+            show=self.events.show if shows else None,
+        )
         self.watchdog = Watchdog(self.engine)
 
 

@@ -89,11 +89,17 @@ class CeleryBell:
 
         ids = group.task_ids
         queue = self._queue_of(group.task_list)
+        batches = [ids[at : at + BATCH] for at in range(0, len(ids), BATCH)]
         headers = [
             self._app.signature(
-                WORK, args=(group.task_list, ids[at : at + BATCH]), immutable=True, queue=queue
+                WORK,
+                args=(group.task_list, batch),
+                immutable=True,
+                queue=queue,
+                # Celery would add a kilobyte of ids for people to read.
+                argsrepr=f"({group.task_list!r}, [{len(batch)} tasks])",
             )
-            for at in range(0, len(ids), BATCH)
+            for batch in batches
         ]
         body = self._app.signature(
             EVALUATE, args=(run_id,), immutable=True, queue=self._control_queue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from sqlalchemy.exc import DBAPIError
@@ -29,14 +28,15 @@ class Drainer:
         claimant: Claimant,
         names: Callable[[], Sequence[str]],
         spool: Spool | None = None,
+        show: Callable[[TaskDefinition, TryOutcome, float], object] | None = None,
     ) -> None:
         self._engine, self._claimant, self._names = engine, claimant, names
+        self._show = show
         self._spool = spool or Spool(engine.settings.spool_directory)
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._held: dict[str, TaskDefinition] = {}
         self._stopping = False
-        self.handled: Counter[str] = Counter()  #: tries worked on, by facet
 
     def drain(self, task_list: str) -> int:
         """Work until the list has nothing for us or the slice is over; return what was done.
@@ -79,9 +79,12 @@ class Drainer:
         with self._lock:
             self._held[task.uuid] = task
         try:
+            began = time.monotonic()
             outcome = run_try(task, lambda: self._engine.heartbeat(task))
-            self.handled[task.name] += 1
+            seconds = time.monotonic() - began
             self._report(task, outcome, in_chord)
+            if self._show is not None:
+                self._show(task, outcome, seconds)
         finally:
             with self._idle:
                 self._held.pop(task.uuid, None)

@@ -123,7 +123,7 @@ class LocalWorker(LocalNode, CeleryWorkerContainer):
     @classmethod
     def command(cls, *args: str, app: str = "flowengine", **_: Any) -> list[str]:
         return [
-            *(sys.executable, "-m", "celery", "-A", app, "worker"),
+            *(sys.executable, "-m", "celery", f"--app={app}", "worker"),
             *(f"--loglevel={cls.log_level()}", "-n", f"{cls.worker_name()}@%h"),
             *("--concurrency=2", *args),
         ]
@@ -143,7 +143,7 @@ class LocalBeat(LocalNode):
     @classmethod
     def command(cls, *args: str, app: str = "flowengine", **_: Any) -> list[str]:
         return [
-            *(sys.executable, "-m", "celery", "-A", app, "beat"),
+            *(sys.executable, "-m", "celery", f"--app={app}", "beat"),
             *("--loglevel=INFO", "--pidfile=", "--schedule=schedule", *args),
         ]
 

@@ -26,7 +26,7 @@ from tests.celery_nodes.fleet import INTERVALS
 from tests.servers import PostgresServer, RedisServer
 
 GRAPHS = graphs.__name__
-pytest.register_assert_rewrite("tests.acceptance.celery.rows", "tests.celery_nodes.fleet")
+pytest.register_assert_rewrite("tests.acceptance.celery.rows")
 
 
 # --- the plugin's nodes ---

@@ -41,6 +41,7 @@ def test_all_runs_complete_and_record_every_step_once(
 
 def test_messages_stay_below_4_kib_whatever_the_run_carries(fleet: Fleet) -> None:
     sizes: list[int] = []
+    largest = ""
     with redis.Redis.from_url(fleet.broker.url) as client, client.monitor() as monitor:
         run = fleet.start(graphs.wide, numbers=list(range(500)))
         assert run.result(timeout=60) == sum(n * n for n in range(500))
@@ -52,9 +53,12 @@ def test_messages_stay_below_4_kib_whatever_the_run_carries(fleet: Fleet) -> Non
                 break
             name, _, rest = heard["command"].partition(" ")
             if name in ("LPUSH", "RPUSH"):
-                sizes.append(len(rest))
+                _queue, _, message = rest.partition(" ")
+                json.loads(message)
+                sizes.append(len(message))
+                largest = max(message, largest, key=len)
     assert len(sizes) > 10, "nobody sent anything?"
-    assert max(sizes) < 4096
+    assert max(sizes) < 4096, largest
     print(f"{len(sizes)} messages, the largest of {max(sizes)} bytes")
 
 

@@ -1,0 +1,182 @@
+"""Redis and PostgreSQL go away in the middle, and come back."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.celery import graphs
+from tests.acceptance.celery.conftest import MakeFleet
+from tests.acceptance.celery.rows import check_runs, wait_for
+from tests.celery_nodes import Fleet, LocalWorker, RestartablePostgres, until
+
+
+@pytest.fixture(scope="module")
+def postgres_away() -> Iterator[RestartablePostgres]:
+    """A PostgreSQL of this module's own."""
+    server = RestartablePostgres()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def module_fleet(make_fleet: MakeFleet, postgres_away: RestartablePostgres) -> Fleet:
+    fleet = make_fleet(database_url=postgres_away.new_database())
+    for name in ("first", "second"):
+        fleet.add_worker(name, wait=False)
+    fleet.add_beat()
+    return fleet
+
+
+class Outage:
+    """What is away, for how long."""
+
+    def __init__(self, fleet: Fleet, postgres: RestartablePostgres) -> None:
+        self.fleet, self.postgres = fleet, postgres
+
+    def redis(self, seconds: float) -> None:
+        self.fleet.broker.server.stop()
+        time.sleep(seconds)
+        self.fleet.broker.server.start()
+
+    def redis_emptied(self, seconds: float) -> None:
+        self.fleet.broker.server.flush()
+
+    def postgres_stopped(self, seconds: float) -> None:
+        self.postgres.go_away()
+        time.sleep(seconds)
+        self.postgres.come_back()
+
+    def postgres_hung(self, seconds: float) -> None:
+        self.postgres.freeze()
+        time.sleep(seconds)
+        self.postgres.thaw()
+
+    def both(self, seconds: float) -> None:
+        self.fleet.broker.server.stop()
+        self.postgres.go_away()
+        time.sleep(seconds)
+        self.fleet.broker.server.start()
+        self.postgres.come_back()
+
+
+OUTAGES = ["redis", "redis_emptied", "postgres_stopped", "postgres_hung", "both"]
+
+
+@pytest.mark.parametrize("kind", OUTAGES)
+def test_runs_survive_an_outage_and_so_do_the_workers(
+    fleet: Fleet, postgres_away: RestartablePostgres, kind: str
+) -> None:
+    pids = [worker.pid for worker in fleet.workers]
+    runs = {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(8)}
+    held = fleet.start(graphs.held, name=kind)
+    until(lambda: fleet.begun(kind), "a step's begin")
+    getattr(Outage(fleet, postgres_away), kind)(2.0)
+    fleet.let_go(kind)
+    later = {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(3)}
+    handles = [fleet.engine.run(run_id) for run_id in {**runs, **later}]
+    wait_for(fleet.engine, [*handles, held], 60)
+    tally = check_runs(fleet.engine, runs | later, graphs.TASKS)
+    assert tally.failed == 0
+    assert held.result() == fleet.begun(kind)[0], "nobody died, so nothing was done again"
+    assert tally.lost == 0
+    assert [worker.pid for worker in fleet.workers if worker.is_alive()] == pids
+
+
+def test_a_start_does_not_wait_for_the_broker(fleet: Fleet) -> None:
+    fleet.broker.server.stop()
+    began = time.monotonic()
+    run = fleet.start(graphs.mixed, n=5)
+    took = time.monotonic() - began
+    fleet.broker.server.start()
+    assert took < 2, f"the start took {took:.1f} s"
+    assert run.result(timeout=40) == graphs.expected(5)
+
+
+def held_by(fleet: Fleet, name: str) -> tuple[Any, LocalWorker]:
+    run = fleet.start(graphs.held_then_added, name=name)
+    (pid,) = until(lambda: fleet.begun(name), "a step's begin")
+    (worker,) = [worker for worker in fleet.workers if pid in worker.children()]
+    return run, worker
+
+
+def spooled(worker: LocalWorker) -> list[Path]:
+    return list((worker.directory / "flowengine-spool").glob("*.json"))
+
+
+def test_a_report_waits_on_disk_while_the_database_is_away(
+    fleet: Fleet, postgres_away: RestartablePostgres
+) -> None:
+    run, worker = held_by(fleet, "spooled")
+    postgres_away.go_away()
+    fleet.let_go("spooled")
+    until(lambda: spooled(worker), "a report on disk")
+    postgres_away.come_back()
+    assert run.result(timeout=30) == fleet.begun("spooled")[0]
+    assert [(task.state, task.losses) for task in fleet.engine.tasks(run.id)] == [
+        ("completed", 0),
+        ("completed", 0),
+    ]
+    until(lambda: not spooled(worker), "an empty spool")
+
+
+def test_a_report_on_disk_survives_its_worker(
+    fleet: Fleet, postgres_away: RestartablePostgres
+) -> None:
+    run, worker = held_by(fleet, "inherited")
+    postgres_away.go_away()
+    fleet.let_go("inherited")
+    until(lambda: spooled(worker), "a report on disk")
+    worker.kill()
+    worker.start()  # the database is still away: it waits
+    postgres_away.come_back()
+    assert run.result(timeout=30) == fleet.begun("inherited")[0]
+    assert [(task.state, task.losses) for task in fleet.engine.tasks(run.id)] == [
+        ("completed", 0),
+        ("completed", 0),
+    ]
+    assert len(fleet.begun("inherited")) == 1
+
+
+def test_a_start_message_that_meets_no_database_is_not_lost(
+    fleet: Fleet, postgres_away: RestartablePostgres
+) -> None:
+    postgres_away.go_away()
+    fleet.app.send_task(
+        "flowengine.execute", args=(graphs.mixed.name, {"n": 4}), task_id="early", queue="flowengine"
+    )
+    until(lambda: fleet.count_logged("flowengine.execute[early] received"), "its arrival")
+    postgres_away.come_back()
+
+    def found() -> list[str]:
+        return [info.id for info in fleet.engine.list(limit=200) if info.key == "early"]
+
+    (run_id,) = until(found, "the start")
+    assert fleet.engine.run(run_id).result(timeout=30) == graphs.expected(4)
+
+
+@pytest.mark.chaos
+def test_two_hundred_runs_through_many_outages(
+    fleet: Fleet, postgres_away: RestartablePostgres, chaos_seed: int
+) -> None:
+    lots = random.Random(chaos_seed)
+    pids = [worker.pid for worker in fleet.workers]
+    outage = Outage(fleet, postgres_away)
+    runs: dict[str, Any] = {}
+    happened = []
+    for _ in range(20):
+        for n in range(10):
+            runs[fleet.start(graphs.mixed, n=n).id] = graphs.expected(n)
+        kind = lots.choice(OUTAGES)
+        time.sleep(lots.uniform(0, 1.5))
+        getattr(outage, kind)(lots.uniform(0.1, 8))
+        happened.append(kind)
+    wait_for(fleet.engine, [fleet.engine.run(run_id) for run_id in runs], 600)
+    tally = check_runs(fleet.engine, runs, graphs.TASKS)
+    print(f"\nseed {chaos_seed}: {happened}; {tally}")
+    assert [worker.pid for worker in fleet.workers if worker.is_alive()] == pids

@@ -1,0 +1,141 @@
+"""What a page asks of the store, on each database."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from flowengine import event_facet, foreach, workflow
+from flowengine.engine import inquiry
+from flowengine.engine.outline import DrawnRest, DrawnStep, Outline, outline
+from flowengine.engine.results import RunSummary
+from flowengine.errors import UnknownRun
+from flowengine.evaluator.states import StepState
+from flowengine.testing import Flow
+
+
+@event_facet
+def weigh(thing: int) -> int:
+    if thing < 0:
+        raise ValueError("lighter than nothing")
+    return thing
+
+
+@workflow(name="overview.weigh_all")
+def weigh_all(things: list[int]) -> list[int]:
+    return foreach(things, lambda thing: weigh(thing))
+
+
+@workflow(name="overview.weigh_one")
+def weigh_one(thing: int) -> int:
+    return weigh(thing)
+
+
+@pytest.fixture
+def flow(database_url: str) -> Iterator[Flow]:
+    with Flow(store_url=database_url) as flow:
+        yield flow
+
+
+def summaries(
+    flow: Flow,
+    *,
+    workflow: str | None = None,
+    state: str | None = None,
+    before: str | None = None,
+    limit: int = 10,
+) -> list[RunSummary]:
+    with flow.database.read() as connection:
+        return inquiry.run_summaries(
+            connection, workflow=workflow, state=state, before=before, limit=limit
+        )
+
+
+def drawn(flow: Flow, run_id: str) -> Outline:
+    with flow.database.read() as connection:
+        return outline(connection, run_id)
+
+
+def test_pages_show_every_run_once_also_those_of_one_moment(flow: Flow) -> None:
+    started = {flow.start(weigh_one, n).id for n in range(4)}  # the clock stands still
+    flow.settle()
+    flow.clock.advance(seconds=1)
+    newest = flow.start(weigh_one, 5).id
+    seen: list[str] = []
+    while page := summaries(flow, limit=2, before=seen[-1] if seen else None):
+        seen += [run.id for run in page]
+    assert seen[0] == newest
+    assert sorted(seen) == sorted([newest, *started])
+
+
+def test_a_summary_counts_the_steps_that_have_ended(flow: Flow) -> None:
+    flow.start(weigh_all, [1, 2, 3])
+    task = flow.worker("one").claim_next()
+    assert task is not None
+    flow.worker("one").work_on(task)
+    (run,) = summaries(flow)
+    assert (run.steps_ended, run.steps) == (1, 4), "three items and the foreach itself"
+    flow.settle()
+    (run,) = summaries(flow)
+    assert (run.steps_ended, run.steps, run.state) == (4, 4, "COMPLETED")
+
+
+def test_runs_are_found_by_state_and_by_a_part_of_their_name(flow: Flow) -> None:
+    one = flow.start(weigh_one, -1).id
+    flow.settle()
+    flow.clock.advance(seconds=1)
+    many = flow.start(weigh_all, [1]).id
+    assert [run.id for run in summaries(flow, state="FAILED")] == [one]
+    assert [run.id for run in summaries(flow, workflow="WEIGH_A")] == [many]
+    assert [run.id for run in summaries(flow, workflow="weigh")] == [many, one]
+    assert summaries(flow, workflow="weigh%") == []
+    with pytest.raises(UnknownRun):
+        summaries(flow, before="nobody")
+
+
+def test_the_inputs_of_a_run_are_read_whole(flow: Flow) -> None:
+    things = list(range(5000))  # more than is kept in a row
+    run = flow.start(weigh_all, things).info()
+    with flow.database.read() as connection:
+        assert inquiry.run_inputs(connection, run) == {"things": things}
+
+
+def test_an_outline_hangs_each_step_under_its_own(flow: Flow) -> None:
+    run = flow.start(weigh_all, [1, -2])
+    flow.settle()
+    lines = [line for line in drawn(flow, run.id).lines if isinstance(line, DrawnStep)]
+    assert [(line.depth, line.name) for line in lines] == [
+        (0, "weigh_all"),
+        (1, "foreach"),
+        (2, "[0]"),
+        (3, "weigh"),
+        (2, "[1]"),
+        (3, "weigh"),
+    ]
+    assert [line.tries for line in lines] == [0, 0, 0, 1, 0, 1]
+    failed = lines[-1]
+    assert failed.error
+    assert failed.error["message"] == "lighter than nothing"
+    assert lines[0].error
+    assert lines[0].error["path"] == failed.path
+
+
+def test_of_a_wide_foreach_the_first_items_and_the_failed_ones_are_drawn(flow: Flow) -> None:
+    run = flow.start(weigh_all, [-1 if n in (3, 190) else n for n in range(201)])
+    flow.settle()
+    found = drawn(flow, run.id)
+    items = [line for line in found.lines if line.depth == 2]
+    rest = items.pop()
+    assert isinstance(rest, DrawnRest)
+    assert rest.counts == {StepState.COMPLETE: 150}
+    names = [item.name for item in items if isinstance(item, DrawnStep)]
+    assert names == [f"[{n}]" for n in [*range(50), 190]]
+    assert (found.steps_ended, found.steps) == (202, 202)
+
+
+def test_a_foreach_of_two_hundred_is_drawn_whole(flow: Flow) -> None:
+    run = flow.start(weigh_all, list(range(200)))
+    found = drawn(flow, run.id)
+    assert len(found.lines) == 2 + 2 * 200
+    assert not found.is_cut
