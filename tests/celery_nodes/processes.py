@@ -73,6 +73,7 @@ class GuardedProcess:
         self._log = directory / "log"
         self._pid_file = directory / "pid"
         self._read_from = 0
+        self._is_expected = False  # whether its end is our doing
         self._guard: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._log.touch()
@@ -115,6 +116,11 @@ class GuardedProcess:
         """Start it, or do nothing when it runs."""
         if self.status == "running":
             return
+        if self._guard is not None:
+            code = self.wait()
+            if not self._is_expected:
+                print(f"{self.name} had ended by itself ({code}): ...{self.recent_log()[-2000:]}")
+        self._is_expected = False
         self._pid_file.unlink(missing_ok=True)
         self._read_from = self._log.stat().st_size
         with self._log.open("ab") as log:
@@ -169,6 +175,7 @@ class GuardedProcess:
     def kill(self, signal: str | int | None = None) -> None:
         """Send a signal, as `docker kill`; after one that nobody survives, wait for the end."""
         number = _signal_number(signal)
+        self._is_expected = True
         self.send(number)
         if number == _KILL:
             self.wait()
