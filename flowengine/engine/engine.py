@@ -22,7 +22,7 @@ from flowengine.engine.handles import Run
 from flowengine.engine.programs import Programs
 from flowengine.engine.results import ExecutionResult, RunInfo, StepInfo
 from flowengine.engine.signals import RunSignals
-from flowengine.errors import UnknownRun, UnknownStep, ValueRefused
+from flowengine.errors import InvalidInputs, UnknownRun, UnknownStep, ValueRefused
 from flowengine.evaluator import RunState, TaskDefinition
 from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
 from flowengine.evaluator.records import Step
@@ -78,6 +78,9 @@ class Engine:
             )
         given = {name: codec.plain(value) for name, value in inputs.items()}
         check_inputs(facet, given)
+        if key is not None and (not 0 < len(key) <= 255 or "\0" in key):
+            problem = "the key must have 1 to 255 characters, and no NUL among them"
+            raise InvalidInputs(facet.name, [problem])
         row = {
             "id": uuid.uuid4().hex,
             "tenant": tenant,

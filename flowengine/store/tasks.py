@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, or_, select, text, update
+from sqlalchemy import Connection, Row, and_, bindparam, or_, select, update
 
 from flowengine.evaluator import Step, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryEnded, TryOutcome
@@ -290,8 +290,7 @@ _REPORTED = (
             ~table.c.taken_in,  # for the index's second column
         )
     )
-    # Not by the bare column: for its order SQLite would go through all tasks of the run.
-    .order_by(text("flowengine_task.position + 0"))
+    # Unordered: to find the first of thousands in order, all would be read and sorted each time.
     .limit(MANY)
 )
 _TAKE_IN = update(table).where(table.c.uuid == bindparam("task")).values(taken_in=True)
@@ -333,14 +332,15 @@ class _StepColumns:
 
 
 def reported(connection: Connection, run_id: str) -> list[Reported]:
-    """Return the reports that wait to be taken in."""
+    """Return reports that wait to be taken in: all, or as many as one commit should hold."""
+    rows = connection.execute(_REPORTED, {"run": run_id}).all()
     return [
         Reported(
             row.uuid,
             steps.step_of(_StepColumns(row)),  # type: ignore[arg-type]
             TryEnded(row.step_id, row.step_key, row.try_number, row.losses, _outcome(row)),
         )
-        for row in connection.execute(_REPORTED, {"run": run_id})
+        for row in sorted(rows, key=lambda row: row.position)
     ]
 
 
