@@ -16,7 +16,7 @@ demo: .venv/.installed ## Run the quickstart; needs no server
 
 test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to choose)
 	scripts/ensure-servers
-	.venv/bin/python -m pytest $(ARGS)
+	.venv/bin/python -m pytest -n 3 --dist loadfile $(ARGS)
 
 test-chaos: .venv/.installed-dev ## Kill and cut off for minutes (ARGS="--chaos-seed 7" to repeat)
 	scripts/ensure-servers

@@ -32,8 +32,8 @@ task_acks_late = False
 worker_prefetch_multiplier = 1
 
 # Results are in SQL; storing them again would cost a round trip per message.
-# Redis counts chords all the same. Other backends do not: set False for those,
-# and on each task of your own whose result you read with `.get()`.
+# flowengine's own chords say for themselves that they are counted. Set False on
+# each task of your own whose result you read with `.get()`.
 task_ignore_result = True
 
 # What is stored nevertheless is of no use once its chord has ended.

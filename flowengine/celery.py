@@ -8,6 +8,8 @@ modules in FLOWENGINE_IMPORTS.
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from celery import Celery
@@ -18,20 +20,23 @@ from flowengine.settings import Settings
 
 
 def _configuration() -> dict[str, Any]:
-    name = os.environ.get("CELERY_CONFIG_MODULE", "celeryconfig")
-    try:
-        module = import_from_cwd(name)
-    except ModuleNotFoundError as missing:
-        if missing.name != name or "CELERY_CONFIG_MODULE" in os.environ:
-            raise
-        return {}
-    return {key: value for key, value in vars(module).items() if not key.startswith("_")}
+    name = os.environ.get("CELERY_CONFIG_MODULE")
+    if name is None:
+        # Only one that lies here: another that can be imported is somebody else's.
+        if not Path("celeryconfig.py").exists():
+            return {}
+        name = "celeryconfig"
+    module = import_from_cwd(name)
+    return {
+        key: value
+        for key, value in vars(module).items()
+        if key.islower() and not key.startswith("_") and not isinstance(value, ModuleType)
+    }
 
 
 def _make() -> Celery:
     app = Celery("flowengine")
-    found = {key: value for key, value in _configuration().items() if key.islower()}
-    app.conf.update(found)
+    app.conf.update(_configuration())
     for option, variable in (
         ("broker_url", "FLOWENGINE_BROKER_URL"),
         ("result_backend", "FLOWENGINE_RESULT_BACKEND"),

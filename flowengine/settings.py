@@ -61,7 +61,8 @@ class Settings:
             if environment.get(variable):
                 found[field.name] = _read(variable, environment, field.default)
             elif configured and configured.get(f"flowengine_{field.name}") is not None:
-                found[field.name] = configured[f"flowengine_{field.name}"]
+                value = str(configured[f"flowengine_{field.name}"])
+                found[field.name] = _read(variable, {variable: value}, field.default)
         return cls(**found)
 
 

@@ -155,7 +155,7 @@ class Embedded:
             return False
         if server.lock_file is not None:
             return lock_is_free(Path(server.lock_file))
-        patience = 3 * self.settings.heartbeat_interval
+        patience = self.settings.server_patience
         if time.monotonic() - self._awake_since < patience:
             return False
         with self.database.read() as connection:

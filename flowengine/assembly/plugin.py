@@ -21,6 +21,7 @@ from celery import Celery, bootsteps, signals
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.launching import EngineLauncher
+from flowengine.assembly.surviving import survive_a_lost_redis
 from flowengine.authoring import (
     event_facet_named,
     event_facet_names,
@@ -63,6 +64,7 @@ class FlowEngine:
         signals.celeryd_init.connect(self._choose_queues, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
         _show_in_flower()
+        survive_a_lost_redis()
 
     # --- configuration ---
 
@@ -74,7 +76,7 @@ class FlowEngine:
 
     def _configure(self, sender: Celery, **_: Any) -> None:
         """Add our beat entry and doorways; what the app has stays as it is."""
-        settings = Settings.from_environment(configured=sender.conf)
+        settings = self._settings or Settings.from_environment(configured=sender.conf)
         entry = {
             "task": WATCHDOG,
             "schedule": settings.watchdog_interval,

@@ -34,11 +34,14 @@ def borrowed(task: Any, given: Mapping[str, Any]) -> tuple[Callable[..., Any], d
     if limit:
         options["timeout"] = limit
     if retries:
-        most = task.max_retries
+        said = {"max_retries": task.max_retries, **(getattr(task, "retry_kwargs", None) or {})}
+        most, backoff = said["max_retries"], getattr(task, "retry_backoff", False)
+        wait = said.get("countdown", backoff or task.default_retry_delay)
         options["retry"] = RetryPolicy(
             attempts=1 + (3 if most is None else most),
-            first_wait=float(getattr(task, "retry_backoff", 0) or task.default_retry_delay),
-            factor=2.0 if getattr(task, "retry_backoff", 0) else 1.0,
+            first_wait=float(wait),
+            factor=2.0 if backoff else 1.0,
+            max_wait=float(getattr(task, "retry_backoff_max", 600)),
         )
     options.update(given)
     # Celery wraps `run` for autoretry; the wrapper keeps the author's signature.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -17,6 +19,11 @@ EVALUATE = "flowengine.evaluate"  #: the doorway to the evaluator
 
 #: Tasks in one message of a chord: their ids stay below 4 KiB.
 BATCH = 50
+
+#: A connection that broke is made anew, once and at once. Whoever rings has other things to do
+#: than to wait for a broker, and Celery by itself would wait for seconds, at each message.
+_AT_ONCE = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
+_QUIET = 1.0  # seconds without another attempt after a broker was not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +63,7 @@ class CeleryBell:
 
     def __init__(self, app: Any, *, most: int, control_queue: str) -> None:
         self._app, self._most, self._control_queue = app, most, control_queue
+        self._quiet_until = 0.0
 
     def ring(self, due: Mapping[str, int]) -> None:
         for task_list, count in due.items():
@@ -71,20 +79,17 @@ class CeleryBell:
             if len(group.task_ids) <= BATCH or not self._has_chords():
                 self.ring({group.task_list: len(group.task_ids)})
                 continue
-            try:
-                self._send_chord(run_id, group)
-            except Exception as problem:
-                log.warning(
-                    "could not send a chord for run %s: %s",
-                    run_id,
-                    problem,
-                    extra={"action": "bell_lost", "run": run_id},
-                )
+            self._publish(functools.partial(self._send_chord, run_id, group))
 
     def _has_chords(self) -> bool:
-        return bool(getattr(self._app.backend, "supports_native_join", False))
+        backend = self._app.backend
+        try:
+            backend.ensure_chords_allowed()  # rpc:// counts itself among those that can
+        except NotImplementedError:
+            return False
+        return bool(getattr(backend, "supports_native_join", False))
 
-    def _send_chord(self, run_id: str, group: Group) -> None:
+    def _send_chord(self, run_id: str, group: Group, producer: Any) -> None:
         from celery import chord
 
         ids = group.task_ids
@@ -104,28 +109,37 @@ class CeleryBell:
         body = self._app.signature(
             EVALUATE, args=(run_id,), immutable=True, queue=self._control_queue
         )
-        chord(headers, body=body, app=self._app).apply_async(retry=False)
+        chord(headers, body=body, app=self._app).apply_async(producer=producer, retry=False)
 
     def _queue_of(self, task_list: str) -> str:
         return task_list
 
     def _send(self, task_list: str, count: int, queue: str) -> None:
+        def send(producer: Any) -> None:
+            for _ in range(count):
+                self._app.send_task(
+                    DRAIN,
+                    args=(task_list,),
+                    queue=queue,
+                    producer=producer,
+                    ignore_result=True,
+                    retry=True,
+                    retry_policy=_AT_ONCE,
+                    argsrepr=f"({task_list!r},)",
+                )
+
+        self._publish(send)
+
+    def _publish(self, send: Callable[[Any], None]) -> None:
+        if time.monotonic() < self._quiet_until:
+            return  # the watchdog rings for it
         try:
             with self._app.producer_or_acquire() as producer:
-                for _ in range(count):
-                    self._app.send_task(
-                        DRAIN,
-                        args=(task_list,),
-                        queue=queue,
-                        producer=producer,
-                        ignore_result=True,
-                        retry=False,
-                        argsrepr=f"({task_list!r},)",
-                    )
+                producer.connection.ensure_connection(**_AT_ONCE)
+                send(producer)
         except Exception as problem:
-            log.warning(
-                "could not ring for %s: %s", task_list, problem, extra={"action": "bell_lost"}
-            )
+            self._quiet_until = time.monotonic() + _QUIET
+            log.warning("could not ring: %s", problem, extra={"action": "bell_lost"})
 
 
 class LocalBell(CeleryBell):

@@ -95,15 +95,17 @@ def unheard_tasks(engine: Engine, names: Sequence[str]) -> None:
 
 
 def ring_for_unheard_tasks(engine: Engine) -> None:
-    """Ring for lists in which something due has been lying for a while.
+    """Ring for retries that are due now, and for what has been due for a while.
 
-    The bell was lost, or its ringer died before ringing, or all who could answer are busy: a
-    long queue is no fault. So it is one bell per list, and not again for some seconds.
+    Of the second kind the bell was lost, or its ringer died before ringing, or all who could
+    answer are busy: a long queue is no fault. So it is one bell per list, and not again for
+    some seconds.
     """
     settings = engine.settings
     with engine.database.write() as connection:
         now = engine.database.now(connection)
         names = sorted({n for s in servers.alive(connection) for n in s.handlers})
+        retries = sweeping.take_due_retries(connection, now)
         patience = round(2000 * settings.watchdog_interval)
         due = sweeping.due_lists(connection, names, now - patience) if names else {}
         pause = round(settings.ring_again * 1000)
@@ -112,8 +114,8 @@ def ring_for_unheard_tasks(engine: Engine) -> None:
             for task_list in sorted(due)
             if locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
-    if ringing:
-        engine.bell.ring(dict.fromkeys(ringing, 1))
+    if ringing or retries:
+        engine.bell.ring({**dict.fromkeys(ringing, 1), **retries})
 
 
 def unserved_tasks(engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -129,3 +130,24 @@ def set_alarms(connection: Connection, alarms: Mapping[str, str | None]) -> None
     """Put these alarms on their runs; None takes one off."""
     rows = [{"of": run_id, "text": text} for run_id, text in sorted(alarms.items())]
     connection.execute(_SET_ALARM, rows)
+
+
+#: Nobody has rung for a retry: when it was committed it was not due.
+_DUE_RETRIES = (
+    update(table)
+    .where(
+        and_(
+            TASK_IS_PENDING,
+            table.c.due <= bindparam("now"),
+            table.c.due > table.c.created,
+            table.c.published.is_(None),
+        )
+    )
+    .values(published=bindparam("now"))
+    .returning(table.c.task_list_name)
+)
+
+
+def take_due_retries(connection: Connection, now: int) -> dict[str, int]:
+    """Return how many retries have become due in each list since the last look."""
+    return dict(Counter(connection.execute(_DUE_RETRIES, {"now": now}).scalars()))

@@ -1,6 +1,6 @@
 """The doorways of a Celery app: ids in, one call.
 
-A doorway never raises. What goes wrong in it is no business of the broker's: the row it
+A doorway never fails. What goes wrong in it is no business of the broker's: the row it
 concerns is still there, and the watchdog rings for it again. Messages are acknowledged
 early for the same reason: SQL, not the broker, knows what is unfinished.
 """
@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any, Protocol
+
+from celery.exceptions import Reject
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 from flowengine.dispatch.bells import DRAIN, EVALUATE, WORK
 
@@ -18,6 +22,8 @@ log = logging.getLogger("flowengine")
 
 EXECUTE = "flowengine.execute"
 WATCHDOG = "flowengine.watchdog"
+
+_PAUSE = 1.0  # seconds before a start that met no database is sent round again
 
 
 class Behind(Protocol):
@@ -48,8 +54,19 @@ def open_doorways(app: Any, behind: Behind) -> None:
     def execute(
         task: Any, workflow: str, inputs: dict[str, Any] | None = None, key: str | None = None
     ) -> None:
-        """Start a workflow by name. Without a key the message's id is it: twice is once."""
-        behind.execute(workflow, inputs or {}, key or task.request.id)
+        """Start a workflow by name. Without a key the message's id is it: twice is once.
+
+        There is no row of it yet, so this message alone is not a bell: it is acknowledged
+        when the run is stored, and goes back to its queue while the database is away.
+        """
+        try:
+            behind.execute(workflow, inputs or {}, key or task.request.id)
+        except (OperationalError, InterfaceError, OSError) as problem:
+            log.warning(
+                "cannot start %s yet: %s", workflow, problem, extra={"action": "start_waits"}
+            )
+            time.sleep(_PAUSE)
+            raise Reject(problem, requeue=True) from None
 
     def watchdog() -> None:
         """Look for what was left lying."""
@@ -59,7 +76,7 @@ def open_doorways(app: Any, behind: Behind) -> None:
     # Not every backend counts a header whose result is ignored.
     _open(app, WORK, work, ignore_result=False)
     _open(app, EVALUATE, evaluate)
-    _open(app, EXECUTE, execute, bind=True)
+    _open(app, EXECUTE, execute, bind=True, acks_late=True, reject_on_worker_lost=True)
     _open(app, WATCHDOG, watchdog)
 
 
@@ -68,10 +85,12 @@ def _open(app: Any, name: str, function: Callable[..., None], **options: Any) ->
     def doorway(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
+        except Reject:
+            raise
         except Exception:
             log.exception("%s%r stopped", name, args, extra={"action": "doorway_stopped"})
 
     # Not shared: Celery would offer a shared task to every other app of the process, and of
     # two with one name keep the first.
-    chosen = {"ignore_result": True, **options}
-    app.task(doorway, name=name, shared=False, acks_late=False, **chosen)
+    chosen = {"ignore_result": True, "acks_late": False, **options}
+    app.task(doorway, name=name, shared=False, **chosen)

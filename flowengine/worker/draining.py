@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
+from flowengine.errors import StoreError
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import TryOutcome
 from flowengine.store.tasks import Claimant
@@ -80,7 +81,7 @@ class Drainer:
             self._held[task.uuid] = task
         try:
             began = time.monotonic()
-            outcome = run_try(task, lambda: self._engine.heartbeat(task))
+            outcome = run_try(task, lambda: self._beat(task))
             seconds = time.monotonic() - began
             self._report(task, outcome, in_chord)
             if self._show is not None:
@@ -90,10 +91,16 @@ class Drainer:
                 self._held.pop(task.uuid, None)
                 self._idle.notify_all()
 
+    def _beat(self, task: TaskDefinition) -> bool:
+        try:
+            return self._engine.heartbeat(task)
+        except (DBAPIError, StoreError, OSError):
+            return True  # nobody can say that the task was taken away, so it goes on
+
     def _report(self, task: TaskDefinition, outcome: TryOutcome, in_chord: bool) -> None:
         try:
             self._engine.report(task, outcome, in_chord=in_chord)
-        except (DBAPIError, OSError) as problem:
+        except (DBAPIError, StoreError, OSError) as problem:
             path = self._spool.keep(task, outcome)
             log.warning(
                 "the report of %s waits in %s: %s",

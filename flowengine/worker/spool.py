@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flowengine.engine import Engine
+from flowengine.errors import UnknownRun
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 
@@ -59,11 +60,15 @@ class Spool:
         for path in self.waiting():
             try:
                 kept = json.loads(path.read_text())
+                outcome = _read(kept["outcome"])
+                accepted = engine.end_try(kept["run_id"], kept["task_id"], kept["lease"], outcome)
             except FileNotFoundError:
                 continue  # another process was quicker
-            accepted = engine.end_try(
-                kept["run_id"], kept["task_id"], kept["lease"], _read(kept["outcome"])
-            )
+            except (ValueError, KeyError, UnknownRun) as problem:
+                # It must not stop those behind it, and is kept for somebody to look at.
+                path.rename(path.with_suffix(".undeliverable"))
+                log.error("%s cannot be delivered: %s", path, problem)
+                continue
             path.unlink(missing_ok=True)
             delivered += 1
             log.info(

@@ -8,7 +8,9 @@ each document and in the order of its text:
   succeed. At its end a line may say ``# fails``: then it must not; ``# your id``: the run it
   names is the newest one here; ``# kill it at "text"``: it is killed when it has said so.
 
-Blocks of another kind, ``sh`` and ``text`` among them, are not run.
+A block that is marked ``console servers`` needs a broker or a database server and is not run
+here; what it shows was pasted from a terminal. Blocks of another kind, ``sh`` and ``text``
+among them, are not run either.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -29,7 +32,10 @@ import pytest
 
 import flowengine
 from flowengine import errors
+from flowengine.dispatch import bells
 from flowengine.settings import Settings
+from flowengine.store import tables
+from flowengine.tasks import doorways
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
@@ -37,7 +43,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUNNABLE = [ROOT / "README.md", *GUIDE]
 BIN = Path(sys.executable).parent
 
-_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```(\w*(?: servers)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _DEATH = re.compile(r'# kill it at "(.+)"$')
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -185,6 +191,36 @@ def test_every_error_is_in_the_reference() -> None:
         if isinstance(value, type) and issubclass(value, BaseException)
     ]
     assert [name for name in classes if f"`{name}`" not in text] == []
+
+
+def test_every_action_of_the_log_is_explained() -> None:
+    text = (ROOT / "docs" / "operations.md").read_text()
+    code = "".join(path.read_text() for path in (ROOT / "flowengine").rglob("*.py"))
+    actions = set(re.findall(r'"action": "([^"]+)"', code))
+    assert actions
+    assert sorted(action for action in actions if f"| `{action}` |" not in text) == []
+    listed = set(re.findall(r"^\| `([^`]+)` \| (?:info|warning|error) \|", text, re.MULTILINE))
+    assert sorted(listed - actions) == []
+
+
+def test_every_table_is_in_the_reference() -> None:
+    text = (ROOT / "docs" / "reference" / "tables.md").read_text()
+    assert [name for name in tables.metadata.tables if name not in text] == []
+
+
+def test_every_doorway_is_in_the_guide_and_in_the_reference() -> None:
+    names = (bells.DRAIN, bells.WORK, bells.EVALUATE, doorways.EXECUTE, doorways.WATCHDOG)
+    for place in ("guide/celery.md", "reference/python-api.md"):
+        text = (ROOT / "docs" / place).read_text()
+        assert [name for name in names if f"`{name}`" not in text] == []
+
+
+def test_the_floors_are_those_that_are_kept() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
+    kinds = blocks(ROOT / "docs" / "design.md")
+    drawn = next(text for kind, text in kinds if kind == "text" and "assembly" in text)
+    assert [re.split(r" {2,}", line)[0] for line in drawn.splitlines()] == layers
 
 
 def test_the_version_of_the_changelog_is_the_version_of_the_package() -> None:

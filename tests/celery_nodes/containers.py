@@ -94,6 +94,10 @@ class LocalNode(CeleryTestContainer):
     def is_alive(self) -> bool:
         return self.process.status == "running"
 
+    def is_ready_now(self) -> bool:
+        """Whether it runs and has said so; `ready` would wait for it."""
+        return self.is_alive() and self.process.is_ready()
+
     def start(self, *, wait: bool = True) -> None:
         self.process.start(wait=wait)
 

@@ -138,14 +138,14 @@ class GuardedProcess:
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not self._is_ready():
+        while not self.is_ready():
             if self.status != "running" or time.monotonic() > deadline:
                 code = None if self._guard is None else self._guard.poll()
                 self.stop()
                 raise ProcessDidNotStart(f"{self.name} (exit code {code})", self.recent_log())
             time.sleep(0.02)
 
-    def _is_ready(self) -> bool:
+    def is_ready(self) -> bool:
         prompt = self._ready_prompt
         return self._pid_file.exists() and (prompt is None or prompt in self.recent_log())
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import kombu.pools
 import pytest
 from pytest_celery import (
     CELERY_REDIS_BROKER,
@@ -37,6 +38,9 @@ def redis_node(request: pytest.FixtureRequest, shared_redis: RedisServer) -> Red
     """Redis, empty for a test with workers of its own; a fleet's may still carry messages."""
     shared_redis.start()
     if "fleet" not in request.fixturenames:
+        # Connections to this address are pooled for all apps; those to a Redis that was killed
+        # meanwhile are no good.
+        kombu.pools.reset()
         shared_redis.flush()
     return shared_redis
 

@@ -32,8 +32,9 @@ class Killer:
         self.kills[what] += 1
 
     def _child(self) -> None:
-        worker = self.lots.choice([w for w in self.fleet.workers if w.is_alive()])
-        children = worker.children()
+        # Celery itself gives up when a child dies while its worker starts.
+        workers = [worker for worker in self.fleet.workers if worker.is_ready_now()]
+        children = [pid for worker in workers for pid in worker.children()]
         if children:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.lots.choice(children), signal.SIGKILL)

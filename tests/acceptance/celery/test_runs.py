@@ -6,7 +6,6 @@ import json
 import time
 from typing import Any
 
-import pytest
 import redis
 from pytest_celery import CeleryTestSetup
 from sqlalchemy import text
@@ -81,7 +80,7 @@ def test_a_start_message_that_arrives_twice_starts_one_run(
     (run_id,) = until(found, "the start")
     check = {run_id: graphs.expected(7)}
     wait_and_check(fleet, check)
-    handled = 'flowengine.execute[the-same-message] succeeded'
+    handled = "flowengine.execute[the-same-message] succeeded"
     until(lambda: fleet.count_logged(handled) == 2, "the answer to both messages")
     assert found() == [run_id]
 

@@ -1,0 +1,58 @@
+"""Makes a worker's Redis lie: messages get lost, come twice, and overtake each other.
+
+Imported by a worker together with its facets.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+from kombu.transport.redis import Channel
+
+_DROP, _DOUBLE, _DELAY = 0.3, 0.3, 0.2
+_put = Channel._put
+_waiting: list[tuple[str, Any]] = []
+
+
+def _lots() -> random.Random:
+    """Lots of this process's own: a forked child must not draw what its parent draws."""
+    global _drawn, _drawer
+    if _drawer != os.getpid():
+        _drawn = random.Random(f"{os.environ['LOSSY_SEED']}-{os.getpid()}")
+        _drawer = os.getpid()
+        _waiting.clear()
+    return _drawn
+
+
+_drawn, _drawer = random.Random(), 0
+
+
+def _put_or_not(channel: Any, queue: str, message: Any, **options: Any) -> None:
+    lot = _lots().random()
+    if lot < _DROP:
+        fate = "lost"
+    elif lot < _DROP + _DOUBLE:
+        fate = "doubled"
+        _put(channel, queue, message, **options)
+        _put(channel, queue, message, **options)
+    elif lot < _DROP + _DOUBLE + _DELAY:
+        fate = "overtaken"
+        _waiting.append((queue, message))
+        return _note(fate)
+    else:
+        fate = "sent"
+        _put(channel, queue, message, **options)
+    while _waiting:
+        _put(channel, *_waiting.pop())
+    return _note(fate)
+
+
+def _note(fate: str) -> None:
+    with (Path(os.environ["TRACES"]) / f"messages-{os.getpid()}").open("a") as file:
+        file.write(f"{fate}\n")
+
+
+Channel._put = _put_or_not
