@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from flowengine.engine.results import RunInfo, RunSummary, StepInfo
+from flowengine.engine.results import RunInfo, RunSummary, StepInfo, seen_state
 from flowengine.errors import AmbiguousRun, UnknownRun
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
@@ -57,6 +57,7 @@ def run_summaries(
         limit=limit,
     )
     progress = steps.progress(connection, [row.id for row in found])
+    reported = tasks.reported_counts(connection, [row.id for row in found])
     return [
         RunSummary(
             id=row.id,
@@ -69,7 +70,7 @@ def run_summaries(
             open_steps=row.open_steps,
             key=row.idempotency_key,
             steps=progress.get(row.id, (0, 0))[1],
-            steps_ended=progress.get(row.id, (0, 0))[0],
+            steps_ended=progress.get(row.id, (0, 0))[0] + reported.get(row.id, 0),
         )
         for row in found
     ]
@@ -112,7 +113,7 @@ def step_infos(connection: Connection, run_id: str) -> list[StepInfo]:
                 path=step.path,
                 object_type=step.object_type,
                 facet=step.facet_name,
-                state=step.state,
+                state=seen_state(step.state, task.state if task else None),
                 parent=step.parent,
                 key=step.key,
                 index=step.index,
@@ -120,7 +121,7 @@ def step_infos(connection: Connection, run_id: str) -> list[StepInfo]:
                 returns=payloads.whole(connection, step.returns),
                 error=step.error,
                 created=step.created,
-                updated=step.updated,
+                updated=max(step.updated, task.updated) if task else step.updated,
                 tries=task.try_number if task else 0,
                 losses=task.losses if task else 0,
                 task_state=task.state if task else None,

@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
+from flowengine.engine.results import seen_state
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import codec, steps, tasks
 
@@ -149,10 +150,10 @@ def _line(
         name=step.path[len(above) :].lstrip("."),
         path=step.path,
         facet=step.facet_name,
-        state=row.state,
+        state=seen_state(row.state, task.state if task else None),
         error=codec.load(step.error),
         created=step.created,
-        updated=step.updated,
+        updated=max(step.updated, task.updated) if task else step.updated,
         tries=task.try_number if task else 0,
         losses=task.losses if task else 0,
         task_state=task.state if task else None,

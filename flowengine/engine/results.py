@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.evaluator.states import RunState
+from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.nodes import Json
 
 
@@ -103,6 +103,16 @@ class RunSummary:
 
 def _error_text(error: dict[str, Any] | None) -> str | None:
     return f"{error['path']}: {error['type']}: {error['message']}" if error else None
+
+
+def seen_state(state: str, task_state: str | None) -> str:
+    """Return the state of a step as those see it who look.
+
+    A step whose result is recorded is complete to them, though the evaluator takes it in only
+    with the last of its join.
+    """
+    is_answered = state == StepState.EVENT_TRANSMIT and task_state == TaskState.COMPLETED
+    return StepState.COMPLETE if is_answered else state
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, func, or_, select, update
 
 from flowengine.evaluator import Step, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryEnded, TryOutcome
@@ -387,7 +387,10 @@ def load_run(connection: Connection, run_id: str) -> list[TaskDefinition]:
 
 _TRIES = (
     select(
-        *(table.c[name] for name in ("step_id", "try_number", "losses", "state", "task_list_name"))
+        *(
+            table.c[name]
+            for name in ("step_id", "try_number", "losses", "state", "task_list_name", "updated")
+        )
     )
     .where(table.c.step_id.in_(bindparam("ids", expanding=True)))
     .order_by(table.c.position)
@@ -401,3 +404,19 @@ def last_tries(connection: Connection, step_ids: Sequence[str]) -> dict[str, Row
         for row in connection.execute(_TRIES, {"ids": list(part)}):
             found[row.step_id] = row  # in order: the last wins
     return found
+
+
+_REPORTED_COUNTS = (
+    select(table.c.run_id, func.count())
+    .where(and_(table.c.run_id.in_(bindparam("runs", expanding=True)), TASK_IS_REPORTED))
+    .where(table.c.state == TaskState.COMPLETED)
+    .group_by(table.c.run_id)
+)
+
+
+def reported_counts(connection: Connection, run_ids: Sequence[str]) -> dict[str, int]:
+    """Return of each run how many results are recorded and not taken in yet."""
+    if not run_ids:
+        return {}
+    found = connection.execute(_REPORTED_COUNTS, {"runs": list(run_ids)})
+    return {row[0]: row[1] for row in found}

@@ -81,7 +81,7 @@ def test_a_failed_run_tells_where_and_why_and_exits_with_one(here: Path) -> None
 
 
 def test_a_run_killed_in_the_middle_goes_on(here: Path) -> None:
-    words = [FLOWENGINE, "run", "slow:naps", "-i", "count=[1,2,3,4,5,6,7,8,9,10,11,12]"]
+    words = [FLOWENGINE, "run", "slow:naps", "-i", f"count={list(range(40))}"]
     environment = {**os.environ, "FLOWENGINE_CONCURRENCY": "2"}
     child = subprocess.Popen(words, cwd=here, env=environment, stdout=subprocess.PIPE, text=True)
     assert child.stdout
@@ -93,11 +93,11 @@ def test_a_run_killed_in_the_middle_goes_on(here: Path) -> None:
     told = flowengine(here, "resume", "slow")
     assert "✓ naps  complete" in told
     (run,) = json.loads(flowengine(here, "list", "--json"))
-    assert run["outputs"] == {"result": list(range(1, 13))}
+    assert run["outputs"] == {"result": list(range(40))}
 
 
 def test_ctrl_c_ends_the_command_and_resume_goes_on_without_a_loss(here: Path) -> None:
-    words = [FLOWENGINE, "run", "slow:naps", "-i", "count=[1,2,3,4,5,6,7,8]"]
+    words = [FLOWENGINE, "run", "slow:naps", "-i", f"count={list(range(20))}"]
     environment = {**os.environ, "FLOWENGINE_CONCURRENCY": "1"}
     child = subprocess.Popen(
         words, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

@@ -43,7 +43,7 @@ def clean_environment() -> dict[str, str]:
 
 
 def until(
-    condition: Callable[[], T], what: str = "it", seconds: float = 30, pause: float = 0.02
+    condition: Callable[[], T], what: str = "it", seconds: float = 30, pause: float = 0.05
 ) -> T:
     """Return what the condition gives as soon as it is true; fail when that takes too long."""
     ends = time.monotonic() + seconds
