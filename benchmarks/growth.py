@@ -46,7 +46,7 @@ from flowengine.program.nodes import (
     YieldStatement,
 )
 from flowengine.store import Database, ensure_schema
-from flowengine.store.tasks import Claimant
+from flowengine.store.claims import Claimant
 
 SIZES = (100, 1_000, 10_000)
 #: SQLite calls us back after so many instructions. Fewer would count more finely, and slower.

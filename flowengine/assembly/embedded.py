@@ -33,8 +33,8 @@ from flowengine.engine import Engine
 from flowengine.engine.sweeps import sweep
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, servers
+from flowengine.store.claims import Claimant
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.store.tasks import Claimant
 from flowengine.tasks import open_doorways
 from flowengine.worker import Drainer, Spool
 

@@ -32,7 +32,7 @@ from flowengine.engine import Engine
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
-from flowengine.store.tasks import Claimant
+from flowengine.store.claims import Claimant
 from flowengine.tasks import open_doorways
 from flowengine.tasks.attendance import Attendance, server_of
 from flowengine.tasks.doorways import WATCHDOG

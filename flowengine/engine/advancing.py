@@ -34,7 +34,7 @@ from flowengine.evaluator.happenings import (
 )
 from flowengine.evaluator.records import Step, derived_id
 from flowengine.evaluator.states import ObjectType, RunState
-from flowengine.store import codec, joins, listening, payloads, runs, steps, tasks
+from flowengine.store import codec, joins, listening, payloads, reports, runs, steps, tasks
 from flowengine.store.rows import MANY
 
 log = logging.getLogger("flowengine")
@@ -65,7 +65,7 @@ _FACTS: dict[str, Callable[[dict[str, Any]], Happening]] = {
 
 def take_in(connection: Connection, run: Row[Any], programs: Programs, now: int) -> Commit:
     """Take in all facts and reports that wait, under the run's lock."""
-    reported = tasks.reported(connection, run.id)
+    reported = reports.reported(connection, run.id)
     facts = runs.waiting_facts(connection, run.id)
     commit = Commit(run.id)
     if not reported and not facts:
@@ -75,7 +75,7 @@ def take_in(connection: Connection, run: Row[Any], programs: Programs, now: int)
         happenings += [_FACTS[fact.kind](codec.load(fact.payload)) for fact in facts]
         known: dict[str, Step | None] = {r.step.key: r.step for r in reported}
         commit = decide(connection, run, programs, happenings, now, known)
-    tasks.take_in(connection, [report.task_id for report in reported])
+    reports.take_in(connection, [report.task_id for report in reported])
     runs.take_in_facts(connection, [fact.id for fact in facts])
     # As many as one statement holds: there may be more behind them.
     commit.has_more = commit.has_more or MANY in (len(reported), len(facts))
@@ -133,7 +133,7 @@ def _write(
     joins.add(connection, run.id, {key: len(group.task_ids) for key, group in groups.items()}, now)
     tasks.insert(connection, changes.created_tasks, run.task_count)
     # After the insert: what ended a step may have come behind the failure that opened a try.
-    tasks.cancel_open(connection, changes.canceled_steps, now)
+    reports.cancel_open(connection, changes.canceled_steps, now)
     for number, follow_up in enumerate(changes.follow_ups):
         fact_id = derived_id(run.id, revision, number)
         runs.add_fact(connection, fact_id, run.id, follow_up.kind, follow_up.payload, now)

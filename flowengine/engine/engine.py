@@ -31,8 +31,8 @@ from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
 from flowengine.settings import Settings
-from flowengine.store import Database, codec, runs, steps, tasks
-from flowengine.store.tasks import Claimant
+from flowengine.store import Database, claims, codec, reports, runs, steps, tasks
+from flowengine.store.claims import Claimant
 
 log = logging.getLogger("flowengine")
 
@@ -241,13 +241,13 @@ class Engine:
             return []
         with self.database.write() as connection:
             now = self.database.now(connection)
-            return tasks.claim(connection, task_names, task_list, claimant, now, most)
+            return claims.claim(connection, task_names, task_list, claimant, now, most)
 
     def claim_one(self, task_id: str, claimant: Claimant) -> TaskDefinition | None:
         """Take this task, if it is still to be had."""
         with self.database.write() as connection:
             now = self.database.now(connection)
-            return tasks.claim_one(connection, task_id, claimant, now)
+            return claims.claim_one(connection, task_id, claimant, now)
 
     def report(self, task: TaskDefinition, outcome: TryOutcome, *, in_chord: bool = False) -> bool:
         """Record how a try ended and decide what follows; False: the lease was lost before.
@@ -274,7 +274,7 @@ class Engine:
             if run is None:
                 raise UnknownRun(run_id)
             now = self.database.now(connection)
-            recorded = tasks.record(connection, task_id, lease, outcome, now)
+            recorded = reports.record(connection, task_id, lease, outcome, now)
             commit = Commit(run_id)
             if recorded is not None:
                 commit = advancing.take_in(connection, run, self.programs, now)
@@ -292,10 +292,10 @@ class Engine:
             outcome = self._storable(task, outcome)
         return self._record(task.uuid, task.lease, outcome) is not None
 
-    def _record(self, task_id: str, lease: int, outcome: TryOutcome) -> tasks.Recorded | None:
+    def _record(self, task_id: str, lease: int, outcome: TryOutcome) -> reports.Recorded | None:
         with self.database.write() as connection:
             now = self.database.now(connection)
-            return tasks.record(connection, task_id, lease, outcome, now)
+            return reports.record(connection, task_id, lease, outcome, now)
 
     def _refused(self, run_id: str, task_id: str, lease: int) -> None:
         log.warning(
@@ -321,13 +321,13 @@ class Engine:
         """Show that a task is being worked on; False: the lease was lost."""
         with self.database.write() as connection:
             now = self.database.now(connection)
-            return tasks.beat(connection, task.uuid, task.lease, now)
+            return reports.beat(connection, task.uuid, task.lease, now)
 
     def release(self, task: TaskDefinition) -> bool:
         """Hand a claimed task back unfinished."""
         with self.database.write() as connection:
             now = self.database.now(connection)
-            released = tasks.release(connection, task.uuid, task.lease, now)
+            released = reports.release(connection, task.uuid, task.lease, now)
         if released:
             self.bell.ring({task.task_list_name: 1})
         return released

@@ -11,7 +11,7 @@ from flowengine.errors import AmbiguousRun, UnknownRun
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
 from flowengine.program.plan import RowKind
-from flowengine.store import codec, payloads, runs, steps, tasks
+from flowengine.store import codec, payloads, reports, runs, steps, tasks
 
 
 def run_info(connection: Connection, run_id: str) -> RunInfo:
@@ -57,7 +57,7 @@ def run_summaries(
         limit=limit,
     )
     progress = steps.progress(connection, [row.id for row in found])
-    reported = tasks.reported_counts(connection, [row.id for row in found])
+    reported = reports.reported_counts(connection, [row.id for row in found])
     return [
         RunSummary(
             id=row.id,

@@ -19,7 +19,7 @@ from flowengine.engine import Engine
 from flowengine.engine.sweeps import lost_tries
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
-from flowengine.store import servers, sweeping, tasks
+from flowengine.store import reports, servers, sweeping
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import Spool
 
@@ -118,7 +118,7 @@ class Attendance:
                 now = database.now(connection)
                 # Nobody looks after the tries of a server that has left.
                 for task in sweeping.held_by_boots(connection, [self._server.boot_id]):
-                    tasks.release(connection, task.task_id, task.lease, now)
+                    reports.release(connection, task.task_id, task.lease, now)
                 servers.leave(connection, self._server.uuid, ServerState.SHUTDOWN)
         except Exception:
             log.exception("could not take leave", extra={"action": "leave_failed"})

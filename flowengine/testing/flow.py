@@ -22,9 +22,9 @@ from flowengine.evaluator.happenings import Failed, Succeeded
 from flowengine.evaluator.states import ObjectType
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema, servers, tasks
+from flowengine.store import Database, claims, ensure_schema, servers
+from flowengine.store.claims import Claimant
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.store.tasks import Claimant
 from flowengine.worker import run_try
 
 P = ParamSpec("P")
@@ -164,7 +164,7 @@ class FlowWorker:
         for task in pending:
             if task.step_path == step or task.step_path.endswith(f".{step}"):
                 with self._flow.database.write() as connection:
-                    claimed = tasks.claim_one(
+                    claimed = claims.claim_one(
                         connection, task.uuid, self._claimant, self._flow.clock.now
                     )
                 assert claimed is not None
@@ -176,8 +176,8 @@ class FlowWorker:
         names = event_facet_names()
         with self._flow.database.write() as connection:
             now = self._flow.clock.now
-            for task_list in tasks.pending_lists(connection):
-                found = tasks.claim(connection, names, task_list, self._claimant, now)
+            for task_list in claims.pending_lists(connection):
+                found = claims.claim(connection, names, task_list, self._claimant, now)
                 if found:
                     return found[0]
         return None

@@ -12,8 +12,8 @@ from flowengine.engine import Engine
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
 from flowengine.evaluator.states import ObjectType
-from flowengine.store import Database, ensure_schema, tasks
-from flowengine.store.tasks import Claimant
+from flowengine.store import Database, claims, ensure_schema
+from flowengine.store.claims import Claimant
 
 Handler = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
@@ -121,7 +121,7 @@ class _Answering:
     def _claim(self, task: TaskDefinition) -> TaskDefinition:
         with self._engine.database.write() as connection:
             now = max(self._engine.database.now(connection), task.due)
-            claimed = tasks.claim_one(connection, task.uuid, Claimant(), now)
+            claimed = claims.claim_one(connection, task.uuid, Claimant(), now)
         assert claimed is not None, f"{task.step_path} was claimed by somebody else"
         return claimed
 

@@ -13,7 +13,7 @@ from flowengine.engine import Engine
 from flowengine.errors import StoreError
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import TryOutcome
-from flowengine.store.tasks import Claimant
+from flowengine.store.claims import Claimant
 from flowengine.worker.spool import Spool
 from flowengine.worker.trying import run_try
 

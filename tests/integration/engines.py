@@ -30,9 +30,9 @@ from flowengine.program.nodes import (
 )
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
+from flowengine.store.claims import Claimant
 from flowengine.store.database import Clock
 from flowengine.store.tables import metadata
-from flowengine.store.tasks import Claimant
 
 # --- engines ---
 

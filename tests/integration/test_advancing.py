@@ -6,8 +6,8 @@ from flowengine.engine import Engine
 from flowengine.evaluator.happenings import Succeeded
 from flowengine.evaluator.states import RunState
 from flowengine.store import Database, ensure_schema
+from flowengine.store.claims import Claimant
 from flowengine.store.rows import MANY
-from flowengine.store.tasks import Claimant
 from tests.building import block, event, given, listed, of, program, step, to, workflow
 
 

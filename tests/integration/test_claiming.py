@@ -14,8 +14,8 @@ from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Succeeded
 from flowengine.program.nodes import EventOptions, Literal, RetryPolicy
-from flowengine.store import tasks
-from flowengine.store.tasks import Claimant
+from flowengine.store import claims, tasks
+from flowengine.store.claims import Claimant
 from tests.integration.engines import (
     call,
     chain,
@@ -113,7 +113,7 @@ def test_of_many_that_want_the_same_task_one_gets_it(engine: Engine) -> None:
 
     def take() -> TaskDefinition | None:
         with engine.database.write() as connection:
-            return tasks.claim_one(connection, task.uuid, Claimant(), 1)
+            return claims.claim_one(connection, task.uuid, Claimant(), 1)
 
     taken = [found for found in in_threads([take] * 8) if found is not None]
     assert [(found.uuid, found.lease) for found in taken] == [(task.uuid, 1)]

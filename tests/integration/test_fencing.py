@@ -16,7 +16,7 @@ from flowengine.errors import UnknownStep, ValueRefused
 from flowengine.evaluator import RunState, StepState, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 from flowengine.program.nodes import EventOptions, RetryPolicy
-from flowengine.store import runs, tasks
+from flowengine.store import claims, reports, runs, tasks
 from tests.integration.engines import Dump, chain, claim, dump, one, opened, side_by_side
 from tests.integration.together import (
     PATIENCE,
@@ -102,9 +102,11 @@ def test_one_advance_takes_in_all_reports_however_many(engine: Engine) -> None:
     names = [f"s{i}" for i in range(1_100)]
     run = started(engine, side_by_side(*names))
     with engine.database.write() as connection:
-        held = tasks.claim(connection, ["t.Work"], "default", tasks.Claimant(), _now(engine), 2_000)
+        held = claims.claim(
+            connection, ["t.Work"], "default", tasks.Claimant(), _now(engine), 2_000
+        )
         for task in held:
-            assert tasks.record(connection, task.uuid, task.lease, Succeeded({"y": 1}), 1)
+            assert reports.record(connection, task.uuid, task.lease, Succeeded({"y": 1}), 1)
     assert len(held) == len(names)
     engine.advance(run)
     assert engine.get(run).state == RunState.COMPLETED
@@ -390,7 +392,7 @@ def test_sqlite_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(tmp_p
             with engine.database.write() as holder:
                 advancing = pool.submit(waiting.advance, run)
                 assert comes_to_the_lock.wait(PATIENCE)
-                assert tasks.record(holder, task.uuid, task.lease, Succeeded({"y": "mean"}), 1)
+                assert reports.record(holder, task.uuid, task.lease, Succeeded({"y": "mean"}), 1)
                 assert not advancing.done()
             advancing.result(PATIENCE)
         assert engine.run(run).outputs(timeout=0) == {"y": "mean"}

@@ -12,7 +12,7 @@ from flowengine.dispatch import Group
 from flowengine.engine import Run
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded
-from flowengine.store.tasks import Claimant
+from flowengine.store.claims import Claimant
 from flowengine.testing import Flow
 
 

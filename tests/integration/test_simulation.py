@@ -33,7 +33,7 @@ from flowengine.evaluator import StepState, TaskDefinition, TaskState, work
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 from flowengine.evaluator.states import RunState
 from flowengine.store import Database, ensure_schema, runs, sweeping
-from flowengine.store.tasks import Claimant
+from flowengine.store.claims import Claimant
 from tests.building import (
     Node,
     block,

@@ -27,6 +27,7 @@ from tests.celery_nodes.fleet import INTERVALS
 from tests.servers import PostgresServer, RedisServer
 
 GRAPHS = graphs.__name__
+QUICK_START = ("--without-mingle", "--without-gossip")  #: spares a second at each start
 pytest.register_assert_rewrite("tests.acceptance.celery.rows")
 
 
@@ -169,7 +170,7 @@ def make_fleet(
 def module_fleet(make_fleet: MakeFleet) -> Fleet:
     fleet = make_fleet()
     for name in ("first", "second"):
-        fleet.add_worker(name, wait=False)
+        fleet.add_worker(name, *QUICK_START, wait=False)
     fleet.add_beat()
     return fleet
 

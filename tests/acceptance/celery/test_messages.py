@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.conftest import GRAPHS, MakeFleet
+from tests.acceptance.celery.conftest import GRAPHS, QUICK_START, MakeFleet
 from tests.acceptance.celery.rows import check_runs, wait_for
 from tests.celery_nodes import Fleet
 
@@ -17,7 +17,7 @@ from tests.celery_nodes import Fleet
 def module_fleet(make_fleet: MakeFleet, chaos_seed: int) -> Fleet:
     fleet = make_fleet(imports=f"{GRAPHS},{LOSSY}", LOSSY_SEED=str(chaos_seed))
     for name in ("first", "second"):
-        fleet.add_worker(name, wait=False)
+        fleet.add_worker(name, *QUICK_START, wait=False)
     fleet.add_beat()
     return fleet
 

@@ -127,13 +127,18 @@ def held_by(fleet: Fleet, name: str) -> tuple[Any, LocalWorker]:
 
 
 def spooled(worker: LocalWorker) -> list[Path]:
-    return list((worker.directory / "flowengine-spool").glob("*.json"))
+    """Reports of held steps that wait on a worker's disk."""
+    waiting = (worker.directory / "flowengine-spool").glob("*.json")
+    return [path for path in waiting if "held_then_added.hold" in path.read_text()]
 
 
 def test_a_report_waits_on_disk_while_the_database_is_away(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
     run, worker = held_by(fleet, "spooled")
+    poison = worker.directory / "flowengine-spool" / "0-1.json"
+    poison.parent.mkdir(exist_ok=True)
+    poison.write_text('{"run_id": "gone", "task_id": "0", "lease": 1, "path": "gone", ')
     postgres_away.go_away()
     fleet.let_go("spooled")
     until(lambda: spooled(worker), "a report on disk")
@@ -144,6 +149,7 @@ def test_a_report_waits_on_disk_while_the_database_is_away(
         ("completed", 0),
     ]
     until(lambda: not spooled(worker), "an empty spool")
+    assert poison.with_suffix(".undeliverable").exists(), "a broken one does not stop the others"
 
 
 def test_a_report_on_disk_survives_its_worker(
