@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from flowengine.engine import Engine
 from flowengine.engine.sweeps import lost_tries
@@ -125,6 +126,11 @@ class Attendance:
 
 
 def _is_alive(pid: int) -> bool:
+    """Whether a process runs. One that has ended and waits for Celery to notice does not."""
+    # Missing on some systems: there a dead child is found when Celery has noticed.
+    with suppress(ChildProcessError, AttributeError):
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

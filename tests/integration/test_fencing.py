@@ -16,7 +16,7 @@ from flowengine.errors import UnknownStep, ValueRefused
 from flowengine.evaluator import RunState, StepState, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 from flowengine.program.nodes import EventOptions, RetryPolicy
-from flowengine.store import claims, reports, runs, tasks
+from flowengine.store import claims, reports, runs
 from tests.integration.engines import Dump, chain, claim, dump, one, opened, side_by_side
 from tests.integration.together import (
     PATIENCE,
@@ -103,7 +103,7 @@ def test_one_advance_takes_in_all_reports_however_many(engine: Engine) -> None:
     run = started(engine, side_by_side(*names))
     with engine.database.write() as connection:
         held = claims.claim(
-            connection, ["t.Work"], "default", tasks.Claimant(), _now(engine), 2_000
+            connection, ["t.Work"], "default", claims.Claimant(), _now(engine), 2_000
         )
         for task in held:
             assert reports.record(connection, task.uuid, task.lease, Succeeded({"y": 1}), 1)
