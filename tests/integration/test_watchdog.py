@@ -1,109 +1,164 @@
-"""The watchdog of a fleet: who is taken for dead, by whom, and when."""
+"""The watchdog of a fleet: no storm, no hasty funerals, and one outcome for racing reports."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 
 import pytest
 
-from flowengine.engine import Engine
+from flowengine import Retry, event_facet, foreach, workflow
+from flowengine.dispatch import Group
 from flowengine.engine.watchdog import Watchdog
-from flowengine.settings import Settings
-from flowengine.store import servers
-from flowengine.store.servers import ServerDefinition
-from tests.integration.engines import opened
-
-SETTINGS = Settings(watchdog_interval=1, heartbeat_interval=10, server_patience=30)
+from flowengine.evaluator import StepState, TaskState
+from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.store.claims import Claimant
+from flowengine.testing import Flow
 
 
-@dataclass
-class Fleet:
-    """A database, many who may hear a tick, and one server that beats when it is told to."""
+@event_facet
+def slow(n: int) -> int:
+    return n
 
-    now: int = 1_000_000
-    engine: Engine = field(init=False)
 
-    def register(self, name: str) -> ServerDefinition:
-        server = ServerDefinition(name, "default", "worker", name, boot_id=name)
-        server.start_time = server.ping_time = self.now
-        with self.engine.database.write() as connection:
-            servers.register(connection, server)
-        self.beat(name)
-        return server
+@event_facet(retry=Retry(attempts=2, first_wait=10))
+def shaky(n: int) -> int:
+    raise ConnectionError("away")
 
-    def beat(self, name: str) -> None:
-        with self.engine.database.write() as connection:
-            servers.beat(connection, name, ["f"], self.now)
 
-    def alive(self) -> set[str]:
-        with self.engine.database.read() as connection:
-            return {server.uuid for server in servers.alive(connection)}
+@workflow
+def many(numbers: list[int]) -> list[int]:
+    return foreach(numbers, lambda n: slow(n))
 
-    def tick(self, seconds: int, *watchdogs: Watchdog) -> None:
-        """Let each second's tick be heard by the next of these."""
-        for second in range(seconds):
-            self.now += 1000
-            assert watchdogs[second % len(watchdogs)].tick()
+
+@workflow
+def one(n: int) -> int:
+    return slow(n)
+
+
+@workflow
+def retried(n: int) -> int:
+    return shaky(n)
+
+
+class CountingBell:
+    def __init__(self) -> None:
+        self.rings: list[dict[str, int]] = []
+
+    def ring(self, due: Mapping[str, int]) -> None:
+        self.rings.append(dict(due))
+
+    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+        return None
 
 
 @pytest.fixture
-def fleet(database_url: str) -> Iterator[Fleet]:
-    fleet = Fleet()
-    with opened(database_url, clock=lambda: fleet.now, settings=SETTINGS) as engine:
-        fleet.engine = engine
-        yield fleet
+def flow(database_url: str) -> Iterator[Flow]:
+    with Flow(store_url=database_url) as flow:
+        flow.engine.bell = CountingBell()
+        yield flow
 
 
-def test_a_silent_server_is_found_dead_though_each_process_hears_few_ticks(fleet: Fleet) -> None:
-    fleet.register("silent")
-    pool = [Watchdog(fleet.engine) for _ in range(40)]
-    fleet.tick(29, *pool)
-    assert fleet.alive() == {"silent"}
-    fleet.tick(3, *pool)
-    assert fleet.alive() == set()
+def rings(flow: Flow) -> list[dict[str, int]]:
+    assert isinstance(flow.engine.bell, CountingBell)
+    return flow.engine.bell.rings
 
 
-def test_nobody_is_dead_after_a_time_in_which_nobody_looked(fleet: Fleet) -> None:
-    fleet.register("one")
-    watchdog = Watchdog(fleet.engine)
-    fleet.tick(10, watchdog)
-    fleet.now += 600_000  # the database was away, or the laptop asleep
-    fleet.tick(20, watchdog)
-    assert fleet.alive() == {"one"}
-    fleet.beat("one")
-    fleet.tick(25, watchdog)
-    assert fleet.alive() == {"one"}
+def let_pass(flow: Flow, watchdog: Watchdog, seconds: float) -> int:
+    """Let time pass, a tick of the watchdog each second; return how often it looked."""
+    looked = 0
+    for _ in range(round(seconds)):
+        flow.clock.advance(seconds=1)
+        looked += watchdog.tick()
+    return looked
 
 
-def test_a_break_is_noticed_long_before_it_could_kill(fleet: Fleet) -> None:
-    fleet.register("one")
-    watchdog = Watchdog(fleet.engine)
-    fleet.tick(35, watchdog)
-    fleet.register("two")
-    fleet.now += 12_000
-    fleet.tick(25, watchdog)
-    assert "two" in fleet.alive(), "awake for 25 seconds only"
+def test_a_long_queue_brings_no_storm_of_messages(flow: Flow) -> None:
+    flow.worker("w1")
+    flow.start(many, list(range(1_000)))
+    rings(flow).clear()
+    assert let_pass(flow, Watchdog(flow.engine), 300) == 300
+    again = flow.engine.settings.ring_again
+    assert 1 <= len(rings(flow)) <= 300 / again + 1
+    assert all(ring == {"default": 1} for ring in rings(flow)), "a bell per list, not per task"
 
 
-def test_a_server_that_beats_after_it_was_found_dead_is_alive_again(fleet: Fleet) -> None:
-    fleet.register("stopped")
-    watchdog = Watchdog(fleet.engine)
-    fleet.tick(35, watchdog)
-    assert fleet.alive() == set()
-    fleet.beat("stopped")
-    assert fleet.alive() == {"stopped"}
-    fleet.tick(25, watchdog)
-    assert fleet.alive() == {"stopped"}
-    fleet.tick(10, watchdog)
-    assert fleet.alive() == set(), "and looked after like any other"
+def test_a_retry_is_rung_for_when_it_is_due_and_once(flow: Flow) -> None:
+    flow.worker("w1")
+    flow.start(retried, 1)
+    flow.settle()
+    rings(flow).clear()
+    watchdog = Watchdog(flow.engine)
+    let_pass(flow, watchdog, 9)
+    assert rings(flow) == []
+    let_pass(flow, watchdog, 1)
+    assert rings(flow) == [{"default": 1}]
 
 
-def test_two_ticks_in_one_interval_are_one(fleet: Fleet) -> None:
-    one, other = Watchdog(fleet.engine), Watchdog(fleet.engine)
-    fleet.tick(1, one)
-    fleet.now += 100
-    assert not other.tick()
-    assert not one.tick()
-    fleet.now += 900
-    assert other.tick()
+def test_two_watchdogs_look_as_often_as_one(flow: Flow) -> None:
+    first, second = Watchdog(flow.engine), Watchdog(flow.engine)
+    looked = 0
+    for _ in range(20):
+        flow.clock.advance(seconds=1)
+        looked += first.tick() + second.tick()
+    assert looked == 20
+
+
+def test_a_silent_server_is_dead_after_its_patience(flow: Flow) -> None:
+    run = flow.start(one, 1)
+    flow.worker("w1").claim(run, "slow")
+    watchdog = Watchdog(flow.engine)
+    patience = flow.engine.settings.server_patience
+    let_pass(flow, watchdog, patience)
+    assert [task.state for task in flow.engine.tasks(run.id)] == [TaskState.RUNNING]
+    let_pass(flow, watchdog, 2)
+    assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
+
+
+def test_a_database_that_was_away_has_killed_nobody(flow: Flow) -> None:
+    run = flow.start(one, 1)
+    task = flow.worker("w1").claim(run, "slow")
+    watchdog = Watchdog(flow.engine)
+    watchdog.tick()
+    flow.clock.advance(seconds=60)  # nobody could beat, and nobody could look
+    let_pass(flow, watchdog, flow.engine.settings.server_patience - 1)
+    assert flow.engine.heartbeat(task), "its worker had no chance to show that it lives"
+
+
+@pytest.mark.parametrize("round_", range(3))
+def test_report_failure_and_timeout_racing_for_a_step_have_one_outcome(
+    flow: Flow, round_: int
+) -> None:
+    run = flow.start(one, round_)
+    (pending,) = flow.engine.tasks(run.id)
+    task = flow.engine.claim_one(pending.uuid, Claimant())
+    assert task is not None
+    barrier = threading.Barrier(8)
+    problems: list[BaseException] = []
+    acts = [
+        lambda: flow.engine.report(task, Succeeded({"result": 1})),
+        lambda: flow.engine.fail_step(task.step_id, "by hand"),
+        lambda: flow.engine.report(task, Failed({"type": "Timeout", "message": "late"})),
+        lambda: flow.engine.continue_step(task.step_id, {"result": 2}),
+    ]
+
+    def act(number: int) -> None:
+        try:
+            barrier.wait()
+            acts[number % 4]()
+        except BaseException as problem:
+            problems.append(problem)
+
+    threads = [threading.Thread(target=act, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+        assert not thread.is_alive(), "deadlock"
+    assert problems == []
+    info = run.info()
+    assert info.is_final
+    assert info.open_steps == 0
+    (step,) = [s for s in run.steps() if s.path == "one.slow"]
+    expected = StepState.COMPLETE if info.state == "COMPLETED" else StepState.ERROR
+    assert step.state == expected

@@ -105,8 +105,7 @@ def test_without_a_beat_runs_go_on(fleet: Fleet) -> None:
     assert run.result(timeout=30) == graphs.expected(1)
 
 
-def test_a_beat_that_comes_back_is_the_only_one_that_ticks(fleet: Fleet) -> None:
-    """A worker that stood in for it makes room."""
+def test_runs_go_on_when_the_beat_is_back(fleet: Fleet) -> None:
     heard = fleet.count_logged("Task flowengine.watchdog")
     until(lambda: fleet.count_logged("Task flowengine.watchdog") > heard + 5, "ticks")
     runs: dict[str, Any] = {fleet.start(graphs.mixed, n=3).id: graphs.expected(3)}

@@ -1,0 +1,109 @@
+"""The watchdog of a fleet: who is taken for dead, by whom, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from flowengine.engine import Engine
+from flowengine.engine.watchdog import Watchdog
+from flowengine.settings import Settings
+from flowengine.store import servers
+from flowengine.store.servers import ServerDefinition
+from tests.integration.engines import opened
+
+SETTINGS = Settings(watchdog_interval=1, heartbeat_interval=10, server_patience=30)
+
+
+@dataclass
+class Fleet:
+    """A database, many who may hear a tick, and one server that beats when it is told to."""
+
+    now: int = 1_000_000
+    engine: Engine = field(init=False)
+
+    def register(self, name: str) -> ServerDefinition:
+        server = ServerDefinition(name, "default", "worker", name, boot_id=name)
+        server.start_time = server.ping_time = self.now
+        with self.engine.database.write() as connection:
+            servers.register(connection, server)
+        self.beat(name)
+        return server
+
+    def beat(self, name: str) -> None:
+        with self.engine.database.write() as connection:
+            servers.beat(connection, name, ["f"], self.now)
+
+    def alive(self) -> set[str]:
+        with self.engine.database.read() as connection:
+            return {server.uuid for server in servers.alive(connection)}
+
+    def tick(self, seconds: int, *watchdogs: Watchdog) -> None:
+        """Let each second's tick be heard by the next of these."""
+        for second in range(seconds):
+            self.now += 1000
+            assert watchdogs[second % len(watchdogs)].tick()
+
+
+@pytest.fixture
+def fleet(database_url: str) -> Iterator[Fleet]:
+    fleet = Fleet()
+    with opened(database_url, clock=lambda: fleet.now, settings=SETTINGS) as engine:
+        fleet.engine = engine
+        yield fleet
+
+
+def test_a_silent_server_is_found_dead_though_each_process_hears_few_ticks(fleet: Fleet) -> None:
+    fleet.register("silent")
+    pool = [Watchdog(fleet.engine) for _ in range(40)]
+    fleet.tick(29, *pool)
+    assert fleet.alive() == {"silent"}
+    fleet.tick(3, *pool)
+    assert fleet.alive() == set()
+
+
+def test_nobody_is_dead_after_a_time_in_which_nobody_looked(fleet: Fleet) -> None:
+    fleet.register("one")
+    watchdog = Watchdog(fleet.engine)
+    fleet.tick(10, watchdog)
+    fleet.now += 600_000  # the database was away, or the laptop asleep
+    fleet.tick(20, watchdog)
+    assert fleet.alive() == {"one"}
+    fleet.beat("one")
+    fleet.tick(25, watchdog)
+    assert fleet.alive() == {"one"}
+
+
+def test_a_break_is_noticed_long_before_it_could_kill(fleet: Fleet) -> None:
+    fleet.register("one")
+    watchdog = Watchdog(fleet.engine)
+    fleet.tick(35, watchdog)
+    fleet.register("two")
+    fleet.now += 12_000
+    fleet.tick(25, watchdog)
+    assert "two" in fleet.alive(), "awake for 25 seconds only"
+
+
+def test_a_server_that_beats_after_it_was_found_dead_is_alive_again(fleet: Fleet) -> None:
+    fleet.register("stopped")
+    watchdog = Watchdog(fleet.engine)
+    fleet.tick(35, watchdog)
+    assert fleet.alive() == set()
+    fleet.beat("stopped")
+    assert fleet.alive() == {"stopped"}
+    fleet.tick(25, watchdog)
+    assert fleet.alive() == {"stopped"}
+    fleet.tick(10, watchdog)
+    assert fleet.alive() == set(), "and looked after like any other"
+
+
+def test_two_ticks_in_one_interval_are_one(fleet: Fleet) -> None:
+    one, other = Watchdog(fleet.engine), Watchdog(fleet.engine)
+    fleet.tick(1, one)
+    fleet.now += 100
+    assert not other.tick()
+    assert not one.tick()
+    fleet.now += 900
+    assert other.tick()
