@@ -18,9 +18,10 @@ from rich.text import Text
 import flowengine
 from flowengine.cli.inputs import read_inputs
 from flowengine.cli.loading import load_modules, load_workflow
-from flowengine.cli.tree import duration, run_tree
+from flowengine.cli.tree import run_tree
 from flowengine.cli.watching import watch
 from flowengine.engine import Engine, Run, RunInfo
+from flowengine.engine.wording import duration
 from flowengine.errors import FlowengineError
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings

@@ -10,18 +10,18 @@ from rich.text import Text
 from rich.tree import Tree
 
 from flowengine.engine import RunInfo, StepInfo
-from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
+from flowengine.engine.wording import SIGNS, Look, duration, look
+from flowengine.evaluator.states import ObjectType, RunState, StepState
 
-#: What a state looks like: sign, colour, word.
-_LOOKS = {
-    StepState.COMPLETE: ("✓", "green", "complete"),
-    StepState.ERROR: ("✗", "red", "failed"),
-    StepState.SKIPPED: ("↷", "yellow", "skipped"),
-    StepState.CREATED: ("·", "dim", "waits for others"),
-    StepState.EVENT_TRANSMIT: ("◌", "cyan", "waits for a worker"),
+_COLOURS = {
+    Look.COMPLETE: "green",
+    Look.FAILED: "red",
+    Look.SKIPPED: "yellow",
+    Look.CREATED: "dim",
+    Look.WAITING: "cyan",
+    Look.RUNNING: "bold cyan",
+    Look.UNDER_WAY: "cyan",
 }
-_RUNNING = ("▶", "bold cyan", "running")
-_OTHER = ("…", "cyan", "under way")
 _RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
 
 #: Of a wide foreach so many items are drawn; the others are counted.
@@ -31,9 +31,8 @@ _BAD_ITEMS_DRAWN = 50  # what went wrong is what one looks for
 
 def look_of(step: StepInfo) -> tuple[str, str, str]:
     """Return sign, colour and word for a step's state."""
-    if step.state == StepState.EVENT_TRANSMIT and step.task_state == TaskState.RUNNING:
-        return _RUNNING
-    return _LOOKS.get(step.state, _OTHER)
+    found = look(step.state, step.task_state)
+    return SIGNS[found], _COLOURS[found], found.value
 
 
 def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
@@ -111,17 +110,3 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
     if step.error and step.state == StepState.SKIPPED:
         line.append(f"  because of {step.error['path']}", style="dim")
     return line
-
-
-def duration(milliseconds: int) -> str:
-    """Write a duration as people say it."""
-    seconds = max(0, milliseconds) / 1000
-    if seconds < 1:
-        return f"{milliseconds} ms"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowengine.cli.tree import duration, look_of, run_tree
+from flowengine.cli.tree import look_of, run_tree
 from flowengine.engine import Run, RunInfo
+from flowengine.engine.wording import duration
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store.database import system_clock
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from flowengine.engine.outline import DrawnStep
 from flowengine.engine.results import RunSummary
-from flowengine.evaluator.states import RunState, StepState, TaskState
+from flowengine.engine.wording import SIGNS, Look, duration, look
+from flowengine.evaluator.states import RunState, StepState
 
 #: Longest text of one value on a page, in characters. The API gives it whole.
 _LONGEST = 20_000
@@ -21,23 +22,21 @@ RUN_BADGES = {
     RunState.RUNNING: "flow-under-way",
 }
 
-#: What a step's state looks like: sign, colour, word.
-_LOOKS = {
-    StepState.COMPLETE: ("✓", "flow-green", "complete"),
-    StepState.ERROR: ("✗", "flow-red", "failed"),
-    StepState.SKIPPED: ("↷", "text-warning-emphasis", "skipped"),
-    StepState.CREATED: ("·", "text-body-secondary", "waits for others"),
-    StepState.EVENT_TRANSMIT: ("◌", "flow-blue", "waits for a worker"),
+_COLOURS = {
+    Look.COMPLETE: "flow-green",
+    Look.FAILED: "flow-red",
+    Look.SKIPPED: "text-warning-emphasis",
+    Look.CREATED: "text-body-secondary",
+    Look.WAITING: "flow-blue",
+    Look.RUNNING: "flow-blue",
+    Look.UNDER_WAY: "flow-blue",
 }
-_RUNNING = ("▶", "flow-blue", "running")
-_OTHER = ("…", "flow-blue", "under way")
 
 
 def step_look(step: DrawnStep) -> tuple[str, str, str]:
     """Return sign, colour and word for a step's state."""
-    if step.state == StepState.EVENT_TRANSMIT and step.task_state == TaskState.RUNNING:
-        return _RUNNING
-    return _LOOKS.get(step.state, _OTHER)
+    found = look(step.state, step.task_state)
+    return SIGNS[found], _COLOURS[found], found.value
 
 
 def counted(counts: Mapping[str, int]) -> str:
@@ -45,7 +44,7 @@ def counted(counts: Mapping[str, int]) -> str:
     words: dict[str, int] = {}
     for state, count in counts.items():
         # Of an item that waits at nothing itself, "waits for others" would be a riddle.
-        word = "not begun" if state == StepState.CREATED else _LOOKS.get(state, _OTHER)[2]
+        word = "not begun" if state == StepState.CREATED else look(state).value
         words[word] = words.get(word, 0) + count
     said = ", ".join(f"{count:,} {word}" for word, count in words.items())
     return f"{sum(counts.values()):,} more items: {said}"
@@ -72,20 +71,6 @@ def remark(run: RunSummary) -> str:
         return run.alarm
     steps = "1 step" if run.open_steps == 1 else f"{run.open_steps:,} steps"
     return f"waits for {steps}" if run.open_steps else ""
-
-
-def duration(milliseconds: int) -> str:
-    """Write a duration as people say it."""
-    seconds = max(0, milliseconds) / 1000
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"
 
 
 def age(milliseconds: int) -> str:

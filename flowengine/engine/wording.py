@@ -1,0 +1,59 @@
+"""Words for people, the same wherever they look: terminal or page. Colours are each view's own."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from flowengine.evaluator.states import StepState, TaskState
+
+
+class Look(StrEnum):
+    """How a step stands, in one word; its sign is beside it."""
+
+    COMPLETE = "complete"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CREATED = "waits for others"
+    WAITING = "waits for a worker"
+    RUNNING = "running"
+    UNDER_WAY = "under way"
+
+
+SIGNS = {
+    Look.COMPLETE: "✓",
+    Look.FAILED: "✗",
+    Look.SKIPPED: "↷",
+    Look.CREATED: "·",
+    Look.WAITING: "◌",
+    Look.RUNNING: "▶",
+    Look.UNDER_WAY: "…",
+}
+
+_LOOKS = {
+    StepState.COMPLETE: Look.COMPLETE,
+    StepState.ERROR: Look.FAILED,
+    StepState.SKIPPED: Look.SKIPPED,
+    StepState.CREATED: Look.CREATED,
+    StepState.EVENT_TRANSMIT: Look.WAITING,
+}
+
+
+def look(state: str, task_state: str | None = None) -> Look:
+    """Return how a step stands, from its state and that of its last try."""
+    if state == StepState.EVENT_TRANSMIT and task_state == TaskState.RUNNING:
+        return Look.RUNNING
+    return _LOOKS.get(state, Look.UNDER_WAY)
+
+
+def duration(milliseconds: int) -> str:
+    """Write a duration as people say it."""
+    seconds = max(0, milliseconds) / 1000
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"
