@@ -93,16 +93,19 @@ def _create_block(work: Work, step: Step, plan: BlockPlan) -> Step:
     path = step.path + plan.segment
     # Sources of a foreach are read from its container. Look before the row is created: a
     # missing row stops the evaluation, and it starts again from nothing.
-    waiting = 0
+    waiting, failed = 0, None
     if plan.foreach:
         needs = [source_key(work, step, source) for source in plan.foreach.needs]
         keys = [*needs, *(source_key(work, step, source) for source in plan.foreach.awaits)]
         work.want(keys)
         waiting = sum(1 for key in keys if not has_ended(work, key))
-        if any((row := work.find(key)) and row.has_failed for key in needs):
-            waiting = 0  # it will be skipped, and need not wait for the others to know that
+        rows = [work.find(key) for key in needs]
+        failed = next((row for row in rows if row is not None and row.has_failed), None)
     block = work.create(kind, path, object_type, plan.address, step, plan.index)
     block.waiting = waiting
+    if failed is not None:
+        # At once: it need not wait for the others, and must not be counted down by them.
+        work.skip(block, failed)
     return block
 
 

@@ -221,14 +221,14 @@ class Writer:
         return program(*declared, workflow("W", PARAMS, RETURNS, *self.facet_body("W")))
 
 
-def _case(seed: int, size: int, failing: int, silent: int) -> Case:
+def case_of(seed: int, size: int, failing: int, silent: int) -> Case:
     inputs = {"a": seed % 4, "xs": [seed % 3, seed % 2, seed % 4][: seed % 4]}
     return Case(Writer(seed, size).program(), inputs, seed, failing, silent)
 
 
 def cases() -> st.SearchStrategy[Case]:
     return st.builds(
-        _case,
+        case_of,
         seed=st.integers(0, 2**32),
         size=st.sampled_from([1, 2, 3, 4, 5, 6, 6, 6]),
         failing=st.sampled_from([0, 5, 20]),

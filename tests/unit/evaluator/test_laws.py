@@ -8,21 +8,25 @@ to compare the ends.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
 from unittest import mock
 
-from hypothesis import HealthCheck, given, note, reject, settings
+from hypothesis import HealthCheck, example, given, note, reject, settings
 from hypothesis import strategies as st
 
 from flowengine.evaluator import RunState, StepState, TaskDefinition, work
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 from flowengine.store import codec
 from tests.unit.evaluator.memory import MemoryRun, comparable
-from tests.unit.evaluator.programs_strategy import Case, cases
+from tests.unit.evaluator.programs_strategy import Case, case_of, cases
 
+# The same programs each time, so that a red run is somebody's change; `make test-chaos` draws
+# others.
 laws = settings(
+    derandomize="LAWS_AT_RANDOM" not in os.environ,
     max_examples=150,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
@@ -116,7 +120,9 @@ def test_taking_in_the_same_report_twice_decides_nothing(case: Case, seed: int) 
     play(case, seed, doubled=True, batches=False)
 
 
+# A foreach whose list had failed was counted down by steps that ended before it was skipped.
 @laws
+@example(case_of(seed=7071915, size=5, failing=20, silent=0), 0)
 @given(cases(), seeds)
 def test_throwing_away_all_memory_after_any_commit_changes_nothing(case: Case, seed: int) -> None:
     remembering = comparable(play(case, seed, forgetful=False))
