@@ -112,10 +112,6 @@ class StatementPlan:
         """One step of the same block is all it needs: its row is written when that has ended."""
         return len(self.needs) == 1 and self.needs[0].hops == 0
 
-    @property
-    def is_event(self) -> bool:
-        return self.facet is not None and self.facet.kind is FacetKind.EVENT
-
 
 @dataclass(frozen=True, slots=True)
 class YieldPlan:
