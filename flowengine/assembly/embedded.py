@@ -121,9 +121,10 @@ class Embedded:
         age = time.monotonic() - self._last_beat
         if age < self.settings.heartbeat_interval and names == self._server.handlers:
             return
+        self._server.handlers = names
         with self.database.write() as connection:
-            servers.beat(connection, self._server.uuid, names, self.database.now(connection))
-        self._server.handlers, self._last_beat = names, time.monotonic()
+            servers.beat(connection, self._server, self.database.now(connection))
+        self._last_beat = time.monotonic()
 
     # --- the watchdog ---
 

@@ -62,6 +62,7 @@ class FlowEngine:
             app.on_after_configure.connect(self._configure, weak=False)
         app.on_after_finalize.connect(self._finalize, weak=False)
         signals.celeryd_init.connect(self._choose_queues, weak=False)
+        signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
         _show_in_flower()
         survive_a_lost_redis()
@@ -119,12 +120,23 @@ class FlowEngine:
     def engine(self) -> Engine:
         return self.process.engine
 
+    def _end_process(self, **_: Any) -> None:
+        """A pool child ends: tell what it has handled."""
+        if self._process is not None and self._process.pid == os.getpid():
+            self._process.drainer.tally.flush()
+
     def claimant(self) -> Claimant:
         return Claimant(self._server_id, self._boot_id, os.getpid())
 
     def attendance(self, name: str) -> Attendance:
         server = server_of(self._server_id, self._boot_id, name)
-        return Attendance(lambda: self.engine, self.settings, server, event_facet_names)
+        return Attendance(
+            lambda: self.engine, self.settings, server, event_facet_names, self._consumed
+        )
+
+    def _consumed(self) -> list[str]:
+        """The queues this worker consumes; remote control may add and cancel some."""
+        return sorted(self.app.amqp.queues.consume_from)
 
     # --- behind the doorways ---
 

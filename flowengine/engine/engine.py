@@ -31,8 +31,9 @@ from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
 from flowengine.settings import Settings
-from flowengine.store import Database, claims, codec, reports, runs, steps, tasks
+from flowengine.store import Database, claims, codec, reports, runs, servers, steps, tasks
 from flowengine.store.claims import Claimant
+from flowengine.store.servers import ServerDefinition
 
 log = logging.getLogger("flowengine")
 
@@ -325,11 +326,15 @@ class Engine:
 
     def release(self, task: TaskDefinition) -> bool:
         """Hand a claimed task back unfinished."""
+        return self.hand_back(task.uuid, task.lease, task.task_list_name)
+
+    def hand_back(self, task_id: str, lease: int, task_list: str) -> bool:
+        """The same, for whoever knows no more of a task than that."""
         with self.database.write() as connection:
             now = self.database.now(connection)
-            released = reports.release(connection, task.uuid, task.lease, now)
+            released = reports.release(connection, task_id, lease, now)
         if released:
-            self.bell.ring({task.task_list_name: 1})
+            self.bell.ring({task_list: 1})
         return released
 
     # --- answers from outside, past the tasks ---
@@ -410,6 +415,13 @@ class Engine:
         """Return all tries of a run, in the order of their creation."""
         with self.database.read() as connection:
             return tasks.load_run(connection, run_id)
+
+    def servers(self) -> Sequence[ServerDefinition]:
+        """Return the servers that have not left, with what they have handled."""
+        with self.database.read() as connection:
+            found = servers.alive(connection)
+            servers.add_counts(connection, found)
+            return found
 
     def close(self) -> None:
         self.signals.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from flowengine.engine.engine import Engine
+from flowengine.engine.marks import Marks
 from flowengine.evaluator.happenings import Failed, Lost, TryOutcome
 from flowengine.store import locks, runs, servers, sweeping
 from flowengine.store.servers import ServerDefinition, ServerState
@@ -53,12 +54,45 @@ def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) ->
 
 
 def lost_tries(engine: Engine, held: Sequence[Held], who: str) -> None:
-    """Report these tries as lost, because whoever ran them is gone."""
+    """Report these tries as lost, because whoever ran them is gone.
+
+    One that is known not to have begun is handed back instead.
+    """
 
     def lose(task: Held) -> None:
-        _end(engine, task, Lost(f"{who} (pid {task.pid}) that ran {task.step_path} died"))
+        if task.runs_once or _had_begun(engine, task):
+            _end(engine, task, Lost(f"{who} (pid {task.pid}) that ran {task.step_path} died"))
+        else:
+            engine.hand_back(task.task_id, task.lease, task.task_list)
 
     _each(held, lose)
+    for boot_id, pid in {(task.boot_id, task.pid) for task in held if task.pid is not None}:
+        Marks(engine.settings.spool_directory, boot_id).forget(pid)
+
+
+def _had_begun(engine: Engine, task: Held) -> bool:
+    """Whether a dead process had begun with a task, as far as anybody can tell."""
+    if task.pid is None:
+        return True
+    marked = Marks(engine.settings.spool_directory, task.boot_id).of(task.pid)
+    return marked is None or task.task_id in marked
+
+
+def dropped_tries(engine: Engine, held: Sequence[Held]) -> None:
+    """Hand back what a worker drops because it has to go.
+
+    That counts neither as a try nor as a loss: nobody died. But a try that must not be made
+    twice has begun, and nobody knows how far it came.
+    """
+
+    def drop(task: Held) -> None:
+        if task.runs_once:
+            who = f"the worker (pid {task.pid}) that ran {task.step_path}"
+            _end(engine, task, Lost(f"{who} was told to drop it"))
+        else:
+            engine.hand_back(task.task_id, task.lease, task.task_list)
+
+    _each(held, drop)
 
 
 def hanging_tries(engine: Engine) -> None:
@@ -69,7 +103,7 @@ def hanging_tries(engine: Engine) -> None:
     def fail(task: Held) -> None:
         seconds = (task.timeout_ms or 0) / 1000
         message = f"no activity for more than its timeout of {seconds:g} s"
-        _end(engine, task, Failed({"type": "Timeout", "message": message}))
+        _end(engine, task, Failed({"type": sweeping.TIMEOUT, "message": message}))
 
     _each(overdue, fail)
 
@@ -104,7 +138,8 @@ def ring_for_unheard_tasks(engine: Engine) -> None:
     settings = engine.settings
     with engine.database.write() as connection:
         now = engine.database.now(connection)
-        names = sorted({n for s in servers.alive(connection) for n in s.handlers})
+        alive = servers.alive(connection)
+        names = sorted({name for server in alive for name in server.handlers})
         retries = sweeping.take_due_retries(connection, now)
         patience = round(2000 * settings.watchdog_interval)
         due = sweeping.due_lists(connection, names, now - patience) if names else {}
@@ -112,7 +147,9 @@ def ring_for_unheard_tasks(engine: Engine) -> None:
         ringing = [
             task_list
             for task_list in sorted(due)
-            if locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
+            # Where nobody listens, bells would pile up.
+            if any(_consumes(server, task_list) for server in alive)
+            and locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if ringing or retries:
         engine.bell.ring({**dict.fromkeys(ringing, 1), **retries})
@@ -125,18 +162,38 @@ def unserved_tasks(engine: Engine) -> None:
         known = sweeping.alarms(connection, _UNSERVED)
         if not waiting and not known:
             return
-        served = {name for server in servers.alive(connection) for name in server.handlers}
-    short = {name for name in served if "." not in name}
+        alive = servers.alive(connection)
     alarms = {
-        run_id: f"{_UNSERVED} {task_list!r} that has the code of event facet {name!r}: import "
-        "the module that decorates it, or start a worker that does"
+        run_id: alarm
         for run_id, name, task_list in waiting
-        if name not in served and name.rpartition(".")[2] not in short
+        if (alarm := _alarm(alive, name, task_list)) is not None
     }
     if alarms != known:
         gone: dict[str, str | None] = dict.fromkeys(known.keys() - alarms.keys())
         with engine.database.write() as connection:
             sweeping.set_alarms(connection, gone | alarms)
+
+
+def _alarm(alive: Sequence[ServerDefinition], name: str, task_list: str) -> str | None:
+    """Say what a task waits for that nobody serves."""
+    short = name.rpartition(".")[2]
+    knowing = [server for server in alive if {name, short} & set(server.handlers)]
+    if not knowing:
+        return (
+            f"{_UNSERVED} {task_list!r} that has the code of event facet {name!r}: import "
+            "the module that decorates it, or start a worker that does"
+        )
+    if not any(_consumes(server, task_list) for server in knowing):
+        return (
+            f"{_UNSERVED} {task_list!r}: {knowing[0].server_name} has the code of event facet "
+            f"{name!r} but consumes {', '.join(knowing[0].topics)}; add {task_list!r} to a "
+            "worker's -Q"
+        )
+    return None
+
+
+def _consumes(server: ServerDefinition, task_list: str) -> bool:
+    return not server.topics or task_list in server.topics
 
 
 def _end(engine: Engine, task: Held, outcome: TryOutcome) -> None:

@@ -108,6 +108,9 @@ class TaskDefinition:
     due: int = 0
     priority: int = 0
     timeout_ms: int | None = None
+    boot_id: str = ""  #: the boot of the server that claimed it
+    pid: int | None = None  #: the process that did
+    runs_once: bool = False  #: a try that has begun must not be followed by another
     #: The row that only counts this task down, with others: it enables nothing alone.
     join: str = ""
     join_id: str | None = None  #: the group it is counted with, when it was opened with others

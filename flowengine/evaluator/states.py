@@ -179,7 +179,8 @@ MACHINES: Mapping[str, Table] = {
     ObjectType.ITEM: BLOCK_TRANSITIONS,
 }
 
-#: What a claim, a report and an intent of the evaluator may do to a task.
+#: What a claim, a report and an intent of the evaluator may do to a task. The guards of the
+#: store's statements are made from it.
 TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
     TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.CANCELED, TaskState.IGNORED}),
     TaskState.RUNNING: frozenset(
@@ -190,6 +191,12 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
     TaskState.IGNORED: frozenset(),
     TaskState.CANCELED: frozenset(),
 }
+
+
+def tasks_that_may_become(state: str) -> list[str]:
+    """Return the states from which a task may come to that one."""
+    return sorted(before for before, after in TASK_TRANSITIONS.items() if state in after)
+
 
 EVENT_TRANSITIONS: Mapping[str, str] = {
     EventState.CREATED: EventState.DISPATCHED,

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
@@ -20,9 +20,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
+from flowengine.store.forking import fork_gate
 
 _SQLITE_PATIENCE = 30.0  #: seconds that a connection waits for its turn
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's code for a write where none is allowed
+_IDLE_LIMIT = 30.0  #: seconds that a transaction may stand still
 Clock = Callable[[], int]  #: milliseconds since the epoch
 
 
@@ -49,6 +51,10 @@ class Database:
             )
         self.is_sqlite = backend == "sqlite"
         self.is_in_memory = self.is_sqlite and self.url.database in (None, "", ":memory:")
+        # A database in memory is its one connection; a fork copies it with all it holds.
+        self._is_file = self.is_sqlite and not self.is_in_memory
+        if self._is_file:
+            fork_gate.guard(self.engine)
 
     @property
     def name(self) -> str:
@@ -58,7 +64,7 @@ class Database:
     @contextmanager
     def write(self) -> Iterator[Connection]:
         """One transaction that may write; committed at the end, rolled back on an error."""
-        with self._alone(), self._explained(), self.engine.connect() as connection:
+        with self._passing(), self._alone(), self._explained(), self.engine.connect() as connection:
             connection = connection.execution_options(flowengine_write=True)
             with connection.begin():
                 yield connection
@@ -68,8 +74,17 @@ class Database:
         """One transaction that only reads."""
         # An in-memory database is one connection, which threads must take in turn.
         alone = self._writer if self.is_in_memory else nullcontext()
-        with alone, self._explained(), self.engine.connect() as connection, connection.begin():
+        with (
+            self._passing(),
+            alone,
+            self._explained(),
+            self.engine.connect() as connection,
+            connection.begin(),
+        ):
             yield connection
+
+    def _passing(self) -> AbstractContextManager[None]:
+        return fork_gate.passing() if self._is_file else nullcontext()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -167,8 +182,18 @@ def _postgres_engine(url: str) -> Engine:
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
     try:
-        return create_engine(parsed, pool_size=16, max_overflow=16, pool_pre_ping=True)
+        engine = create_engine(parsed, pool_size=16, max_overflow=16, pool_pre_ping=True)
     except ModuleNotFoundError as missing:
         raise StoreError(
             f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
         ) from missing
+
+    @event.listens_for(engine, "connect")
+    def _prepare(raw: Any, _record: object) -> None:
+        # A process that is stopped in the middle of a transaction holds its locks, and those
+        # of one run or of the watchdog make others wait. The server ends it after a while.
+        was, raw.autocommit = raw.autocommit, True
+        raw.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_LIMIT * 1000:.0f}")
+        raw.autocommit = was
+
+    return engine

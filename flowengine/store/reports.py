@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, func, select, update
 
 from flowengine.evaluator import Step, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryEnded, TryOutcome
+from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.store import codec, joins, payloads, steps
 from flowengine.store.rows import MANY
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
@@ -116,7 +117,7 @@ _CANCEL = (
     .where(
         and_(
             table.c.step_id.in_(bindparam("ids", expanding=True)),
-            table.c.state.in_(sorted(TaskState.OPEN)),
+            table.c.state.in_(tasks_that_may_become(TaskState.CANCELED)),
         )
     )
     .values(

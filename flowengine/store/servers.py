@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Connection, Row, and_, bindparam, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 
 from flowengine.store import codec
 from flowengine.store.rows import insert_or_ignore
-from flowengine.store.tables import ServerRow
+from flowengine.store.tables import HandledRow, ServerRow
 
 _table = ServerRow.__table__  # type: ignore[attr-defined]
+_handled = HandledRow.__table__  # type: ignore[attr-defined]
 
 
 class ServerState:
@@ -30,11 +32,11 @@ class ServerState:
 
 @dataclass(slots=True)
 class HandledCount:
-    """How many tasks of one facet a server has handled."""
+    """How many tries of one facet a server has run."""
 
     handler: str
-    handled: int = 0
-    not_handled: int = 0
+    handled: int = 0  #: that gave a result
+    not_handled: int = 0  #: that failed
 
 
 @dataclass(slots=True)
@@ -48,7 +50,7 @@ class ServerDefinition:
     server_ips: list[str] = field(default_factory=list)
     start_time: int = 0
     ping_time: int = 0
-    topics: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)  #: task lists it consumes; none: all
     handlers: list[str] = field(default_factory=list)
     handled: list[HandledCount] = field(default_factory=list)
     state: str = ServerState.STARTUP
@@ -66,6 +68,7 @@ _BEAT = (
     .values(
         ping_time=bindparam("now"),
         handlers=bindparam("names"),
+        topics=bindparam("lists"),
         state=ServerState.RUNNING,
         error=None,
     )
@@ -89,7 +92,6 @@ def register(connection: Connection, server: ServerDefinition) -> None:
         "ping_time": server.ping_time,
         "topics": codec.dump(server.topics),
         "handlers": codec.dump(server.handlers),
-        "handled": codec.dump([[c.handler, c.handled, c.not_handled] for c in server.handled]),
         "state": server.state,
         "manager": server.manager,
         "error": codec.dump(server.error) if server.error else None,
@@ -99,8 +101,14 @@ def register(connection: Connection, server: ServerDefinition) -> None:
     insert_or_ignore(connection, _table, [row])
 
 
-def beat(connection: Connection, server_id: str, handlers: Sequence[str], now: int) -> None:
-    values = {"of": server_id, "now": now, "names": codec.dump(list(handlers))}
+def beat(connection: Connection, server: ServerDefinition, now: int) -> None:
+    """Show that a server lives, with the facets it has and the lists it consumes by now."""
+    values = {
+        "of": server.uuid,
+        "now": now,
+        "names": codec.dump(server.handlers),
+        "lists": codec.dump(server.topics),
+    }
     connection.execute(_BEAT, values)
 
 
@@ -116,6 +124,35 @@ def alive(connection: Connection) -> list[ServerDefinition]:
     return [_server_of(row) for row in connection.execute(_ALIVE)]
 
 
+_HANDLED = select(_handled).where(_handled.c.server_id.in_(bindparam("ids", expanding=True)))
+
+
+def count(connection: Connection, server_id: str, counts: Sequence[HandledCount]) -> None:
+    """Add to what a server has handled; its processes do so beside each other."""
+    build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = build(_handled)
+    statement = statement.on_conflict_do_update(
+        index_elements=["server_id", "handler"],
+        set_={
+            name: _handled.c[name] + statement.excluded[name] for name in ("handled", "not_handled")
+        },
+    )
+    # In one order: two processes that count the same facets must not wait for each other.
+    rows = sorted((c.handler, c.handled, c.not_handled) for c in counts)
+    names = ("server_id", "handler", "handled", "not_handled")
+    connection.execute(
+        statement, [dict(zip(names, (server_id, *row), strict=True)) for row in rows]
+    )
+
+
+def add_counts(connection: Connection, found: Sequence[ServerDefinition]) -> None:
+    """Fill in what these servers have handled."""
+    by_id = {server.uuid: server for server in found}
+    for row in connection.execute(_HANDLED, {"ids": sorted(by_id)}):
+        counted = HandledCount(row.handler, row.handled, row.not_handled)
+        by_id[row.server_id].handled.append(counted)
+
+
 def _server_of(row: Row[Any]) -> ServerDefinition:
     return ServerDefinition(
         uuid=row.uuid,
@@ -127,7 +164,6 @@ def _server_of(row: Row[Any]) -> ServerDefinition:
         ping_time=row.ping_time,
         topics=codec.load(row.topics) or [],
         handlers=codec.load(row.handlers) or [],
-        handled=[HandledCount(*counts) for counts in codec.load(row.handled) or []],
         state=row.state,
         manager=row.manager,
         error=codec.load(row.error),

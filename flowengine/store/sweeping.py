@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
-from flowengine.evaluator import RunState
+from flowengine.evaluator import RunState, TaskDefinition, TaskState
 from flowengine.store.joins import table as join
 from flowengine.store.rows import MANY
 from flowengine.store.runs import table as run
 from flowengine.store.tables import TASK_IS_PENDING, TASK_IS_REPORTED, TASK_IS_RUNNING
 from flowengine.store.tasks import table
+
+TIMEOUT = "Timeout"  #: the type of the error that ends a try for its silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +26,42 @@ class Held:
     task_id: str
     lease: int
     run_id: str
+    name: str
+    task_list: str
     step_path: str
     timeout_ms: int | None
+    boot_id: str
     pid: int | None
+    runs_once: bool
 
 
-_HELD = (
+def held_of(task: TaskDefinition) -> Held:
+    """A claimed task, for those who look after it."""
+    return Held(
+        task.uuid,
+        task.lease,
+        task.workflow_id,
+        task.name,
+        task.task_list_name,
+        task.step_path,
+        task.timeout_ms,
+        task.boot_id,
+        task.pid,
+        task.runs_once,
+    )
+
+
+_HELD: tuple[Any, ...] = (
     table.c.uuid,
     table.c.lease,
     table.c.run_id,
+    table.c.name,
+    table.c.task_list_name,
     table.c.step_path,
     table.c.timeout_ms,
+    table.c.boot_id,
     table.c.pid,
+    table.c.runs_once,
 )
 _DUE = (
     select(table.c.task_list_name, func.count())
@@ -83,6 +110,15 @@ _OVERDUE = (
 )
 
 
+_TIMED_OUT = select(table.c.uuid).where(
+    and_(
+        table.c.uuid.in_(bindparam("ids", expanding=True)),
+        table.c.state == TaskState.FAILED,
+        table.c.error.startswith(bindparam("beginning"), autoescape=False),
+    )
+)
+
+
 def due_lists(connection: Connection, names: Sequence[str], now: int) -> dict[str, int]:
     """Return how many due tasks of those names each task list has."""
     found = connection.execute(_DUE, {"names": list(names), "now": now})
@@ -102,6 +138,14 @@ def held_by_boots(connection: Connection, boot_ids: Sequence[str]) -> list[Held]
 def overdue(connection: Connection, now: int) -> list[Held]:
     """Return running tasks that have shown no activity for longer than their timeout."""
     return [Held(*row) for row in connection.execute(_OVERDUE, {"now": now})]
+
+
+def timed_out(connection: Connection, task_ids: Sequence[str]) -> set[str]:
+    """Return which of these tasks were ended because they showed no activity."""
+    if not task_ids:
+        return set()
+    values = {"ids": list(task_ids), "beginning": f'{{"type":"{TIMEOUT}"'}
+    return set(connection.execute(_TIMED_OUT, values).scalars())
 
 
 _PENDING_NAMES = (

@@ -13,9 +13,21 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Boolean, Index, Integer, MetaData, String, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Text,
+    TextClause,
+    text,
+)
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
+
+from flowengine.evaluator.states import TaskState, tasks_that_may_become
 
 metadata = MetaData()
 _ID = 32  # hex digits of a blake2b-128 digest or a uuid
@@ -216,6 +228,7 @@ class TaskRow(_Table, table=True):
     rank: int = _count()  #: minus the run's priority: the index gives the most urgent first
     due: int = _time()
     timeout_ms: int | None = _time(None)
+    runs_once: bool = _flag()  #: a try that has begun must not be followed by another
     published: int | None = _time(None)
     started: int | None = _time(None)
     activity: int | None = _time(None)
@@ -309,8 +322,13 @@ class TimerRow(_Table, table=True):
 
 # The conditions of the partial indexes, as queries must say them. SQLite takes such an
 # index only for a query that repeats its words, and a bound parameter hides them from both.
-TASK_IS_PENDING = text("flowengine_task.state = 'pending'")
-TASK_IS_RUNNING = text("flowengine_task.state = 'running'")
+def _task_may_become(state: str) -> TextClause:
+    (before,) = tasks_that_may_become(state)
+    return text(f"flowengine_task.state = '{before}'")
+
+
+TASK_IS_PENDING = _task_may_become(TaskState.RUNNING)
+TASK_IS_RUNNING = _task_may_become(TaskState.COMPLETED)
 TASK_IS_REPORTED = text(
     "flowengine_task.state IN ('completed', 'failed') AND NOT flowengine_task.taken_in"
 )
@@ -343,12 +361,22 @@ class ServerRow(_Table, table=True):
     ping_time: int = _time()
     topics: str | None = _text()
     handlers: str | None = _text()
-    handled: str | None = _text()
     state: str = _name("startup", 16)
     manager: str = _name()
     error: str | None = _text()
     pid: int | None = Field(default=None, sa_type=Integer)
     lock_file: str | None = _text()  #: held while an embedded process lives
+
+
+class HandledRow(_Table, table=True):
+    """How many tries of one facet a server has run. All its processes add to it."""
+
+    __tablename__: ClassVar[str] = "flowengine_handled"
+
+    server_id: str = _id(primary_key=True)
+    handler: str = _name(primary_key=True)
+    handled: int = _count()
+    not_handled: int = _count()
 
 
 class LockRow(_Table, table=True):

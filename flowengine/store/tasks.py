@@ -41,6 +41,7 @@ def insert(connection: Connection, created: Sequence[TaskDefinition], first: int
                 "rank": -task.priority,
                 "due": task.due,
                 "timeout_ms": task.timeout_ms,
+                "runs_once": task.runs_once,
                 "join_id": task.join_id,
                 "taken_in": False,
                 "created": task.created,
@@ -74,6 +75,9 @@ def task_of(row: Row[Any], data: dict[str, Any] | None = None) -> TaskDefinition
         due=row.due,
         priority=-row.rank,
         timeout_ms=row.timeout_ms,
+        boot_id=row.boot_id or "",
+        pid=row.pid,
+        runs_once=row.runs_once,
         join_id=row.join_id,
     )
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -17,11 +18,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from flowengine.engine import Engine
-from flowengine.engine.sweeps import lost_tries
+from flowengine.engine.marks import Marks
+from flowengine.engine.sweeps import dropped_tries, lost_tries
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
-from flowengine.store import reports, servers, sweeping
+from flowengine.store import servers, sweeping
 from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.store.sweeping import Held
 from flowengine.worker import Spool
 
 log = logging.getLogger("flowengine")
@@ -40,9 +43,12 @@ class Attendance:
         settings: Settings,
         server: ServerDefinition,
         names: Callable[[], Sequence[str]],
+        lists: Callable[[], Sequence[str]],
     ) -> None:
         self._open, self._settings = engine, settings
-        self._server, self._names = server, names
+        self._server, self._names, self._lists = server, names, lists
+        self._marks = Marks(settings.spool_directory, server.boot_id)
+        self._held: list[Held] = []  #: at the last look
         self._spool = Spool(settings.spool_directory)
         self._stands_in = False
         self._stop = threading.Event()
@@ -72,7 +78,7 @@ class Attendance:
         """Do everything once."""
         engine = self._open()
         self._beat(engine)
-        self._find_dead_children(engine)
+        self._look_after_children(engine)
         self._spool.deliver(engine)
         self._watch(engine)
 
@@ -84,28 +90,55 @@ class Attendance:
             self._stands_in = watchdog.tick()
 
     def _beat(self, engine: Engine) -> None:
-        names = list(self._names())
+        server = self._server
+        serves = list(self._names()), list(self._lists())
         age = time.monotonic() - self._last_beat
         is_due = age >= self._settings.heartbeat_interval
-        if self._is_registered and not is_due and names == self._server.handlers:
+        if self._is_registered and not is_due and serves == (server.handlers, server.topics):
             return
+        server.handlers, server.topics = serves
         database = engine.database
         with database.write() as connection:
             now = database.now(connection)
             if not self._is_registered:
-                self._server.start_time = self._server.ping_time = now
-                self._server.handlers = names
-                servers.register(connection, self._server)
-            servers.beat(connection, self._server.uuid, names, now)
+                server.start_time = server.ping_time = now
+                servers.register(connection, server)
+            servers.beat(connection, server, now)
         self._is_registered = True
-        self._server.handlers, self._last_beat = names, time.monotonic()
+        self._last_beat = time.monotonic()
 
-    def _find_dead_children(self, engine: Engine) -> None:
-        """Report tries whose pool child is gone though this worker lives."""
+    def _look_after_children(self, engine: Engine) -> None:
+        """Report tries whose pool child is gone though this worker lives; kill what hangs."""
         with engine.database.read() as connection:
             held = sweeping.held_by_boots(connection, [self._server.boot_id])
+            still = {task.task_id for task in held}
+            gone = [task for task in self._held if task.task_id not in still and task.timeout_ms]
+            hanging = sweeping.timed_out(connection, [task.task_id for task in gone])
+        self._held = held
         dead = [task for task in held if task.pid is not None and not _is_alive(task.pid)]
         lost_tries(engine, dead, "the pool child")
+        for task in gone:
+            if task.task_id in hanging:
+                self._kill(task)
+
+    def _kill(self, task: Held) -> None:
+        """Kill a pool child that still works on a try which was ended for its silence.
+
+        The pool puts another in its place. A thread cannot be killed: there the place is lost
+        until the code returns.
+        """
+        if task.pid in (None, self._server.pid):
+            return
+        assert task.pid is not None
+        if task.task_id in (self._marks.of(task.pid) or ()):
+            log.warning(
+                "killing the pool child %d, which hangs in %s",
+                task.pid,
+                task.step_path,
+                extra={"action": "child_killed", "run": task.run_id, "facet": task.name},
+            )
+            with suppress(ProcessLookupError):
+                os.kill(task.pid, signal.SIGKILL)
 
     def leave(self) -> None:
         """Say that this worker has left; what it still holds is handed back."""
@@ -114,13 +147,13 @@ class Attendance:
         self._stop.set()
         self._thread.join(timeout=2)
         try:
-            database = self._open().database
-            with database.write() as connection:
-                now = database.now(connection)
-                # Nobody looks after the tries of a server that has left.
-                for task in sweeping.held_by_boots(connection, [self._server.boot_id]):
-                    reports.release(connection, task.task_id, task.lease, now)
+            engine = self._open()
+            with engine.database.read() as connection:
+                held = sweeping.held_by_boots(connection, [self._server.boot_id])
+            dropped_tries(engine, held)  # nobody looks after those of a server that has left
+            with engine.database.write() as connection:
                 servers.leave(connection, self._server.uuid, ServerState.SHUTDOWN)
+            self._marks.forget_all()
         except Exception:
             log.exception("could not take leave", extra={"action": "leave_failed"})
 

@@ -10,11 +10,15 @@ from collections.abc import Callable, Sequence
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
+from flowengine.engine.marks import Marks
+from flowengine.engine.sweeps import dropped_tries
 from flowengine.errors import StoreError
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import TryOutcome
 from flowengine.store.claims import Claimant
+from flowengine.store.sweeping import held_of
 from flowengine.worker.spool import Spool
+from flowengine.worker.tally import Tally
 from flowengine.worker.trying import run_try
 
 log = logging.getLogger("flowengine")
@@ -28,12 +32,14 @@ class Drainer:
         engine: Engine,
         claimant: Claimant,
         names: Callable[[], Sequence[str]],
-        spool: Spool | None = None,
         show: Callable[[TaskDefinition, TryOutcome, float], object] | None = None,
     ) -> None:
         self._engine, self._claimant, self._names = engine, claimant, names
         self._show = show
-        self._spool = spool or Spool(engine.settings.spool_directory)
+        settings = engine.settings
+        self._spool = Spool(settings.spool_directory)
+        self._marks = Marks(settings.spool_directory, claimant.boot_id)
+        self.tally = Tally(engine.database, claimant.server_id, settings.heartbeat_interval / 2)
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._held: dict[str, TaskDefinition] = {}
@@ -81,9 +87,11 @@ class Drainer:
             self._held[task.uuid] = task
         try:
             began = time.monotonic()
-            outcome = run_try(task, lambda: self._beat(task))
-            seconds = time.monotonic() - began
-            self._report(task, outcome, in_chord)
+            with self._marks.begun(task.uuid):  # until it is reported: it may not run twice
+                outcome = run_try(task, lambda: self._beat(task))
+                seconds = time.monotonic() - began
+                self._report(task, outcome, in_chord)
+            self.tally.count(task, outcome)
             if self._show is not None:
                 self._show(task, outcome, seconds)
         finally:
@@ -119,5 +127,6 @@ class Drainer:
         with self._idle:
             self._idle.wait_for(lambda: not self._held, timeout=patience)
             left = list(self._held.values())
-        for task in left:
-            self._engine.release(task)
+        dropped_tries(self._engine, [held_of(task) for task in left])
+        self.tally.flush()
+        self._marks.forget_all()

@@ -17,6 +17,10 @@ from tests.integration.engines import opened
 SETTINGS = Settings(watchdog_interval=1, heartbeat_interval=10, server_patience=30)
 
 
+def _server(name: str) -> ServerDefinition:
+    return ServerDefinition(name, "default", "worker", name, boot_id=name, handlers=["f"])
+
+
 @dataclass
 class Fleet:
     """A database, many who may hear a tick, and one server that beats when it is told to."""
@@ -25,7 +29,7 @@ class Fleet:
     engine: Engine = field(init=False)
 
     def register(self, name: str) -> ServerDefinition:
-        server = ServerDefinition(name, "default", "worker", name, boot_id=name)
+        server = _server(name)
         server.start_time = server.ping_time = self.now
         with self.engine.database.write() as connection:
             servers.register(connection, server)
@@ -34,7 +38,7 @@ class Fleet:
 
     def beat(self, name: str) -> None:
         with self.engine.database.write() as connection:
-            servers.beat(connection, name, ["f"], self.now)
+            servers.beat(connection, _server(name), self.now)
 
     def alive(self) -> set[str]:
         with self.engine.database.read() as connection:

@@ -75,7 +75,7 @@ def let_pass(flow: Flow, watchdog: Watchdog, seconds: float) -> int:
 
 def test_a_long_queue_brings_no_storm_of_messages(flow: Flow) -> None:
     flow.worker("w1")
-    flow.start(many, list(range(1_000)))
+    flow.start(many, list(range(10_000)))
     rings(flow).clear()
     assert let_pass(flow, Watchdog(flow.engine), 300) == 300
     again = flow.engine.settings.ring_again

@@ -84,6 +84,26 @@ def held_then_added(name: str) -> int:
     return add(hold(name), 0)
 
 
+@event_facet(on_loss="fail")
+def hold_once(name: str) -> int:
+    return hold(name)
+
+
+@workflow
+def held_once(name: str) -> int:
+    return hold_once(name)
+
+
+@event_facet(timeout=1)
+def hang(name: str) -> int:
+    return hold(name)
+
+
+@workflow
+def hanging(name: str) -> int:
+    return hang(name)
+
+
 @event_facet(max_losses=1000)
 def die_first(times: int) -> int:
     """Take the whole process along, the first times."""

@@ -129,6 +129,14 @@ def upgrade() -> None:
     )
     op.create_index("flowengine_run_state", "flowengine_run", ["state", "created"], unique=False)
     op.create_table(
+        "flowengine_handled",
+        sa.Column("server_id", sa.String(length=32), nullable=False),
+        sa.Column("handler", sa.String(length=255), nullable=False),
+        sa.Column("handled", sa.Integer(), nullable=False),
+        sa.Column("not_handled", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("server_id", "handler"),
+    )
+    op.create_table(
         "flowengine_server",
         sa.Column("uuid", sa.String(length=32), nullable=False),
         sa.Column("boot_id", sa.String(length=32), nullable=False),
@@ -140,7 +148,6 @@ def upgrade() -> None:
         sa.Column("ping_time", sa.BigInteger(), nullable=False),
         sa.Column("topics", sa.Text(), nullable=True),
         sa.Column("handlers", sa.Text(), nullable=True),
-        sa.Column("handled", sa.Text(), nullable=True),
         sa.Column("state", sa.String(length=16), nullable=False),
         sa.Column("manager", sa.String(length=255), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
@@ -202,6 +209,7 @@ def upgrade() -> None:
         sa.Column("rank", sa.Integer(), nullable=False),
         sa.Column("due", sa.BigInteger(), nullable=False),
         sa.Column("timeout_ms", sa.BigInteger(), nullable=True),
+        sa.Column("runs_once", sa.Boolean(), nullable=False),
         sa.Column("published", sa.BigInteger(), nullable=True),
         sa.Column("started", sa.BigInteger(), nullable=True),
         sa.Column("activity", sa.BigInteger(), nullable=True),

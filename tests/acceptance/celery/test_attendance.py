@@ -1,0 +1,81 @@
+"""What a worker says of itself, and how it looks after its pool children."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from flowengine.errors import RunFailed
+from tests.acceptance.celery import graphs, rare
+from tests.acceptance.celery.mixing import start_mixed, wait_and_check
+from tests.celery_nodes import Fleet
+from tests.celery_nodes.fleet import until
+
+
+def is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_pool_child_that_hangs_is_killed_and_another_takes_its_place(fleet: Fleet) -> None:
+    run = fleet.start(graphs.hanging, name="forever")
+    (pid,) = until(lambda: fleet.begun("forever"), "its begin")
+    with pytest.raises(RunFailed, match="no activity for more than its timeout of 1 s"):
+        run.result(timeout=20)
+    until(lambda: not is_running(pid), "the end of the process that hung")
+    assert [t.losses for t in fleet.engine.tasks(run.id)] == [0], "it failed, nothing was lost"
+    wait_and_check(fleet, start_mixed(fleet, 3))
+    assert all(worker.is_alive() for worker in fleet.workers)
+
+
+def test_what_must_not_run_twice_is_not_handed_back_by_a_worker_that_drops_it(
+    fleet: Fleet,
+) -> None:
+    run = fleet.start(graphs.held_once, name="dropped")
+    (pid,) = until(lambda: fleet.begun("dropped"), "its begin")
+    (worker,) = [worker for worker in fleet.workers if pid in worker.children()]
+    worker.kill("SIGQUIT")
+    worker.wait()
+    with pytest.raises(RunFailed, match="must not run twice"):
+        run.result(timeout=20)
+    assert fleet.begun("dropped") == [pid]
+
+
+def test_a_list_that_no_worker_consumes_is_an_alarm_until_one_does(fleet: Fleet) -> None:
+    lazy = fleet.add_worker("lazy", "-Q", "other", FLOWENGINE_IMPORTS=rare.__name__)
+    run = fleet.start(rare.measuring, metres=5)
+    alarm = until(lambda: run.info().alarm, "an alarm")
+    assert "lazy@" in alarm
+    assert "consumes other" in alarm
+    assert "add 'rare'" in alarm
+    until(lambda: fleet.app.control.add_consumer("rare", reply=True, timeout=2), "its consent")
+    assert run.result(timeout=20) == 5
+    assert run.info().alarm is None
+    lazy.stop()
+    fleet.workers.remove(lazy)
+
+
+def test_a_worker_counts_what_it_has_handled(fleet: Fleet) -> None:
+    before = handled(fleet)
+    wait_and_check(fleet, start_mixed(fleet, 2))
+    run = fleet.start(graphs.hanging, name="counted")
+    with pytest.raises(RunFailed):
+        run.result(timeout=20)
+
+    def counted() -> dict[str, int]:
+        return {name: count - before.get(name, 0) for name, count in handled(fleet).items()}
+
+    until(lambda: counted().get(graphs.square.name) == 2 * graphs.MANY, "all counts")
+    assert counted()[graphs.add_up.name] == 2
+
+
+def handled(fleet: Fleet) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for server in fleet.engine.servers():
+        for count in server.handled:
+            found[count.handler] = found.get(count.handler, 0) + count.handled
+    return found

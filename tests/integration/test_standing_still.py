@@ -1,0 +1,30 @@
+"""A process that stops in the middle of a transaction does not hold up the others for ever."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy.exc import DBAPIError
+
+from flowengine.store import Database, database, ensure_schema, locks
+from tests.servers import PostgresServer
+
+
+def test_the_server_ends_a_transaction_that_stands_still(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "_IDLE_LIMIT", 0.3)
+    url = postgres.new_database()
+    stopped, other = Database(url), Database(url)
+    ensure_schema(other, upgrade=True)
+
+    def stand_still() -> None:
+        with stopped.write() as standing_still:
+            assert locks.acquire(standing_still, "watchdog", "stopped", 1000, 0)
+            with other.write() as connection:  # waits for the row, and gets it
+                assert locks.acquire(connection, "watchdog", "other", 1000, 0)
+
+    with pytest.raises(DBAPIError):
+        stand_still()
+    stopped.close()
+    other.close()
+    postgres.drop_database(url)
