@@ -11,6 +11,7 @@ counts are the same on every machine; `tests/integration/test_growth.py` holds t
 
 from __future__ import annotations
 
+import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,7 @@ from flowengine.program.nodes import (
 )
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import Claimant
+from flowengine.store.executing import Executor
 
 SIZES = (100, 1_000, 10_000)
 #: SQLite calls us back after so many instructions. Fewer would count more finely, and slower.
@@ -162,6 +164,15 @@ class Counts:
             self.statements += 1
             self.written += len(given) if many else 1
 
+        direct = database.direct
+
+        @contextmanager
+        def counted() -> Iterator[Executor]:
+            with direct() as executor:
+                yield _Counting(executor, self)
+
+        database.direct = counted  # type: ignore[method-assign]
+
         @event.listens_for(engine, "connect")
         def _connected(raw: Any, _record: Any) -> None:
             # The driver makes each row it hands out with this.
@@ -178,6 +189,27 @@ class Counts:
     def _instructions(self) -> int:
         self.instructions += INSTRUCTIONS
         return 0  # go on
+
+
+class _Counting:
+    """Executes as another does, and counts."""
+
+    def __init__(self, executor: Executor, counts: Counts) -> None:
+        self._executor, self._counts = executor, counts
+        self.is_sqlite = executor.is_sqlite
+
+    def rows(self, text: str, given: Any = ()) -> list[tuple[Any, ...]]:
+        self._counts.statements += 1
+        values = given.values() if isinstance(given, Mapping) else given
+        # PostgreSQL is given the rows of a section as a list of JSON.
+        lists = [json.loads(v) for v in values if isinstance(v, str) and v.startswith("[{")]
+        self._counts.written += sum(map(len, lists)) or 1
+        return self._executor.rows(text, given)
+
+    def many(self, text: str, given: Any) -> None:
+        self._counts.statements += 1
+        self._counts.written += len(given)
+        self._executor.many(text, given)
 
 
 @dataclass(frozen=True)

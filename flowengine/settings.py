@@ -30,11 +30,19 @@ class Settings:
     server_patience: float = 30.0
     #: Seconds that one drain of a task list may take before it makes room for others.
     drain_slice: float = 0.1
+    #: Most tasks that are claimed at once; they must be known to be quick. 1: always one.
+    batch: int = 50
+    #: Average seconds of a try up to which a facet is known to be quick.
+    quick_seconds: float = 0.002
+    #: Seconds after which what is in one hand with a slow task is taken out of it.
+    hand_patience: float = 0.05
+    #: Whether a worker goes on at once with what its own report made ready.
+    continuation: bool = True
     #: Seconds that one batch of a chord may take before it leaves the rest to others.
     batch_slice: float = 1.0
     #: Seconds after which the watchdog rings again for tasks that are due and not claimed.
     ring_again: float = 5.0
-    #: Most bells rung at once for one task list.
+    #: Most workers that one bell wakes.
     most_bells: int = 16
     #: Where reports wait on disk while the database cannot be reached.
     spool_directory: str = "flowengine-spool"
@@ -66,9 +74,19 @@ class Settings:
         return cls(**found)
 
 
+_WORDS = {
+    **dict.fromkeys(("1", "true", "yes", "on"), True),
+    **dict.fromkeys(("0", "false", "no", "off"), False),
+}
+
+
 def _read(variable: str, environment: Mapping[str, str], default: Any) -> Any:
     value = environment[variable]
     kind = type(default)
+    if kind is bool:
+        if value.lower() not in _WORDS:
+            raise InvalidSetting(variable, value, "on or off")
+        return _WORDS[value.lower()]
     try:
         return kind(value)
     except ValueError:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import PostgresServer, RedisServer
+from tests.servers import PostgresServer, RabbitServer, RedisServer
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,3 +59,11 @@ def redis_server(shared_redis: RedisServer) -> RedisServer:
     shared_redis.start()
     shared_redis.flush()
     return shared_redis
+
+
+@pytest.fixture(scope="session")
+def shared_rabbit() -> Iterator[RabbitServer]:
+    """A private RabbitMQ. It starts slowly, so keep the tests that want it in few files."""
+    server = RabbitServer()
+    yield server
+    server.stop()

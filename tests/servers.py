@@ -19,17 +19,18 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
+import amqp
 import psycopg
 import redis
 from psycopg import sql
 
 #: Past this a server that has not answered is taken to be broken.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 # `read` returns when the pipe is closed; we never write to it. A job in the
 # background would get /dev/null as its input, hence the copy of it as 3.
@@ -69,6 +70,7 @@ class GuardedServer:
         directory: Path,
         stop_signal: str,
         user: pwd.struct_passwd | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._program = Path(command[0]).name
         self._last_words = ""
@@ -79,6 +81,7 @@ class GuardedServer:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             cwd=directory,
+            env={**os.environ, **(environment or {})},
             # A Ctrl-C in the terminal is for pytest, which then stops us in order.
             start_new_session=True,
             **_as_user(user),
@@ -265,6 +268,92 @@ class RedisServer:
                 return False
 
 
+class RabbitServer:
+    """A RabbitMQ node that meets no other, on ports of its own. A restart finds it empty."""
+
+    def __init__(self) -> None:
+        self._program = rabbit_program()
+        self._mapper_program = _program("epmd")
+        self._port = _free_port()
+        self._node = f"flowengine-{self._port}@localhost"
+        self._servers: list[GuardedServer] = []
+        self.start()
+
+    @property
+    def url(self) -> str:
+        """The same address before and after a restart."""
+        return f"amqp://guest:guest@127.0.0.1:{self._port}//"
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._servers)
+
+    def start(self) -> None:
+        """Start it, or do nothing when it runs. It takes its time: five seconds and more."""
+        if self._servers:
+            return
+        mapper_port = str(_free_port())
+        self._servers.append(self._start_mapper(mapper_port))
+        self.directory = new_directory("rabbit")
+        configuration = self.directory / "rabbitmq.conf"
+        configuration.write_text(
+            f"listeners.tcp.1 = 127.0.0.1:{self._port}\n"
+            f"cluster_name = {self._node}\n"
+            "log.console.level = warning\n"
+        )
+        node = GuardedServer(
+            [self._program],
+            directory=self.directory,
+            stop_signal="KILL",
+            environment={
+                "HOME": str(self.directory),  # where its cookie is
+                "RABBITMQ_NODENAME": self._node,
+                "RABBITMQ_CONF_ENV_FILE": os.devnull,  # not the machine's
+                "RABBITMQ_CONFIG_FILE": str(configuration),
+                "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.directory / "no-plugins"),
+                "RABBITMQ_MNESIA_BASE": str(self.directory / "data"),
+                "RABBITMQ_LOG_BASE": str(self.directory / "log"),
+                "RABBITMQ_LOGS": "-",
+                "RABBITMQ_DIST_PORT": str(_free_port()),
+                "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
+                    "-kernel inet_dist_use_interface {127,0,0,1}"
+                ),
+                "ERL_EPMD_ADDRESS": "127.0.0.1",
+                "ERL_EPMD_PORT": mapper_port,
+                # Its script then becomes the node. Otherwise it would stay in between, and
+                # the guard would kill the script alone.
+                "RUNNING_UNDER_SYSTEMD": "1",
+            },
+        )
+        self._servers.append(node)
+        node.wait_until(self._answers)
+
+    def _start_mapper(self, port: str) -> GuardedServer:
+        """Start Erlang's port mapper. A node that finds none starts one that outlives it."""
+        self.mapper_directory = new_directory("epmd")
+        command = [self._mapper_program, "-address", "127.0.0.1", "-port", port]
+        mapper = GuardedServer(command, directory=self.mapper_directory, stop_signal="KILL")
+        mapper.wait_until(lambda: _listens(int(port)))
+        return mapper
+
+    def stop(self) -> None:
+        """Kill it where it stands, with all its queues; `start` gives a new one."""
+        while self._servers:
+            self._servers.pop().stop()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def _answers(self) -> bool:
+        # Whoever took the port before us answers too, but under another name.
+        try:
+            with amqp.Connection(f"127.0.0.1:{self._port}", connect_timeout=5) as connection:
+                return bool(connection.server_properties["cluster_name"] == self._node)
+        except (OSError, amqp.AMQPError):
+            return False
+
+
 def postgres_programs() -> Path:
     """The directory of `initdb` and `postgres`: on the PATH, or the newest of Debian's."""
     on_path = shutil.which("initdb")
@@ -274,6 +363,12 @@ def postgres_programs() -> Path:
     if not versions:
         raise FileNotFoundError("initdb is missing: scripts/ensure-servers installs PostgreSQL")
     return max(versions, key=lambda version: float(version.name)) / "bin"
+
+
+def rabbit_program() -> str:
+    """RabbitMQ's own script. The one that Debian puts on the PATH changes the user."""
+    behind = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+    return str(behind) if behind.exists() else _program("rabbitmq-server")
 
 
 def _program(name: str) -> str:
@@ -319,3 +414,8 @@ def _free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

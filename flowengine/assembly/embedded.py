@@ -70,17 +70,18 @@ class Embedded:
 
     # --- behind the doorways ---
 
-    def drain(self, task_list: str) -> None:
+    def drain(self, task_list: str, wake: int) -> None:
         self._bell.heard(task_list)
         with _no_current_app(self._app):
-            self._drainer.drain(task_list)
+            self._drainer.drain(task_list, wake)
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
         with _no_current_app(self._app):
             self._drainer.work(task_list, task_ids)
 
     def evaluate(self, run_id: str) -> None:
-        self.engine.advance(run_id)
+        with _no_current_app(self._app):
+            self._drainer.advance(run_id)
 
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
         EngineLauncher(self.engine).start_named(workflow, inputs, key)

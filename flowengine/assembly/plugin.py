@@ -131,18 +131,18 @@ class FlowEngine:
     def attendance(self, name: str) -> Attendance:
         server = server_of(self._server_id, self._boot_id, name)
         return Attendance(
-            lambda: self.engine, self.settings, server, event_facet_names, self._consumed
+            lambda: self.engine, self.settings, server, event_facet_names, self.consumed
         )
 
-    def _consumed(self) -> list[str]:
+    def consumed(self) -> list[str]:
         """The queues this worker consumes; remote control may add and cancel some."""
         return sorted(self.app.amqp.queues.consume_from)
 
     # --- behind the doorways ---
 
-    def drain(self, task_list: str) -> None:
+    def drain(self, task_list: str, wake: int) -> None:
         try:
-            self.process.drainer.drain(task_list)
+            self.process.drainer.drain(task_list, wake)
         finally:
             self.process.events.flush()
 
@@ -153,7 +153,10 @@ class FlowEngine:
             self.process.events.flush()
 
     def evaluate(self, run_id: str) -> None:
-        self.engine.advance(run_id)
+        try:
+            self.process.drainer.advance(run_id)
+        finally:
+            self.process.events.flush()
 
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
         EngineLauncher(self.engine).start_named(workflow, inputs, key)
@@ -190,6 +193,7 @@ class _Process:
             self.engine,
             plugin.claimant(),
             event_facet_names,
+            plugin.consumed,
             show=self.events.show if shows else None,
         )
         self.watchdog = Watchdog(self.engine)

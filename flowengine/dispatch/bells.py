@@ -6,6 +6,7 @@ import functools
 import logging
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,22 @@ BATCH = 50
 #: than to wait for a broker, and Celery by itself would wait for seconds, at each message.
 _AT_ONCE = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
 _QUIET = 1.0  # seconds without another attempt after a broker was not there
+
+
+_NO_CANVAS = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
+_HEADERS = {
+    "lang": "py",
+    "task": DRAIN,
+    "parent_id": None,
+    "group": None,
+    "retries": 0,
+    "eta": None,
+    "expires": None,
+    "timelimit": [None, None],
+    "kwargsrepr": "{}",
+    "origin": "flowengine",
+    "ignore_result": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +131,32 @@ class CeleryBell:
     def _queue_of(self, task_list: str) -> str:
         return task_list
 
-    def _send(self, task_list: str, count: int, queue: str) -> None:
+    def _send(self, task_list: str, wake: int, queue: str) -> None:
+        """Send one bell. Who hears it wakes the others it is meant for, if there is work left."""
+
+        message_id = str(uuid.uuid4())
+        told = self._app.amqp.queues[queue]
+
         def send(producer: Any) -> None:
-            for _ in range(count):
-                self._app.send_task(
-                    DRAIN,
-                    args=(task_list,),
-                    queue=queue,
-                    producer=producer,
-                    ignore_result=True,
-                    retry=True,
-                    retry_policy=_AT_ONCE,
-                    argsrepr=f"({task_list!r},)",
-                )
+            # As Celery's `send_task` does it, without what a bell has no use for; and to the
+            # default exchange, which leads to the queue of that name on every broker: for
+            # another one Redis would have to be asked first.
+            producer.publish(
+                ((task_list, wake), {}, _NO_CANVAS),
+                exchange="",
+                routing_key=told.name,
+                declare=[told],
+                serializer="json",
+                correlation_id=message_id,
+                headers={
+                    **_HEADERS,
+                    "id": message_id,
+                    "root_id": message_id,
+                    "argsrepr": f"({task_list!r},)",
+                },
+                retry=True,
+                retry_policy=_AT_ONCE,
+            )
 
         self._publish(send)
 
@@ -155,16 +185,17 @@ class LocalBell(CeleryBell):
 
     def ring(self, due: Mapping[str, int]) -> None:
         for task_list, count in due.items():
-            self._send(task_list, self._room(task_list, count), queue=self._control_queue)
+            if self._has_room(task_list):
+                self._send(task_list, min(count, self._most), queue=self._control_queue)
 
     def _queue_of(self, task_list: str) -> str:
         return self._control_queue
 
-    def _room(self, task_list: str, count: int) -> int:
+    def _has_room(self, task_list: str) -> bool:
         with self._lock:
-            room = max(0, min(count, self._most - self._under_way[task_list]))
-            self._under_way[task_list] += room
-            return room
+            has_room = self._under_way[task_list] < self._most
+            self._under_way[task_list] += has_room
+            return has_room
 
     def heard(self, task_list: str) -> None:
         """Note that a bell has been answered."""

@@ -1,160 +1,139 @@
-"""Advance a run: lock it, take in what happened, decide, write, all in one transaction.
+"""Advance a run: let the evaluator decide, and put what it decided into a commit.
 
-The lock comes first and the reading after it. A report that is committed while we wait
-for the lock is therefore seen once we have it, and whoever comes to the lock after us
-sees what we wrote: no wake-up is lost, and nobody needs to look twice.
+There are two ways to come here. Under the run's lock, with everything read after it: a
+report that is committed while we wait for the lock is seen once we have it, and whoever
+comes to the lock after us sees what we wrote, so no wake-up is lost. Or without a lock, from
+what this process knows of the run: then the commit is guarded, and is written only if the
+run still stands where it was evaluated (`settling`).
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-from sqlalchemy import Connection, Row
+from typing import Any, Protocol
 
 from flowengine.dispatch.bells import Group
-from flowengine.engine.programs import Programs
 from flowengine.evaluator import (
     IterationChanges,
     Missing,
+    PayloadRef,
     RunView,
     Snapshot,
     TaskDefinition,
     evaluate,
 )
-from flowengine.evaluator.happenings import (
-    Happening,
-    Started,
-    StepContinue,
-    StepFail,
-    Unfold,
-)
+from flowengine.evaluator.happenings import Happening, StepContinue, StepFail, Unfold
 from flowengine.evaluator.records import Step, derived_id
 from flowengine.evaluator.states import ObjectType, RunState
-from flowengine.store import codec, joins, listening, payloads, reports, runs, steps, tasks
+from flowengine.program import Plan
+from flowengine.store import payloads, reports, runs, steps
+from flowengine.store.claims import Claimant
+from flowengine.store.commits import CommitRows, Head, claimed_by
+from flowengine.store.executing import Executor
 from flowengine.store.rows import MANY
 
 log = logging.getLogger("flowengine")
-
 
 #: So many tasks of one commit that feed one join are counted together.
 GROUP_LEAST = 8
 
 
+class Taker(Protocol):
+    """A worker that goes on with what a commit enables, without a bell and a claim."""
+
+    claimant: Claimant
+
+    def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
+        """Return the ids of the tasks that it takes at once."""
+
+
 @dataclass
 class Commit:
-    """What one transaction did, for those who must be told after it is committed."""
+    """What one commit did to a run, for those who must be told after it."""
 
     run_id: str
     due: Counter[str] = field(default_factory=Counter)  #: new tasks by task list
     groups: dict[str, Group] = field(default_factory=dict)  #: new tasks that feed one join
+    taken: list[TaskDefinition] = field(default_factory=list)  #: new tasks the taker goes on with
     has_ended: bool = False
     has_more: bool = False  #: the evaluator has left something for its next turn
     said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
+    canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be stopped
 
 
-_FACTS: dict[str, Callable[[dict[str, Any]], Happening]] = {
-    "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
-    "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
-    "Unfold": lambda fact: Unfold(fact["step_key"]),
-}
+@dataclass
+class Known:
+    """What is known of a run: its head, and some of its rows."""
+
+    head: Head
+    snapshot: Snapshot = field(default_factory=Snapshot)
 
 
-def take_in(connection: Connection, run: Row[Any], programs: Programs, now: int) -> Commit:
-    """Take in all facts and reports that wait, under the run's lock."""
-    reported = reports.reported(connection, run.id)
-    facts = runs.waiting_facts(connection, run.id)
-    commit = Commit(run.id)
-    if not reported and not facts:
-        return commit
-    if run.state not in RunState.FINAL:
-        happenings: list[Happening] = [report.ended for report in reported]
-        happenings += [_FACTS[fact.kind](codec.load(fact.payload)) for fact in facts]
-        known: dict[str, Step | None] = {r.step.key: r.step for r in reported}
-        commit = decide(connection, run, programs, happenings, now, known)
-    reports.take_in(connection, [report.task_id for report in reported])
-    runs.take_in_facts(connection, [fact.id for fact in facts])
-    # As many as one statement holds: there may be more behind them.
-    commit.has_more = commit.has_more or MANY in (len(reported), len(facts))
-    return commit
+@dataclass
+class Decision:
+    """What the evaluator decided about a run; nothing of it is written yet."""
 
+    known: Known
+    view: RunView
+    changes: IterationChanges
+    happenings: Sequence[Happening]
 
-def begin(
-    connection: Connection, run: Row[Any], programs: Programs, inputs: dict[str, Any], now: int
-) -> Commit:
-    """Evaluate a run for the first time."""
-    return decide(connection, run, programs, [Started(inputs)], now, {})
+    @property
+    def is_empty(self) -> bool:
+        return self.changes.is_empty and self.view.alarm == self.known.head.view.alarm
 
 
 def decide(
-    connection: Connection,
-    run: Row[Any],
-    programs: Programs,
-    happenings: Sequence[Happening],
-    now: int,
-    known: dict[str, Step | None],
-) -> Commit:
-    """Let the evaluator decide, loading what it asks for, and write what it decided."""
-    plan = programs.plan(connection, run.program_hash)
-    snapshot = Snapshot(known)
-    while True:
-        view = runs.view_of(run)
-        changes = evaluate(plan, view, snapshot, happenings, now)
-        if not isinstance(changes, Missing):
-            break
-        if changes.steps:
-            snapshot.steps |= steps.load_by_key(connection, run.id, changes.steps)
-        if changes.payloads:
-            snapshot.payloads |= payloads.load_payloads(connection, changes.payloads)
-    return _write(connection, run, view, changes, happenings, now)
+    plan: Plan, known: Known, happenings: Sequence[Happening], now: int
+) -> Decision | Missing:
+    """Let the evaluator decide, or say which rows it lacks."""
+    view = copy.copy(known.head.view)
+    changes = evaluate(plan, view, known.snapshot, happenings, now)
+    if isinstance(changes, Missing):
+        return changes
+    return Decision(known, view, changes, happenings)
 
 
-def _write(
-    connection: Connection,
-    run: Row[Any],
-    view: RunView,
-    changes: IterationChanges,
-    happenings: Sequence[Happening],
-    now: int,
-) -> Commit:
-    commit = Commit(run.id)
-    if changes.is_empty and view.alarm == run.alarm:
-        return commit
-    encoder = codec.Encoder()
-    revision = run.revision + 1
-    steps.insert(connection, changes.created_steps, encoder)
-    steps.save(connection, changes.updated_steps, encoder)
-    steps.insert_events(connection, changes.created_events, now)
-    steps.save_events(connection, changes.updated_events, now)
-    groups = _group(run, changes.created_tasks)
-    joins.add(connection, run.id, {key: len(group.task_ids) for key, group in groups.items()}, now)
-    tasks.insert(connection, changes.created_tasks, run.task_count)
-    # After the insert: what ended a step may have come behind the failure that opened a try.
-    reports.cancel_open(connection, changes.canceled_steps, now)
-    for number, follow_up in enumerate(changes.follow_ups):
-        fact_id = derived_id(run.id, revision, number)
-        runs.add_fact(connection, fact_id, run.id, follow_up.kind, follow_up.payload, now)
-    runs.save(
-        connection,
-        view,
-        revision=revision,
-        task_count=run.task_count + len(changes.created_tasks),
-        encoder=encoder,
-        now=now,
-    )
-    payloads.save_payloads(connection, encoder.payloads, now)
-    runs.write_history(connection, run.id, revision, _summary(changes, view, happenings), now)
+def supply(executor: Executor, lacking: Mapping[str, tuple[Known, Missing]]) -> None:
+    """Read what evaluations lack, for all runs together."""
+    wanted = {run_id: missing.steps for run_id, (_, missing) in lacking.items() if missing.steps}
+    found = steps.load(executor, wanted) if wanted else {}
+    hashes = {digest for _, missing in lacking.values() for digest in missing.payloads}
+    bodies = payloads.read_payloads(executor, hashes) if hashes else {}
+    for run_id, (known, missing) in lacking.items():
+        rows = found.get(run_id, {})
+        known.snapshot.steps |= {key: rows.get(key) for key in missing.steps}
+        known.snapshot.payloads |= {digest: bodies[digest] for digest in missing.payloads}
+
+
+def put(decision: Decision, rows: CommitRows, now: int, taker: Taker | None = None) -> Commit:
+    """Put a decision into a commit; what is known of the run is from then on what follows it."""
+    known, view, changes = decision.known, decision.view, decision.changes
+    head, created = known.head, changes.created_tasks
+    commit = Commit(view.id, canceled=changes.canceled_steps)
+    due = [task for task in created if task.due <= now]
+    if taker is not None:
+        commit.taken = _take(taker, due)
+    commit.groups = _group(view, [task for task in created if task.lease == 0])
+    counts = {key: len(group.task_ids) for key, group in commit.groups.items()}
+    rows.add_steps(changes.created_steps, changes.updated_steps)
+    rows.add_events(changes.created_events, changes.updated_events, now)
+    rows.add_joins(view.id, counts, now)
+    rows.add_tasks(created, head.task_count)
+    rows.add_follow_ups(view.id, head.revision + 1, changes.follow_ups, now)
+    known.head = rows.save_run(head, view, _summary(decision), now, tasks=len(created))
+    rows.gather_payloads(view.id, now)
+    for step in (*changes.created_steps, *changes.updated_steps):
+        known.snapshot.steps[step.key] = step
     commit.has_ended = view.state in RunState.FINAL
-    if commit.has_ended:
-        listening.announce(connection, run.id)
-    commit.groups = groups
-    commit.due = Counter(
-        t.task_list_name for t in changes.created_tasks if t.due <= now and t.join_id is None
-    )
     commit.has_more = bool(changes.follow_ups)
+    commit.due = Counter(
+        task.task_list_name for task in due if task.lease == 0 and task.join_id is None
+    )
     commit.said = [
         (step.path, step.params)
         for step in (*changes.created_steps, *changes.updated_steps)
@@ -163,28 +142,79 @@ def _write(
     return commit
 
 
-def _group(run: Row[Any], created: Sequence[TaskDefinition]) -> dict[str, Group]:
+def _take(taker: Taker, due: Sequence[TaskDefinition]) -> list[TaskDefinition]:
+    # A large parameter would have to be read first: whoever claims does that.
+    whole = [
+        task
+        for task in due
+        if not any(isinstance(value, PayloadRef) for value in (task.data or {}).values())
+    ]
+    chosen = taker.choose(whole) if whole else ()
+    return [claimed_by(task, taker.claimant) for task in whole if task.uuid in chosen]
+
+
+def _group(view: RunView, created: Sequence[TaskDefinition]) -> dict[str, Group]:
     """Count tasks together that were opened together and enable nothing alone."""
     width = Counter(task.join for task in created if task.join)
     groups: dict[str, Group] = {}
     for task in created:
         if width[task.join] >= GROUP_LEAST:
-            task.join_id = derived_id(run.id, run.generation, task.join)
+            task.join_id = derived_id(view.id, view.generation, task.join)
             group = groups.setdefault(task.join_id, Group(task.task_list_name, []))
             group.task_ids.append(task.uuid)
     return groups
 
 
-def _summary(
-    changes: IterationChanges, view: RunView, happenings: Sequence[Happening]
-) -> dict[str, Any]:
+def _summary(decision: Decision) -> dict[str, Any]:
     """One commit in a few words: what happened, and what came of it."""
+    changes = decision.changes
     touched = (*changes.created_steps, *changes.updated_steps)
     ended = [step.path for step in touched if step.is_final]
     return {
-        "happened": dict(Counter(type(happening).__name__ for happening in happenings)),
+        "happened": dict(Counter(type(happening).__name__ for happening in decision.happenings)),
         "created": len(changes.created_steps),
         "ended": ended[:10],
         "tasks": len(changes.created_tasks),
-        "state": view.state,
+        "state": decision.view.state,
     }
+
+
+# --- under the run's lock ---
+
+_FACTS: dict[str, Callable[[dict[str, Any]], Happening]] = {
+    "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
+    "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
+    "Unfold": lambda fact: Unfold(fact["step_key"]),
+}
+
+
+def take_in(
+    executor: Executor,
+    known: Known,
+    plan: Callable[[], Plan],
+    rows: CommitRows,
+    now: int,
+    taker: Taker | None = None,
+) -> Commit:
+    """Take in all facts and reports that wait; the caller has locked the run, and writes."""
+    run_id = known.head.view.id
+    reported = reports.reported(executor, run_id)
+    facts = runs.waiting_facts(executor, run_id)
+    commit = Commit(run_id)
+    if not reported and not facts:
+        return commit
+    if known.head.view.state not in RunState.FINAL:
+        happenings: list[Happening] = [report.ended for report in reported]
+        happenings += [_FACTS[kind](payload) for _, kind, payload in facts]
+        read: dict[str, Step] = {report.step.key: report.step for report in reported}
+        known.snapshot.steps |= read
+        decision = decide(plan(), known, happenings, now)
+        while isinstance(decision, Missing):
+            supply(executor, {run_id: (known, decision)})
+            decision = decide(plan(), known, happenings, now)
+        if not decision.is_empty:
+            commit = put(decision, rows, now, taker)
+    rows.take_in(run_id, [r.task_id for r in reported], [fact_id for fact_id, _, _ in facts])
+    # As many as one statement holds: there may be more behind them.
+    commit.has_more = commit.has_more or MANY in (len(reported), len(facts))
+    return commit

@@ -8,34 +8,39 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
 
 from flowengine.dispatch import Bell, Group, SilentBell
-from flowengine.engine import advancing, inquiry
-from flowengine.engine.advancing import Commit
+from flowengine.engine import inquiry, starting
+from flowengine.engine.advancing import Commit, Taker
 from flowengine.engine.handles import Run
 from flowengine.engine.programs import Programs
 from flowengine.engine.results import ExecutionResult, RunInfo, StepInfo
+from flowengine.engine.settling import Report, Settling
 from flowengine.engine.signals import RunSignals
-from flowengine.errors import InvalidInputs, UnknownRun, UnknownStep, ValueRefused
-from flowengine.evaluator import RunState, TaskDefinition
+from flowengine.errors import UnknownStep, ValueRefused
+from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
 from flowengine.evaluator.records import Step
 from flowengine.program import Program
-from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
 from flowengine.settings import Settings
-from flowengine.store import Database, claims, codec, reports, runs, servers, steps, tasks
+from flowengine.store import Database, claims, codec, reports, runs, servers, steps, sweeping, tasks
 from flowengine.store.claims import Claimant
+from flowengine.store.executing import Borrowed
+from flowengine.store.reports import Ended
 from flowengine.store.servers import ServerDefinition
+from flowengine.store.sweeping import Held
 
 log = logging.getLogger("flowengine")
+
+_STARTED_TOGETHER = 50  # runs of one commit
 
 
 class Engine:
@@ -49,6 +54,7 @@ class Engine:
         self.settings = settings or Settings()
         self.programs = Programs()
         self.signals = RunSignals(database)
+        self._settling = Settling(database, self.programs)
 
     # --- starting ---
 
@@ -70,35 +76,74 @@ class Engine:
         first run. With `connection` the run is part of the caller's own transaction: it exists
         when that commits, and never did when it rolls back.
         """
-        digest, text, plan = self.programs.prepare(program)
-        facet = plan.workflow(workflow)
-        codec.check_names(f"the input of {facet.name}", inputs)
-        for name, value in inputs.items():
-            codec.check_value(
-                f"input {name!r} of {facet.name}", value, self.settings.max_value_bytes
-            )
-        given = {name: codec.plain(value) for name, value in inputs.items()}
-        check_inputs(facet, given)
-        if key is not None and (not 0 < len(key) <= 255 or "\0" in key):
-            problem = "the key must have 1 to 255 characters, and no NUL among them"
-            raise InvalidInputs(facet.name, [problem])
-        row = {
-            "id": uuid.uuid4().hex,
-            "tenant": tenant,
-            "workflow": facet.name,
-            "program_hash": digest,
-            "priority": priority,
-            "labels": codec.dump(dict(labels)) if labels else None,
-            "idempotency_key": key,
-        }
+        ordered = starting.order(
+            self.programs,
+            program,
+            workflow,
+            inputs,
+            self.settings.max_value_bytes,
+            key=key,
+            priority=priority,
+            labels=labels or {},
+            tenant=tenant,
+        )
         if connection is not None:
-            commit = self._insert(connection, row, text, given)
+            now = self.database.now()
+            (commit,) = starting.start(Borrowed(connection), [ordered], self.programs, now)
             self._after_their_commit(connection, commit)
             return Run(self, commit.run_id)
-        with self.database.write() as own:
-            commit = self._insert(own, row, text, given)
-        self._after(commit)
-        return Run(self, commit.run_id)
+        return self._start([ordered])[0]
+
+    def start_many(
+        self,
+        program: Program | Mapping[str, Any],
+        workflow: str,
+        inputs: Iterable[Mapping[str, Json]],
+        *,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        tenant: str = "",
+    ) -> list[Run[Any]]:
+        """Start a run for each of these inputs, some dozens in one commit.
+
+        All inputs are checked before the first run is started.
+        """
+        ordered = [
+            starting.order(
+                self.programs,
+                program,
+                workflow,
+                given,
+                self.settings.max_value_bytes,
+                key=None,
+                priority=priority,
+                labels=labels or {},
+                tenant=tenant,
+            )
+            for given in inputs
+        ]
+        return [
+            run
+            for at in range(0, len(ordered), _STARTED_TOGETHER)
+            for run in self._start(ordered[at : at + _STARTED_TOGETHER])
+        ]
+
+    def _start(self, ordered: list[starting.Order]) -> list[Run[Any]]:
+        try:
+            commits = self._insert(ordered)
+        except DBAPIError as problem:
+            if not problem.connection_invalidated:
+                raise
+            commits = self._insert(ordered)  # a run that was inserted after all is found
+        for an_order in ordered:
+            self.programs.saved(an_order.digest)
+        self._after(commits)
+        return [Run(self, commit.run_id) for commit in commits]
+
+    def _insert(self, ordered: list[starting.Order]) -> list[Commit]:
+        now = self.database.now()
+        with self.database.direct() as executor:
+            return starting.start(executor, ordered, self.programs, now)
 
     async def astart(
         self,
@@ -109,30 +154,6 @@ class Engine:
     ) -> Run[Any]:
         """Like `start`, without blocking the event loop."""
         return await asyncio.to_thread(self.start, program, workflow, inputs, **options)
-
-    def _insert(
-        self, connection: Connection, row: dict[str, Any], text: str, inputs: dict[str, Json]
-    ) -> Commit:
-        now = self.database.now(connection)
-        self.programs.save(connection, row["program_hash"], text, now)
-        fresh = {
-            "state": RunState.RUNNING,
-            "generation": 0,
-            "revision": 0,
-            "open_steps": 0,
-            "task_count": 0,
-            "root_run_id": row["id"],
-            "created": now,
-            "updated": now,
-        }
-        if not runs.insert_new(connection, row | fresh):
-            earlier = runs.with_key(
-                connection, row["tenant"], row["workflow"], row["idempotency_key"]
-            )
-            return Commit(earlier.id)
-        run = runs.get(connection, row["id"])
-        assert run is not None
-        return advancing.begin(connection, run, self.programs, inputs, now)
 
     def _after_their_commit(self, connection: Connection, commit: Commit) -> None:
         # SQLAlchemy tells of a commit just before it is made. Others can see what was committed
@@ -171,40 +192,49 @@ class Engine:
 
     # --- advancing ---
 
-    def advance(self, run_id: str) -> None:
-        """Take in what happened to a run, and decide what follows from it."""
-        with self.database.write() as connection:
-            commit = self._take_in(connection, run_id)
-        self._after(commit)
+    def advance(self, run_id: str, taker: Taker | None = None) -> list[TaskDefinition]:
+        """Take in what happened to a run, and decide what follows from it.
 
-    def _take_in(self, connection: Connection, run_id: str) -> Commit:
-        run = runs.lock(connection, run_id)
-        if run is None:
-            raise UnknownRun(run_id)
-        return advancing.take_in(connection, run, self.programs, self.database.now(connection))
+        Returns the tasks that the taker goes on with.
+        """
+        commit, _ = self._settling.under_lock(run_id, taker=taker)
+        return self._after([commit], taker)
 
-    def _after(self, commit: Commit) -> None:
+    def _after(self, commits: Sequence[Commit], taker: Taker | None = None) -> list[TaskDefinition]:
         """Tell what was committed, and go on while the evaluator has left something.
 
         Groups are told at the end: a foreach is unfolded over several commits, and its join
         is rung once.
         """
-        groups = dict(commit.groups)
-        self._told(commit)
+        taken: list[TaskDefinition] = []
+        due: Counter[str] = Counter()
+        for commit in commits:
+            taken += commit.taken
+            due += commit.due
+            self._told(commit)
+        if due:
+            self.bell.ring(due)
+        for commit in commits:
+            taken += self._go_on(commit, taker)
+        return taken
+
+    def _go_on(self, commit: Commit, taker: Taker | None) -> list[TaskDefinition]:
+        groups, taken = dict(commit.groups), list[TaskDefinition]()
         while commit.has_more:
-            with self.database.write() as connection:
-                commit = self._take_in(connection, commit.run_id)
+            commit, _ = self._settling.under_lock(commit.run_id, taker=taker)
             for key, group in commit.groups.items():
                 groups.setdefault(key, Group(group.task_list, [])).task_ids.extend(group.task_ids)
+            taken += commit.taken
+            if commit.due:
+                self.bell.ring(commit.due)
             self._told(commit)
         if groups:
             self.bell.gather(commit.run_id, groups.values())
+        return taken
 
     def _told(self, commit: Commit) -> None:
         for path, said in commit.said:
             log.info("%s: %s", path, said, extra={"action": "sys.log", "run": commit.run_id})
-        if commit.due:
-            self.bell.ring(commit.due)
         if commit.has_ended:
             self.signals.announce(commit.run_id)
 
@@ -235,68 +265,114 @@ class Engine:
         return claimed[0] if claimed else None
 
     def claim(
-        self, task_names: Sequence[str], task_list: str, claimant: Claimant, *, most: int
+        self,
+        task_names: Sequence[str],
+        task_list: str,
+        claimant: Claimant,
+        *,
+        most: int,
+        quick: Collection[str] | None = None,
     ) -> list[TaskDefinition]:
-        """Take up to `most` due tasks of those names."""
+        """Take the most urgent due task of those names, and more behind it, up to `most`.
+
+        Only if the first is of those that are `quick`, and only quick ones; by default all are.
+        """
+        quick = task_names if quick is None else quick
+        return self.claim_batch(task_names, task_list, claimant, most=most, quick=quick)[0]
+
+    def claim_batch(
+        self,
+        task_names: Sequence[str],
+        task_list: str,
+        claimant: Claimant,
+        *,
+        most: int,
+        quick: Collection[str],
+    ) -> tuple[list[TaskDefinition], bool]:
+        """The same, and whether more are due than were taken."""
         if not task_names:
-            return []
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            return claims.claim(connection, task_names, task_list, claimant, now, most)
+            return [], False
+        with self.database.direct() as executor:
+            now = self.database.given_time
+            return claims.claim(executor, task_names, task_list, claimant, now, most, quick)
 
     def claim_one(self, task_id: str, claimant: Claimant) -> TaskDefinition | None:
         """Take this task, if it is still to be had."""
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            return claims.claim_one(connection, task_id, claimant, now)
+        claimed = self.claim_these([task_id], claimant)
+        return claimed[0] if claimed else None
+
+    def claim_these(self, task_ids: Sequence[str], claimant: Claimant) -> list[TaskDefinition]:
+        """Take those of these tasks that are still to be had."""
+        with self.database.direct() as executor:
+            return claims.claim_these(executor, task_ids, claimant, self.database.given_time)
 
     def report(self, task: TaskDefinition, outcome: TryOutcome, *, in_chord: bool = False) -> bool:
-        """Record how a try ended and decide what follows; False: the lease was lost before.
+        """Record how a try ended and decide what follows; False: the lease was lost before."""
+        accepted, _ = self.report_many([Report(task, outcome)], in_chord=in_chord)
+        return task.uuid in accepted
+
+    def report_many(
+        self,
+        reports: Sequence[Report],
+        *,
+        in_chord: bool = False,
+        taker: Taker | None = None,
+    ) -> tuple[set[str], list[TaskDefinition]]:
+        """Record how tries ended, and decide what follows from them.
 
         A result that feeds a join with others is only counted: who reports the last of them
-        evaluates, or the chord's callback does. An error is evaluated at once.
+        evaluates, or the chord's callback does. Everything else is evaluated at once. Returns
+        the tasks whose report was accepted, and those that the taker goes on with.
         """
-        if isinstance(outcome, Succeeded):
-            outcome = self._storable(task, outcome)
-        if task.join_id is None or not isinstance(outcome, Succeeded):
-            return self.end_try(task.workflow_id, task.uuid, task.lease, outcome)
-        recorded = self._record(task.uuid, task.lease, outcome)
-        if recorded is None:
-            self._refused(task.workflow_id, task.uuid, task.lease)
-            return False
-        if recorded.left is not None and recorded.left <= 0 and not in_chord:
-            self.advance(task.workflow_id)
-        return True
+        of_runs: dict[str, list[Report]] = {}
+        of_joins: dict[str, list[Report]] = {}
+        for report in map(self._storable, reports):
+            task = report.task
+            if task.join_id is not None and isinstance(report.outcome, Succeeded):
+                of_joins.setdefault(task.join_id, []).append(report)
+            else:
+                of_runs.setdefault(task.workflow_id, []).append(report)
+        accepted: set[str] = set()
+        taken: list[TaskDefinition] = []
+        for join_id in sorted(of_joins):
+            counted = self._count(of_joins[join_id])
+            accepted |= counted.keys()
+            if not in_chord and any(c.left is not None and c.left <= 0 for c in counted.values()):
+                taken += self.advance(of_joins[join_id][0].task.workflow_id, taker)
+        if of_runs:
+            commits = self._settling.at_once(of_runs, taker)
+            for run_id, found in of_runs.items():
+                if run_id in commits:
+                    accepted |= {report.task.uuid for report in found}
+                    continue
+                ended = [report.ended for report in found]
+                commits[run_id], late = self._settling.under_lock(run_id, ended, taker)
+                accepted |= late
+            taken += self._after(list(commits.values()), taker)
+        for report in reports:
+            if report.task.uuid not in accepted:
+                self._refused(report.task.workflow_id, report.task.uuid, report.task.lease)
+        return accepted, taken
 
     def end_try(self, run_id: str, task_id: str, lease: int, outcome: TryOutcome) -> bool:
-        """End a try, and commit all that follows from it together with it."""
-        with self.database.write() as connection:
-            run = runs.lock(connection, run_id)
-            if run is None:
-                raise UnknownRun(run_id)
-            now = self.database.now(connection)
-            recorded = reports.record(connection, task_id, lease, outcome, now)
-            commit = Commit(run_id)
-            if recorded is not None:
-                commit = advancing.take_in(connection, run, self.programs, now)
-        if recorded is None:
+        """End somebody else's try, and commit all that follows from it together with it."""
+        commit, accepted = self._settling.under_lock(run_id, [Ended(task_id, lease, outcome)])
+        if not accepted:
             self._refused(run_id, task_id, lease)
-        self._after(commit)
-        return recorded is not None
+        self._after([commit])
+        return bool(accepted)
 
     def record(self, task: TaskDefinition, outcome: TryOutcome) -> bool:
         """Record how a try ended, and leave the evaluation to somebody else.
 
         It takes no lock on the run.
         """
-        if isinstance(outcome, Succeeded):
-            outcome = self._storable(task, outcome)
-        return self._record(task.uuid, task.lease, outcome) is not None
+        return bool(self._count([self._storable(Report(task, outcome))]))
 
-    def _record(self, task_id: str, lease: int, outcome: TryOutcome) -> reports.Recorded | None:
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            return reports.record(connection, task_id, lease, outcome, now)
+    def _count(self, found: Sequence[Report]) -> dict[str, reports.Recorded]:
+        with self.database.direct() as executor:
+            now = self.database.now()
+            return reports.record(executor, [report.ended for report in found], now)
 
     def _refused(self, run_id: str, task_id: str, lease: int) -> None:
         log.warning(
@@ -306,17 +382,19 @@ class Engine:
             extra={"action": "report_refused", "run": run_id},
         )
 
-    def _storable(self, task: TaskDefinition, outcome: Succeeded) -> TryOutcome:
+    def _storable(self, report: Report) -> Report:
         """A result that cannot be stored is a failure of the try that made it."""
-        limit = self.settings.max_value_bytes
+        task, outcome, limit = report.task, report.outcome, self.settings.max_value_bytes
+        if not isinstance(outcome, Succeeded):
+            return report
         try:
             codec.check_names(f"what {task.name} returned", outcome.result)
             for name, value in outcome.result.items():
                 codec.check_value(f"{name!r} returned by {task.name}", value, limit)
         except ValueRefused as problem:
             error = {"type": type(problem).__name__, "message": str(problem)}
-            return Failed(error, retry=False)
-        return outcome
+            return Report(task, Failed(error, retry=False))
+        return report
 
     def heartbeat(self, task: TaskDefinition) -> bool:
         """Show that a task is being worked on; False: the lease was lost."""
@@ -328,14 +406,27 @@ class Engine:
         """Hand a claimed task back unfinished."""
         return self.hand_back(task.uuid, task.lease, task.task_list_name)
 
+    def held_since(self, claimant: Claimant, seconds: float) -> list[Held]:
+        """Return what this claimant has held for longer than that."""
+        with self.database.read() as connection:
+            before = self.database.now() - round(seconds * 1000)
+            return sweeping.held_since(connection, claimant, before)
+
+    def release_many(self, tasks: Sequence[TaskDefinition]) -> None:
+        """Hand claimed tasks back unfinished, all together."""
+        with self.database.direct() as executor:
+            held = [(task.uuid, task.lease) for task in tasks]
+            released = reports.release(executor, held, self.database.now())
+        if released:
+            self.bell.ring(Counter(released))
+
     def hand_back(self, task_id: str, lease: int, task_list: str) -> bool:
         """The same, for whoever knows no more of a task than that."""
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            released = reports.release(connection, task_id, lease, now)
+        with self.database.direct() as executor:
+            released = reports.release(executor, [(task_id, lease)], self.database.now())
         if released:
             self.bell.ring({task_list: 1})
-        return released
+        return bool(released)
 
     # --- answers from outside, past the tasks ---
 
@@ -367,20 +458,16 @@ class Engine:
         """Hold an answer against the declared schema: nobody's code has checked it."""
         run = runs.get(connection, step.run_id)
         assert run is not None
-        facet = self.programs.plan(connection, run.program_hash).facets.get(step.facet_name)
+        plan = self.programs.plan(Borrowed(connection), run.program_hash)
+        facet = plan.facets.get(step.facet_name)
         wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
         if wrong:
             raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
 
     def _tell_run(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
-        with self.database.write() as connection:
-            run = runs.lock(connection, step.run_id)
-            assert run is not None
-            now = self.database.now(connection)
-            fact = {"step_id": step.id, "step_key": step.key, **payload}
-            runs.add_fact(connection, uuid.uuid4().hex, step.run_id, kind, fact, now)
-            commit = advancing.take_in(connection, run, self.programs, now)
-        self._after(commit)
+        fact = {"step_id": step.id, "step_key": step.key, **payload}
+        commit, _ = self._settling.under_lock(step.run_id, fact=(kind, fact))
+        self._after([commit])
 
     # --- looking ---
 

@@ -12,6 +12,7 @@ from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
 from flowengine.program.plan import RowKind
 from flowengine.store import codec, payloads, reports, runs, steps, tasks
+from flowengine.store.executing import Borrowed
 
 
 def run_info(connection: Connection, run_id: str) -> RunInfo:
@@ -79,7 +80,7 @@ def run_summaries(
 def run_inputs(connection: Connection, run: RunInfo) -> dict[str, Any]:
     """Return what a run was started with: the parameters of its root."""
     key = row_key(RowKind.STEP, run.workflow.rpartition(".")[2])
-    root = steps.load_by_key(connection, run.id, [key])[key]
+    root = steps.load(Borrowed(connection), {run.id: [key]})[run.id].get(key)
     return payloads.whole(connection, root.params) if root else {}
 
 

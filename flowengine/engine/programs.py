@@ -7,8 +7,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection
-
 from flowengine.program import (
     Plan,
     Program,
@@ -18,6 +16,7 @@ from flowengine.program import (
     program_text,
 )
 from flowengine.store import payloads
+from flowengine.store.executing import Executor
 
 _KEPT = 128
 
@@ -27,6 +26,7 @@ class Programs:
 
     def __init__(self) -> None:
         self._plans: OrderedDict[str, Plan] = OrderedDict()
+        self._saved: set[str] = set()
         self._lock = threading.Lock()
 
     def prepare(self, program: Program | Mapping[str, Any]) -> tuple[str, str, Plan]:
@@ -36,15 +36,21 @@ class Programs:
         plan = self._kept(digest) or self._keep(digest, link_program(parsed))
         return digest, program_text(parsed), plan
 
-    def save(self, connection: Connection, digest: str, text: str, now: int) -> None:
-        payloads.save_program(connection, digest, text, now)
+    def save(self, executor: Executor, digest: str, text: str, now: int) -> None:
+        """Store a program, once per process."""
+        if digest not in self._saved:
+            payloads.save_program(executor, digest, text, now)
 
-    def plan(self, connection: Connection, digest: str) -> Plan:
+    def saved(self, digest: str) -> None:
+        """Note that a program is stored, and committed."""
+        self._saved.add(digest)
+
+    def plan(self, executor: Executor, digest: str) -> Plan:
         """Return the plan of a stored program."""
         kept = self._kept(digest)
         if kept is not None:
             return kept
-        stored = payloads.load_program(connection, digest)
+        stored = payloads.load_program(executor, digest)
         return self._keep(digest, link_program(parse_program(stored)))
 
     def _kept(self, digest: str) -> Plan | None:

@@ -120,8 +120,22 @@ def _move(work: Work, row: Step) -> None:
             row.error = stop.error
         if signal is None:
             return
-        row.state = next_state(row.object_type, row.path, row.state, signal)
+        row.state = _onward(row, signal)
     ended(work, row)
+
+
+def _onward(row: Step, signal: Signal) -> str:
+    """Where the signal leads, past the states in which nothing is done."""
+    at = (row.object_type, row.state, signal)
+    if at not in _ONWARD:
+        state = next_state(row.object_type, row.path, row.state, signal)
+        while state not in HANDLERS and state not in StepState.FINAL:
+            state = next_state(row.object_type, row.path, state, Signal.ADVANCE)
+        _ONWARD[at] = state
+    return _ONWARD[at]
+
+
+_ONWARD: dict[tuple[str, str, Signal], str] = {}
 
 
 # --- what happened ---

@@ -8,7 +8,6 @@ rows are copied before they are changed.
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -74,7 +73,7 @@ class Work:
         stored = self._snapshot.steps[key]
         if stored is None:
             return None
-        row = self._rows[key] = copy.copy(stored)
+        row = self._rows[key] = stored.copied()
         return row
 
     def get(self, key: str) -> Step:

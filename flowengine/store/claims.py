@@ -5,18 +5,17 @@ A claim raises the task's lease, and whatever is said about the task afterwards 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, or_, select, update
+from sqlalchemy import Connection, select
 
 from flowengine.evaluator import TaskDefinition, TaskState
-from flowengine.store import codec, payloads, steps
-from flowengine.store.tables import TASK_IS_PENDING
-from flowengine.store.tasks import table, task_of
-
-_step = steps.table
+from flowengine.store import codec, payloads
+from flowengine.store.executing import CLOCK, Executor
+from flowengine.store.tasks import COLUMNS, table, task_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,72 +27,129 @@ class Claimant:
     pid: int | None = None
 
 
-_ORDER = (table.c.rank, table.c.due, table.c.position)
-_CLAIMABLE = (
-    select(table.c.uuid)
-    .where(
-        and_(
-            TASK_IS_PENDING,
-            table.c.task_list_name == bindparam("task_list"),
-            table.c.due <= bindparam("now"),
-            or_(
-                table.c.name.in_(bindparam("names", expanding=True)),
-                table.c.short_name.in_(bindparam("short_names", expanding=True)),
-            ),
-        )
-    )
-    .order_by(*_ORDER)
-    .limit(bindparam("most"))
-    .with_for_update(skip_locked=True)  # SQLite has one writer and leaves this out
+_RETURNED = ", ".join(f"flowengine_task.{name}" for name in COLUMNS)
+_TAKE = (
+    "UPDATE flowengine_task SET state = 'running', lease = flowengine_task.lease + 1, "
+    "server_id = {server}, boot_id = {boot}, pid = {process}, "
+    "started = {now}, activity = {now}, updated = {now} {which} "
+    f"RETURNING {_RETURNED}, {{number}}, "
+    "(SELECT s.params FROM flowengine_step s WHERE s.id = flowengine_task.step_id)"
 )
-
-
-def _claim_where(condition: Any) -> Any:
-    return (
-        update(table)
-        .where(condition, TASK_IS_PENDING)
-        .values(
-            state=TaskState.RUNNING,
-            lease=table.c.lease + 1,
-            server_id=bindparam("server"),
-            boot_id=bindparam("boot"),
-            pid=bindparam("process"),
-            started=bindparam("now"),
-            activity=bindparam("now"),
-            updated=bindparam("now"),
-        )
-        .returning(*table.c)
+# The candidates are locked in a CTE, which is evaluated once. A plain subquery PostgreSQL may
+# evaluate for every row it looks at, and each time the limit begins anew.
+#
+# Several are taken at once only if the first is known to be quick, and then only quick ones:
+# what lies behind a slow task in one pair of hands would wait for it. A task that has lost a
+# worker, or must not run twice, is taken alone.
+_DUE = """
+WITH candidates AS (
+    SELECT uuid, rank, due, position, name IN ({quick}) AND losses = 0 AND NOT runs_once AS is_quick
+    FROM flowengine_task
+    WHERE state = 'pending' AND task_list_name = {task_list} AND due <= {now}
+        AND (name IN ({names}) OR short_name IN ({short_names}))
+    ORDER BY rank, due, position LIMIT {most} {lock}
+), numbered AS (
+    SELECT uuid, is_quick, row_number() OVER (ORDER BY rank, due, position) AS place
+    FROM candidates
+), chosen AS (
+    SELECT uuid FROM numbered
+    WHERE place = 1 OR (
+        is_quick AND place <= {taken} AND (SELECT is_quick FROM numbered WHERE place = 1)
     )
+) """
+# The state is hidden from the planner, which would otherwise walk all that is pending.
+_THESE = (
+    "FROM (SELECT t.uuid FROM json_array_elements_text({ids}::json) AS w(uuid) "
+    "JOIN flowengine_task t ON t.uuid = w.uuid "
+    "WHERE t.state || '' = 'pending' FOR UPDATE OF t SKIP LOCKED) AS chosen "
+    "WHERE flowengine_task.uuid = chosen.uuid",
+    "WHERE uuid IN (SELECT value FROM json_each({ids})) AND +state = 'pending'",
+)
+_SINGLE = ("server", "boot", "process", "task_list", "most", "taken", "ids")
+_SEVERAL = ("quick", "names", "short_names")
 
 
-# A CTE that locks is evaluated once. A plain subquery PostgreSQL may evaluate for every row
-# it looks at, and each time the limit begins anew: the claim would take all there is.
-_CLAIM = _claim_where(table.c.uuid.in_(select(_CLAIMABLE.cte("claimable").c.uuid)))
-_CLAIM_ONE = _claim_where(table.c.uuid == bindparam("task"))
+def _texts(template: str, which: tuple[str, str]) -> tuple[str, str]:
+    """The statement for PostgreSQL and for SQLite; the time is filled in later."""
+    postgres = {
+        "which": which[0],
+        "lock": "FOR UPDATE SKIP LOCKED",
+        **{name: f"SELECT json_array_elements_text(%({name})s::json)" for name in _SEVERAL},
+        **{name: f"%({name})s" for name in _SINGLE},
+    }
+    sqlite = {
+        "which": which[1],
+        "lock": "",
+        **{name: f"SELECT value FROM json_each(:{name})" for name in _SEVERAL},
+        **{name: f":{name}" for name in _SINGLE},
+    }
+    texts = []
+    for places in (postgres, sqlite):
+        places["which"] = places["which"].format(ids=places["ids"])
+        texts.append(template.format(now="{now}", **places))
+    return texts[0], texts[1]
+
+
+_CHOSEN = "FROM chosen WHERE flowengine_task.uuid = chosen.uuid"
+_CLAIM = _texts(
+    _DUE + _TAKE.replace("{number}", "(SELECT count(*) FROM candidates)"), (_CHOSEN,) * 2
+)
+_CLAIM_THESE = _texts(_TAKE.replace("{number}", "0"), _THESE)
 
 
 def claim(
-    connection: Connection,
+    executor: Executor,
     names: Sequence[str],
     task_list: str,
     claimant: Claimant,
-    now: int,
+    now: int | None,
     most: int = 1,
-) -> list[TaskDefinition]:
-    """Take the most urgent due tasks of those names; nobody else gets them.
+    quick: Collection[str] = (),
+) -> tuple[list[TaskDefinition], bool]:
+    """Take the most urgent due task of those names, and quick ones behind it, up to so many.
 
-    A name without a dot also takes tasks of any namespace with that short name.
+    Nobody else gets them. A name without a dot also takes tasks of any namespace with that
+    short name. Without `now` the server's own clock is read. Returns them, and whether more
+    are due.
     """
     values = {
         "task_list": task_list,
-        "names": list(names),
-        "short_names": [name for name in names if "." not in name],
-        "most": most,
-        "now": now,
-        **_who(claimant),
+        "names": json.dumps(list(names)),
+        "short_names": json.dumps([name for name in names if "." not in name]),
+        "quick": json.dumps(list(quick)),
+        "most": most + 1,  # one more than is taken shows that there are more
+        "taken": most,
     }
-    rows = connection.execute(_CLAIM, values).all()
-    return _claimed(connection, sorted(rows, key=lambda row: (row.rank, row.due, row.position)))
+    rows = _take(executor, _CLAIM, values, claimant, now)
+    return _claimed(executor, rows), bool(rows) and rows[0][-2] > len(rows)
+
+
+def claim_these(
+    executor: Executor, task_ids: Sequence[str], claimant: Claimant, now: int | None
+) -> list[TaskDefinition]:
+    """Take those of these tasks that are still to be had."""
+    values = {"ids": json.dumps(list(task_ids))}
+    return _claimed(executor, _take(executor, _CLAIM_THESE, values, claimant, now))
+
+
+def _take(
+    executor: Executor,
+    texts: tuple[str, str],
+    values: dict[str, Any],
+    claimant: Claimant,
+    now: int | None,
+) -> list[tuple[Any, ...]]:
+    # As a parameter: a text that changes would be parsed anew each time.
+    clock = CLOCK if now is None else ":now" if executor.is_sqlite else "%(now)s"
+    values |= {"server": claimant.server_id, "boot": claimant.boot_id, "process": claimant.pid}
+    values["now"] = now
+    return executor.rows(texts[executor.is_sqlite].replace("{now}", clock), values)
+
+
+def _claimed(executor: Executor, rows: Sequence[tuple[Any, ...]]) -> list[TaskDefinition]:
+    found = [task_from(row, codec.attributes(row[-1])) for row in rows]
+    payloads.fill_in(executor, [task.data or {} for task in found])
+    return sorted(found, key=lambda task: (-task.priority, task.due, task.position))
 
 
 _LISTS = select(table.c.task_list_name).where(table.c.state == TaskState.PENDING).distinct()
@@ -102,27 +158,3 @@ _LISTS = select(table.c.task_list_name).where(table.c.state == TaskState.PENDING
 def pending_lists(connection: Connection) -> list[str]:
     """Return the task lists that have something pending."""
     return sorted(connection.execute(_LISTS).scalars())
-
-
-def claim_one(
-    connection: Connection, task_id: str, claimant: Claimant, now: int
-) -> TaskDefinition | None:
-    """Take this task, if it is still to be had."""
-    values = {"task": task_id, "now": now, **_who(claimant)}
-    found = _claimed(connection, connection.execute(_CLAIM_ONE, values).all())
-    return found[0] if found else None
-
-
-def _who(claimant: Claimant) -> dict[str, Any]:
-    return {"server": claimant.server_id, "boot": claimant.boot_id, "process": claimant.pid}
-
-
-_PARAMS = select(_step.c.id, _step.c.params).where(_step.c.id.in_(bindparam("ids", expanding=True)))
-
-
-def _claimed(connection: Connection, rows: Sequence[Row[Any]]) -> list[TaskDefinition]:
-    if not rows:
-        return []
-    found = connection.execute(_PARAMS, {"ids": [row.step_id for row in rows]})
-    params = {row.id: codec.attributes(row.params) for row in found}
-    return [task_of(row, payloads.whole(connection, params[row.step_id])) for row in rows]

@@ -24,9 +24,8 @@ _DEEPEST = 200
 _REFERENCE, _ESCAPED = "$payload", "$escaped"
 
 
-def dump(value: Json) -> str:
-    """Write JSON as ASCII text: a NUL or half a surrogate must not break a database."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False)
+#: ASCII text: a NUL or half a surrogate must not break a database.
+dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def load(text: str | None) -> Json:
@@ -116,6 +115,10 @@ class Encoder:
         """Write a map of attributes; nothing when it is empty."""
         if not values:
             return None
+        if _PLAIN.issuperset(map(type, values.values())):
+            text = dump(values)
+            if len(text) <= INLINE_BYTES:
+                return text
         written = [f"{dump(name)}:{self._value(value)}" for name, value in values.items()]
         return "{" + ",".join(written) + "}"
 
@@ -139,6 +142,8 @@ class Encoder:
 
 
 _MARKS = frozenset({_REFERENCE, _ESCAPED})
+#: Values that stand in a map of attributes as they are.
+_PLAIN = frozenset({str, int, float, bool, type(None), list})
 
 
 def attributes(text: str | None) -> dict[str, Any]:

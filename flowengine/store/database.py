@@ -8,6 +8,7 @@ own threads for it, because SQLite itself makes waiters sleep and guess.
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 import time
@@ -16,14 +17,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import StaticPool
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
+from flowengine.store.executing import CLOCK, Direct, Executor
 from flowengine.store.forking import fork_gate
 
 _SQLITE_PATIENCE = 30.0  #: seconds that a connection waits for its turn
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's code for a write where none is allowed
+_CLOCK_TRUST = 5.0  #: seconds that we count on from a server's time
+_UNUSED = 1.0  #: seconds after which a pooled connection is tried before it is used
 _IDLE_LIMIT = 30.0  #: seconds that a transaction may stand still
 Clock = Callable[[], int]  #: milliseconds since the epoch
 
@@ -38,12 +42,14 @@ class Database:
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.url = make_url(url)
         self._clock = clock
+        self._asked = (-math.inf, 0)  #: when we asked for the time, and what we were told
         self._writer = threading.Lock()
+        self._pinging = threading.local()
         backend = self.url.get_backend_name()
         if backend == "sqlite":
             self.engine = _sqlite_engine(url)
         elif backend == "postgresql":
-            self.engine = _postgres_engine(url)
+            self.engine = _postgres_engine(url, self._pinging)
         else:
             raise StoreError(
                 f"flowengine stores runs in sqlite or postgresql, not in {backend!r}: "
@@ -83,6 +89,49 @@ class Database:
         ):
             yield connection
 
+    @contextmanager
+    def direct(self) -> Iterator[Executor]:
+        """The driver's own connection, for statements that are made for every step.
+
+        On PostgreSQL every statement commits by itself. On SQLite all of them are one
+        transaction that may write.
+        """
+        with self._passing(), self._alone(), self._explained(), self._driver() as driver:
+            executor = Direct(driver, is_sqlite=self.is_sqlite)
+            if not self.is_sqlite:
+                yield executor
+                return
+            executor.rows("BEGIN IMMEDIATE")
+            try:
+                yield executor
+            except BaseException:
+                driver.rollback()
+                raise
+            executor.rows("COMMIT")
+
+    @contextmanager
+    def _driver(self) -> Iterator[Any]:
+        """A connection of the pool, bare; what it raises is wrapped as SQLAlchemy does it."""
+        self._pinging.is_off = True
+        try:
+            proxy = self.engine.raw_connection()
+        finally:
+            self._pinging.is_off = False
+        driver: Any = proxy.driver_connection
+        error = self.engine.dialect.loaded_dbapi.Error
+        try:
+            yield driver
+        except error as problem:
+            is_gone = self.engine.dialect.is_disconnect(problem, driver, None)
+            if is_gone:
+                proxy.invalidate(problem)
+            raise DBAPIError.instance(
+                None, None, problem, error, connection_invalidated=is_gone
+            ) from problem
+        finally:
+            if proxy.is_valid:
+                proxy.close()
+
     def _passing(self) -> AbstractContextManager[None]:
         return fork_gate.passing() if self._is_file else nullcontext()
 
@@ -117,16 +166,29 @@ class Database:
                 ) from problem
             raise
 
-    def now(self, connection: Connection) -> int:
-        """The time: the database's own where it has one, so that all workers agree."""
+    def now(self, connection: Connection | None = None) -> int:
+        """The time: the database's own where it has one, so that all workers agree.
+
+        A server's clock is asked every few seconds, and counted on from there. What we count
+        is late by as long as the answer took, never early: what we write as due now is due.
+        """
         if self._clock is not None:
             return self._clock()
         if self.is_sqlite:
             return system_clock()
-        found = connection.exec_driver_sql(
-            "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-        )
-        return int(found.scalar_one())
+        asked, told = self._asked
+        elapsed = time.monotonic() - asked
+        if elapsed > _CLOCK_TRUST:
+            with self.direct() as executor:
+                ((told,),) = executor.rows(f"SELECT {CLOCK}")
+            self._asked = asked, told = time.monotonic(), int(told)
+            elapsed = 0.0
+        return int(told + elapsed * 1000)
+
+    @property
+    def given_time(self) -> int | None:
+        """The time to give to a statement; None: the server reads its own clock."""
+        return None if self._clock is None and not self.is_sqlite else self.now()
 
     def close(self) -> None:
         self.engine.dispose()
@@ -177,12 +239,13 @@ def _write_ahead(cursor: Any) -> None:
             time.sleep(0.01)
 
 
-def _postgres_engine(url: str) -> Engine:
+def _postgres_engine(url: str, pinging: threading.local) -> Engine:
     parsed = make_url(url)
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
     try:
-        engine = create_engine(parsed, pool_size=16, max_overflow=16, pool_pre_ping=True)
+        # All that is begun here is ended here: nothing has to be put in order afterwards.
+        engine = create_engine(parsed, pool_size=16, max_overflow=16, pool_reset_on_return=None)
     except ModuleNotFoundError as missing:
         raise StoreError(
             f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
@@ -190,10 +253,34 @@ def _postgres_engine(url: str) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _prepare(raw: Any, _record: object) -> None:
+        raw.autocommit = True  # a statement by itself is a transaction; others begin below
         # A process that is stopped in the middle of a transaction holds its locks, and those
         # of one run or of the watchdog make others wait. The server ends it after a while.
-        was, raw.autocommit = raw.autocommit, True
         raw.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_LIMIT * 1000:.0f}")
-        raw.autocommit = was
+        # All that is asked for again and again is found by an index. A plan that was made, and
+        # kept, while the tables were tiny would read them whole for ever after.
+        raw.execute("SET enable_seqscan = off; SET enable_hashjoin = off")
+        raw.execute("SET enable_mergejoin = off")
+        raw.prepare_threshold = 1
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    @event.listens_for(engine, "checkin")
+    def _used(_raw: Any, record: Any) -> None:
+        record.info["used"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _try(raw: Any, record: Any, _proxy: object) -> None:
+        # The server may have gone meanwhile, and nobody who only wants to look should have to
+        # hear of it. For a single statement the trial would cost as much as the statement:
+        # there a connection that was in use just now is trusted.
+        patience = _UNUSED if getattr(pinging, "is_off", False) else 0.0
+        if time.monotonic() - record.info.get("used", math.inf) >= patience:
+            try:
+                engine.dialect.do_ping(raw)
+            except Exception as gone:
+                raise DisconnectionError("the connection is gone") from gone
 
     return engine

@@ -32,7 +32,8 @@ class ForkGate:
 
     def guard(self, engine: Engine) -> None:
         """Have the connections of this engine closed before each fork."""
-        self._engines.add(engine)
+        with self._changed:
+            self._engines.add(engine)
 
     @contextmanager
     def passing(self) -> Iterator[None]:

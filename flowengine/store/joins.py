@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from sqlalchemy import Connection, bindparam, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from flowengine.store.tables import JoinRow
 
@@ -16,21 +13,6 @@ _COUNT_DOWN = (
     .values(remaining=table.c.remaining - bindparam("count"), updated=bindparam("now"))
     .returning(table.c.remaining)
 )
-
-
-def add(connection: Connection, run_id: str, counts: Mapping[str, int], now: int) -> None:
-    """Count so many tasks more in each of these joins."""
-    if not counts:
-        return
-    build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = build(table)
-    more = table.c.remaining + statement.excluded.remaining
-    statement = statement.on_conflict_do_update(index_elements=["id"], set_={"remaining": more})
-    rows = [
-        {"id": join_id, "run_id": run_id, "remaining": count, "updated": now}
-        for join_id, count in sorted(counts.items())
-    ]
-    connection.execute(statement, rows)
 
 
 def count_down(connection: Connection, join_id: str, now: int, count: int = 1) -> int:

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, text
 
 from flowengine.store.database import Database
 
-_CHANNEL = "flowengine_run"
-_NOTIFY = text(f"SELECT pg_notify('{_CHANNEL}', :run)")
+CHANNEL = "flowengine_run"
+_NOTIFY = text(f"SELECT pg_notify('{CHANNEL}', :run)")
 log = logging.getLogger(__name__)
 
 
@@ -51,7 +51,7 @@ class Listener:
             assert connection is not None
             connection.rollback()
             connection.autocommit = True
-            connection.execute(f"LISTEN {_CHANNEL}")
+            connection.execute(f"LISTEN {CHANNEL}")
             while not self._stop.is_set():
                 for note in connection.notifies(timeout=0.5, stop_after=1):
                     self._hear(note.payload)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select
@@ -10,24 +11,14 @@ from sqlalchemy import Connection, bindparam, select
 from flowengine.evaluator import PayloadRef
 from flowengine.program.nodes import Json
 from flowengine.store import codec
-from flowengine.store.rows import insert_or_ignore, portions
-from flowengine.store.tables import PayloadRow, ProgramRow
+from flowengine.store.executing import Executor
+from flowengine.store.rows import portions
+from flowengine.store.tables import PayloadRow
 
 _payload = PayloadRow.__table__  # type: ignore[attr-defined]
-_program = ProgramRow.__table__  # type: ignore[attr-defined]
 _BODIES = select(_payload.c.hash, _payload.c.body).where(
     _payload.c.hash.in_(bindparam("hashes", expanding=True))
 )
-_PROGRAM = select(_program.c.body).where(_program.c.hash == bindparam("hash"))
-
-
-def save_payloads(connection: Connection, bodies: Mapping[str, str], now: int) -> None:
-    insert_or_ignore(
-        connection,
-        _payload,
-        # In one order: two writers of the same values must not wait for each other.
-        [{"hash": digest, "body": bodies[digest], "created": now} for digest in sorted(bodies)],
-    )
 
 
 def load_payloads(connection: Connection, hashes: Iterable[str]) -> dict[str, Json]:
@@ -36,6 +27,34 @@ def load_payloads(connection: Connection, hashes: Iterable[str]) -> dict[str, Js
         for digest, body in connection.execute(_BODIES, {"hashes": list(part)}):
             found[digest] = codec.load(body)
     return found
+
+
+_POSTGRES_BODIES = (
+    "SELECT p.hash, p.body FROM json_array_elements_text(%s::json) AS w(hash) "
+    "JOIN flowengine_payload p ON p.hash = w.hash"
+)
+_SQLITE_BODIES = (
+    "SELECT p.hash, p.body FROM json_each(?) w CROSS JOIN flowengine_payload p ON p.hash = w.value"
+)
+
+
+def read_payloads(executor: Executor, hashes: Iterable[str]) -> dict[str, Json]:
+    """The same on the hot path."""
+    text = _SQLITE_BODIES if executor.is_sqlite else _POSTGRES_BODIES
+    found = executor.rows(text, (json.dumps(sorted(hashes)),))
+    return {digest: codec.load(body) for digest, body in found}
+
+
+def fill_in(executor: Executor, several: Sequence[dict[str, Any]]) -> None:
+    """Read the large values of several maps of attributes, in place."""
+    wanted = {v.hash for values in several for v in values.values() if isinstance(v, PayloadRef)}
+    if not wanted:
+        return
+    bodies = read_payloads(executor, wanted)
+    for values in several:
+        for name, value in values.items():
+            if isinstance(value, PayloadRef):
+                values[name] = bodies[value.hash]
 
 
 def whole(connection: Connection, values: Mapping[str, Any]) -> dict[str, Json]:
@@ -48,9 +67,18 @@ def whole(connection: Connection, values: Mapping[str, Any]) -> dict[str, Json]:
     }
 
 
-def save_program(connection: Connection, digest: str, body: str, now: int) -> None:
-    insert_or_ignore(connection, _program, [{"hash": digest, "body": body, "created": now}])
+_SAVE_PROGRAM = (
+    "INSERT INTO flowengine_program (hash, body, created) VALUES ({}) ON CONFLICT DO NOTHING"
+)
 
 
-def load_program(connection: Connection, digest: str) -> Json:
-    return codec.load(connection.execute(_PROGRAM, {"hash": digest}).scalar_one())
+def save_program(executor: Executor, digest: str, body: str, now: int) -> None:
+    places = "?, ?, ?" if executor.is_sqlite else "%s, %s, %s"
+    executor.rows(_SAVE_PROGRAM.format(places), (digest, body, now))
+
+
+def load_program(executor: Executor, digest: str) -> Json:
+    place = "?" if executor.is_sqlite else "%s"
+    text = f"SELECT body FROM flowengine_program WHERE hash = {place}"
+    ((body,),) = executor.rows(text, (digest,))
+    return codec.load(body)

@@ -6,22 +6,23 @@ comes late, twice or back from the dead changes nothing.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, func, select, update
+from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from flowengine.evaluator import Step, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryEnded, TryOutcome
 from flowengine.evaluator.states import tasks_that_may_become
-from flowengine.store import codec, joins, payloads, steps
+from flowengine.store import codec, joins, steps
+from flowengine.store.commits import reported_as
+from flowengine.store.executing import Executor
 from flowengine.store.rows import MANY
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
 from flowengine.store.tasks import table
-
-_step = steps.table
 
 # --- what the holder of a lease may do ---
 
@@ -30,25 +31,57 @@ _HELD = and_(
     table.c.lease == bindparam("held"),
     TASK_IS_RUNNING,
 )
-_RECORD = (
-    update(table)
-    .where(_HELD)
-    .values(
-        state=bindparam("to"),
-        outcome=bindparam("how"),
-        result=bindparam("value"),
-        error=bindparam("problem"),
-        updated=bindparam("now"),
-        activity=bindparam("now"),
-    )
-    .returning(table.c.join_id)
-)
 _RELEASE = (
-    update(table)
-    .where(_HELD)
-    .values(state=TaskState.PENDING, lease=table.c.lease + 1, updated=bindparam("now"))
+    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, updated = g.now "
+    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, now bigint) "
+    "WHERE t.uuid = g.uuid AND t.lease = g.lease AND t.state = 'running' "
+    "RETURNING t.task_list_name",
+    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = :now "
+    "WHERE uuid = :uuid AND lease = :lease AND state = 'running' RETURNING task_list_name",
 )
 _BEAT = update(table).where(_HELD).values(activity=bindparam("now"))
+
+
+#: Of each report that was accepted its task, its join, and how many of the join are left.
+_RECORD = """
+WITH given AS (
+    SELECT * FROM json_to_recordset(%s::json)
+    AS x(uuid text, lease integer, state text, outcome text, result text, error text, now bigint)
+), done AS (
+    UPDATE flowengine_task t
+    SET state = g.state, outcome = g.outcome, result = g.result, error = g.error,
+        updated = g.now, activity = g.now
+    FROM given g WHERE t.uuid = g.uuid AND t.lease = g.lease AND t.state = 'running'
+    RETURNING t.uuid, t.join_id, g.now
+), counted AS (
+    UPDATE flowengine_join j SET remaining = j.remaining - c.number, updated = c.now
+    FROM (SELECT join_id, count(*) AS number, max(now) AS now FROM done GROUP BY join_id) c
+    WHERE j.id = c.join_id RETURNING j.id, j.remaining
+), kept AS (
+    INSERT INTO flowengine_payload (hash, body, created)
+    SELECT p.hash, p.body, d.now
+    FROM json_to_recordset(%s::json) AS p(uuid text, hash text, body text)
+    JOIN done d ON d.uuid = p.uuid ORDER BY p.hash ON CONFLICT DO NOTHING
+) SELECT d.uuid, d.join_id, c.remaining FROM done d LEFT JOIN counted c ON c.id = d.join_id"""
+_RECORD_ONE = (
+    "UPDATE flowengine_task SET state = :state, outcome = :outcome, result = :result, "
+    "error = :error, updated = :now, activity = :now "
+    "WHERE uuid = :uuid AND lease = :lease AND state = 'running' RETURNING uuid, join_id"
+)
+_KEEP = "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) VALUES (:hash, :body, :now)"
+_COUNT_DOWN = (
+    "UPDATE flowengine_join SET remaining = remaining - ?, updated = ? WHERE id = ? "
+    "RETURNING remaining"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a try ended, as its holder says."""
+
+    task_id: str
+    lease: int
+    outcome: TryOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,37 +91,43 @@ class Recorded:
     left: int | None  #: tasks of its join that are not reported yet; None: it has no join
 
 
-def record(
-    connection: Connection,
-    task_id: str,
-    lease: int,
-    outcome: TryOutcome,
-    now: int,
-) -> Recorded | None:
-    """Record how a try ended, if it is still held under this lease."""
-    encoder = codec.Encoder()
-    values: dict[str, Any] = {"value": None, "problem": None}
-    match outcome:
-        case Succeeded(result):
-            values |= {"to": TaskState.COMPLETED, "how": "succeeded"}
-            values["value"] = encoder.attributes(result) or "{}"
-        case Failed(error, retry):
-            values |= {"to": TaskState.FAILED, "how": "failed" if retry else "final"}
-            values["problem"] = codec.dump(error)
-        case Lost(reason):
-            values |= {"to": TaskState.FAILED, "how": "lost"}
-            values["problem"] = codec.dump({"type": "WorkerLost", "message": reason})
-    found = connection.execute(_RECORD, {"task": task_id, "held": lease, "now": now, **values})
-    row = found.one_or_none()
-    if row is None:
-        return None
-    payloads.save_payloads(connection, encoder.payloads, now)
-    return Recorded(joins.count_down(connection, row.join_id, now) if row.join_id else None)
+def record(executor: Executor, ended: Sequence[Ended], now: int) -> dict[str, Recorded]:
+    """Record how tries ended, those that are still held under their lease.
+
+    All those of a join that are given together are counted together, so they must be of one
+    join, or of none: who counts in several could wait for somebody who waits for him.
+    """
+    rows: list[dict[str, Any]] = []
+    large: list[dict[str, str]] = []
+    for e in ended:
+        encoder = codec.Encoder()
+        told = reported_as(e.outcome, encoder)
+        rows.append({"uuid": e.task_id, "lease": e.lease, "now": now, **told})
+        large += [
+            {"uuid": e.task_id, "hash": digest, "body": body}
+            for digest, body in encoder.payloads.items()
+        ]
+    if not executor.is_sqlite:
+        found = executor.rows(_RECORD, (json.dumps(rows), json.dumps(large)))
+        return {task_id: Recorded(left if join_id else None) for task_id, join_id, left in found}
+    accepted = dict(found for row in rows for found in executor.rows(_RECORD_ONE, row))
+    kept = [{**payload, "now": now} for payload in large if payload["uuid"] in accepted]
+    if kept:
+        executor.many(_KEEP, kept)
+    counts = Counter(join_id for join_id in accepted.values() if join_id)
+    left = {
+        join_id: executor.rows(_COUNT_DOWN, (count, now, join_id))[0][0]
+        for join_id, count in counts.items()
+    }
+    return {task_id: Recorded(left.get(join_id)) for task_id, join_id in accepted.items()}
 
 
-def release(connection: Connection, task_id: str, lease: int, now: int) -> bool:
-    """Hand a task back unfinished; it may be claimed again at once."""
-    return bool(connection.execute(_RELEASE, {"task": task_id, "held": lease, "now": now}).rowcount)
+def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> list[str]:
+    """Hand tasks back unfinished; they may be claimed again at once. Returns their lists."""
+    rows = [{"uuid": task_id, "lease": lease, "now": now} for task_id, lease in held]
+    if not executor.is_sqlite:
+        return [row[0] for row in executor.rows(_RELEASE[0], (json.dumps(rows),))]
+    return [found[0] for row in rows for found in executor.rows(_RELEASE[1], row)]
 
 
 def beat(connection: Connection, task_id: str, lease: int, now: int) -> bool:
@@ -98,20 +137,15 @@ def beat(connection: Connection, task_id: str, lease: int, now: int) -> bool:
 
 # --- what the evaluator takes in ---
 
+_REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position")
 _REPORTED = (
-    select(table, *(column.label(f"step_{column.name}_") for column in _step.c))
-    .join(_step, _step.c.id == table.c.step_id)
-    .where(
-        and_(
-            table.c.run_id == bindparam("run"),
-            TASK_IS_REPORTED,
-            ~table.c.taken_in,  # for the index's second column
-        )
-    )
+    f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
+    f"{', '.join(f's.{name}' for name in steps.COLUMNS)} "
+    "FROM flowengine_task t JOIN flowengine_step s ON s.id = t.step_id "
+    "WHERE t.run_id = {p} AND t.state IN ('completed', 'failed') AND NOT t.taken_in {index} "
     # Unordered: to find the first of thousands in order, all would be read and sorted each time.
-    .limit(MANY)
+    f"LIMIT {MANY}"
 )
-_TAKE_IN = update(table).where(table.c.uuid == bindparam("task")).values(taken_in=True)
 _CANCEL = (
     update(table)
     .where(
@@ -130,6 +164,9 @@ _CANCEL = (
 )
 
 
+_POSTGRES = {"p": "%s", "index": ""}
+
+
 @dataclass(frozen=True, slots=True)
 class Reported:
     """A report the evaluator has not taken in, with its step."""
@@ -139,41 +176,27 @@ class Reported:
     ended: TryEnded
 
 
-class _StepColumns:
-    """The step's columns of a joined row, under their own names."""
-
-    def __init__(self, row: Row[Any]) -> None:
-        self._row = row
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._row, f"step_{name}_")
-
-
-def reported(connection: Connection, run_id: str) -> list[Reported]:
+def reported(executor: Executor, run_id: str) -> list[Reported]:
     """Return reports that wait to be taken in: all, or as many as one commit should hold."""
-    rows = connection.execute(_REPORTED, {"run": run_id}).all()
-    return [
-        Reported(
-            row.uuid,
-            steps.step_of(_StepColumns(row)),  # type: ignore[arg-type]
-            TryEnded(row.step_id, row.step_key, row.try_number, row.losses, _outcome(row)),
-        )
-        for row in sorted(rows, key=lambda row: row.position)
-    ]
+    # SQLite chooses the index of what is reported by its second column.
+    places = {"p": "?", "index": "AND t.taken_in = 0"} if executor.is_sqlite else _POSTGRES
+    text = _REPORTED.format(**places)
+    found = []
+    for row in sorted(executor.rows(text, (run_id,)), key=lambda row: row[6]):
+        task_id, try_number, losses, outcome, result, error = row[:6]
+        step = steps.step_from(row[len(_REPORT) :])
+        how = _outcome(outcome, result, error)
+        found.append(Reported(task_id, step, TryEnded(step.id, step.key, try_number, losses, how)))
+    return found
 
 
-def _outcome(row: Row[Any]) -> TryOutcome:
-    if row.outcome == "succeeded":
-        return Succeeded(codec.attributes(row.result))
-    error = codec.load(row.error)
-    if row.outcome == "lost":
-        return Lost(error["message"])
-    return Failed(error, retry=row.outcome == "failed")
-
-
-def take_in(connection: Connection, task_ids: Sequence[str]) -> None:
-    if task_ids:
-        connection.execute(_TAKE_IN, [{"task": task_id} for task_id in task_ids])
+def _outcome(outcome: str, result: str | None, error: str | None) -> TryOutcome:
+    if outcome == "succeeded":
+        return Succeeded(codec.attributes(result))
+    told = codec.load(error)
+    if outcome == "lost":
+        return Lost(told["message"])
+    return Failed(told, retry=outcome == "failed")
 
 
 def cancel_open(connection: Connection, step_ids: Sequence[str], now: int) -> None:

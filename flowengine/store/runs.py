@@ -1,58 +1,40 @@
-"""Runs, their inbox of facts and their history."""
+"""Runs and their inbox of facts."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, or_, select
 
 from flowengine.evaluator import RunView
-from flowengine.evaluator.states import RunState
 from flowengine.store import codec, payloads
+from flowengine.store.commits import Head
+from flowengine.store.executing import Executor
 from flowengine.store.rows import MANY, insert_or_ignore
-from flowengine.store.tables import FACT_IS_WAITING, FactRow, HistoryRow, RunRow
+from flowengine.store.tables import FACT_IS_WAITING, FactRow, RunRow
 
 table = RunRow.__table__  # type: ignore[attr-defined]
 _fact = FactRow.__table__  # type: ignore[attr-defined]
-_history = HistoryRow.__table__  # type: ignore[attr-defined]
 
-_LOCK = select(table).where(table.c.id == bindparam("run")).with_for_update()
 _GET = select(table).where(table.c.id == bindparam("run"))
 _BEGINNING = (
     select(table).where(table.c.id.startswith(bindparam("beginning"), autoescape=False)).limit(2)
 )
-_BY_KEY = select(table).where(
-    and_(
-        table.c.tenant == bindparam("tenant"),
-        table.c.workflow == bindparam("workflow"),
-        table.c.idempotency_key == bindparam("key"),
-    )
-)
-_UPDATE = update(table).where(table.c.id == bindparam("of"))
-_FACTS = (
-    select(_fact)
-    .where(and_(_fact.c.run_id == bindparam("run"), FACT_IS_WAITING))
-    .order_by(_fact.c.created, _fact.c.id)
-    .limit(MANY)
-)
-_TAKE_IN = update(_fact).where(_fact.c.id == bindparam("fact")).values(taken_in=True)
 _WITH_FACTS = select(_fact.c.run_id).where(FACT_IS_WAITING).distinct().limit(MANY)
 
 
-def insert_new(connection: Connection, row: Mapping[str, Any]) -> bool:
-    """Insert a run; False when its idempotency key is taken."""
-    return bool(insert_or_ignore(connection, table, [row]))
+_WITH_KEY = (
+    "SELECT id FROM flowengine_run WHERE tenant = {p} AND workflow = {p} AND idempotency_key = {p}"
+)
 
 
-def with_key(connection: Connection, tenant: str, workflow: str, key: str) -> Row[Any]:
-    values = {"tenant": tenant, "workflow": workflow, "key": key}
-    return connection.execute(_BY_KEY, values).one()
-
-
-def lock(connection: Connection, run_id: str) -> Row[Any] | None:
-    """Lock the run's row, and return it as it is once the lock is held."""
-    return connection.execute(_LOCK, {"run": run_id}).one_or_none()
+def with_key(executor: Executor, tenant: str, workflow: str, key: str) -> str:
+    """Return the run that was started with this key."""
+    text = _WITH_KEY.format(p="?" if executor.is_sqlite else "%s")
+    ((run_id,),) = executor.rows(text, (tenant, workflow, key))
+    return str(run_id)
 
 
 def get(connection: Connection, run_id: str) -> Row[Any] | None:
@@ -113,46 +95,41 @@ def summaries(
     return sorted(found, key=lambda row: (-row.created, row.id))[:limit]
 
 
-def view_of(row: Row[Any]) -> RunView:
-    return RunView(
-        id=row.id,
-        workflow=row.workflow,
-        program_hash=row.program_hash,
-        generation=row.generation,
-        state=row.state,
-        priority=row.priority,
-        open_steps=row.open_steps,
-        alarm=row.alarm,
-    )
+#: What the head of a run is made of.
+_HEAD = (
+    *("id", "workflow", "program_hash", "generation", "state", "priority", "open_steps"),
+    *("alarm", "revision", "task_count"),
+)
+_SELECTED = ", ".join(f"r.{name}" for name in _HEAD)
+_LOCK = (
+    f"SELECT {_SELECTED} FROM flowengine_run r WHERE r.id = %s FOR UPDATE",
+    f"SELECT {_SELECTED} FROM flowengine_run r WHERE r.id = ?",
+)
+_HEADS = (
+    f"SELECT {_SELECTED} FROM json_array_elements_text(%s::json) AS w(id) "
+    "JOIN flowengine_run r ON r.id = w.id",
+    f"SELECT {_SELECTED} FROM json_each(?) w CROSS JOIN flowengine_run r ON r.id = w.value",
+)
 
 
-def save(
-    connection: Connection,
-    view: RunView,
-    *,
-    revision: int,
-    task_count: int,
-    encoder: codec.Encoder,
-    now: int,
-) -> None:
-    """Write what the evaluator decided about the run itself."""
-    is_final = view.state in RunState.FINAL
-    connection.execute(
-        _UPDATE,
-        {
-            "of": view.id,
-            "state": view.state,
-            "generation": view.generation,
-            "open_steps": view.open_steps,
-            "outputs": None if view.outputs is None else encoder.attributes(view.outputs) or "{}",
-            "error": codec.dump(view.error) if view.error else None,
-            "alarm": view.alarm,
-            "revision": revision,
-            "task_count": task_count,
-            "updated": now,
-            "finished": now if is_final else None,
-        },
+def lock(executor: Executor, run_id: str) -> Head | None:
+    """Lock the run's row, and return its head as it is once the lock is held."""
+    found = executor.rows(_LOCK[executor.is_sqlite], (run_id,))
+    return _head(found[0]) if found else None
+
+
+def heads(executor: Executor, run_ids: Iterable[str]) -> dict[str, Head]:
+    """Return the heads of these runs as they are now; they may be others in a moment."""
+    found = executor.rows(_HEADS[executor.is_sqlite], (json.dumps(sorted(run_ids)),))
+    return {row[0]: _head(row) for row in found}
+
+
+def _head(row: Sequence[Any]) -> Head:
+    run_id, workflow, program_hash, generation, state, priority, open_steps, alarm = row[:8]
+    view = RunView(
+        run_id, workflow, program_hash, generation, state, priority, open_steps, alarm=alarm
     )
+    return Head(view, row[8], row[9])
 
 
 def outputs_of(connection: Connection, row: Row[Any]) -> dict[str, Any] | None:
@@ -192,21 +169,17 @@ def add_fact(
     insert_or_ignore(connection, _fact, [row])
 
 
-def waiting_facts(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
-    return connection.execute(_FACTS, {"run": run_id}).all()
+_FACTS = (
+    "SELECT id, kind, payload FROM flowengine_fact WHERE run_id = {p} AND NOT taken_in "
+    f"ORDER BY created, id LIMIT {MANY}"
+)
 
 
-def take_in_facts(connection: Connection, fact_ids: Sequence[str]) -> None:
-    if fact_ids:
-        connection.execute(_TAKE_IN, [{"fact": fact_id} for fact_id in fact_ids])
+def waiting_facts(executor: Executor, run_id: str) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return the facts that wait to be taken in: id, kind and payload."""
+    text = _FACTS.format(p="?" if executor.is_sqlite else "%s")
+    return [(row[0], row[1], codec.load(row[2])) for row in executor.rows(text, (run_id,))]
 
 
 def runs_with_facts(connection: Connection) -> list[str]:
     return list(connection.execute(_WITH_FACTS).scalars())
-
-
-def write_history(
-    connection: Connection, run_id: str, revision: int, summary: Mapping[str, Any], now: int
-) -> None:
-    row = {"run_id": run_id, "revision": revision, "at": now, "summary": codec.dump(summary)}
-    connection.execute(insert(_history), row)

@@ -1,44 +1,54 @@
-"""Steps and events: rows to records and back."""
+"""Steps: rows to records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, case, func, select, update
+from sqlalchemy import Connection, Row, and_, bindparam, case, func, select
 
-from flowengine.evaluator import EventDefinition, Step
+from flowengine.evaluator import Step
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import codec
-from flowengine.store.rows import insert_or_ignore, portions
-from flowengine.store.tables import EventRow, StepRow
+from flowengine.store.executing import Executor
+from flowengine.store.rows import portions
+from flowengine.store.tables import StepRow
 
 table = StepRow.__table__  # type: ignore[attr-defined]
-_event = EventRow.__table__  # type: ignore[attr-defined]
 
-_BY_KEY = select(table).where(
-    and_(
-        table.c.run_id == bindparam("run"),
-        table.c.key.in_(bindparam("keys", expanding=True)),
-        ~table.c.superseded,
-    )
-)
 _BY_ID = select(table).where(table.c.id == bindparam("step"))
 _OF_RUN = (
     select(table)
     .where(and_(table.c.run_id == bindparam("run"), ~table.c.superseded))
     .order_by(table.c.created, table.c.position)
 )
-_UPDATE = update(table).where(table.c.id == bindparam("of"))
-_UPDATE_EVENT = update(_event).where(_event.c.id == bindparam("of"))
 
 
-def load_by_key(connection: Connection, run_id: str, keys: Iterable[str]) -> dict[str, Step | None]:
-    """Return the rows of those keys; None for a key that the run has no row of."""
-    found: dict[str, Step | None] = dict.fromkeys(keys)
-    for part in portions(sorted(found)):
-        for row in connection.execute(_BY_KEY, {"run": run_id, "keys": list(part)}):
-            found[row.key] = step_of(row)
+#: What a record of a step is made of, in the order of its columns.
+COLUMNS = (
+    *("id", "run_id", "key", "path", "object_type", "address", "parent", "position"),
+    *("generation", "facet_name", "state", "params", "returns", "error", "waiting"),
+    *("remaining", "item_count", "next_index", "failure", "yields", "created", "updated"),
+)
+_SELECTED = ", ".join(f"s.{name}" for name in COLUMNS)
+_BY_KEYS = (
+    f"SELECT {_SELECTED} FROM json_to_recordset(%s::json) AS w(run_id text, key text) "
+    "JOIN flowengine_step s ON s.run_id = w.run_id AND s.key = w.key WHERE NOT s.superseded",
+    # The order of a cross join is kept: each wanted row is found by the index.
+    f"SELECT {_SELECTED} FROM json_each(?) w CROSS JOIN flowengine_step s "
+    "ON s.run_id = json_extract(w.value, '$.run_id') AND s.key = json_extract(w.value, '$.key') "
+    "WHERE NOT s.superseded",
+)
+
+
+def load(executor: Executor, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Step]]:
+    """Return the rows of those keys, by run; those that a run does not have are left out."""
+    found: dict[str, dict[str, Step]] = {run_id: {} for run_id in wanted}
+    pairs = [{"run_id": run_id, "key": key} for run_id, keys in wanted.items() for key in keys]
+    for row in executor.rows(_BY_KEYS[executor.is_sqlite], (json.dumps(pairs),)):
+        step = step_from(row)
+        found[step.run_id][step.key] = step
     return found
 
 
@@ -106,99 +116,14 @@ def flesh(connection: Connection, step_ids: Sequence[str]) -> dict[str, Row[Any]
 # --- rows ---
 
 
+def step_from(row: Sequence[Any]) -> Step:
+    """Read a step from its columns."""
+    values = list(row)
+    values[11], values[12] = codec.attributes(row[11]), codec.attributes(row[12])
+    values[13], values[18] = codec.load(row[13]), codec.load(row[18])
+    values[19] = codec.yields(row[19])
+    return Step(*values)
+
+
 def step_of(row: Row[Any]) -> Step:
-    return Step(
-        id=row.id,
-        run_id=row.run_id,
-        key=row.key,
-        path=row.path,
-        object_type=row.object_type,
-        address=row.address,
-        parent=row.parent,
-        index=row.position,
-        generation=row.generation,
-        facet_name=row.facet_name,
-        state=row.state,
-        params=codec.attributes(row.params),
-        returns=codec.attributes(row.returns),
-        error=codec.load(row.error),
-        waiting=row.waiting,
-        remaining=row.remaining,
-        item_count=row.item_count,
-        next_index=row.next_index,
-        failure=codec.load(row.failure),
-        yields=codec.yields(row.yields),
-        created=row.created,
-        updated=row.updated,
-    )
-
-
-def insert(connection: Connection, steps: Sequence[Step], encoder: codec.Encoder) -> None:
-    insert_or_ignore(
-        connection,
-        table,
-        [
-            {
-                "id": step.id,
-                "run_id": step.run_id,
-                "key": step.key,
-                "generation": step.generation,
-                "superseded": False,
-                "path": step.path,
-                "object_type": step.object_type,
-                "address": step.address,
-                "facet_name": step.facet_name,
-                "parent": step.parent,
-                "position": step.index,
-                "created": step.created,
-                **_mutable(step, encoder),
-            }
-            for step in steps
-        ],
-    )
-
-
-def save(connection: Connection, steps: Sequence[Step], encoder: codec.Encoder) -> None:
-    if steps:
-        connection.execute(_UPDATE, [{"of": s.id, **_mutable(s, encoder)} for s in steps])
-
-
-def _mutable(step: Step, encoder: codec.Encoder) -> dict[str, Any]:
-    return {
-        "state": step.state,
-        "params": encoder.attributes(step.params),
-        "returns": encoder.attributes(step.returns),
-        "error": codec.dump(step.error) if step.error else None,
-        "waiting": step.waiting,
-        "remaining": step.remaining,
-        "item_count": step.item_count,
-        "next_index": step.next_index,
-        "failure": codec.dump(step.failure) if step.failure else None,
-        "yields": encoder.yields(step.yields),
-        "updated": step.updated,
-    }
-
-
-def insert_events(connection: Connection, events: Sequence[EventDefinition], now: int) -> None:
-    insert_or_ignore(
-        connection,
-        _event,
-        [
-            {
-                "id": event.id,
-                "run_id": event.workflow_id,
-                "step_id": event.step_id,
-                "event_type": event.event_type,
-                "state": event.state,
-                "created": now,
-                "updated": now,
-            }
-            for event in events
-        ],
-    )
-
-
-def save_events(connection: Connection, events: Sequence[EventDefinition], now: int) -> None:
-    if events:
-        rows = [{"of": e.id, "state": e.state, "updated": now} for e in events]
-        connection.execute(_UPDATE_EVENT, rows)
+    return step_from([getattr(row, name) for name in COLUMNS])

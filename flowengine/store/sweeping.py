@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
+from flowengine.store.claims import Claimant
 from flowengine.store.joins import table as join
 from flowengine.store.rows import MANY
 from flowengine.store.runs import table as run
@@ -97,6 +98,9 @@ _HELD_BY = select(*_HELD).where(
         table.c.boot_id.in_(bindparam("boots", expanding=True)),
     )
 )
+_HELD_SINCE = _HELD_BY.where(
+    table.c.pid == bindparam("process"), table.c.started < bindparam("before")
+)
 _OVERDUE = (
     select(*_HELD)
     .where(
@@ -133,6 +137,12 @@ def unevaluated_runs(connection: Connection, now: int, patience_ms: int) -> list
 
 def held_by_boots(connection: Connection, boot_ids: Sequence[str]) -> list[Held]:
     return [Held(*row) for row in connection.execute(_HELD_BY, {"boots": list(boot_ids)})]
+
+
+def held_since(connection: Connection, claimant: Claimant, before: int) -> list[Held]:
+    """Return what one process has held since before that time."""
+    values = {"boots": [claimant.boot_id], "process": claimant.pid, "before": before}
+    return [Held(*row) for row in connection.execute(_HELD_SINCE, values)]
 
 
 def overdue(connection: Connection, now: int) -> list[Held]:

@@ -7,85 +7,60 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, select
 
-from flowengine.evaluator import TaskDefinition, TaskState
+from flowengine.evaluator import TaskDefinition
 from flowengine.store import codec, payloads, steps
-from flowengine.store.rows import insert_or_ignore, portions
+from flowengine.store.rows import portions
 from flowengine.store.tables import TaskRow
 
 table = TaskRow.__table__  # type: ignore[attr-defined]
 _step = steps.table
 
 
-def insert(connection: Connection, created: Sequence[TaskDefinition], first: int) -> None:
-    """Insert new tries, numbered from `first` in the order of their creation."""
-    insert_or_ignore(
-        connection,
-        table,
-        [
-            {
-                "uuid": task.uuid,
-                "run_id": task.workflow_id,
-                "step_id": task.step_id,
-                "step_key": task.step_key,
-                "step_path": task.step_path,
-                "program_hash": task.flow_id,
-                "name": task.name,
-                "short_name": task.name.rpartition(".")[2],
-                "task_list_name": task.task_list_name,
-                "data_type": task.data_type,
-                "position": first + offset,
-                "try_number": task.try_number,
-                "losses": task.losses,
-                "lease": 0,
-                "state": TaskState.PENDING,
-                "rank": -task.priority,
-                "due": task.due,
-                "timeout_ms": task.timeout_ms,
-                "runs_once": task.runs_once,
-                "join_id": task.join_id,
-                "taken_in": False,
-                "created": task.created,
-                "updated": task.updated,
-            }
-            for offset, task in enumerate(created)
-        ],
-    )
+#: What a record of a task is made of, in the order in which it is read.
+COLUMNS = (
+    *("uuid", "name", "server_id", "run_id", "program_hash", "step_id", "state", "created"),
+    *("updated", "error", "task_list_name", "data_type", "step_key", "step_path", "try_number"),
+    *("losses", "lease", "due", "rank", "timeout_ms", "boot_id", "pid", "runs_once", "join_id"),
+    "position",
+)
 
 
-def task_of(row: Row[Any], data: dict[str, Any] | None = None) -> TaskDefinition:
+def task_from(row: Sequence[Any], data: dict[str, Any] | None) -> TaskDefinition:
+    """Read a task from its columns."""
     return TaskDefinition(
-        uuid=row.uuid,
-        name=row.name,
-        runner_id=row.server_id or "",
-        workflow_id=row.run_id,
-        flow_id=row.program_hash,
-        step_id=row.step_id,
-        state=row.state,
-        created=row.created,
-        updated=row.updated,
-        error=codec.load(row.error),
-        task_list_name=row.task_list_name,
-        data_type=row.data_type,
+        uuid=row[0],
+        name=row[1],
+        runner_id=row[2] or "",
+        workflow_id=row[3],
+        flow_id=row[4],
+        step_id=row[5],
+        state=row[6],
+        created=row[7],
+        updated=row[8],
+        error=codec.load(row[9]),
+        task_list_name=row[10],
+        data_type=row[11],
         data=data,
-        step_key=row.step_key,
-        step_path=row.step_path,
-        try_number=row.try_number,
-        losses=row.losses,
-        lease=row.lease,
-        due=row.due,
-        priority=-row.rank,
-        timeout_ms=row.timeout_ms,
-        boot_id=row.boot_id or "",
-        pid=row.pid,
-        runs_once=row.runs_once,
-        join_id=row.join_id,
+        step_key=row[12],
+        step_path=row[13],
+        try_number=row[14],
+        losses=row[15],
+        lease=row[16],
+        due=row[17],
+        priority=-row[18],
+        timeout_ms=row[19],
+        boot_id=row[20] or "",
+        pid=row[21],
+        runs_once=bool(row[22]),
+        join_id=row[23],
+        position=row[24],
     )
 
 
 # --- for those who look ---
 
 _OF_RUN = (
-    select(table, _step.c.params)
+    select(*(table.c[name] for name in COLUMNS), _step.c.params)
     .join(_step, _step.c.id == table.c.step_id)
     .where(table.c.run_id == bindparam("run"))
     .order_by(table.c.position)
@@ -95,7 +70,7 @@ _OF_RUN = (
 def load_run(connection: Connection, run_id: str) -> list[TaskDefinition]:
     """Return all tries of a run in the order of their creation, with their data."""
     return [
-        task_of(row, payloads.whole(connection, codec.attributes(row.params)))
+        task_from(row, payloads.whole(connection, codec.attributes(row.params)))
         for row in connection.execute(_OF_RUN, {"run": run_id})
     ]
 

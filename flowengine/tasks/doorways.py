@@ -17,6 +17,7 @@ from celery.exceptions import Reject
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from flowengine.dispatch.bells import DRAIN, EVALUATE, WORK
+from flowengine.errors import StoreError
 
 log = logging.getLogger("flowengine")
 
@@ -29,7 +30,7 @@ _PAUSE = 1.0  # seconds before a start that met no database is sent round again
 class Behind(Protocol):
     """What the doorways lead to."""
 
-    def drain(self, task_list: str) -> object: ...
+    def drain(self, task_list: str, wake: int) -> object: ...
     def work(self, task_list: str, task_ids: list[str]) -> object: ...
     def evaluate(self, run_id: str) -> object: ...
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> object: ...
@@ -39,9 +40,9 @@ class Behind(Protocol):
 def open_doorways(app: Any, behind: Behind) -> None:
     """Register all doorways on an app."""
 
-    def drain(task_list: str) -> None:
+    def drain(task_list: str, wake: int = 1) -> None:
         """Work on what is due in a task list. A bell too many finds nothing and ends."""
-        behind.drain(task_list)
+        behind.drain(task_list, wake)
 
     def work(task_list: str, task_ids: list[str]) -> None:
         """Work on these tasks: the header of a chord. Those taken by others are passed over."""
@@ -61,7 +62,7 @@ def open_doorways(app: Any, behind: Behind) -> None:
         """
         try:
             behind.execute(workflow, inputs or {}, key or task.request.id)
-        except (OperationalError, InterfaceError, OSError) as problem:
+        except (OperationalError, InterfaceError, StoreError, OSError) as problem:
             log.warning(
                 "cannot start %s yet: %s", workflow, problem, extra={"action": "start_waits"}
             )

@@ -163,23 +163,19 @@ class FlowWorker:
         ]
         for task in pending:
             if task.step_path == step or task.step_path.endswith(f".{step}"):
-                with self._flow.database.write() as connection:
-                    claimed = claims.claim_one(
-                        connection, task.uuid, self._claimant, self._flow.clock.now
-                    )
+                claimed = self._flow.engine.claim_one(task.uuid, self._claimant)
                 assert claimed is not None
                 return claimed
         raise NothingToClaim(step, [task.step_path for task in pending])
 
     def claim_next(self) -> TaskDefinition | None:
         """Claim the most urgent due task of any list, for which this process has code."""
-        names = event_facet_names()
-        with self._flow.database.write() as connection:
-            now = self._flow.clock.now
-            for task_list in claims.pending_lists(connection):
-                found = claims.claim(connection, names, task_list, self._claimant, now)
-                if found:
-                    return found[0]
+        with self._flow.database.read() as connection:
+            lists = claims.pending_lists(connection)
+        for task_list in lists:
+            task = self._flow.engine.claim_task(event_facet_names(), task_list, self._claimant)
+            if task is not None:
+                return task
         return None
 
     def work_on(self, task: TaskDefinition) -> bool:

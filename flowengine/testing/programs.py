@@ -12,7 +12,7 @@ from flowengine.engine import Engine
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
 from flowengine.evaluator.states import ObjectType
-from flowengine.store import Database, claims, ensure_schema
+from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import Claimant
 
 Handler = Callable[[dict[str, Any]], Mapping[str, Any] | None]
@@ -119,9 +119,7 @@ class _Answering:
             self._engine.continue_step(claimed.step_id, {"later": True})
 
     def _claim(self, task: TaskDefinition) -> TaskDefinition:
-        with self._engine.database.write() as connection:
-            now = max(self._engine.database.now(connection), task.due)
-            claimed = claims.claim_one(connection, task.uuid, Claimant(), now)
+        claimed = self._engine.claim_one(task.uuid, Claimant())
         assert claimed is not None, f"{task.step_path} was claimed by somebody else"
         return claimed
 

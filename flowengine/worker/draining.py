@@ -1,27 +1,37 @@
-"""Answer a bell: claim what is due, run it, report it, until nothing is left."""
+"""Answer a bell: claim what is due, run it, report it, until nothing is left.
+
+Tasks that are known to be quick are claimed together and reported together. What a report
+makes ready is gone on with at once, for a time slice; then others have their turn.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
 from flowengine.engine.marks import Marks
+from flowengine.engine.settling import Report
 from flowengine.engine.sweeps import dropped_tries
 from flowengine.errors import StoreError
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import TryOutcome
 from flowengine.store.claims import Claimant
 from flowengine.store.sweeping import held_of
+from flowengine.worker.continuing import Continuation
+from flowengine.worker.hand import Guard, Hand
+from flowengine.worker.pace import Pace
 from flowengine.worker.spool import Spool
 from flowengine.worker.tally import Tally
 from flowengine.worker.trying import run_try
+from flowengine.worker.upkeep import Upkeep
 
 log = logging.getLogger("flowengine")
+_AWAY = (DBAPIError, StoreError, OSError)
 
 
 class Drainer:
@@ -32,91 +42,210 @@ class Drainer:
         engine: Engine,
         claimant: Claimant,
         names: Callable[[], Sequence[str]],
+        lists: Callable[[], Collection[str]] = tuple,
         show: Callable[[TaskDefinition, TryOutcome, float], object] | None = None,
     ) -> None:
-        self._engine, self._claimant, self._names = engine, claimant, names
+        self._engine, self._claimant, self._names, self._lists = engine, claimant, names, lists
         self._show = show
         settings = engine.settings
         self._spool = Spool(settings.spool_directory)
         self._marks = Marks(settings.spool_directory, claimant.boot_id)
-        self.tally = Tally(engine.database, claimant.server_id, settings.heartbeat_interval / 2)
+        self.tally = Tally(engine.database, claimant.server_id)
+        self._upkeep = Upkeep(settings.heartbeat_interval, [self.tally.flush, self._find_forgotten])
+        self._pace = Pace(settings.quick_seconds)
+        self._guard = Guard(settings.hand_patience, self._relieve)
+        self._last_facet: dict[str, str] = {}  #: of the last chord's header of each list
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._held: dict[str, TaskDefinition] = {}
         self._stopping = False
 
-    def drain(self, task_list: str) -> int:
+    # --- what the doorways call ---
+
+    def drain(self, task_list: str, wake: int = 1) -> int:
         """Work until the list has nothing for us or the slice is over; return what was done.
 
+        With `wake` above 1 the bell was meant for so many: they are woken as soon as it shows
+        that there is more to do than we took, and not at all when we took everything.
         A slice that ends rings again: other lists must have their turn in this pool.
         """
-        ends = time.monotonic() + self._engine.settings.drain_slice
+        ends = self._slice_ends()
         done = 0
         while not self._stopping:
-            claimed = self._engine.claim(self._names(), task_list, self._claimant, most=1)
+            names = self._names()
+            claimed, is_more = self._engine.claim_batch(
+                names,
+                task_list,
+                self._claimant,
+                most=self._engine.settings.batch,
+                quick=self._pace.quick(names),
+            )
             if not claimed:
                 return done
-            for task in claimed:
-                self.work_on(task)
-                done += 1
+            if is_more and wake > 1:
+                self._wake_others(task_list, wake - 1)
+                wake = 1
+            done += self._work_through(claimed, ends)
             if time.monotonic() > ends:
                 self._engine.bell.ring({task_list: 1})
                 return done
         return done
 
+    def _wake_others(self, task_list: str, number: int) -> None:
+        """Pass a bell on. Each of two wakes half of the rest: a pool is awake in a few hops."""
+        for part in (number - number // 2, number // 2):
+            if part:
+                self._engine.bell.ring({task_list: part})
+
     def work(self, task_list: str, task_ids: Sequence[str]) -> int:
         """Work on these tasks, as a chord's header: its callback evaluates, so we do not.
 
-        Claimed one by one: when one turns out slow, those behind it are free for others.
+        Until the facet is known to be quick they are claimed one by one: those behind one
+        that turns out slow are free for others.
         """
         ends = time.monotonic() + self._engine.settings.batch_slice
-        done = 0
-        for position, task_id in enumerate(task_ids):
+        left, done = list(task_ids), 0
+        while left:
             if self._stopping or time.monotonic() > ends:
-                self._engine.bell.ring({task_list: len(task_ids) - position})
+                self._engine.bell.ring({task_list: len(left)})
                 break
-            task = self._engine.claim_one(task_id, self._claimant)
-            if task is not None:
-                self.work_on(task, in_chord=True)
-                done += 1
+            is_quick = self._pace.is_quick(self._last_facet.get(task_list, ""))
+            most = self._engine.settings.batch if is_quick else 1
+            now, left = left[:most], left[most:]
+            claimed = self._engine.claim_these(now, self._claimant)
+            if claimed:
+                self._last_facet[task_list] = claimed[0].name
+            done += self._work_through(claimed, ends, in_chord=True)
         return done
 
-    def work_on(self, task: TaskDefinition, *, in_chord: bool = False) -> None:
-        """Run a claimed task and report it."""
-        with self._lock:
-            self._held[task.uuid] = task
+    def advance(self, run_id: str) -> int:
+        """Evaluate a run, and go on with what that makes ready."""
+        ends = self._slice_ends()
+        return self._work_through(self._engine.advance(run_id, self._taker(ends)), ends)
+
+    def _slice_ends(self) -> float:
+        return time.monotonic() + self._engine.settings.drain_slice
+
+    # --- one hand ---
+
+    def _work_through(
+        self, tasks: Sequence[TaskDefinition], ends: float, *, in_chord: bool = False
+    ) -> int:
+        """Work on claimed tasks, and on what follows from them, until the hand is empty."""
+        hand, done = Hand(tasks), 0
+        if not tasks:
+            return done
+        self._hold(tasks)
+        self._upkeep.begin()
+        with self._guard.over(hand):
+            while True:
+                task = None if self._stopping else hand.next()
+                if task is not None:
+                    self._run(task, hand)
+                    done += 1
+                elif reports := hand.take_done():
+                    taken = self._report(reports, in_chord, self._taker(ends))
+                    self._hold(taken)
+                    hand.add(taken)
+                else:
+                    break
+        if unfinished := hand.take_waiting():
+            self._hand_back(unfinished)
+        return done
+
+    def _run(self, task: TaskDefinition, hand: Hand) -> None:
+        began = time.monotonic()
+        with self._marks.begun(task.uuid):
+            outcome = run_try(task, lambda: self._beat(task))
+        seconds = time.monotonic() - began
+        self._pace.count(task.name, seconds)
+        hand.finish(Report(task, outcome))
+        self.tally.count(task, outcome)
+        if self._show is not None:
+            self._show(task, outcome, seconds)
+
+    def _taker(self, ends: float) -> Continuation | None:
+        settings = self._engine.settings
+        if not settings.continuation or self._stopping or time.monotonic() > ends:
+            return None
+        return Continuation(
+            self._claimant, self._pace, set(self._names()), self._lists(), settings.batch
+        )
+
+    def _report(
+        self, reports: Sequence[Report], in_chord: bool, taker: Continuation | None
+    ) -> list[TaskDefinition]:
+        """Report; what cannot be told waits on disk."""
         try:
-            began = time.monotonic()
-            with self._marks.begun(task.uuid):  # until it is reported: it may not run twice
-                outcome = run_try(task, lambda: self._beat(task))
-                seconds = time.monotonic() - began
-                self._report(task, outcome, in_chord)
-            self.tally.count(task, outcome)
-            if self._show is not None:
-                self._show(task, outcome, seconds)
+            _, taken = self._engine.report_many(reports, in_chord=in_chord, taker=taker)
+            return taken
+        except _AWAY as problem:
+            for report in reports:
+                self._keep(report, problem)
+            return []
         finally:
-            with self._idle:
-                self._held.pop(task.uuid, None)
-                self._idle.notify_all()
+            self._let_go([report.task for report in reports])
+
+    def _keep(self, report: Report, problem: Exception) -> None:
+        path = self._spool.keep(report.task, report.outcome)
+        log.warning(
+            "the report of %s waits in %s: %s",
+            report.task.step_path,
+            path,
+            problem,
+            extra={"action": "report_spooled", "run": report.task.workflow_id},
+        )
+
+    def _relieve(self, hand: Hand) -> None:
+        """Take away what lies around a slow task: others can do it."""
+        if waiting := hand.take_waiting():
+            self._hand_back(waiting)
+        if done := hand.take_done():
+            self._report(done, False, None)
+
+    def _hand_back(self, tasks: Sequence[TaskDefinition]) -> None:
+        try:
+            self._engine.release_many(tasks)
+        except _AWAY as problem:
+            # They are found when this process ends, or is declared dead.
+            log.warning("cannot hand tasks back: %s", problem, extra={"action": "kept_in_hand"})
+        self._let_go(tasks)
 
     def _beat(self, task: TaskDefinition) -> bool:
         try:
             return self._engine.heartbeat(task)
-        except (DBAPIError, StoreError, OSError):
+        except _AWAY:
             return True  # nobody can say that the task was taken away, so it goes on
 
-    def _report(self, task: TaskDefinition, outcome: TryOutcome, in_chord: bool) -> None:
-        try:
-            self._engine.report(task, outcome, in_chord=in_chord)
-        except (DBAPIError, StoreError, OSError) as problem:
-            path = self._spool.keep(task, outcome)
+    def _find_forgotten(self) -> None:
+        """Hand back what the database says we hold, and we do not.
+
+        A claim may be committed and its answer lost, with the connection: nobody would ever
+        work on these tasks, for their holder lives.
+        """
+        age = 2 * self._engine.settings.heartbeat_interval
+        found = self._engine.held_since(self._claimant, age)
+        with self._lock:
+            forgotten = [task for task in found if task.task_id not in self._held]
+        if forgotten:
             log.warning(
-                "the report of %s waits in %s: %s",
-                task.step_path,
-                path,
-                problem,
-                extra={"action": "report_spooled", "run": task.workflow_id},
+                "handing back %d tasks whose claim this process never heard of",
+                len(forgotten),
+                extra={"action": "claims_forgotten"},
             )
+            dropped_tries(self._engine, forgotten)
+
+    def _hold(self, tasks: Sequence[TaskDefinition]) -> None:
+        with self._lock:
+            self._held |= {task.uuid: task for task in tasks}
+
+    def _let_go(self, tasks: Sequence[TaskDefinition]) -> None:
+        with self._idle:
+            for task in tasks:
+                self._held.pop(task.uuid, None)
+            self._idle.notify_all()
+
+    # --- the end ---
 
     def claim_no_more(self) -> None:
         self._stopping = True
@@ -128,5 +257,6 @@ class Drainer:
             self._idle.wait_for(lambda: not self._held, timeout=patience)
             left = list(self._held.values())
         dropped_tries(self._engine, [held_of(task) for task in left])
+        self._upkeep.end()
         self.tally.flush()
         self._marks.forget_all()

@@ -20,11 +20,10 @@ log = logging.getLogger("flowengine")
 class Tally:
     """The counts of one process of a server. Shared by all its threads."""
 
-    def __init__(self, database: Database, server_id: str, interval: float) -> None:
-        self._database, self._server_id, self._interval = database, server_id, interval
+    def __init__(self, database: Database, server_id: str) -> None:
+        self._database, self._server_id = database, server_id
         self._lock = threading.Lock()
         self._counts: dict[str, HandledCount] = {}
-        self._timer: threading.Timer | None = None
 
     def count(self, task: TaskDefinition, outcome: TryOutcome) -> None:
         with self._lock:
@@ -33,18 +32,11 @@ class Tally:
                 counted.handled += 1
             else:
                 counted.not_handled += 1
-            if self._timer is None:
-                self._timer = threading.Timer(self._interval, self.flush)
-                self._timer.daemon = True
-                self._timer.start()
 
     def flush(self) -> None:
         """Tell what was counted since the last time."""
         with self._lock:
             counts, self._counts = self._counts, {}
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
         if not counts:
             return
         try:
@@ -55,7 +47,7 @@ class Tally:
             self._keep(counts)
 
     def _keep(self, counts: dict[str, HandledCount]) -> None:
-        """Tell it another time: the next count starts the timer again."""
+        """Tell it another time."""
         with self._lock:
             for name, old in counts.items():
                 new = self._counts.setdefault(name, HandledCount(name))

@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
-
 from flowengine import event_facet, foreach, workflow
 from flowengine.store.database import Database
 
@@ -65,19 +63,21 @@ def run_and_die(url: str, commits: int, moment: str) -> None:
 
 
 def _kill_at(commits: int, moment: str) -> None:
-    write = Database.write
     seen = 0
 
-    @contextmanager
-    def counted(database: Database) -> Iterator[Connection]:
-        nonlocal seen
-        manager: Any = write(database)
-        with manager as connection:
-            yield connection
-            seen += 1
-            if moment == "before" and seen == commits:
+    def counting(begin: Any) -> Any:
+        @contextmanager
+        def counted(database: Database) -> Iterator[Any]:
+            nonlocal seen
+            with begin(database) as transaction:
+                yield transaction
+                seen += 1
+                if moment == "before" and seen == commits:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            if moment == "after" and seen == commits:
                 os.kill(os.getpid(), signal.SIGKILL)
-        if moment == "after" and seen == commits:
-            os.kill(os.getpid(), signal.SIGKILL)
 
-    Database.write = counted  # type: ignore[method-assign]
+        return counted
+
+    Database.write = counting(Database.write)  # type: ignore[method-assign]
+    Database.direct = counting(Database.direct)  # type: ignore[method-assign]

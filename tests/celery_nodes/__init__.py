@@ -4,7 +4,7 @@ The plugin's fixtures, nodes and clusters are its own. Only what it calls a cont
 ours: a guarded process that is killed, stopped, restarted and read like one.
 """
 
-from tests.celery_nodes.containers import LocalBeat, LocalRedis, LocalWorker
+from tests.celery_nodes.containers import LocalBeat, LocalRabbit, LocalRedis, LocalWorker
 from tests.celery_nodes.fleet import Fleet, clean_environment, until
 from tests.celery_nodes.postgres import RestartablePostgres
 from tests.celery_nodes.processes import GuardedProcess, ProcessDidNotStart
@@ -13,6 +13,7 @@ __all__ = [
     "Fleet",
     "GuardedProcess",
     "LocalBeat",
+    "LocalRabbit",
     "LocalRedis",
     "LocalWorker",
     "ProcessDidNotStart",

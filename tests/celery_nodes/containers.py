@@ -7,17 +7,22 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from pytest_celery import CeleryTestContainer, CeleryWorkerContainer, RedisContainer
+from pytest_celery import (
+    CeleryTestContainer,
+    CeleryWorkerContainer,
+    RabbitMQContainer,
+    RedisContainer,
+)
 
 from tests.celery_nodes.processes import GuardedProcess
-from tests.servers import RedisServer
+from tests.servers import RabbitServer, RedisServer
 
 
 class LocalRedis(RedisContainer):
     """One database of a private Redis. Killed or restarted, it is empty."""
 
     def __init__(self, server: RedisServer, vhost: int = 0) -> None:
-        super().__init__(_RedisProcess(server))
+        super().__init__(_BrokerProcess(server, says="Ready to accept connections"))
         self.server = server
         self._vhost = str(vhost)
 
@@ -42,13 +47,37 @@ class LocalRedis(RedisContainer):
         return self._vhost
 
 
-class _RedisProcess:
-    """A `RedisServer` that answers like a Docker container."""
+class LocalRabbit(RabbitMQContainer):
+    """A private RabbitMQ. Killed or restarted, it has no queues."""
 
-    def __init__(self, server: RedisServer) -> None:
-        self._server = server
+    def __init__(self, server: RabbitServer) -> None:
+        super().__init__(_BrokerProcess(server, says="Server startup complete"))
+        self.server = server
+
+    @property
+    def url(self) -> str:
+        return self.server.url
+
+    @property
+    def host_url(self) -> str:
+        return self.url
+
+    @property
+    def hostname(self) -> str:
+        return "127.0.0.1"
+
+    @property
+    def port(self) -> int:
+        return int(self.server.url.rpartition(":")[2].partition("/")[0])
+
+
+class _BrokerProcess:
+    """A private broker that answers like a Docker container."""
+
+    def __init__(self, server: RedisServer | RabbitServer, *, says: str) -> None:
+        self._server, self._says = server, says
         self.id = uuid.uuid4().hex
-        self.name = f"redis-{self.id[:8]}"
+        self.name = f"{type(server).__name__}-{self.id[:8]}"
         self.attrs: dict[str, Any] = {
             "Config": {"Env": [], "Hostname": "127.0.0.1"},
             "HostConfig": {"PortBindings": None},
@@ -63,7 +92,7 @@ class _RedisProcess:
         """Nothing is cached here."""
 
     def logs(self) -> bytes:
-        return b"Ready to accept connections" if self._server.is_running else b""
+        return self._says.encode() if self._server.is_running else b""
 
     def kill(self, signal: str | int | None = None) -> None:
         self._server.stop()

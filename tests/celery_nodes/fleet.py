@@ -16,7 +16,14 @@ from flowengine.authoring.launching import replace_launcher_source
 from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
-from tests.celery_nodes.containers import LocalBeat, LocalNode, LocalRedis, LocalWorker, write_files
+from tests.celery_nodes.containers import (
+    LocalBeat,
+    LocalNode,
+    LocalRabbit,
+    LocalRedis,
+    LocalWorker,
+    write_files,
+)
 from tests.celery_nodes.processes import GuardedProcess
 
 ROOT = Path(__file__).parent.parent.parent
@@ -60,8 +67,8 @@ class Fleet:
         self,
         directory: Path,
         *,
-        broker: LocalRedis,
-        backend: LocalRedis,
+        broker: LocalRedis | LocalRabbit,
+        backend: LocalRedis | None,
         database_url: str,
         imports: str = "",
         **environment: str,
@@ -74,7 +81,8 @@ class Fleet:
             **clean_environment(),
             **INTERVALS,
             "FLOWENGINE_BROKER_URL": broker.url,
-            "FLOWENGINE_RESULT_BACKEND": backend.url,
+            # Without a server of its own the broker carries results, and chords are refused.
+            "FLOWENGINE_RESULT_BACKEND": backend.url if backend else "rpc://",
             "FLOWENGINE_DATABASE_URL": database_url,
             "FLOWENGINE_IMPORTS": imports,
             "TRACES": str(self.traces),

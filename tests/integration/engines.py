@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,7 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import Claimant
 from flowengine.store.database import Clock
+from flowengine.store.executing import Executor
 from flowengine.store.tables import metadata
 
 # --- engines ---
@@ -53,6 +54,37 @@ def opened(
         yield engine
     finally:
         engine.close()
+
+
+@contextmanager
+def watched(engine: Engine, notice: Callable[[str, Any], object]) -> Iterator[None]:
+    """Have each statement that goes directly to the driver noticed before it is executed."""
+    direct = engine.database.direct
+
+    @contextmanager
+    def noticed() -> Iterator[Executor]:
+        with direct() as executor:
+            yield _Watched(executor, notice)
+
+    engine.database.direct = noticed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        engine.database.direct = direct  # type: ignore[method-assign]
+
+
+class _Watched:
+    def __init__(self, executor: Executor, notice: Callable[[str, Any], object]) -> None:
+        self._executor, self._notice = executor, notice
+        self.is_sqlite = executor.is_sqlite
+
+    def rows(self, text: str, given: Any = ()) -> list[tuple[Any, ...]]:
+        self._notice(text, given)
+        return self._executor.rows(text, given)
+
+    def many(self, text: str, given: Any) -> None:
+        self._notice(text, given)
+        self._executor.many(text, given)
 
 
 def claim(engine: Engine, name: str = "t.Work") -> TaskDefinition:

@@ -16,7 +16,10 @@ from flowengine.errors import UnknownStep, ValueRefused
 from flowengine.evaluator import RunState, StepState, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 from flowengine.program.nodes import EventOptions, RetryPolicy
-from flowengine.store import claims, reports, runs
+from flowengine.store import reports, runs
+from flowengine.store.claims import Claimant
+from flowengine.store.executing import Borrowed
+from flowengine.store.reports import Ended
 from tests.integration.engines import Dump, chain, claim, dump, one, opened, side_by_side
 from tests.integration.together import (
     PATIENCE,
@@ -101,12 +104,10 @@ def test_reports_recorded_in_any_order_are_taken_in_together(engine: Engine) -> 
 def test_one_advance_takes_in_all_reports_however_many(engine: Engine) -> None:
     names = [f"s{i}" for i in range(1_100)]
     run = started(engine, side_by_side(*names))
-    with engine.database.write() as connection:
-        held = claims.claim(
-            connection, ["t.Work"], "default", claims.Claimant(), _now(engine), 2_000
-        )
-        for task in held:
-            assert reports.record(connection, task.uuid, task.lease, Succeeded({"y": 1}), 1)
+    held = engine.claim(["t.Work"], "default", Claimant(), most=2_000)
+    with engine.database.direct() as executor:
+        ended = [Ended(task.uuid, task.lease, Succeeded({"y": 1})) for task in held]
+        assert len(reports.record(executor, ended, 1)) == len(held)
     assert len(held) == len(names)
     engine.advance(run)
     assert engine.get(run).state == RunState.COMPLETED
@@ -365,7 +366,7 @@ def test_postgres_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(
 
         with ThreadPoolExecutor(1) as pool:
             with engine.database.write() as holder:
-                assert runs.lock(holder, run) is not None
+                assert runs.lock(Borrowed(holder), run) is not None
                 advancing = pool.submit(waiting.advance, run)
                 wait_until(waits_for_the_lock, "the advance waits for the run's lock")
                 assert reporting.record(task, Succeeded({"y": "meanwhile"}))
@@ -392,7 +393,8 @@ def test_sqlite_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(tmp_p
             with engine.database.write() as holder:
                 advancing = pool.submit(waiting.advance, run)
                 assert comes_to_the_lock.wait(PATIENCE)
-                assert reports.record(holder, task.uuid, task.lease, Succeeded({"y": "mean"}), 1)
+                ended = Ended(task.uuid, task.lease, Succeeded({"y": "mean"}))
+                assert reports.record(Borrowed(holder), [ended], 1)
                 assert not advancing.done()
             advancing.result(PATIENCE)
         assert engine.run(run).outputs(timeout=0) == {"y": "mean"}

@@ -14,6 +14,7 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded
 from flowengine.store.claims import Claimant
 from flowengine.testing import Flow
+from tests.integration.engines import watched
 
 
 @event_facet
@@ -200,7 +201,8 @@ def test_a_task_that_enables_the_next_step_of_its_item_is_in_no_group(
 def test_reports_of_a_group_take_no_lock_on_the_run(flow: Flow, bell: NotingBell) -> None:
     flow.start(squares, NUMBERS)
     statements: list[str] = []
-    engine = flow.database.engine
-    event.listen(engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
-    answer(flow, bell.groups[0].task_ids[0])
+    event.listen(flow.database.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
+    with watched(flow.engine, lambda sql, _given: statements.append(sql)):
+        answer(flow, bell.groups[0].task_ids[0])
+    assert statements
     assert not [s for s in statements if "flowengine_run" in s]

@@ -34,6 +34,7 @@ from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 from flowengine.evaluator.states import RunState
 from flowengine.store import Database, ensure_schema, runs, sweeping
 from flowengine.store.claims import Claimant
+from flowengine.store.executing import Executor
 from tests.building import (
     Node,
     block,
@@ -256,6 +257,30 @@ class Process(Database):
             yield connection
         self._world.check()
         self._world.scheduler.switch("has written")
+
+    @contextmanager
+    def direct(self) -> Iterator[Executor]:
+        self._world.scheduler.switch("will write directly")
+        with super().direct() as executor:
+            yield _Interrupted(executor, self._world.scheduler)
+        self._world.check()
+        self._world.scheduler.switch("has written")
+
+
+class _Interrupted:
+    """An executor whose process may die before any of its statements."""
+
+    def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
+        self._executor, self._scheduler = executor, scheduler
+        self.is_sqlite = executor.is_sqlite
+
+    def rows(self, text: str, given: Any = ()) -> list[tuple[Any, ...]]:
+        self._scheduler.perhaps_die()
+        return self._executor.rows(text, given)
+
+    def many(self, text: str, given: Any) -> None:
+        self._scheduler.perhaps_die()
+        self._executor.many(text, given)
 
 
 # --- the actors ---

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
@@ -54,6 +54,7 @@ from tests.integration.engines import (
     opened,
     program,
     side_by_side,
+    watched,
     workflow,
 )
 from tests.integration.together import PATIENCE, Ready, in_processes, in_threads, wait_until
@@ -427,15 +428,20 @@ def test_large_values_are_written_in_one_order_so_that_writers_do_not_meet_head_
 ) -> None:
     orders: list[list[str]] = []
 
-    @event.listens_for(engine.database.engine, "before_cursor_execute")
-    def _note(_c: Any, _cursor: Any, sql: str, given: Any, _x: Any, many: bool) -> None:
-        if sql.startswith("INSERT INTO flowengine_payload") and many:
-            orders.append([row["hash"] if isinstance(row, dict) else row[0] for row in given])
+    def note(_sql: str, given: Any) -> None:
+        sections = [given]  # of SQLite a list of rows, of PostgreSQL several as JSON
+        if any(isinstance(value, str) and value.startswith("[{") for value in given):
+            sections = [json.loads(section) for section in given]
+        for rows in sections:
+            if isinstance(rows, list) and isinstance(rows[0], dict) and "hash" in rows[0]:
+                orders.append([row["hash"] for row in rows])
 
     values = {f"v{i}": f"{i}" * 10_000 for i in range(10)}
     for names in (list(values), list(reversed(values))):
         engine.start(one(), "Flow", {})
-        assert engine.report(claim(engine), Succeeded({"y": 1, **{n: values[n] for n in names}}))
+        with watched(engine, note):
+            large = {name: values[name] for name in names}
+            assert engine.report(claim(engine), Succeeded({"y": 1, **large}))
     assert len(orders) == 2
     assert orders[0] == orders[1] == sorted(orders[0])
 

@@ -28,7 +28,7 @@ from tests.servers import PostgresServer, RedisServer
 
 GRAPHS = graphs.__name__
 QUICK_START = ("--without-mingle", "--without-gossip")  #: spares a second at each start
-pytest.register_assert_rewrite("tests.acceptance.celery.rows")
+pytest.register_assert_rewrite("tests.acceptance.celery.rows", "tests.acceptance.celery.mixing")
 
 
 # --- the plugin's nodes ---
@@ -148,16 +148,14 @@ def make_fleet(
     made: list[Fleet] = []
 
     def make(imports: str = GRAPHS, **options: Any) -> Fleet:
-        shared_redis.start()
-        shared_redis.flush()
-        fleet = Fleet(
-            tmp_path_factory.mktemp("fleet"),
-            broker=LocalRedis(shared_redis),
-            backend=LocalRedis(shared_redis, vhost=1),
-            database_url=options.pop("database_url", None) or postgres.new_database(),
-            imports=imports,
-            **options,
-        )
+        if "broker" not in options:
+            shared_redis.start()
+            shared_redis.flush()
+            options["broker"] = LocalRedis(shared_redis)
+            options["backend"] = LocalRedis(shared_redis, vhost=1)
+        if "database_url" not in options:
+            options["database_url"] = postgres.new_database()
+        fleet = Fleet(tmp_path_factory.mktemp("fleet"), imports=imports, **options)
         made.append(fleet)
         return fleet
 

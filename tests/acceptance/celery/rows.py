@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import TextClause, bindparam, text
 
 from flowengine.engine import Engine, Run
 from tests.celery_nodes import until
@@ -21,9 +21,14 @@ class Tally:
     failed: int
 
 
+def about_runs(query: str) -> TextClause:
+    """Make a statement that is given `ids`, for any database."""
+    return text(query).bindparams(bindparam("ids", expanding=True))
+
+
 def ended(engine: Engine, runs: Iterable[Run[Any]]) -> int:
     """How many of these runs are over."""
-    query = text("SELECT count(*) FROM flowengine_run WHERE id = ANY(:ids) AND finished > 0")
+    query = about_runs("SELECT count(*) FROM flowengine_run WHERE id IN :ids AND finished > 0")
     with engine.database.read() as connection:
         return int(connection.execute(query, {"ids": [run.id for run in runs]}).scalar_one())
 
@@ -43,7 +48,7 @@ def check_runs(engine: Engine, runs: dict[str, Any], tasks: int | None = None) -
     with engine.database.read() as connection:
 
         def rows(query: str) -> list[Any]:
-            return list(connection.execute(text(query), ids).all())
+            return list(connection.execute(about_runs(query), ids).all())
 
         infos = {run_id: engine.get(run_id) for run_id in runs}
         unfit = [
@@ -54,35 +59,35 @@ def check_runs(engine: Engine, runs: dict[str, Any], tasks: int | None = None) -
         assert unfit == []
         assert {info.alarm for info in infos.values()} <= {None}
         doubled = rows(
-            "SELECT run_id, path, count(*) FROM flowengine_step WHERE run_id = ANY(:ids) "
+            "SELECT run_id, path, count(*) FROM flowengine_step WHERE run_id IN :ids "
             "AND object_type = 'VariableAssignment' GROUP BY run_id, path HAVING count(*) > 1"
         )
         assert doubled == []
         open_steps = rows(
-            "SELECT run_id, path, state FROM flowengine_step WHERE run_id = ANY(:ids) "
+            "SELECT run_id, path, state FROM flowengine_step WHERE run_id IN :ids "
             "AND object_type = 'VariableAssignment' AND state <> 'state.statement.Complete'"
         )
         assert open_steps == []
         recorded = rows(
             "SELECT run_id, step_id, count(*) FROM flowengine_task "
-            "WHERE run_id = ANY(:ids) AND state = 'completed' GROUP BY run_id, step_id"
+            "WHERE run_id IN :ids AND state = 'completed' GROUP BY run_id, step_id"
         )
         assert {count for _, _, count in recorded} == {1}
         if tasks is not None:
             assert len(recorded) == tasks * len(runs)
         unfinished = rows(
-            "SELECT step_path, state FROM flowengine_task WHERE run_id = ANY(:ids) "
+            "SELECT step_path, state FROM flowengine_task WHERE run_id IN :ids "
             "AND (state IN ('pending', 'running') OR NOT taken_in)"
         )
         assert unfinished == []
         histories = rows(
             "SELECT h.run_id FROM flowengine_history h JOIN flowengine_run r ON r.id = h.run_id "
-            "WHERE r.id = ANY(:ids) GROUP BY h.run_id, r.revision HAVING count(*) <> r.revision"
+            "WHERE r.id IN :ids GROUP BY h.run_id, r.revision HAVING count(*) <> r.revision"
         )
         assert histories == []
         outcomes = dict(
             rows(
-                "SELECT outcome, count(*) FROM flowengine_task WHERE run_id = ANY(:ids) "
+                "SELECT outcome, count(*) FROM flowengine_task WHERE run_id IN :ids "
                 "GROUP BY outcome"
             )
         )

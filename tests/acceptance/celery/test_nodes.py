@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from pytest_celery import CeleryTestSetup, RedisTestBackend, RedisTestBroker
 
 from tests.celery_nodes import LocalWorker, clean_environment, until
@@ -74,3 +75,29 @@ def test_a_process_does_not_outlive_a_killed_pytest(tmp_path: Path) -> None:
     holder.wait()
     holder.stdout.close()
     until(lambda: not any(psutil.pid_exists(pid) for pid in pids), "their end", seconds=10)
+
+
+STARTS_RABBIT_AND_WAITS = """
+from tests.servers import RabbitServer
+rabbit = RabbitServer()
+print(rabbit.directory, rabbit.mapper_directory, flush=True)
+input()
+"""
+
+
+@pytest.mark.chaos  # for the seconds that it takes to start
+def test_a_killed_test_run_leaves_no_rabbitmq_behind() -> None:
+    # A guard removes the directory after its server has ended, so its absence says that both
+    # are gone. The port mapper has a guard of its own.
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTS_RABBIT_AND_WAITS],
+        env=clean_environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        directories = [Path(name) for name in run.stdout.readline().split()]
+        assert [directory.exists() for directory in directories] == [True, True]
+        os.kill(run.pid, signal.SIGKILL)
+    until(lambda: not any(directory.exists() for directory in directories), "their end")

@@ -12,18 +12,8 @@ from sqlalchemy import text
 
 from flowengine.engine import Run
 from tests.acceptance.celery import graphs, rare
-from tests.acceptance.celery.rows import check_runs, wait_for
+from tests.acceptance.celery.mixing import start_mixed, wait_and_check
 from tests.celery_nodes import Fleet, until
-
-
-def start_mixed(fleet: Fleet, count: int) -> dict[str, Any]:
-    """Start that many runs; return their results by id."""
-    return {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(count)}
-
-
-def wait_and_check(fleet: Fleet, runs: dict[str, Any], seconds: float = 60) -> Any:
-    wait_for(fleet.engine, [fleet.engine.run(run_id) for run_id in runs], seconds)
-    return check_runs(fleet.engine, runs, graphs.TASKS)
 
 
 def test_all_runs_complete_and_record_every_step_once(

@@ -1,0 +1,162 @@
+"""Settle reports: end tries, decide what follows, and commit both together.
+
+The quick way needs no lock: the runs are evaluated from what this process knows of them, or
+reads now, and all of it is written in one guarded commit, many runs at once. A run whose
+guard does not hold is settled the slow way, under its lock: somebody else advanced it, or
+one of the tries was no longer ours.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowengine.engine import advancing
+from flowengine.engine.advancing import Commit, Decision, Known, Taker
+from flowengine.engine.memory import Memory
+from flowengine.engine.programs import Programs
+from flowengine.errors import UnknownRun
+from flowengine.evaluator import Missing, TaskDefinition
+from flowengine.evaluator.happenings import TryEnded, TryOutcome
+from flowengine.evaluator.states import RunState
+from flowengine.program import Plan
+from flowengine.store import Database, reports, runs, writing
+from flowengine.store.commits import CommitRows
+from flowengine.store.executing import Borrowed, Executor
+from flowengine.store.reports import Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a claimed task ended, as the worker that holds it says."""
+
+    task: TaskDefinition
+    outcome: TryOutcome
+
+    @property
+    def ended(self) -> Ended:
+        return Ended(self.task.uuid, self.task.lease, self.outcome)
+
+    @property
+    def happening(self) -> TryEnded:
+        task = self.task
+        return TryEnded(task.step_id, task.step_key, task.try_number, task.losses, self.outcome)
+
+
+class Settling:
+    """Settles reports of one database."""
+
+    def __init__(self, database: Database, programs: Programs) -> None:
+        self._database, self._programs = database, programs
+        self.memory = Memory()
+
+    # --- without a lock ---
+
+    def at_once(
+        self, of_runs: Mapping[str, Sequence[Report]], taker: Taker | None
+    ) -> dict[str, Commit]:
+        """Settle the reports of several runs in one guarded commit.
+
+        Returns the commits of those runs for which the guard held; of the others nothing is
+        written.
+        """
+        # A failure in a group is counted down in its join too, which the lock's way does.
+        of_runs = {
+            run_id: found
+            for run_id, found in of_runs.items()
+            if all(report.task.join_id is None for report in found)
+        }
+        now = self._database.now()
+        rows = CommitRows()
+        commits: dict[str, Commit] = {}
+        with self._database.direct() as executor:
+            decided = self._decide(executor, of_runs, now)
+            for run_id, decision in decided.items():
+                commits[run_id] = advancing.put(decision, rows, now, taker)
+                rows.runs[-1]["reports"] = len(of_runs[run_id])
+                for report in of_runs[run_id]:
+                    rows.add_report(report.task, report.outcome, now)
+                rows.gather_payloads(run_id, now)
+            written = writing.write(executor, rows, guarded=True) if decided else set()
+        for run_id in written:
+            self.memory.keep(decided[run_id].known)
+        return {run_id: commits[run_id] for run_id in written}
+
+    def _decide(
+        self, executor: Executor, of_runs: Mapping[str, Sequence[Report]], now: int
+    ) -> dict[str, Decision]:
+        known = {run_id: self.memory.take(run_id) for run_id in of_runs}
+        # Where a look costs no round trip, what is out of date is found out before.
+        unknown = [r for r in of_runs if executor.is_sqlite or known[r] is None]
+        heads = runs.heads(executor, unknown) if unknown else {}
+        open_runs: dict[str, Known] = {}
+        for run_id, found in known.items():
+            head = heads.get(run_id)
+            if head is not None and (found is None or found.head.revision != head.revision):
+                found = Known(head)
+            if found is not None and found.head.view.state not in RunState.FINAL:
+                open_runs[run_id] = found
+        decided: dict[str, Decision] = {}
+        while open_runs:
+            lacking: dict[str, tuple[Known, Missing]] = {}
+            for run_id, run in open_runs.items():
+                plan = self._programs.plan(executor, run.head.view.program_hash)
+                happenings = [report.happening for report in of_runs[run_id]]
+                decision = advancing.decide(plan, run, happenings, now)
+                if isinstance(decision, Missing):
+                    lacking[run_id] = (run, decision)
+                elif not decision.is_empty:
+                    decided[run_id] = decision
+            if lacking:
+                advancing.supply(executor, lacking)
+            open_runs = {run_id: run for run_id, (run, _) in lacking.items()}
+        return decided
+
+    # --- under the lock of one run ---
+
+    def under_lock(
+        self,
+        run_id: str,
+        ended: Sequence[Ended] = (),
+        taker: Taker | None = None,
+        fact: tuple[str, dict[str, Any]] | None = None,
+    ) -> tuple[Commit, set[str]]:
+        """Record how tries of a run ended, or a fact of it, and take in all that waits.
+
+        Returns the commit, and the tasks whose report was accepted.
+        """
+        with self._database.write() as connection:
+            executor = Borrowed(connection)
+            head = runs.lock(executor, run_id)
+            if head is None:
+                raise UnknownRun(run_id)
+            now = self._database.now()
+            accepted = set(reports.record(executor, ended, now)) if ended else set()
+            if fact is not None:
+                runs.add_fact(connection, uuid.uuid4().hex, run_id, *fact, now)
+            if ended and not accepted:
+                return Commit(run_id), accepted
+            known = self.memory.take(run_id)
+            if known is None or known.head.revision != head.revision:
+                known = Known(head)
+            known.head = head
+            commit = self.take_in(executor, known, now, taker)
+            reports.cancel_open(connection, commit.canceled, now)
+        self.memory.keep(known)
+        return commit, accepted
+
+    def take_in(
+        self, executor: Executor, known: Known, now: int, taker: Taker | None = None
+    ) -> Commit:
+        """Take in what waits for a run that is locked."""
+        rows = CommitRows()
+
+        def plan() -> Plan:
+            return self._programs.plan(executor, known.head.view.program_hash)
+
+        commit = advancing.take_in(executor, known, plan, rows, now, taker)
+        if rows.runs or rows.taken_tasks or rows.taken_facts:
+            writing.write(executor, rows)
+        return commit

@@ -1,0 +1,115 @@
+"""Start runs: what the first evaluation decides is written together with the run itself."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowengine.engine import advancing
+from flowengine.engine.advancing import Commit, Known
+from flowengine.engine.programs import Programs
+from flowengine.errors import InvalidInputs
+from flowengine.evaluator import Missing, RunView
+from flowengine.evaluator.happenings import Started
+from flowengine.program import Plan, Program
+from flowengine.program.inputs import check_inputs
+from flowengine.program.nodes import Json
+from flowengine.store import codec, runs, writing
+from flowengine.store.commits import CommitRows, Head
+from flowengine.store.executing import Executor
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run to be started, its inputs checked."""
+
+    digest: str
+    text: str  #: of the program
+    plan: Plan
+    workflow: str
+    inputs: dict[str, Json]
+    key: str | None = None
+    priority: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+    tenant: str = ""
+    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def order(
+    programs: Programs,
+    program: Program | Mapping[str, Any],
+    workflow: str,
+    inputs: Mapping[str, Json],
+    limit: int,
+    *,
+    key: str | None,
+    **options: Any,
+) -> Order:
+    """Check a start; raises what is wrong with it before anything is written."""
+    digest, text, plan = programs.prepare(program)
+    facet = plan.workflow(workflow)
+    codec.check_names(f"the input of {facet.name}", inputs)
+    for name, value in inputs.items():
+        codec.check_value(f"input {name!r} of {facet.name}", value, limit)
+    given = {name: codec.plain(value) for name, value in inputs.items()}
+    check_inputs(facet, given)
+    if key is not None and (not 0 < len(key) <= 255 or "\0" in key):
+        problem = "the key must have 1 to 255 characters, and no NUL among them"
+        raise InvalidInputs(facet.name, [problem])
+    return Order(digest, text, plan, facet.name, given, key, **options)
+
+
+def start(executor: Executor, orders: list[Order], programs: Programs, now: int) -> list[Commit]:
+    """Insert runs and what they begin with, in one commit; of a used key the earlier run."""
+    rows = CommitRows()
+    commits: dict[str, Commit] = {}
+    known: dict[str, Known] = {}
+    for an_order in orders:
+        programs.save(executor, an_order.digest, an_order.text, now)
+        known[an_order.run_id] = Known(_head(an_order))
+        commits[an_order.run_id] = _begin(an_order, known[an_order.run_id], rows, now)
+    written = writing.write(executor, rows)
+    found = []
+    for an_order in orders:
+        if an_order.run_id in written:
+            found.append(commits[an_order.run_id])
+        elif an_order.key is None:
+            found.append(Commit(an_order.run_id))  # inserted before, and nobody had told us
+        else:
+            earlier = runs.with_key(executor, an_order.tenant, an_order.workflow, an_order.key)
+            found.append(Commit(earlier))
+    return found
+
+
+def _head(an_order: Order) -> Head:
+    view = RunView(an_order.run_id, an_order.workflow, an_order.digest, priority=an_order.priority)
+    return Head(view, 0, 0)
+
+
+def _begin(an_order: Order, known: Known, rows: CommitRows, now: int) -> Commit:
+    """Evaluate a run for the first time, and make its row what comes of that."""
+    started = [Started(an_order.inputs)]
+    decision = advancing.decide(an_order.plan, known, started, now)
+    while isinstance(decision, Missing):
+        known.snapshot.steps |= dict.fromkeys(decision.steps)  # it has no rows yet
+        decision = advancing.decide(an_order.plan, known, started, now)
+    commit = advancing.put(decision, rows, now)
+    row = rows.runs.pop()
+    row = {name: value for name, value in row.items() if name not in ("was", "reports")}
+    rows.new_runs.append(
+        {
+            "id": row.pop("run_id"),
+            **row,
+            "tenant": an_order.tenant,
+            "workflow": an_order.workflow,
+            "program_hash": an_order.digest,
+            "priority": an_order.priority,
+            "labels": codec.dump(dict(an_order.labels)) if an_order.labels else None,
+            "idempotency_key": an_order.key,
+            "root_run_id": an_order.run_id,
+            "created": now,
+        }
+    )
+    return commit

@@ -1,0 +1,63 @@
+"""How the statement texts of the hot path reach the database.
+
+SQLAlchemy costs more for a statement than a short statement itself. What is done for every
+step is therefore written as text, and given to the driver: directly, or through SQLAlchemy
+where a transaction of its is under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from sqlalchemy import Connection
+
+#: A server's own clock, to the millisecond.
+CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+Given = Sequence[Any] | Mapping[str, Any]
+
+
+class Executor(Protocol):
+    """Executes texts in the dialect of one database.
+
+    Parameters stand as %s in a text for PostgreSQL and as ? in one for SQLite; where a text
+    differs there are two, and `is_sqlite` chooses.
+    """
+
+    is_sqlite: bool
+
+    def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]: ...
+
+    def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None: ...
+
+
+class Direct:
+    """Executes on the driver's own connection."""
+
+    def __init__(self, driver: Any, *, is_sqlite: bool) -> None:
+        self._driver = driver
+        self.is_sqlite = is_sqlite
+
+    def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]:
+        cursor = self._driver.execute(text, given)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
+        self._driver.executemany(text, given)  # of SQLite: PostgreSQL is given JSON
+
+
+class Borrowed:
+    """Executes inside a transaction of SQLAlchemy's, ours or the user's."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.is_sqlite = connection.dialect.name == "sqlite"
+
+    def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]:
+        values = given if isinstance(given, Mapping) else tuple(given)
+        found = self._connection.exec_driver_sql(text, values or None)
+        return [tuple(row) for row in found] if found.returns_rows else []
+
+    def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
+        self._connection.exec_driver_sql(text, [dict(row) for row in given])

@@ -1,0 +1,183 @@
+"""A whole commit as one PostgreSQL statement.
+
+A round trip costs more than what it carries, and several in one transaction cost that often.
+So every section of a commit is a part of one statement, given as a JSON text: reading JSON is
+the quickest way into PostgreSQL for one row and for hundreds. A statement commits by itself.
+
+With a guard nothing has to be locked or read beforehand: a run's part is written only if the
+run is still at the revision that was evaluated, and every try that is reported is still held.
+Of a run for which that does not hold nothing is written, and the answer leaves it out.
+A run whose row somebody else has locked counts as moved on: we never wait for a lock here
+while we hold another.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+
+from sqlalchemy import Table
+from sqlalchemy.dialects import postgresql
+
+from flowengine.store.commits import CommitRows
+from flowengine.store.executing import Executor
+from flowengine.store.listening import CHANNEL
+from flowengine.store.tables import (
+    EventRow,
+    FactRow,
+    HistoryRow,
+    JoinRow,
+    PayloadRow,
+    RunRow,
+    StepRow,
+    TaskRow,
+)
+
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_TABLES: dict[str, Table] = {
+    name: row.__table__  # type: ignore[attr-defined]
+    for name, row in {
+        "new_runs": RunRow,
+        "runs": RunRow,
+        "history": HistoryRow,
+        "reports": TaskRow,
+        "new_steps": StepRow,
+        "steps": StepRow,
+        "new_events": EventRow,
+        "events": EventRow,
+        "joins": JoinRow,
+        "new_tasks": TaskRow,
+        "taken_tasks": TaskRow,
+        "facts": FactRow,
+        "taken_facts": FactRow,
+        "payloads": PayloadRow,
+    }.items()
+}
+#: Columns that every new row has, besides those that are given.
+_CONSTANTS = {
+    "new_steps": {"superseded": "false"},
+    "new_tasks": {"taken_in": "false"},
+    "facts": {"taken_in": "false"},
+}
+_INSERTED = {"history", "new_steps", "new_events", "new_tasks", "facts"}
+_EXTRA_TYPES = {"was": "integer", "reports": "integer"}
+
+
+def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
+    """Write a commit; return the runs whose part was written."""
+    given = {name: found for name in _TABLES if (found := getattr(rows, name))}
+    for name, found in given.items():
+        if name not in _COLUMNS:
+            _COLUMNS[name] = tuple(found[0])  # all rows of a section have the same
+    text = _statement(tuple(given), guarded)
+    return {row[0] for row in run.rows(text, [_json(found) for found in given.values()])}
+
+
+_json = json.JSONEncoder(separators=(",", ":")).encode
+_COLUMNS: dict[str, tuple[str, ...]] = {}
+
+
+@functools.cache
+def _statement(sections: tuple[str, ...], guarded: bool) -> str:
+    """The statement for these sections. There are few kinds of commits, so few statements."""
+    columns = {name: _COLUMNS[name] for name in sections}
+    parts = [f"{name}_ AS ({_given(name, columns[name])})" for name in columns]
+    parts += _allowed(columns, guarded)
+    parts += [f"{name}_w AS ({_write(name, columns[name])})" for name in columns]
+    ending = "new_runs_w" if "new_runs" in columns else "ok"
+    told = (
+        f"CASE WHEN g.finished IS NOT NULL THEN pg_notify('{CHANNEL}', g.run_id) END"
+        if "runs" in columns
+        else "NULL"
+    )
+    source = f"FROM {ending} o" + (" JOIN runs_ g ON g.run_id = o.id" if "runs" in columns else "")
+    return f"WITH {', '.join(parts)} SELECT o.id, {told} {source}"
+
+
+def _given(name: str, columns: tuple[str, ...]) -> str:
+    types = ", ".join(f'"{column}" {_type(name, column)}' for column in columns)
+    return f"SELECT * FROM json_to_recordset(%s::json) AS x({types})"
+
+
+def _type(section: str, column: str) -> str:
+    table = _TABLES[section]
+    if column not in table.c:
+        return "text" if column == "run_id" else _EXTRA_TYPES[column]
+    return str(table.c[column].type.compile(dialect=_DIALECT))
+
+
+def _allowed(columns: dict[str, tuple[str, ...]], guarded: bool) -> list[str]:
+    """The runs whose part may be written: `ok`."""
+    if "new_runs" in columns:
+        insert = _insert("new_runs", columns["new_runs"], "new_runs_")
+        return [f"ok AS ({insert} RETURNING flowengine_run.id)"]
+    if not guarded:
+        concerned = [name for name in ("runs", "taken_tasks", "taken_facts") if name in columns]
+        ids = " UNION ".join(f"SELECT run_id AS id FROM {name}_" for name in concerned)
+        return [f"ok AS ({ids})"]
+    locked = (
+        "locked AS (SELECT t.id, g.reports FROM flowengine_run t JOIN runs_ g ON t.id = g.run_id "
+        "WHERE t.revision = g.was ORDER BY t.id FOR UPDATE OF t SKIP LOCKED)"
+    )
+    if "reports" not in columns:
+        return [locked, "ok AS (SELECT id FROM locked)"]
+    held = (
+        "held AS (SELECT t.run_id FROM flowengine_task t JOIN reports_ g ON t.uuid = g.uuid "
+        "JOIN locked l ON l.id = g.run_id "
+        "WHERE t.lease = g.lease AND t.state = 'running' FOR UPDATE OF t)"
+    )
+    ok = (
+        "ok AS (SELECT l.id FROM locked l "
+        "WHERE l.reports = (SELECT count(*) FROM held h WHERE h.run_id = l.id))"
+    )
+    return [locked, held, ok]
+
+
+def _write(name: str, columns: tuple[str, ...]) -> str:
+    source = f"{name}_ g JOIN ok ON ok.id = g.run_id"
+    match name:
+        case "new_runs":
+            return "SELECT id FROM ok"
+        case "runs":
+            return _update(name, columns, "t.id = g.run_id", leave={"run_id", "was", "reports"})
+        case "reports":
+            more = ", activity = g.updated, taken_in = true"
+            return _update(name, columns, "t.uuid = g.uuid", {"run_id", "uuid", "lease"}, more)
+        case "steps" | "events":
+            return _update(name, columns, "t.id = g.id", leave={"run_id", "id"})
+        case "taken_tasks":
+            update = "UPDATE flowengine_task t SET taken_in = true"
+            return f"{update} FROM {source} WHERE t.uuid = g.uuid"
+        case "taken_facts":
+            update = "UPDATE flowengine_fact t SET taken_in = true"
+            return f"{update} FROM {source} WHERE t.id = g.id"
+        case "payloads":
+            return _insert(name, tuple(c for c in columns if c != "run_id"), source)
+        case "joins":
+            insert = _insert(name, columns, source, conflict="")
+            more = "flowengine_join.remaining + excluded.remaining"
+            return f"{insert} ON CONFLICT (id) DO UPDATE SET remaining = {more}"
+        case _:
+            assert name in _INSERTED
+            return _insert(name, columns, source)
+
+
+def _update(
+    name: str, columns: tuple[str, ...], where: str, leave: set[str], more: str = ""
+) -> str:
+    changed = ", ".join(f'"{c}" = g."{c}"' for c in columns if c not in leave)
+    source = f"{name}_ g JOIN ok ON ok.id = g.run_id"
+    return f"UPDATE {_TABLES[name].name} t SET {changed}{more} FROM {source} WHERE {where}"
+
+
+def _insert(
+    name: str,
+    columns: tuple[str, ...],
+    source: str,
+    conflict: str = " ON CONFLICT DO NOTHING",
+) -> str:
+    constants = _CONSTANTS.get(name, {})
+    names = ", ".join(f'"{column}"' for column in (*columns, *constants))
+    prefix = "" if name == "new_runs" else "g."
+    values = ", ".join([*(f'{prefix}"{column}"' for column in columns), *constants.values()])
+    return f"INSERT INTO {_TABLES[name].name} ({names}) SELECT {values} FROM {source}{conflict}"

@@ -1,0 +1,58 @@
+"""Which tasks a worker goes on with at once, when its own report has made them ready.
+
+No bell is rung for them and nobody has to claim them: they are written as claimed. What a
+worker takes this way must not keep it from its other duties, so quick tasks are taken in
+numbers, of others one, and none when its time slice is over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from flowengine.evaluator import TaskDefinition
+from flowengine.store.claims import Claimant
+from flowengine.worker.pace import Pace
+
+
+class Continuation:
+    """The choice for one report. A report may concern many runs, each asks."""
+
+    def __init__(
+        self,
+        claimant: Claimant,
+        pace: Pace,
+        names: Collection[str],
+        lists: Collection[str],
+        batch: int,
+    ) -> None:
+        self.claimant = claimant
+        self._pace, self._names, self._lists, self._batch = pace, names, lists, batch
+        self._room = 4 * batch
+        self._took_slow = False
+
+    def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
+        """Return the tasks that this worker takes."""
+        ours = [task for task in due if self._is_ours(task)]
+        # A wide group is for everybody.
+        width = Counter(task.join for task in ours if task.join)
+        quick = [
+            task
+            for task in ours
+            if width[task.join] <= self._batch
+            and task.losses == 0
+            and not task.runs_once
+            and self._pace.is_quick(task.name)
+        ][: self._room]
+        self._room -= len(quick)
+        if quick or self._took_slow or not ours:
+            return {task.uuid for task in quick}
+        if width[ours[0].join] > self._batch:
+            return ()
+        self._took_slow = True
+        return {ours[0].uuid}
+
+    def _is_ours(self, task: TaskDefinition) -> bool:
+        if self._lists and task.task_list_name not in self._lists:
+            return False
+        return task.name in self._names

@@ -1,0 +1,104 @@
+"""What one thread has in hand: tasks it has claimed, and reports it has not made yet.
+
+The thread works through it alone. But when a task turns out to be slow, another takes away
+what lies around it: the finished ones to report them, the others to hand them back.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+from flowengine.engine.settling import Report
+from flowengine.evaluator import TaskDefinition
+
+
+class Hand:
+    """Tasks and reports of one thread."""
+
+    def __init__(self, tasks: Iterable[TaskDefinition]) -> None:
+        self._lock = threading.Lock()
+        self._waiting = deque(tasks)
+        self._done: list[Report] = []
+        self._began: float | None = None  #: when the task that runs was begun
+
+    def add(self, tasks: Iterable[TaskDefinition]) -> None:
+        with self._lock:
+            self._waiting.extend(tasks)
+
+    def next(self) -> TaskDefinition | None:
+        """Begin with the next task."""
+        with self._lock:
+            if not self._waiting:
+                return None
+            self._began = time.monotonic()
+            return self._waiting.popleft()
+
+    def finish(self, report: Report) -> None:
+        with self._lock:
+            self._began = None
+            self._done.append(report)
+
+    def take_done(self) -> list[Report]:
+        with self._lock:
+            done, self._done = self._done, []
+            return done
+
+    def take_waiting(self) -> list[TaskDefinition]:
+        with self._lock:
+            waiting = list(self._waiting)
+            self._waiting.clear()
+            return waiting
+
+    def is_stuck(self, patience: float) -> bool:
+        """Whether something lies around a task that has been running for so long."""
+        with self._lock:
+            return (
+                self._began is not None
+                and time.monotonic() - self._began > patience
+                and bool(self._waiting or self._done)
+            )
+
+
+class Guard:
+    """A thread that looks after the hands of a process while any of them is full.
+
+    It needs the interpreter for that: behind code that holds Python's lock for long, what is
+    in the same hand waits that long too.
+    """
+
+    def __init__(self, patience: float, relieve: Callable[[Hand], object]) -> None:
+        self._patience, self._relieve = patience, relieve
+        self._hands: set[Hand] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @contextmanager
+    def over(self, hand: Hand) -> Iterator[None]:
+        """Look after a hand for as long as it is worked through."""
+        with self._changed:
+            self._hands.add(hand)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._look, name="flowengine-guard", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._hands.discard(hand)
+
+    def _look(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._hands)
+                hands = list(self._hands)
+            for hand in hands:
+                if hand.is_stuck(self._patience):
+                    self._relieve(hand)
+            time.sleep(self._patience / 2)

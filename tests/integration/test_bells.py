@@ -1,0 +1,52 @@
+"""Which messages tell workers of a wide group."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+
+from flowengine.dispatch import CeleryBell, Group
+from flowengine.dispatch.bells import DRAIN, WORK
+
+MOST = 16
+
+
+def sent(app: Celery, group: Group) -> list[tuple[str, list[Any]]]:
+    """Ring for a group; return the names and arguments of the messages in its queue."""
+    CeleryBell(app, most=MOST, control_queue="control").gather("run", [group])
+    found = []
+    with app.connection_for_read() as connection:
+        queue = connection.SimpleQueue(app.amqp.queues[group.task_list])
+        while queue.qsize():
+            message = queue.get(block=False)
+            found.append((message.headers["task"], message.payload[0]))
+        queue.close()
+    return found
+
+
+@pytest.fixture
+def group() -> Group:
+    # The transport is shared by the whole process, so the queue has a name of its own.
+    return Group(f"wide-{uuid.uuid4().hex}", [uuid.uuid4().hex for _ in range(120)])
+
+
+@pytest.mark.parametrize("backend", ["rpc://", "db+sqlite:///{directory}/results.db", None])
+def test_where_no_backend_counts_chords_a_wide_group_is_one_bell_for_many(
+    backend: str | None, group: Group, tmp_path: Path
+) -> None:
+    url = backend and backend.format(directory=tmp_path)
+    app = Celery("bells", broker="memory://", backend=url, set_as_current=False)
+    assert sent(app, group) == [(DRAIN, [group.task_list, MOST])]
+
+
+def test_where_the_backend_counts_chords_a_wide_group_is_one_of_three_headers(
+    group: Group,
+) -> None:
+    app = Celery("bells", broker="memory://", backend="cache+memory://", set_as_current=False)
+    headers = sent(app, group)
+    assert [name for name, _ in headers] == [WORK] * 3
+    assert [id_ for _, (_, ids) in headers for id_ in ids] == group.task_ids

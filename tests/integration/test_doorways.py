@@ -1,0 +1,68 @@
+"""Doorways answer messages whatever happens behind them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.exceptions import Reject
+from sqlalchemy.exc import OperationalError
+
+from flowengine.errors import DatabaseBusy, DatabaseReadOnly, UnknownWorkflow
+from flowengine.tasks import doorways
+
+
+class Behind:
+    """Has one problem, whatever is asked of it."""
+
+    def __init__(self, problem: Exception) -> None:
+        self._problem = problem
+
+    def __getattr__(self, name: str) -> Any:
+        def fail(*_: Any) -> None:
+            raise self._problem
+
+        return fail
+
+
+def doorway(name: str, problem: Exception) -> Any:
+    app = Celery("doorways", broker="memory://", set_as_current=False)
+    doorways.open_doorways(app, Behind(problem))
+    return app.tasks[name]
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        OperationalError("INSERT", {}, Exception("the server is away")),
+        DatabaseBusy("sqlite:///flow.db"),
+        DatabaseReadOnly("postgresql://server/flow"),
+        OSError("no route to host"),
+    ],
+    ids=lambda problem: type(problem).__name__,
+)
+def test_a_start_that_the_database_does_not_take_goes_back_to_its_queue(
+    problem: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It has no row yet: acknowledged, it would be lost.
+    monkeypatch.setattr(doorways, "_PAUSE", 0)
+    with pytest.raises(Reject) as refused:
+        doorway(doorways.EXECUTE, problem)("some.workflow", {})
+    assert refused.value.requeue
+
+
+def test_a_start_that_can_never_be_is_told_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, logger="flowengine"):
+        doorway(doorways.EXECUTE, UnknownWorkflow("some.workflow", []))("some.workflow", {})
+    assert "some.workflow" in caplog.text
+
+
+@pytest.mark.parametrize("name", [doorways.WATCHDOG])
+def test_any_other_doorway_leaves_it_to_the_watchdog(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.ERROR, logger="flowengine"):
+        doorway(name, DatabaseBusy("sqlite:///flow.db"))()
+    assert f"{name}() stopped" in caplog.text
