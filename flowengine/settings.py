@@ -42,6 +42,8 @@ class Settings:
     batch_slice: float = 1.0
     #: Seconds after which the watchdog rings again for tasks that are due and not claimed.
     ring_again: float = 5.0
+    #: Seconds for which bells for one task list are gathered after one was rung at once.
+    ring_pause: float = 0.005
     #: Most workers that one bell wakes.
     most_bells: int = 16
     #: Where reports wait on disk while the database cannot be reached.

@@ -184,7 +184,10 @@ class _Process:
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
         bell = CeleryBell(
-            plugin.app, most=settings.most_bells, control_queue=settings.control_queue
+            plugin.app,
+            most=settings.most_bells,
+            control_queue=settings.control_queue,
+            pause=settings.ring_pause,
         )
         self.engine = Engine(self.database, bell=bell, settings=settings)
         self.events = StepEvents(plugin.app, plugin.hostname)

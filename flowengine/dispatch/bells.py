@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flowengine.dispatch.coalescing import Coalescing
+
 log = logging.getLogger("flowengine")
 
 DRAIN = "flowengine.drain"  #: the doorway that answers a bell
@@ -78,11 +80,15 @@ class CeleryBell:
     rings for them when it is back.
     """
 
-    def __init__(self, app: Any, *, most: int, control_queue: str) -> None:
+    def __init__(self, app: Any, *, most: int, control_queue: str, pause: float = 0.0) -> None:
         self._app, self._most, self._control_queue = app, most, control_queue
         self._quiet_until = 0.0
+        self._coalescing = Coalescing(self._ring_now, pause)
 
     def ring(self, due: Mapping[str, int]) -> None:
+        self._coalescing(due)
+
+    def _ring_now(self, due: Mapping[str, int]) -> None:
         for task_list, count in due.items():
             self._send(task_list, min(count, self._most), queue=self._queue_of(task_list))
 

@@ -9,7 +9,6 @@ run still stands where it was evaluated (`settling`).
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -56,7 +55,7 @@ class Commit:
     """What one commit did to a run, for those who must be told after it."""
 
     run_id: str
-    due: Counter[str] = field(default_factory=Counter)  #: new tasks by task list
+    due: dict[str, int] = field(default_factory=dict)  #: new tasks by task list
     groups: dict[str, Group] = field(default_factory=dict)  #: new tasks that feed one join
     taken: list[TaskDefinition] = field(default_factory=list)  #: new tasks the taker goes on with
     has_ended: bool = False
@@ -91,7 +90,7 @@ def decide(
     plan: Plan, known: Known, happenings: Sequence[Happening], now: int
 ) -> Decision | Missing:
     """Let the evaluator decide, or say which rows it lacks."""
-    view = copy.copy(known.head.view)
+    view = known.head.view.copied()
     changes = evaluate(plan, view, known.snapshot, happenings, now)
     if isinstance(changes, Missing):
         return changes
@@ -115,30 +114,30 @@ def put(decision: Decision, rows: CommitRows, now: int, taker: Taker | None = No
     known, view, changes = decision.known, decision.view, decision.changes
     head, created = known.head, changes.created_tasks
     commit = Commit(view.id, canceled=changes.canceled_steps)
-    due = [task for task in created if task.due <= now]
-    if taker is not None:
-        commit.taken = _take(taker, due)
-    commit.groups = _group(view, [task for task in created if task.lease == 0])
-    counts = {key: len(group.task_ids) for key, group in commit.groups.items()}
+    touched = [*changes.created_steps, *changes.updated_steps]
     rows.add_steps(changes.created_steps, changes.updated_steps)
-    rows.add_events(changes.created_events, changes.updated_events, now)
-    rows.add_joins(view.id, counts, now)
-    rows.add_tasks(created, head.task_count)
-    rows.add_follow_ups(view.id, head.revision + 1, changes.follow_ups, now)
-    known.head = rows.save_run(head, view, _summary(decision), now, tasks=len(created))
+    if created:
+        due = [task for task in created if task.due <= now]
+        if taker is not None:
+            commit.taken = _take(taker, due)
+        commit.groups = _group(view, [task for task in created if task.lease == 0])
+        for task in due:
+            if task.lease == 0 and task.join_id is None:
+                commit.due[task.task_list_name] = commit.due.get(task.task_list_name, 0) + 1
+        counts = {key: len(group.task_ids) for key, group in commit.groups.items()}
+        rows.add_events(changes.created_events, now)
+        rows.add_joins(view.id, counts, now)
+        rows.add_tasks(created, head.task_count)
+    if changes.follow_ups:
+        rows.add_follow_ups(view.id, head.revision + 1, changes.follow_ups, now)
+        commit.has_more = True
+    known.head = rows.save_run(head, view, _summary(decision, touched), now, tasks=len(created))
     rows.gather_payloads(view.id, now)
-    for step in (*changes.created_steps, *changes.updated_steps):
+    for step in touched:
         known.snapshot.steps[step.key] = step
+        if step.object_type == ObjectType.LOG and step.is_final:
+            commit.said.append((step.path, step.params))
     commit.has_ended = view.state in RunState.FINAL
-    commit.has_more = bool(changes.follow_ups)
-    commit.due = Counter(
-        task.task_list_name for task in due if task.lease == 0 and task.join_id is None
-    )
-    commit.said = [
-        (step.path, step.params)
-        for step in (*changes.created_steps, *changes.updated_steps)
-        if step.object_type == ObjectType.LOG and step.is_final
-    ]
     return commit
 
 
@@ -155,6 +154,8 @@ def _take(taker: Taker, due: Sequence[TaskDefinition]) -> list[TaskDefinition]:
 
 def _group(view: RunView, created: Sequence[TaskDefinition]) -> dict[str, Group]:
     """Count tasks together that were opened together and enable nothing alone."""
+    if len(created) < GROUP_LEAST:
+        return {}
     width = Counter(task.join for task in created if task.join)
     groups: dict[str, Group] = {}
     for task in created:
@@ -165,16 +166,18 @@ def _group(view: RunView, created: Sequence[TaskDefinition]) -> dict[str, Group]
     return groups
 
 
-def _summary(decision: Decision) -> dict[str, Any]:
+def _summary(decision: Decision, touched: Sequence[Step]) -> dict[str, Any]:
     """One commit in a few words: what happened, and what came of it."""
-    changes = decision.changes
-    touched = (*changes.created_steps, *changes.updated_steps)
+    happened: dict[str, int] = {}
+    for happening in decision.happenings:
+        name = type(happening).__name__
+        happened[name] = happened.get(name, 0) + 1
     ended = [step.path for step in touched if step.is_final]
     return {
-        "happened": dict(Counter(type(happening).__name__ for happening in decision.happenings)),
-        "created": len(changes.created_steps),
+        "happened": happened,
+        "created": len(decision.changes.created_steps),
         "ended": ended[:10],
-        "tasks": len(changes.created_tasks),
+        "tasks": len(decision.changes.created_tasks),
         "state": decision.view.state,
     }
 

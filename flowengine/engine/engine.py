@@ -24,14 +24,25 @@ from flowengine.engine.results import ExecutionResult, RunInfo, StepInfo
 from flowengine.engine.settling import Report, Settling
 from flowengine.engine.signals import RunSignals
 from flowengine.errors import UnknownStep, ValueRefused
-from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator import EventDefinition, TaskDefinition
 from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
 from flowengine.evaluator.records import Step
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
 from flowengine.settings import Settings
-from flowengine.store import Database, claims, codec, reports, runs, servers, steps, sweeping, tasks
+from flowengine.store import (
+    Database,
+    claims,
+    codec,
+    events,
+    reports,
+    runs,
+    servers,
+    steps,
+    sweeping,
+    tasks,
+)
 from flowengine.store.claims import Claimant
 from flowengine.store.executing import Borrowed
 from flowengine.store.reports import Ended
@@ -210,7 +221,7 @@ class Engine:
         due: Counter[str] = Counter()
         for commit in commits:
             taken += commit.taken
-            due += commit.due
+            due.update(commit.due)
             self._told(commit)
         if due:
             self.bell.ring(due)
@@ -502,6 +513,12 @@ class Engine:
         """Return all tries of a run, in the order of their creation."""
         with self.database.read() as connection:
             return tasks.load_run(connection, run_id)
+
+    def events(self, run_id: str) -> Sequence[EventDefinition]:
+        """Return what outside work a run asked for, and how far each has come."""
+        with self.database.read() as connection:
+            inquiry.run_info(connection, run_id)
+            return events.load_run(connection, run_id)
 
     def servers(self) -> Sequence[ServerDefinition]:
         """Return the servers that have not left, with what they have handled."""

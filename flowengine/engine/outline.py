@@ -78,7 +78,7 @@ def outline(connection: Connection, run_id: str) -> Outline:
     branches, is_cut = _branches(rows)
     ids = [branch.row.id for branch in branches if branch.row is not None]
     flesh = steps.flesh(connection, ids)
-    tries = tasks.last_tries(connection, ids)
+    tries = tasks.last_tries(connection, run_id, ids)
     counted = [row.state in StepState.FINAL for row in rows if row.object_type in ObjectType.STEPS]
     return Outline(
         lines=[_line(branch, flesh, tries) for branch in branches],

@@ -26,15 +26,27 @@ class Programs:
 
     def __init__(self) -> None:
         self._plans: OrderedDict[str, Plan] = OrderedDict()
+        self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
         self._saved: set[str] = set()
         self._lock = threading.Lock()
 
     def prepare(self, program: Program | Mapping[str, Any]) -> tuple[str, str, Plan]:
         """Check a program; return its hash, its text and its plan."""
+        with self._lock:
+            prepared = self._prepared.get(id(program))
+        if prepared is not None:
+            return prepared[1:]
         parsed = program if isinstance(program, Program) else parse_program(dict(program))
         digest = program_hash(parsed)
         plan = self._kept(digest) or self._keep(digest, link_program(parsed))
-        return digest, program_text(parsed), plan
+        found = digest, program_text(parsed), plan
+        if isinstance(program, Program):  # it cannot change; a map can
+            with self._lock:
+                if len(self._prepared) >= _KEPT:
+                    self._prepared.clear()
+                # Kept with it, so that its id is not given to another.
+                self._prepared[id(program)] = (program, *found)
+        return found
 
     def save(self, executor: Executor, digest: str, text: str, now: int) -> None:
         """Store a program, once per process."""

@@ -143,7 +143,7 @@ class Settling:
                 known = Known(head)
             known.head = head
             commit = self.take_in(executor, known, now, taker)
-            reports.cancel_open(connection, commit.canceled, now)
+            reports.cancel_open(connection, run_id, commit.canceled, now)
         self.memory.keep(known)
         return commit, accepted
 

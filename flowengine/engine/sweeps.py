@@ -125,7 +125,7 @@ def unheard_tasks(engine: Engine, names: Sequence[str]) -> None:
     with engine.database.read() as connection:
         due = sweeping.due_lists(connection, names, engine.database.now(connection))
     if due:
-        engine.bell.ring(due)
+        engine.bell.ring(dict.fromkeys(due, engine.settings.most_bells))
 
 
 def ring_for_unheard_tasks(engine: Engine) -> None:
@@ -142,17 +142,17 @@ def ring_for_unheard_tasks(engine: Engine) -> None:
         names = sorted({name for server in alive for name in server.handlers})
         retries = sweeping.take_due_retries(connection, now)
         patience = round(2000 * settings.watchdog_interval)
-        due = sweeping.due_lists(connection, names, now - patience) if names else {}
+        due = sweeping.due_lists(connection, names, now - patience) if names else []
         pause = round(settings.ring_again * 1000)
         ringing = [
             task_list
-            for task_list in sorted(due)
+            for task_list in due
             # Where nobody listens, bells would pile up.
             if any(_consumes(server, task_list) for server in alive)
             and locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if ringing or retries:
-        engine.bell.ring({**dict.fromkeys(ringing, 1), **retries})
+        engine.bell.ring({**dict.fromkeys(ringing, settings.most_bells), **retries})
 
 
 def unserved_tasks(engine: Engine) -> None:

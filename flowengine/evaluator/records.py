@@ -143,6 +143,13 @@ class RunView:
     error: Error | None = None
     alarm: str | None = None
 
+    def copied(self) -> RunView:
+        """Return a copy that can be changed."""
+        return RunView(*_RUN_FIELDS(self))
+
+
+_RUN_FIELDS = operator.attrgetter(*(field.name for field in dataclasses.fields(RunView)))
+
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:

@@ -198,11 +198,35 @@ def tasks_that_may_become(state: str) -> list[str]:
     return sorted(before for before, after in TASK_TRANSITIONS.items() if state in after)
 
 
-EVENT_TRANSITIONS: Mapping[str, str] = {
-    EventState.CREATED: EventState.DISPATCHED,
-    EventState.DISPATCHED: EventState.PROCESSING,
-    EventState.PROCESSING: EventState.COMPLETED,
+EVENT_TRANSITIONS: Mapping[str, frozenset[str]] = {
+    EventState.CREATED: frozenset({EventState.DISPATCHED, EventState.ERROR}),
+    EventState.DISPATCHED: frozenset(
+        {EventState.PROCESSING, EventState.COMPLETED, EventState.ERROR}
+    ),
+    # A try that is handed back, or followed by another, waits for a worker again.
+    EventState.PROCESSING: frozenset(
+        {EventState.DISPATCHED, EventState.COMPLETED, EventState.ERROR}
+    ),
+    EventState.COMPLETED: frozenset(),
+    EventState.ERROR: frozenset(),
 }
+
+#: What the state of the last try says of the event, while its step waits at it.
+_EVENT_OF_TASK: Mapping[str, str] = {
+    TaskState.PENDING: EventState.DISPATCHED,
+    TaskState.RUNNING: EventState.PROCESSING,
+    TaskState.COMPLETED: EventState.COMPLETED,
+    TaskState.FAILED: EventState.PROCESSING,
+}
+
+
+def event_state(step_state: str, task_state: str) -> str:
+    """Say how far an event has come, from its step and its last try."""
+    if step_state in (StepState.ERROR, StepState.SKIPPED):
+        return EventState.ERROR
+    if step_state != StepState.EVENT_TRANSMIT:
+        return EventState.COMPLETED  # answered, by a try or from outside
+    return _EVENT_OF_TASK.get(task_state, EventState.CREATED)
 
 
 def next_state(object_type: str, path: str, state: str, signal: Signal) -> str:

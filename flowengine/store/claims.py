@@ -10,12 +10,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, select
-
-from flowengine.evaluator import TaskDefinition, TaskState
+from flowengine.evaluator import TaskDefinition
 from flowengine.store import codec, payloads
 from flowengine.store.executing import CLOCK, Executor
-from flowengine.store.tasks import COLUMNS, table, task_from
+from flowengine.store.tasks import COLUMNS, task_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +148,3 @@ def _claimed(executor: Executor, rows: Sequence[tuple[Any, ...]]) -> list[TaskDe
     found = [task_from(row, codec.attributes(row[-1])) for row in rows]
     payloads.fill_in(executor, [task.data or {} for task in found])
     return sorted(found, key=lambda task: (-task.priority, task.due, task.position))
-
-
-_LISTS = select(table.c.task_list_name).where(table.c.state == TaskState.PENDING).distinct()
-
-
-def pending_lists(connection: Connection) -> list[str]:
-    """Return the task lists that have something pending."""
-    return sorted(connection.execute(_LISTS).scalars())

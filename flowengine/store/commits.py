@@ -41,7 +41,6 @@ class CommitRows:
     new_steps: Rows = field(default_factory=list)
     steps: Rows = field(default_factory=list)
     new_events: Rows = field(default_factory=list)
-    events: Rows = field(default_factory=list)
     joins: Rows = field(default_factory=list)
     new_tasks: Rows = field(default_factory=list)
     taken_tasks: Rows = field(default_factory=list)
@@ -138,9 +137,7 @@ class CommitRows:
             "updated": step.updated,
         }
 
-    def add_events(
-        self, created: Iterable[EventDefinition], updated: Iterable[EventDefinition], now: int
-    ) -> None:
+    def add_events(self, created: Iterable[EventDefinition], now: int) -> None:
         for event in created:
             self.new_events.append(
                 {
@@ -148,14 +145,8 @@ class CommitRows:
                     "id": event.id,
                     "step_id": event.step_id,
                     "event_type": event.event_type,
-                    "state": event.state,
                     "created": now,
-                    "updated": now,
                 }
-            )
-        for event in updated:
-            self.events.append(
-                {"run_id": event.workflow_id, "id": event.id, "state": event.state, "updated": now}
             )
 
     # --- tasks ---

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
@@ -89,47 +90,31 @@ class Database:
         ):
             yield connection
 
-    @contextmanager
-    def direct(self) -> Iterator[Executor]:
+    def direct(self) -> AbstractContextManager[Executor]:
         """The driver's own connection, for statements that are made for every step.
 
         On PostgreSQL every statement commits by itself. On SQLite all of them are one
         transaction that may write.
         """
-        with self._passing(), self._alone(), self._explained(), self._driver() as driver:
-            executor = Direct(driver, is_sqlite=self.is_sqlite)
-            if not self.is_sqlite:
-                yield executor
-                return
-            executor.rows("BEGIN IMMEDIATE")
-            try:
-                yield executor
-            except BaseException:
-                driver.rollback()
-                raise
-            executor.rows("COMMIT")
+        return self._in_turn() if self.is_sqlite else _OneByOne(self)
 
     @contextmanager
-    def _driver(self) -> Iterator[Any]:
-        """A connection of the pool, bare; what it raises is wrapped as SQLAlchemy does it."""
-        self._pinging.is_off = True
-        try:
+    def _in_turn(self) -> Iterator[Executor]:
+        with self._passing(), self._writer, self._explained():
             proxy = self.engine.raw_connection()
-        finally:
-            self._pinging.is_off = False
-        driver: Any = proxy.driver_connection
-        error = self.engine.dialect.loaded_dbapi.Error
-        try:
-            yield driver
-        except error as problem:
-            is_gone = self.engine.dialect.is_disconnect(problem, driver, None)
-            if is_gone:
-                proxy.invalidate(problem)
-            raise DBAPIError.instance(
-                None, None, problem, error, connection_invalidated=is_gone
-            ) from problem
-        finally:
-            if proxy.is_valid:
+            driver: Any = proxy.driver_connection
+            executor = Direct(driver, is_sqlite=True)
+            try:
+                executor.rows("BEGIN IMMEDIATE")
+                try:
+                    yield executor
+                except BaseException:
+                    driver.rollback()
+                    raise
+                executor.rows("COMMIT")
+            except sqlite3.Error as problem:
+                raise DBAPIError.instance(None, None, problem, sqlite3.Error) from problem
+            finally:
                 proxy.close()
 
     def _passing(self) -> AbstractContextManager[None]:
@@ -192,6 +177,55 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+class _OneByOne:
+    """A connection to PostgreSQL, bare; what it raises is wrapped as SQLAlchemy does it.
+
+    A class, not a generator: this is entered for every step.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def __enter__(self) -> Executor:
+        pinging = self._database._pinging
+        pinging.is_off = True
+        try:
+            self._proxy = self._database.engine.raw_connection()
+        except DBAPIError as problem:
+            with self._database._explained():
+                raise problem from None
+        finally:
+            pinging.is_off = False
+        return Direct(self._proxy.driver_connection, is_sqlite=False)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if problem is not None:
+                self._explain(problem)
+        finally:
+            if self._proxy.is_valid:
+                self._proxy.close()
+
+    def _explain(self, problem: BaseException) -> None:
+        dialect = self._database.engine.dialect
+        error = dialect.loaded_dbapi.Error
+        if not isinstance(problem, error):
+            return
+        driver: Any = self._proxy.driver_connection
+        is_gone = dialect.is_disconnect(problem, driver, None)
+        if is_gone:
+            self._proxy.invalidate(problem)
+        with self._database._explained():
+            raise DBAPIError.instance(
+                None, None, problem, error, connection_invalidated=is_gone
+            ) from problem
 
 
 def _sqlite_engine(url: str) -> Engine:
@@ -260,7 +294,7 @@ def _postgres_engine(url: str, pinging: threading.local) -> Engine:
         # All that is asked for again and again is found by an index. A plan that was made, and
         # kept, while the tables were tiny would read them whole for ever after.
         raw.execute("SET enable_seqscan = off; SET enable_hashjoin = off")
-        raw.execute("SET enable_mergejoin = off")
+        raw.execute("SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan")
         raw.prepare_threshold = 1
 
     @event.listens_for(engine, "begin")

@@ -22,7 +22,7 @@ class Executor(Protocol):
     """Executes texts in the dialect of one database.
 
     Parameters stand as %s in a text for PostgreSQL and as ? in one for SQLite; where a text
-    differs there are two, and `is_sqlite` chooses.
+    differs there are two, and `is_sqlite` chooses. What writes returns something too.
     """
 
     is_sqlite: bool
@@ -40,8 +40,8 @@ class Direct:
         self.is_sqlite = is_sqlite
 
     def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]:
-        cursor = self._driver.execute(text, given)
-        return list(cursor.fetchall()) if cursor.description else []
+        found: list[tuple[Any, ...]] = self._driver.execute(text, given).fetchall()
+        return found
 
     def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
         self._driver.executemany(text, given)  # of SQLite: PostgreSQL is given JSON

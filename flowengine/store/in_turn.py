@@ -23,7 +23,6 @@ _TABLES = {
     "new_tasks": "flowengine_task",
     "facts": "flowengine_fact",
     "steps": "flowengine_step",
-    "events": "flowengine_event",
     "reports": "flowengine_task",
 }
 _CONSTANTS = {
@@ -48,7 +47,7 @@ def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
 
     for name in ("new_steps", "new_events", "new_tasks", "facts", "history"):
         _many(run, _insert, name, of(getattr(rows, name)))
-    for name in ("steps", "events", "reports"):
+    for name in ("steps", "reports"):
         _many(run, _update, name, of(getattr(rows, name)))
     if found := of(rows.payloads):
         run.many(_PAYLOAD, found)

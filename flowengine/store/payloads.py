@@ -68,7 +68,8 @@ def whole(connection: Connection, values: Mapping[str, Any]) -> dict[str, Json]:
 
 
 _SAVE_PROGRAM = (
-    "INSERT INTO flowengine_program (hash, body, created) VALUES ({}) ON CONFLICT DO NOTHING"
+    "INSERT INTO flowengine_program (hash, body, created) VALUES ({}) ON CONFLICT DO NOTHING "
+    "RETURNING hash"
 )
 
 

@@ -141,8 +141,8 @@ _REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "positi
 _REPORTED = (
     f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
     f"{', '.join(f's.{name}' for name in steps.COLUMNS)} "
-    "FROM flowengine_task t JOIN flowengine_step s ON s.id = t.step_id "
-    "WHERE t.run_id = {p} AND t.state IN ('completed', 'failed') AND NOT t.taken_in {index} "
+    "FROM flowengine_task t {index} JOIN flowengine_step s ON s.id = t.step_id "
+    "WHERE t.run_id = {p} AND t.state IN ('completed', 'failed') AND NOT t.taken_in "
     # Unordered: to find the first of thousands in order, all would be read and sorted each time.
     f"LIMIT {MANY}"
 )
@@ -150,6 +150,7 @@ _CANCEL = (
     update(table)
     .where(
         and_(
+            table.c.run_id == bindparam("run"),
             table.c.step_id.in_(bindparam("ids", expanding=True)),
             table.c.state.in_(tasks_that_may_become(TaskState.CANCELED)),
         )
@@ -165,6 +166,7 @@ _CANCEL = (
 
 
 _POSTGRES = {"p": "%s", "index": ""}
+_SQLITE = {"p": "?", "index": "INDEXED BY flowengine_task_reported"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,9 +180,7 @@ class Reported:
 
 def reported(executor: Executor, run_id: str) -> list[Reported]:
     """Return reports that wait to be taken in: all, or as many as one commit should hold."""
-    # SQLite chooses the index of what is reported by its second column.
-    places = {"p": "?", "index": "AND t.taken_in = 0"} if executor.is_sqlite else _POSTGRES
-    text = _REPORTED.format(**places)
+    text = _REPORTED.format(**(_SQLITE if executor.is_sqlite else _POSTGRES))
     found = []
     for row in sorted(executor.rows(text, (run_id,)), key=lambda row: row[6]):
         task_id, try_number, losses, outcome, result, error = row[:6]
@@ -199,11 +199,13 @@ def _outcome(outcome: str, result: str | None, error: str | None) -> TryOutcome:
     return Failed(told, retry=outcome == "failed")
 
 
-def cancel_open(connection: Connection, step_ids: Sequence[str], now: int) -> None:
-    """Stop and fence what is still open for these steps."""
+def cancel_open(connection: Connection, run_id: str, step_ids: Sequence[str], now: int) -> None:
+    """Stop and fence what is still open for these steps of a run."""
     if not step_ids:
         return
-    stopped = connection.execute(_CANCEL, {"ids": list(step_ids), "now": now}).scalars()
+    stopped = connection.execute(
+        _CANCEL, {"run": run_id, "ids": list(step_ids), "now": now}
+    ).scalars()
     for join_id, count in sorted(Counter(join_id for join_id in stopped if join_id).items()):
         joins.count_down(connection, join_id, now, count)
 

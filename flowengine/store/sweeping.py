@@ -7,14 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, func, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, exists, or_, select, text, update
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
 from flowengine.store.claims import Claimant
 from flowengine.store.joins import table as join
 from flowengine.store.rows import MANY
 from flowengine.store.runs import table as run
-from flowengine.store.tables import TASK_IS_PENDING, TASK_IS_REPORTED, TASK_IS_RUNNING
+from flowengine.store.tables import (
+    REPORTED,
+    TASK_IS_PENDING,
+    TASK_IS_REPORTED,
+    TASK_IS_RETRY,
+    TASK_IS_RUNNING,
+)
 from flowengine.store.tasks import table
 
 TIMEOUT = "Timeout"  #: the type of the error that ends a try for its silence
@@ -64,33 +70,54 @@ _HELD: tuple[Any, ...] = (
     table.c.pid,
     table.c.runs_once,
 )
-_DUE = (
-    select(table.c.task_list_name, func.count())
-    .where(
-        and_(
-            TASK_IS_PENDING,
-            table.c.due <= bindparam("now"),
-            table.c.name.in_(bindparam("names", expanding=True)),
-        )
-    )
-    .group_by(table.c.task_list_name)
+# One list after the other, by the index: to read them off the tasks all would be read.
+_LISTS = text(
+    "WITH RECURSIVE lists(name) AS ("
+    "SELECT min(task_list_name) FROM flowengine_task WHERE state = 'pending' "
+    "UNION ALL SELECT (SELECT min(task_list_name) FROM flowengine_task "
+    "WHERE state = 'pending' AND task_list_name > lists.name) "
+    "FROM lists WHERE lists.name IS NOT NULL"
+    ") SELECT name FROM lists WHERE name IS NOT NULL"
 )
-#: Reports of a join are left to its last one, or to its chord's callback, for a while.
-_UNEVALUATED = (
+_IN_ORDER = (
+    select(table.c.run_id, table.c.name)
+    .where(and_(TASK_IS_PENDING, table.c.task_list_name == bindparam("task_list")))
+    .order_by(table.c.rank, table.c.due, table.c.position)
+)
+_IS_DUE = _IN_ORDER.where(
+    table.c.due <= bindparam("now"), table.c.name.in_(bindparam("names", expanding=True))
+).limit(1)
+# Reports of a join are left to its last one, or to its chord's callback, for a while. Each run
+# that has some is found by the index, however many it has.
+_WITH_REPORTS = text(
+    "WITH RECURSIVE runs(id) AS ("
+    f"SELECT min(run_id) FROM flowengine_task WHERE {REPORTED} "
+    "UNION ALL SELECT (SELECT min(run_id) FROM flowengine_task "
+    f"WHERE {REPORTED} AND run_id > runs.id) FROM runs WHERE runs.id IS NOT NULL"
+    f") SELECT id FROM runs WHERE id IS NOT NULL LIMIT {MANY}"
+)
+_REPORTED_ALONE = (
     select(table.c.run_id)
-    .join(join, join.c.id == table.c.join_id, isouter=True)
+    .where(and_(table.c.run_id == bindparam("run"), TASK_IS_REPORTED, table.c.join_id.is_(None)))
+    .limit(1)
+)
+_REPORTED_TOGETHER = (
+    select(join.c.run_id)
     .where(
         and_(
-            TASK_IS_REPORTED,
+            join.c.run_id == bindparam("run"),
             or_(
-                table.c.join_id.is_(None),
                 and_(join.c.remaining <= 0, join.c.updated <= bindparam("waited")),
-                table.c.updated <= bindparam("forgotten"),
+                join.c.updated <= bindparam("forgotten"),
+            ),
+            exists().where(
+                and_(
+                    table.c.run_id == join.c.run_id, table.c.join_id == join.c.id, TASK_IS_REPORTED
+                )
             ),
         )
     )
-    .distinct()
-    .limit(MANY)
+    .limit(1)
 )
 _HELD_BY = select(*_HELD).where(
     and_(
@@ -123,16 +150,30 @@ _TIMED_OUT = select(table.c.uuid).where(
 )
 
 
-def due_lists(connection: Connection, names: Sequence[str], now: int) -> dict[str, int]:
-    """Return how many due tasks of those names each task list has."""
-    found = connection.execute(_DUE, {"names": list(names), "now": now})
-    return {row[0]: row[1] for row in found}
+def pending_lists(connection: Connection) -> list[str]:
+    """Return the task lists that have something pending."""
+    return list(connection.execute(_LISTS).scalars())
+
+
+def due_lists(connection: Connection, names: Sequence[str], now: int) -> list[str]:
+    """Return the task lists that have a due task of those names."""
+    values = {"names": list(names), "now": now}
+    return [
+        task_list
+        for task_list in pending_lists(connection)
+        if connection.execute(_IS_DUE, {"task_list": task_list, **values}).first()
+    ]
 
 
 def unevaluated_runs(connection: Connection, now: int, patience_ms: int) -> list[str]:
     """Return runs with reports that nobody took in, and nobody is about to."""
     values = {"waited": now - patience_ms, "forgotten": now - 60_000}
-    return list(connection.execute(_UNEVALUATED, values).scalars())
+    return [
+        run_id
+        for run_id in connection.execute(_WITH_REPORTS).scalars().all()
+        if connection.execute(_REPORTED_ALONE, {"run": run_id}).first()
+        or connection.execute(_REPORTED_TOGETHER, {"run": run_id, **values}).first()
+    ]
 
 
 def held_by_boots(connection: Connection, boot_ids: Sequence[str]) -> list[Held]:
@@ -158,21 +199,23 @@ def timed_out(connection: Connection, task_ids: Sequence[str]) -> set[str]:
     return set(connection.execute(_TIMED_OUT, values).scalars())
 
 
-_PENDING_NAMES = (
-    select(table.c.run_id, table.c.name, table.c.task_list_name)
-    .where(TASK_IS_PENDING)
-    .distinct()
-    .limit(MANY)
-)
+_FIRST = _IN_ORDER.limit(MANY)
 _ALARMS = select(run.c.id, run.c.alarm).where(
     and_(run.c.state == RunState.RUNNING, run.c.alarm.startswith(bindparam("beginning")))
 )
 _SET_ALARM = update(run).where(run.c.id == bindparam("of")).values(alarm=bindparam("text"))
 
 
-def pending_names(connection: Connection) -> list[tuple[str, str, str]]:
-    """Return which runs wait for which facets of which lists."""
-    return [(row[0], row[1], row[2]) for row in connection.execute(_PENDING_NAMES)]
+def pending_names(connection: Connection) -> set[tuple[str, str, str]]:
+    """Return which runs wait for which facets of which lists: of each list those next in line.
+
+    What nobody serves does not leave its place, and comes to the front.
+    """
+    return {
+        (run_id, name, task_list)
+        for task_list in pending_lists(connection)
+        for run_id, name in connection.execute(_FIRST, {"task_list": task_list})
+    }
 
 
 def alarms(connection: Connection, beginning: str) -> dict[str, str]:
@@ -189,14 +232,7 @@ def set_alarms(connection: Connection, alarms: Mapping[str, str | None]) -> None
 #: Nobody has rung for a retry: when it was committed it was not due.
 _DUE_RETRIES = (
     update(table)
-    .where(
-        and_(
-            TASK_IS_PENDING,
-            table.c.due <= bindparam("now"),
-            table.c.due > table.c.created,
-            table.c.published.is_(None),
-        )
-    )
+    .where(and_(TASK_IS_RETRY, table.c.due <= bindparam("now")))
     .values(published=bindparam("now"))
     .returning(table.c.task_list_name)
 )

@@ -153,7 +153,7 @@ class StepRow(_Table, table=True):
 
 
 class EventRow(_Table, table=True):
-    """What outside work a step asked for. Dispatched and Processing follow from its task."""
+    """What outside work a step asked for. How far it has come follows from its step and task."""
 
     __tablename__: ClassVar[str] = "flowengine_event"
     __table_args__ = (Index("flowengine_event_run", "run_id"),)
@@ -162,14 +162,14 @@ class EventRow(_Table, table=True):
     run_id: str = _id()
     step_id: str = _id()
     event_type: str = _name()
-    state: str = _name("", 32)
     created: int = _time()
-    updated: int = _time()
 
 
 _RUNNING = text("state = 'running'")
 _PENDING = text("state = 'pending'")
-_REPORTED = text("state IN ('completed', 'failed') AND NOT taken_in")
+_RETRY = text("state = 'pending' AND due > created AND published IS NULL")
+REPORTED = "state IN ('completed', 'failed') AND NOT taken_in"
+_REPORTED = text(REPORTED)
 
 
 class TaskRow(_Table, table=True):
@@ -202,12 +202,18 @@ class TaskRow(_Table, table=True):
         Index(
             "flowengine_task_reported",
             "run_id",
-            "taken_in",  # always false here: it makes SQLite choose this index
+            "join_id",
             sqlite_where=_REPORTED,
             postgresql_where=_REPORTED,
         ),
-        Index("flowengine_task_step", "step_id"),
-        Index("flowengine_task_run", "run_id", "position"),
+        Index(
+            "flowengine_task_retry",
+            "due",
+            sqlite_where=_RETRY,
+            postgresql_where=_RETRY,
+        ),
+        # Whoever asks for the tasks of a step knows its run: one index for both.
+        Index("flowengine_task_run", "run_id", "step_id"),
     )
 
     uuid: str = _id(primary_key=True)
@@ -252,6 +258,7 @@ class JoinRow(_Table, table=True):
     """Tasks that enable nothing alone and feed one join: how many have not been reported."""
 
     __tablename__: ClassVar[str] = "flowengine_join"
+    __table_args__ = (Index("flowengine_join_run", "run_id"),)
 
     id: str = _id(primary_key=True)
     run_id: str = _id()
@@ -331,6 +338,10 @@ TASK_IS_PENDING = _task_may_become(TaskState.RUNNING)
 TASK_IS_RUNNING = _task_may_become(TaskState.COMPLETED)
 TASK_IS_REPORTED = text(
     "flowengine_task.state IN ('completed', 'failed') AND NOT flowengine_task.taken_in"
+)
+TASK_IS_RETRY = text(
+    "flowengine_task.state = 'pending' AND flowengine_task.due > flowengine_task.created "
+    "AND flowengine_task.published IS NULL"
 )
 FACT_IS_WAITING = text("NOT flowengine_fact.taken_in")
 

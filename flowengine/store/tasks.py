@@ -82,15 +82,16 @@ _TRIES = (
             for name in ("step_id", "try_number", "losses", "state", "task_list_name", "updated")
         )
     )
+    .where(table.c.run_id == bindparam("run"))
     .where(table.c.step_id.in_(bindparam("ids", expanding=True)))
     .order_by(table.c.position)
 )
 
 
-def last_tries(connection: Connection, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return the last try of each of these steps, without its data."""
+def last_tries(connection: Connection, run_id: str, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """Return the last try of each of these steps of a run, without its data."""
     found = {}
     for part in portions(step_ids):
-        for row in connection.execute(_TRIES, {"ids": list(part)}):
+        for row in connection.execute(_TRIES, {"run": run_id, "ids": list(part)}):
             found[row.step_id] = row  # in order: the last wins
     return found

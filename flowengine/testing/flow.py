@@ -22,7 +22,7 @@ from flowengine.evaluator.happenings import Failed, Succeeded
 from flowengine.evaluator.states import ObjectType
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
-from flowengine.store import Database, claims, ensure_schema, servers
+from flowengine.store import Database, ensure_schema, servers, sweeping
 from flowengine.store.claims import Claimant
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import run_try
@@ -171,7 +171,7 @@ class FlowWorker:
     def claim_next(self) -> TaskDefinition | None:
         """Claim the most urgent due task of any list, for which this process has code."""
         with self._flow.database.read() as connection:
-            lists = claims.pending_lists(connection)
+            lists = sweeping.pending_lists(connection)
         for task_list in lists:
             task = self._flow.engine.claim_task(event_facet_names(), task_list, self._claimant)
             if task is not None:

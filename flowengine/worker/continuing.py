@@ -35,11 +35,11 @@ class Continuation:
         """Return the tasks that this worker takes."""
         ours = [task for task in due if self._is_ours(task)]
         # A wide group is for everybody.
-        width = Counter(task.join for task in ours if task.join)
+        width = Counter(task.join for task in ours if task.join) if len(ours) > self._batch else {}
         quick = [
             task
             for task in ours
-            if width[task.join] <= self._batch
+            if width.get(task.join, 0) <= self._batch
             and task.losses == 0
             and not task.runs_once
             and self._pace.is_quick(task.name)
@@ -47,7 +47,7 @@ class Continuation:
         self._room -= len(quick)
         if quick or self._took_slow or not ours:
             return {task.uuid for task in quick}
-        if width[ours[0].join] > self._batch:
+        if width.get(ours[0].join, 0) > self._batch:
             return ()
         self._took_slow = True
         return {ours[0].uuid}

@@ -120,6 +120,34 @@ def deadly(times: int) -> int:
     return add(die_first(times), 0)
 
 
+# --- quick steps, which are taken together ---
+
+
+@event_facet(max_losses=3)
+def touch(n: int, holds: int = -1, kills: int = -1) -> int:
+    """A quick step, but for one number that is held, or takes its process along."""
+    if n == kills:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return hold(f"touch-{n}") * 0 + n if n == holds else n
+
+
+@workflow
+def touched(holds: int, kills: int) -> list[int]:
+    return foreach(list(range(40)), lambda n: touch(n, holds, kills))
+
+
+@workflow
+def long_chain(n: int) -> int:
+    for _ in range(400):
+        n = touch(n)
+    return n
+
+
+@workflow
+def short_chain(n: int) -> int:
+    return touch(touch(touch(n)))
+
+
 def _trace(name: str) -> None:
     """Leave a trace of each execution: a second one after a kill is allowed, and counted."""
     with (Path(os.environ["TRACES"]) / f"executions-{os.getpid()}").open("a") as file:

@@ -20,6 +20,7 @@ from flowengine.evaluator.states import (
     StepState,
     Table,
     TaskState,
+    event_state,
     next_state,
 )
 
@@ -118,12 +119,26 @@ def test_every_state_of_a_task_has_a_row_and_ended_tasks_stay_ended() -> None:
         assert bool(following) == (state in TaskState.OPEN)
 
 
-def test_an_event_goes_forward_to_a_terminal_state() -> None:
-    assert set(EVENT_TRANSITIONS) | set(EVENT_TRANSITIONS.values()) == names_in(EventState) - {
-        EventState.ERROR
-    }
-    assert not any(EventState.is_terminal(state) for state in EVENT_TRANSITIONS)
-    assert EventState.is_terminal(EventState.ERROR)
+def test_every_state_of_an_event_has_a_row_and_ended_events_stay_ended() -> None:
+    assert set(EVENT_TRANSITIONS) == names_in(EventState)
+    for state, following in EVENT_TRANSITIONS.items():
+        assert following <= set(EVENT_TRANSITIONS)
+        assert bool(following) != EventState.is_terminal(state)
+
+
+@pytest.mark.parametrize(
+    ("step", "task", "event"),
+    [
+        (StepState.EVENT_TRANSMIT, TaskState.PENDING, EventState.DISPATCHED),
+        (StepState.EVENT_TRANSMIT, TaskState.RUNNING, EventState.PROCESSING),
+        (StepState.EVENT_TRANSMIT, TaskState.COMPLETED, EventState.COMPLETED),
+        (StepState.COMPLETE, TaskState.CANCELED, EventState.COMPLETED),
+        (StepState.BLOCKS_CONTINUE, TaskState.COMPLETED, EventState.COMPLETED),
+        (StepState.ERROR, TaskState.FAILED, EventState.ERROR),
+    ],
+)
+def test_an_event_is_where_its_step_and_its_last_try_are(step: str, task: str, event: str) -> None:
+    assert event_state(step, task) == event
 
 
 def test_is_final_agrees_with_the_tables() -> None:

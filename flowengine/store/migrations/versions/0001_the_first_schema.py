@@ -16,9 +16,7 @@ def upgrade() -> None:
         sa.Column("run_id", sa.String(length=32), nullable=False),
         sa.Column("step_id", sa.String(length=32), nullable=False),
         sa.Column("event_type", sa.String(length=255), nullable=False),
-        sa.Column("state", sa.String(length=32), nullable=False),
         sa.Column("created", sa.BigInteger(), nullable=False),
-        sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("flowengine_event_run", "flowengine_event", ["run_id"], unique=False)
@@ -62,6 +60,7 @@ def upgrade() -> None:
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
     )
+    op.create_index("flowengine_join_run", "flowengine_join", ["run_id"], unique=False)
     op.create_table(
         "flowengine_lock",
         sa.Column("name", sa.String(length=255), nullable=False),
@@ -248,12 +247,20 @@ def upgrade() -> None:
     op.create_index(
         "flowengine_task_reported",
         "flowengine_task",
-        ["run_id", "taken_in"],
+        ["run_id", "join_id"],
         unique=False,
         sqlite_where=sa.text("state IN ('completed', 'failed') AND NOT taken_in"),
         postgresql_where=sa.text("state IN ('completed', 'failed') AND NOT taken_in"),
     )
-    op.create_index("flowengine_task_run", "flowengine_task", ["run_id", "position"], unique=False)
+    op.create_index(
+        "flowengine_task_retry",
+        "flowengine_task",
+        ["due"],
+        unique=False,
+        sqlite_where=sa.text("state = 'pending' AND due > created AND published IS NULL"),
+        postgresql_where=sa.text("state = 'pending' AND due > created AND published IS NULL"),
+    )
+    op.create_index("flowengine_task_run", "flowengine_task", ["run_id", "step_id"], unique=False)
     op.create_index(
         "flowengine_task_running",
         "flowengine_task",
@@ -262,7 +269,6 @@ def upgrade() -> None:
         sqlite_where=sa.text("state = 'running'"),
         postgresql_where=sa.text("state = 'running'"),
     )
-    op.create_index("flowengine_task_step", "flowengine_task", ["step_id"], unique=False)
     op.create_table(
         "flowengine_timer",
         sa.Column("id", sa.String(length=32), nullable=False),

@@ -1,0 +1,116 @@
+"""Quick steps are taken together and gone on with, and nobody suffers from it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from flowengine.engine import Run
+from flowengine.errors import RunFailed
+from flowengine.evaluator import TaskState
+from tests.acceptance.celery import graphs
+from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
+from tests.celery_nodes import Fleet, until
+
+
+@pytest.fixture(scope="module")
+def alone(make_fleet: MakeFleet) -> Fleet:
+    """One worker with one pool child, so that everything is in one pair of hands."""
+    fleet = make_fleet()
+    fleet.add_worker("alone", *QUICK_START, "-c", "1", "-E")
+    fleet.add_beat()
+    return fleet
+
+
+@pytest.fixture
+def practised(alone: Fleet) -> Iterator[Fleet]:
+    """The same, and it knows that the steps are quick."""
+    alone.heal()
+    for _ in range(3):
+        alone.start(graphs.touched, holds=-1, kills=-1).result(timeout=30)
+    yield alone
+    alone.let_all_go()
+
+
+def states(fleet: Fleet, run: Run[Any]) -> list[str]:
+    return [task.state for task in fleet.engine.tasks(run.id)]
+
+
+def test_a_step_that_turns_out_slow_does_not_hold_up_those_around_it(
+    make_fleet: MakeFleet, practised: Fleet
+) -> None:
+    # The hand of one child is full of them; a second child is there to take them over.
+    other = practised.add_worker("other", *QUICK_START, "-c", "1")
+    run = practised.start(graphs.touched, holds=7, kills=-1)
+    until(lambda: practised.begun("touch-7"), "the slow one's begin")
+    until(lambda: states(practised, run).count(TaskState.COMPLETED) == 39, "the end of all others")
+    assert states(practised, run).count(TaskState.RUNNING) == 1
+    practised.let_go("touch-7")
+    assert run.result(timeout=30) == list(range(40))
+    assert {t.losses for t in practised.engine.tasks(run.id)} == {0}
+    other.stop()
+    practised.workers.remove(other)
+
+
+def test_of_a_batch_that_loses_its_worker_only_the_culprit_is_to_blame(practised: Fleet) -> None:
+    run = practised.start(graphs.touched, holds=-1, kills=7)
+    with pytest.raises(RunFailed, match="its worker died 4 times, 3 losses are allowed"):
+        run.result(timeout=60)
+    tries = practised.engine.tasks(run.id)
+    mates = [t for t in tries if not t.step_path.endswith("[7].touch")]
+    assert {t.losses for t in mates} == {0}
+    assert [t.state for t in mates] == [TaskState.COMPLETED] * 39
+    culprit = [(t.state, t.losses) for t in tries if t.step_path.endswith("[7].touch")]
+    assert culprit == [(TaskState.FAILED, losses) for losses in range(4)]
+
+
+def test_a_long_chain_does_not_starve_other_runs(practised: Fleet) -> None:
+    chain = practised.start(graphs.long_chain, n=1)
+    others = [practised.start(graphs.short_chain, n=n) for n in range(5)]
+    for n, run in enumerate(others):
+        assert run.result(timeout=30) == n
+    assert chain.info().state == "RUNNING", "it takes many times as long as they do"
+    assert chain.result(timeout=60) == 1
+
+
+def test_the_urgent_comes_first(practised: Fleet) -> None:
+    block = practised.start(graphs.held, name="the queue")
+    until(lambda: practised.begun("the queue"), "a step that holds the only child")
+    usual = [practised.start(graphs.long_chain, n=n) for n in range(4)]
+    hurry = graphs.short_chain
+    urgent = practised.engine.start(hurry.program(), hurry.name, {"n": 1}, priority=10)
+    practised.let_go("the queue")
+    assert urgent.outputs(timeout=30) == {"result": 1}
+    assert {run.info().state for run in usual} == {"RUNNING"}
+    for run in usual:
+        run.result(timeout=60)
+    block.result(timeout=30)
+
+
+def test_steps_that_were_gone_on_with_are_shown_to_flower(practised: Fleet) -> None:
+    shown: list[dict[str, Any]] = []
+    stop = threading.Event()
+
+    def listen() -> None:
+        with practised.app.connection_for_read() as connection:
+            receiver = practised.app.events.Receiver(connection, handlers={"*": shown.append})
+            for _ in receiver.itercapture(limit=None, timeout=None, wakeup=False):
+                if stop.is_set():
+                    return
+
+    threading.Thread(target=listen, daemon=True).start()
+    until(lambda: any(e["type"] == "worker-heartbeat" for e in shown), "a listening ear")
+    run = practised.start(graphs.short_chain, n=1)
+    run.result(timeout=30)
+    ids = {task.uuid for task in practised.engine.tasks(run.id)}
+
+    def ended() -> set[str]:
+        return {event["uuid"] for event in shown if event["type"] == "task-succeeded"}
+
+    until(lambda: ids <= ended(), "an event of each step")
+    names = {e["name"] for e in shown if e["type"] == "task-received" and e["uuid"] in ids}
+    assert names == {graphs.touch.name}
+    stop.set()

@@ -1,0 +1,158 @@
+"""What a step costs: statements, commits and messages, counted for each kind of work.
+
+`docs/performance.md` shows these numbers, and why they are what they are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from flowengine import event_facet, foreach, workflow
+from flowengine.authoring import Workflow, event_facet_names
+from flowengine.dispatch import Group
+from flowengine.engine import Engine, Run
+from flowengine.settings import Settings
+from flowengine.store.claims import Claimant
+from flowengine.worker import Drainer
+from tests.integration.engines import opened, watched
+from tests.servers import PostgresServer
+
+
+@event_facet
+def inc(n: int) -> int:
+    return n + 1
+
+
+@event_facet
+def total(ns: list[int]) -> int:
+    return sum(ns)
+
+
+@workflow
+def chain(n: int) -> int:
+    for _ in range(100):
+        n = inc(n)
+    return n
+
+
+@workflow
+def fan(ns: list[int]) -> int:
+    return total(foreach(ns, lambda n: inc(n)))
+
+
+@workflow
+def two_each(ns: list[int]) -> int:
+    return total(foreach(ns, lambda n: inc(inc(n))))
+
+
+@workflow
+def small(n: int) -> int:
+    n = inc(inc(inc(n)))
+    return total([inc(n), inc(n), inc(n), inc(n)])
+
+
+@dataclass
+class Work:
+    """A worker whose every statement and message is counted."""
+
+    engine: Engine
+    drainer: Drainer
+    statements: Counter[str] = field(default_factory=Counter)
+    messages: int = 0
+    runs: list[Run[Any]] = field(default_factory=list)
+
+    def ring(self, due: Mapping[str, int]) -> None:
+        self.messages += len(due)
+
+    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+        """As with a backend that counts chords: a header per fifty tasks, and a callback."""
+        for group in groups:
+            batches = [group.task_ids[at : at + 50] for at in range(0, len(group.task_ids), 50)]
+            self.messages += len(batches) + 1
+            for batch in batches:
+                self.drainer.work(group.task_list, batch)
+            self.drainer.advance(run_id)
+
+    def run(self, a_workflow: Workflow[..., Any], *inputs: list[Any]) -> None:
+        """Start runs together and work until nothing is due."""
+        given = [a_workflow.inputs(*each) for each in inputs]
+        runs = self.engine.start_many(a_workflow.program(), a_workflow.name, given)
+        while self.drainer.drain("default"):
+            pass
+        self.runs = runs
+
+    @contextmanager
+    def counted(self) -> Iterator[Counter[str]]:
+        self.statements.clear()
+        self.messages = 0
+        noted = self.statements
+
+        def note(sql: str, _given: Any = None) -> None:
+            kind = sql.split("(", 1)[0].split()[:2]
+            noted[" ".join(kind)] += 1
+
+        def listen(_c: Any, _cursor: Any, sql: str, *_: Any) -> None:
+            note(sql)
+
+        event.listen(self.engine.database.engine, "before_cursor_execute", listen)
+        with watched(self.engine, note):
+            yield noted
+        event.remove(self.engine.database.engine, "before_cursor_execute", listen)
+        assert {run.info().state for run in self.runs} == {"COMPLETED"}
+
+
+@pytest.fixture
+def work(postgres: PostgresServer, tmp_path: Path) -> Iterator[Work]:
+    url = postgres.new_database()
+    # A slice without end: how long a machine takes must not change what is counted.
+    settings = Settings(
+        drain_slice=60, batch_slice=60, quick_seconds=1, spool_directory=str(tmp_path)
+    )
+    with opened(url, settings=settings) as engine:
+        drainer = Drainer(engine, Claimant("s", "b" * 32, 1), event_facet_names)
+        work = Work(engine, drainer)
+        engine.bell = work
+        for _ in range(3):
+            work.run(small, [1])  # it learns that the facets are quick
+            work.run(fan, [list(range(4))])
+        yield work
+    postgres.drop_database(url)
+
+
+def test_a_step_of_a_chain_is_one_statement_and_no_message(work: Work) -> None:
+    with work.counted() as statements:
+        work.run(chain, [1])
+    # The start, the claim of the first, what was known of the run, a step each, a last look.
+    assert statements["WITH runs_"] == 100
+    assert sum(statements.values()) <= 100 + 10, statements
+    assert work.messages == 1
+
+
+def test_a_wide_fan_out_costs_a_few_statements_per_fifty_steps(work: Work) -> None:
+    with work.counted() as statements:
+        work.run(fan, [list(range(1_000))])
+    # Unfolded and taken in some hundreds at a time; claimed and reported by fifties.
+    assert sum(statements.values()) <= 0.12 * 1_000, statements
+    assert work.messages <= 1_000 / 50 + 1 + 5
+
+
+def test_items_of_two_steps_cost_no_more_per_step(work: Work) -> None:
+    with work.counted() as statements:
+        work.run(two_each, [list(range(500))])
+    assert sum(statements.values()) <= 0.12 * 1_000, statements
+
+
+def test_small_runs_share_their_statements(work: Work) -> None:
+    with work.counted() as statements:
+        work.run(small, *[[n] for n in range(50)])
+    # Five stages, each for all runs at once; the start; the claim and what it needs.
+    assert sum(statements.values()) <= 14, statements
+    assert work.messages == 1
