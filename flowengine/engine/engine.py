@@ -488,8 +488,17 @@ class Engine:
         return Run(self, run_id)
 
     def get(self, run_id: str) -> RunInfo:
-        with self.database.read() as connection:
-            return inquiry.run_info(connection, run_id)
+        """Return how a run stands."""
+        try:
+            return self._look(run_id)
+        except DBAPIError as problem:
+            if not problem.connection_invalidated:
+                raise
+            return self._look(run_id)  # the connection was gone, perhaps not the server
+
+    def _look(self, run_id: str) -> RunInfo:
+        with self.database.glance() as executor:
+            return inquiry.run_info(executor, run_id)
 
     def find(self, beginning: str) -> RunInfo:
         """Return the run whose id begins so; it must be the only one."""
@@ -506,7 +515,7 @@ class Engine:
     def steps(self, run_id: str) -> Sequence[StepInfo]:
         """Return all steps of a run, in the order of their creation."""
         with self.database.read() as connection:
-            inquiry.run_info(connection, run_id)
+            inquiry.run_info(Borrowed(connection), run_id)
             return inquiry.step_infos(connection, run_id)
 
     def tasks(self, run_id: str) -> Sequence[TaskDefinition]:
@@ -517,7 +526,7 @@ class Engine:
     def events(self, run_id: str) -> Sequence[EventDefinition]:
         """Return what outside work a run asked for, and how far each has come."""
         with self.database.read() as connection:
-            inquiry.run_info(connection, run_id)
+            inquiry.run_info(Borrowed(connection), run_id)
             return events.load_run(connection, run_id)
 
     def servers(self) -> Sequence[ServerDefinition]:

@@ -43,36 +43,46 @@ class Run(Generic[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the end and return the result; raise `RunFailed` or `TimeoutError`."""
-        over = self._engine.signals.wait(self.id, self._is_over, timeout)
-        return self._result(over, timeout)
+        look = _Look(self)
+        self._engine.signals.wait(self.id, look, timeout)
+        return self._result(look.outputs(timeout))
 
     async def aresult(self, timeout: float | None = None) -> R:
         """Like `result`, without blocking the event loop."""
-        over = await self._engine.signals.await_end(self.id, self._is_over, timeout)
-        return self._result(over, timeout)
+        look = _Look(self)
+        await self._engine.signals.await_end(self.id, look, timeout)
+        return self._result(look.outputs(timeout))
 
     def outputs(self, timeout: float | None = None) -> dict[str, Json]:
         """Wait for the end and return all outputs by name."""
-        over = self._engine.signals.wait(self.id, self._is_over, timeout)
-        return self._outputs(over, timeout)
+        look = _Look(self)
+        self._engine.signals.wait(self.id, look, timeout)
+        return look.outputs(timeout)
 
-    def _is_over(self) -> bool:
-        return self.info().is_final
-
-    def _outputs(self, over: bool, timeout: float | None) -> dict[str, Json]:
-        info = self.info()
-        if not over:
-            count = info.open_steps
-            waits = info.alarm or f"{count} {'step' if count == 1 else 'steps'} outstanding"
-            raise TimeoutError(f"run {self.id} has not ended after {timeout} s: {waits}")
-        if info.state != RunState.COMPLETED:
-            error = info.error or {"path": info.workflow, "type": info.state, "message": ""}
-            raise RunFailed(self.id, error["path"], error["type"], error["message"])
-        return info.outputs or {}
-
-    def _result(self, over: bool, timeout: float | None) -> R:
-        outputs: dict[str, Any] = self._outputs(over, timeout)
+    def _result(self, outputs: dict[str, Any]) -> R:
         if self._read is not None:
             return self._read(outputs["result"])
         # A Python workflow returns one value; an AFL workflow has named outputs.
         return outputs["result"] if set(outputs) == {"result"} else outputs  # type: ignore[return-value]
+
+
+class _Look:
+    """Looks whether a run is over, and keeps what it saw last."""
+
+    def __init__(self, run: Run[Any]) -> None:
+        self._run = run
+
+    def __call__(self) -> bool:
+        self._info = self._run.info()
+        return self._info.is_final
+
+    def outputs(self, timeout: float | None) -> dict[str, Json]:
+        info = self._info
+        if not info.is_final:
+            count = info.open_steps
+            waits = info.alarm or f"{count} {'step' if count == 1 else 'steps'} outstanding"
+            raise TimeoutError(f"run {info.id} has not ended after {timeout} s: {waits}")
+        if info.state != RunState.COMPLETED:
+            error = info.error or {"path": info.workflow, "type": info.state, "message": ""}
+            raise RunFailed(info.id, error["path"], error["type"], error["message"])
+        return info.outputs or {}

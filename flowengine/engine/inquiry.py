@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from flowengine.engine.results import RunInfo, RunSummary, StepInfo, seen_state
 from flowengine.errors import AmbiguousRun, UnknownRun
@@ -12,14 +12,16 @@ from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
 from flowengine.program.plan import RowKind
 from flowengine.store import codec, payloads, reports, runs, steps, tasks
-from flowengine.store.executing import Borrowed
+from flowengine.store.executing import Borrowed, Executor
 
 
-def run_info(connection: Connection, run_id: str) -> RunInfo:
-    row = runs.get(connection, run_id)
+def run_info(executor: Executor, run_id: str) -> RunInfo:
+    row = runs.look(executor, run_id)
     if row is None:
         raise UnknownRun(run_id)
-    return _info(connection, row)
+    outputs = None if row.outputs is None else codec.attributes(row.outputs)
+    payloads.fill_in(executor, [outputs or {}])
+    return _info(row, outputs)
 
 
 def find_run(connection: Connection, beginning: str) -> RunInfo:
@@ -28,14 +30,14 @@ def find_run(connection: Connection, beginning: str) -> RunInfo:
         raise UnknownRun(beginning)
     if len(found) > 1:
         raise AmbiguousRun(beginning)
-    return _info(connection, found[0])
+    return _info(found[0], runs.outputs_of(connection, found[0]))
 
 
 def newest_runs(
     connection: Connection, *, workflow: str | None, state: str | None, limit: int
 ) -> list[RunInfo]:
     found = runs.newest(connection, workflow=workflow, state=state, limit=limit)
-    return [_info(connection, row) for row in found]
+    return [_info(row, runs.outputs_of(connection, row)) for row in found]
 
 
 def run_summaries(
@@ -84,12 +86,12 @@ def run_inputs(connection: Connection, run: RunInfo) -> dict[str, Any]:
     return payloads.whole(connection, root.params) if root else {}
 
 
-def _info(connection: Connection, row: Row[Any]) -> RunInfo:
+def _info(row: Any, outputs: dict[str, Any] | None) -> RunInfo:
     return RunInfo(
         id=row.id,
         workflow=row.workflow,
         state=row.state,
-        outputs=runs.outputs_of(connection, row),
+        outputs=outputs,
         error=codec.load(row.error),
         alarm=row.alarm,
         created=row.created,

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from sqlalchemy.pool import StaticPool
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
-from flowengine.store.executing import CLOCK, Direct, Executor
+from flowengine.store.executing import CLOCK, Borrowed, DirectPostgres, DirectSqlite, Executor
 from flowengine.store.forking import fork_gate
 
 _SQLITE_PATIENCE = 30.0  #: seconds that a connection waits for its turn
@@ -99,11 +99,21 @@ class Database:
         return self._in_turn() if self.is_sqlite else _OneByOne(self)
 
     @contextmanager
+    def glance(self) -> Iterator[Executor]:
+        """For a look that is taken again and again: on PostgreSQL without a transaction."""
+        if self.is_sqlite:
+            with self.read() as connection:
+                yield Borrowed(connection)
+        else:
+            with _OneByOne(self) as executor:
+                yield executor
+
+    @contextmanager
     def _in_turn(self) -> Iterator[Executor]:
         with self._passing(), self._writer, self._explained():
             proxy = self.engine.raw_connection()
             driver: Any = proxy.driver_connection
-            executor = Direct(driver, is_sqlite=True)
+            executor = DirectSqlite(driver)
             try:
                 executor.rows("BEGIN IMMEDIATE")
                 try:
@@ -198,7 +208,7 @@ class _OneByOne:
                 raise problem from None
         finally:
             pinging.is_off = False
-        return Direct(self._proxy.driver_connection, is_sqlite=False)
+        return DirectPostgres(self._proxy.driver_connection)
 
     def __exit__(
         self,

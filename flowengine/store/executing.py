@@ -7,6 +7,8 @@ where a transaction of its is under way.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -32,19 +34,56 @@ class Executor(Protocol):
     def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None: ...
 
 
-class Direct:
-    """Executes on the driver's own connection."""
+class DirectSqlite:
+    """Executes on SQLite's own connection."""
 
-    def __init__(self, driver: Any, *, is_sqlite: bool) -> None:
+    is_sqlite = True
+
+    def __init__(self, driver: Any) -> None:
         self._driver = driver
-        self.is_sqlite = is_sqlite
 
     def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = self._driver.execute(text, given).fetchall()
         return found
 
     def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
-        self._driver.executemany(text, given)  # of SQLite: PostgreSQL is given JSON
+        self._driver.executemany(text, given)
+
+
+class DirectPostgres:
+    """Executes on psycopg's own connection."""
+
+    is_sqlite = False
+
+    def __init__(self, driver: Any) -> None:
+        from psycopg import RawCursor  # with SQLite alone the driver is not installed
+
+        # It takes a text as the server does. Others read all of it each time to find the
+        # places of parameters, and our texts are long.
+        self._cursor = RawCursor(driver)
+
+    def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]:
+        numbered, names = _numbered(text)
+        values = [given[name] for name in names] if isinstance(given, Mapping) else given
+        found: list[tuple[Any, ...]] = self._cursor.execute(numbered, values).fetchall()
+        return found
+
+    def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
+        raise NotImplementedError("PostgreSQL is given many rows as JSON")
+
+
+@functools.lru_cache(maxsize=1_000)
+def _numbered(text: str) -> tuple[bytes, list[str]]:
+    """Number the places of parameters; named ones are given in the order of these names."""
+    names: list[str] = []
+
+    def number(place: re.Match[str]) -> str:
+        name = place[1] or str(len(names))
+        if name not in names:
+            names.append(name)
+        return f"${names.index(name) + 1}"
+
+    return re.sub(r"%(?:\((\w+)\))?s", number, text).encode(), names
 
 
 class Borrowed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, and_, bindparam, or_, select
 
@@ -110,6 +110,35 @@ _HEADS = (
     "JOIN flowengine_run r ON r.id = w.id",
     f"SELECT {_SELECTED} FROM json_each(?) w CROSS JOIN flowengine_run r ON r.id = w.value",
 )
+
+
+class Look(NamedTuple):
+    """How a run stands."""
+
+    id: str
+    workflow: str
+    state: str
+    outputs: str | None
+    error: str | None
+    alarm: str | None
+    created: int
+    updated: int
+    finished: int | None
+    revision: int
+    open_steps: int
+    idempotency_key: str | None
+    priority: int
+    labels: str | None
+
+
+_LOOK = f"SELECT {', '.join(Look._fields)} FROM flowengine_run WHERE id = {{p}}"
+
+
+def look(executor: Executor, run_id: str) -> Look | None:
+    """Return how a run stands, or None."""
+    text = _LOOK.format(p="?" if executor.is_sqlite else "%s")
+    found = executor.rows(text, (run_id,))
+    return Look(*found[0]) if found else None
 
 
 def lock(executor: Executor, run_id: str) -> Head | None:

@@ -22,6 +22,7 @@ from flowengine.engine.results import RunInfo, RunSummary
 from flowengine.errors import FlowengineError, StoreError, UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.store.database import system_clock
+from flowengine.store.executing import Borrowed
 from flowengine.web import looks
 from flowengine.web.reading import reader_of
 
@@ -114,7 +115,7 @@ async def _runs(handler: Any, wanted: Filter) -> RunsFound:
 
 async def _run(handler: Any, run_id: str) -> RunFound:
     def question(connection: Connection) -> RunFound:
-        run = inquiry.run_info(connection, run_id)
+        run = inquiry.run_info(Borrowed(connection), run_id)
         return RunFound(run, inquiry.run_inputs(connection, run), outline(connection, run_id))
 
     return await _ask(handler, question)

@@ -86,6 +86,8 @@ class Drainer:
                 self._wake_others(task_list, wake - 1)
                 wake = 1
             done += self._work_through(claimed, ends)
+            if not is_more:
+                return done  # what has become due since was rung for
             if time.monotonic() > ends:
                 self._engine.bell.ring({task_list: 1})
                 return done

@@ -92,16 +92,10 @@ def test_the_urgent_comes_first(practised: Fleet) -> None:
 
 def test_steps_that_were_gone_on_with_are_shown_to_flower(practised: Fleet) -> None:
     shown: list[dict[str, Any]] = []
-    stop = threading.Event()
-
-    def listen() -> None:
-        with practised.app.connection_for_read() as connection:
-            receiver = practised.app.events.Receiver(connection, handlers={"*": shown.append})
-            for _ in receiver.itercapture(limit=None, timeout=None, wakeup=False):
-                if stop.is_set():
-                    return
-
-    threading.Thread(target=listen, daemon=True).start()
+    connection = practised.app.connection_for_read()
+    receiver = practised.app.events.Receiver(connection, handlers={"*": shown.append})
+    listening = threading.Thread(target=receiver.capture, kwargs={"wakeup": False})
+    listening.start()
     until(lambda: any(e["type"] == "worker-heartbeat" for e in shown), "a listening ear")
     run = practised.start(graphs.short_chain, n=1)
     run.result(timeout=30)
@@ -113,4 +107,6 @@ def test_steps_that_were_gone_on_with_are_shown_to_flower(practised: Fleet) -> N
     until(lambda: ids <= ended(), "an event of each step")
     names = {e["name"] for e in shown if e["type"] == "task-received" and e["uuid"] in ids}
     assert names == {graphs.touch.name}
-    stop.set()
+    receiver.should_stop = True
+    listening.join()
+    connection.close()
