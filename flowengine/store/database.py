@@ -13,7 +13,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -111,21 +111,19 @@ class Database:
     @contextmanager
     def _in_turn(self) -> Iterator[Executor]:
         with self._passing(), self._writer, self._explained():
-            proxy = self.engine.raw_connection()
-            driver: Any = proxy.driver_connection
-            executor = DirectSqlite(driver)
             try:
-                executor.rows("BEGIN IMMEDIATE")
-                try:
-                    yield executor
-                except BaseException:
-                    driver.rollback()
-                    raise
-                executor.rows("COMMIT")
+                with closing(self.engine.raw_connection()) as proxy:
+                    driver: Any = proxy.driver_connection
+                    executor = DirectSqlite(driver)
+                    executor.rows("BEGIN IMMEDIATE")
+                    try:
+                        yield executor
+                    except BaseException:
+                        driver.rollback()
+                        raise
+                    executor.rows("COMMIT")
             except sqlite3.Error as problem:
                 raise DBAPIError.instance(None, None, problem, sqlite3.Error) from problem
-            finally:
-                proxy.close()
 
     def _passing(self) -> AbstractContextManager[None]:
         return fork_gate.passing() if self._is_file else nullcontext()
@@ -201,11 +199,12 @@ class _OneByOne:
     def __enter__(self) -> Executor:
         pinging = self._database._pinging
         pinging.is_off = True
+        error = self._database.engine.dialect.loaded_dbapi.Error
         try:
             self._proxy = self._database.engine.raw_connection()
-        except DBAPIError as problem:
+        except error as problem:
             with self._database._explained():
-                raise problem from None
+                raise DBAPIError.instance(None, None, problem, error) from problem
         finally:
             pinging.is_off = False
         return DirectPostgres(self._proxy.driver_connection)
@@ -232,6 +231,7 @@ class _OneByOne:
         is_gone = dialect.is_disconnect(problem, driver, None)
         if is_gone:
             self._proxy.invalidate(problem)
+            self._database.engine.dispose()  # where one is gone the others are too
         with self._database._explained():
             raise DBAPIError.instance(
                 None, None, problem, error, connection_invalidated=is_gone

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from flowengine.store import Database, database, ensure_schema, locks
 from tests.servers import PostgresServer
@@ -28,3 +28,10 @@ def test_the_server_ends_a_transaction_that_stands_still(
     stopped.close()
     other.close()
     postgres.drop_database(url)
+
+
+def test_a_server_that_is_not_there_is_told_as_everywhere(postgres: PostgresServer) -> None:
+    nowhere = Database("postgresql+psycopg://nobody@/none?host=/nonexistent&connect_timeout=1")
+    for way in (nowhere.direct, nowhere.glance, nowhere.read, nowhere.write):
+        with pytest.raises(OperationalError), way():  # type: ignore[operator]
+            pass
