@@ -34,6 +34,19 @@ class EngineLauncher:
         )
         return Run(self._engine, run.id, workflow.definition.signature.result.read)
 
+    def start_many(
+        self, workflow: Workflow[..., Any], inputs: list[dict[str, Json]], options: StartOptions
+    ) -> list[Run[Any]]:
+        started = self._engine.start_many(
+            workflow.program(),
+            workflow.name,
+            inputs,
+            priority=options.priority,
+            labels=options.labels,
+        )
+        read = workflow.definition.signature.result.read
+        return [Run(self._engine, run.id, read) for run in started]
+
     async def astart(
         self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions
     ) -> Run[Any]:

@@ -12,7 +12,7 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -160,6 +160,13 @@ class Workflow(Decorated[P, R]):
         """Start a durable run from a coroutine."""
         return await Start[P, R](self, StartOptions()).astart(*args, **kwargs)
 
+    def start_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[RunHandle[R]]:
+        """Start a durable run for each of these maps of arguments, some dozens in one commit.
+
+        All are checked before the first run is started.
+        """
+        return Start[P, R](self, StartOptions()).start_many(arguments)
+
     def options(
         self,
         *,
@@ -190,6 +197,17 @@ class Start(Generic[P, R]):
         self._refuse_in_a_trace()
         inputs = self._workflow.inputs(*args, **kwargs)
         return await launcher().astart(self._workflow, inputs, self._options)
+
+    def start_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[RunHandle[R]]:
+        """Start a durable run for each of these maps of arguments, some dozens in one commit."""
+        self._refuse_in_a_trace()
+        if self._options.key is not None or self._options.connection is not None:
+            raise AuthoringError(
+                f"start_many of {self._workflow.definition.title} takes neither a key, which is "
+                "for one run, nor a connection; use start"
+            )
+        inputs = [self._workflow.inputs(**given) for given in arguments]  # type: ignore[call-arg]
+        return list(launcher().start_many(self._workflow, inputs, self._options))
 
     def _refuse_in_a_trace(self) -> None:
         # A body is traced in every process that checks or starts it: each trace

@@ -6,7 +6,7 @@ fills the slot with a way to get one; a workflow asks it at each start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -50,6 +50,10 @@ class Launcher(Protocol):
     def start(
         self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions
     ) -> RunHandle[Any]: ...
+
+    def start_many(
+        self, workflow: Workflow[..., Any], inputs: list[dict[str, Json]], options: StartOptions
+    ) -> Sequence[RunHandle[Any]]: ...
 
     async def astart(
         self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions

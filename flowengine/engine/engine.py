@@ -9,63 +9,33 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.dispatch import Bell, Group, SilentBell
-from flowengine.engine import inquiry, starting
-from flowengine.engine.advancing import Commit, Taker
+from flowengine.engine import starting
+from flowengine.engine.advancing import Commit
 from flowengine.engine.handles import Run
-from flowengine.engine.programs import Programs
-from flowengine.engine.results import ExecutionResult, RunInfo, StepInfo
-from flowengine.engine.settling import Report, Settling
-from flowengine.engine.signals import RunSignals
+from flowengine.engine.looking import Looking
+from flowengine.engine.results import ExecutionResult
+from flowengine.engine.working import Working
 from flowengine.errors import UnknownStep, ValueRefused
-from flowengine.evaluator import EventDefinition, TaskDefinition
-from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
 from flowengine.evaluator.records import Step
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
-from flowengine.settings import Settings
-from flowengine.store import (
-    Database,
-    claims,
-    codec,
-    events,
-    reports,
-    runs,
-    servers,
-    steps,
-    sweeping,
-    tasks,
-)
-from flowengine.store.claims import Claimant
+from flowengine.store import codec, runs, steps
 from flowengine.store.executing import Borrowed
-from flowengine.store.reports import Ended
-from flowengine.store.servers import ServerDefinition
-from flowengine.store.sweeping import Held
 
 log = logging.getLogger("flowengine")
 
 _STARTED_TOGETHER = 50  # runs of one commit
 
 
-class Engine:
+class Engine(Working, Looking):
     """One database's runs. Shared by all threads of a process."""
-
-    def __init__(
-        self, database: Database, *, bell: Bell | None = None, settings: Settings | None = None
-    ) -> None:
-        self.database = database
-        self.bell: Bell = bell or SilentBell()
-        self.settings = settings or Settings()
-        self.programs = Programs()
-        self.signals = RunSignals(database)
-        self._settling = Settling(database, self.programs)
 
     # --- starting ---
 
@@ -201,54 +171,6 @@ class Engine:
         """Start a run and tell how far it came by itself: to its end, or to its first events."""
         return self.get(self.start(program, workflow, inputs, **options).id).as_result()
 
-    # --- advancing ---
-
-    def advance(self, run_id: str, taker: Taker | None = None) -> list[TaskDefinition]:
-        """Take in what happened to a run, and decide what follows from it.
-
-        Returns the tasks that the taker goes on with.
-        """
-        commit, _ = self._settling.under_lock(run_id, taker=taker)
-        return self._after([commit], taker)
-
-    def _after(self, commits: Sequence[Commit], taker: Taker | None = None) -> list[TaskDefinition]:
-        """Tell what was committed, and go on while the evaluator has left something.
-
-        Groups are told at the end: a foreach is unfolded over several commits, and its join
-        is rung once.
-        """
-        taken: list[TaskDefinition] = []
-        due: Counter[str] = Counter()
-        for commit in commits:
-            taken += commit.taken
-            due.update(commit.due)
-            self._told(commit)
-        if due:
-            self.bell.ring(due)
-        for commit in commits:
-            taken += self._go_on(commit, taker)
-        return taken
-
-    def _go_on(self, commit: Commit, taker: Taker | None) -> list[TaskDefinition]:
-        groups, taken = dict(commit.groups), list[TaskDefinition]()
-        while commit.has_more:
-            commit, _ = self._settling.under_lock(commit.run_id, taker=taker)
-            for key, group in commit.groups.items():
-                groups.setdefault(key, Group(group.task_list, [])).task_ids.extend(group.task_ids)
-            taken += commit.taken
-            if commit.due:
-                self.bell.ring(commit.due)
-            self._told(commit)
-        if groups:
-            self.bell.gather(commit.run_id, groups.values())
-        return taken
-
-    def _told(self, commit: Commit) -> None:
-        for path, said in commit.said:
-            log.info("%s: %s", path, said, extra={"action": "sys.log", "run": commit.run_id})
-        if commit.has_ended:
-            self.signals.announce(commit.run_id)
-
     def resume(
         self,
         workflow_id: str,
@@ -263,181 +185,10 @@ class Engine:
         self.advance(workflow_id)
         return self.get(workflow_id).as_result()
 
-    # --- tasks ---
-
-    def claim_task(
-        self,
-        task_names: Sequence[str],
-        task_list: str = "default",
-        claimant: Claimant | None = None,
-    ) -> TaskDefinition | None:
-        """Take one due task of those names, or None; nobody else gets the same one."""
-        claimed = self.claim(task_names, task_list, claimant or Claimant(), most=1)
-        return claimed[0] if claimed else None
-
-    def claim(
-        self,
-        task_names: Sequence[str],
-        task_list: str,
-        claimant: Claimant,
-        *,
-        most: int,
-        quick: Collection[str] | None = None,
-    ) -> list[TaskDefinition]:
-        """Take the most urgent due task of those names, and more behind it, up to `most`.
-
-        Only if the first is of those that are `quick`, and only quick ones; by default all are.
-        """
-        quick = task_names if quick is None else quick
-        return self.claim_batch(task_names, task_list, claimant, most=most, quick=quick)[0]
-
-    def claim_batch(
-        self,
-        task_names: Sequence[str],
-        task_list: str,
-        claimant: Claimant,
-        *,
-        most: int,
-        quick: Collection[str],
-    ) -> tuple[list[TaskDefinition], bool]:
-        """The same, and whether more are due than were taken."""
-        if not task_names:
-            return [], False
-        with self.database.direct() as executor:
-            now = self.database.given_time
-            return claims.claim(executor, task_names, task_list, claimant, now, most, quick)
-
-    def claim_one(self, task_id: str, claimant: Claimant) -> TaskDefinition | None:
-        """Take this task, if it is still to be had."""
-        claimed = self.claim_these([task_id], claimant)
-        return claimed[0] if claimed else None
-
-    def claim_these(self, task_ids: Sequence[str], claimant: Claimant) -> list[TaskDefinition]:
-        """Take those of these tasks that are still to be had."""
-        with self.database.direct() as executor:
-            return claims.claim_these(executor, task_ids, claimant, self.database.given_time)
-
-    def report(self, task: TaskDefinition, outcome: TryOutcome, *, in_chord: bool = False) -> bool:
-        """Record how a try ended and decide what follows; False: the lease was lost before."""
-        accepted, _ = self.report_many([Report(task, outcome)], in_chord=in_chord)
-        return task.uuid in accepted
-
-    def report_many(
-        self,
-        reports: Sequence[Report],
-        *,
-        in_chord: bool = False,
-        taker: Taker | None = None,
-    ) -> tuple[set[str], list[TaskDefinition]]:
-        """Record how tries ended, and decide what follows from them.
-
-        A result that feeds a join with others is only counted: who reports the last of them
-        evaluates, or the chord's callback does. Everything else is evaluated at once. Returns
-        the tasks whose report was accepted, and those that the taker goes on with.
-        """
-        of_runs: dict[str, list[Report]] = {}
-        of_joins: dict[str, list[Report]] = {}
-        for report in map(self._storable, reports):
-            task = report.task
-            if task.join_id is not None and isinstance(report.outcome, Succeeded):
-                of_joins.setdefault(task.join_id, []).append(report)
-            else:
-                of_runs.setdefault(task.workflow_id, []).append(report)
-        accepted: set[str] = set()
-        taken: list[TaskDefinition] = []
-        for join_id in sorted(of_joins):
-            counted = self._count(of_joins[join_id])
-            accepted |= counted.keys()
-            if not in_chord and any(c.left is not None and c.left <= 0 for c in counted.values()):
-                taken += self.advance(of_joins[join_id][0].task.workflow_id, taker)
-        if of_runs:
-            commits = self._settling.at_once(of_runs, taker)
-            for run_id, found in of_runs.items():
-                if run_id in commits:
-                    accepted |= {report.task.uuid for report in found}
-                    continue
-                ended = [report.ended for report in found]
-                commits[run_id], late = self._settling.under_lock(run_id, ended, taker)
-                accepted |= late
-            taken += self._after(list(commits.values()), taker)
-        for report in reports:
-            if report.task.uuid not in accepted:
-                self._refused(report.task.workflow_id, report.task.uuid, report.task.lease)
-        return accepted, taken
-
-    def end_try(self, run_id: str, task_id: str, lease: int, outcome: TryOutcome) -> bool:
-        """End somebody else's try, and commit all that follows from it together with it."""
-        commit, accepted = self._settling.under_lock(run_id, [Ended(task_id, lease, outcome)])
-        if not accepted:
-            self._refused(run_id, task_id, lease)
-        self._after([commit])
-        return bool(accepted)
-
-    def record(self, task: TaskDefinition, outcome: TryOutcome) -> bool:
-        """Record how a try ended, and leave the evaluation to somebody else.
-
-        It takes no lock on the run.
-        """
-        return bool(self._count([self._storable(Report(task, outcome))]))
-
-    def _count(self, found: Sequence[Report]) -> dict[str, reports.Recorded]:
-        with self.database.direct() as executor:
-            now = self.database.now()
-            return reports.record(executor, [report.ended for report in found], now)
-
-    def _refused(self, run_id: str, task_id: str, lease: int) -> None:
-        log.warning(
-            "refused a late report of task %s: lease %d is no longer held",
-            task_id,
-            lease,
-            extra={"action": "report_refused", "run": run_id},
-        )
-
-    def _storable(self, report: Report) -> Report:
-        """A result that cannot be stored is a failure of the try that made it."""
-        task, outcome, limit = report.task, report.outcome, self.settings.max_value_bytes
-        if not isinstance(outcome, Succeeded):
-            return report
-        try:
-            codec.check_names(f"what {task.name} returned", outcome.result)
-            for name, value in outcome.result.items():
-                codec.check_value(f"{name!r} returned by {task.name}", value, limit)
-        except ValueRefused as problem:
-            error = {"type": type(problem).__name__, "message": str(problem)}
-            return Report(task, Failed(error, retry=False))
-        return report
-
-    def heartbeat(self, task: TaskDefinition) -> bool:
-        """Show that a task is being worked on; False: the lease was lost."""
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            return reports.beat(connection, task.uuid, task.lease, now)
-
-    def release(self, task: TaskDefinition) -> bool:
-        """Hand a claimed task back unfinished."""
-        return self.hand_back(task.uuid, task.lease, task.task_list_name)
-
-    def held_since(self, claimant: Claimant, seconds: float) -> list[Held]:
-        """Return what this claimant has held for longer than that."""
-        with self.database.read() as connection:
-            before = self.database.now() - round(seconds * 1000)
-            return sweeping.held_since(connection, claimant, before)
-
-    def release_many(self, tasks: Sequence[TaskDefinition]) -> None:
-        """Hand claimed tasks back unfinished, all together."""
-        with self.database.direct() as executor:
-            held = [(task.uuid, task.lease) for task in tasks]
-            released = reports.release(executor, held, self.database.now())
-        if released:
-            self.bell.ring(Counter(released))
-
-    def hand_back(self, task_id: str, lease: int, task_list: str) -> bool:
-        """The same, for whoever knows no more of a task than that."""
-        with self.database.direct() as executor:
-            released = reports.release(executor, [(task_id, lease)], self.database.now())
-        if released:
-            self.bell.ring({task_list: 1})
-        return bool(released)
+    def run(self, run_id: str) -> Run[Any]:
+        """Return the handle of a run that exists."""
+        self.get(run_id)
+        return Run(self, run_id)
 
     # --- answers from outside, past the tasks ---
 
@@ -479,62 +230,6 @@ class Engine:
         fact = {"step_id": step.id, "step_key": step.key, **payload}
         commit, _ = self._settling.under_lock(step.run_id, fact=(kind, fact))
         self._after([commit])
-
-    # --- looking ---
-
-    def run(self, run_id: str) -> Run[Any]:
-        """Return the handle of a run that exists."""
-        self.get(run_id)
-        return Run(self, run_id)
-
-    def get(self, run_id: str) -> RunInfo:
-        """Return how a run stands."""
-        try:
-            return self._look(run_id)
-        except DBAPIError as problem:
-            if not problem.connection_invalidated:
-                raise
-            return self._look(run_id)  # the connection was gone, perhaps not the server
-
-    def _look(self, run_id: str) -> RunInfo:
-        with self.database.glance() as executor:
-            return inquiry.run_info(executor, run_id)
-
-    def find(self, beginning: str) -> RunInfo:
-        """Return the run whose id begins so; it must be the only one."""
-        with self.database.read() as connection:
-            return inquiry.find_run(connection, beginning)
-
-    def list(
-        self, *, workflow: str | None = None, state: str | None = None, limit: int = 50
-    ) -> Sequence[RunInfo]:
-        """Return the newest runs."""
-        with self.database.read() as connection:
-            return inquiry.newest_runs(connection, workflow=workflow, state=state, limit=limit)
-
-    def steps(self, run_id: str) -> Sequence[StepInfo]:
-        """Return all steps of a run, in the order of their creation."""
-        with self.database.read() as connection:
-            inquiry.run_info(Borrowed(connection), run_id)
-            return inquiry.step_infos(connection, run_id)
-
-    def tasks(self, run_id: str) -> Sequence[TaskDefinition]:
-        """Return all tries of a run, in the order of their creation."""
-        with self.database.read() as connection:
-            return tasks.load_run(connection, run_id)
-
-    def events(self, run_id: str) -> Sequence[EventDefinition]:
-        """Return what outside work a run asked for, and how far each has come."""
-        with self.database.read() as connection:
-            inquiry.run_info(Borrowed(connection), run_id)
-            return events.load_run(connection, run_id)
-
-    def servers(self) -> Sequence[ServerDefinition]:
-        """Return the servers that have not left, with what they have handled."""
-        with self.database.read() as connection:
-            found = servers.alive(connection)
-            servers.add_counts(connection, found)
-            return found
 
     def close(self) -> None:
         self.signals.close()

@@ -1,0 +1,78 @@
+"""Drive runs on: what every part of the engine does after a commit."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+
+from flowengine.dispatch import Bell, Group, SilentBell
+from flowengine.engine.advancing import Commit, Taker
+from flowengine.engine.programs import Programs
+from flowengine.engine.settling import Settling
+from flowengine.engine.signals import RunSignals
+from flowengine.evaluator import TaskDefinition
+from flowengine.settings import Settings
+from flowengine.store import Database
+
+log = logging.getLogger("flowengine")
+
+
+class Driving:
+    """The part of an engine that advances runs and tells of it."""
+
+    def __init__(
+        self, database: Database, *, bell: Bell | None = None, settings: Settings | None = None
+    ) -> None:
+        self.database = database
+        self.bell: Bell = bell or SilentBell()
+        self.settings = settings or Settings()
+        self.programs = Programs()
+        self.signals = RunSignals(database)
+        self._settling = Settling(database, self.programs)
+
+    def advance(self, run_id: str, taker: Taker | None = None) -> list[TaskDefinition]:
+        """Take in what happened to a run, and decide what follows from it.
+
+        Returns the tasks that the taker goes on with.
+        """
+        commit, _ = self._settling.under_lock(run_id, taker=taker)
+        return self._after([commit], taker)
+
+    def _after(self, commits: Sequence[Commit], taker: Taker | None = None) -> list[TaskDefinition]:
+        """Tell what was committed, and go on while the evaluator has left something.
+
+        Groups are told at the end: a foreach is unfolded over several commits, and its join
+        is rung once.
+        """
+        taken: list[TaskDefinition] = []
+        due: Counter[str] = Counter()
+        for commit in commits:
+            taken += commit.taken
+            due.update(commit.due)
+            self._told(commit)
+        if due:
+            self.bell.ring(due)
+        for commit in commits:
+            taken += self._go_on(commit, taker)
+        return taken
+
+    def _go_on(self, commit: Commit, taker: Taker | None) -> list[TaskDefinition]:
+        groups, taken = dict(commit.groups), list[TaskDefinition]()
+        while commit.has_more:
+            commit, _ = self._settling.under_lock(commit.run_id, taker=taker)
+            for key, group in commit.groups.items():
+                groups.setdefault(key, Group(group.task_list, [])).task_ids.extend(group.task_ids)
+            taken += commit.taken
+            if commit.due:
+                self.bell.ring(commit.due)
+            self._told(commit)
+        if groups:
+            self.bell.gather(commit.run_id, groups.values())
+        return taken
+
+    def _told(self, commit: Commit) -> None:
+        for path, said in commit.said:
+            log.info("%s: %s", path, said, extra={"action": "sys.log", "run": commit.run_id})
+        if commit.has_ended:
+            self.signals.announce(commit.run_id)
