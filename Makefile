@@ -3,8 +3,11 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos check bench-growth clean
+.PHONY: help demo test test-chaos check bench bench-quick bench-growth clean
 
+# One environment for each contender, so that no dependency of one can disturb another.
+BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
+BENCH_ALL := $(BENCH_QUICK) .venv-bench/prefect/.installed .venv-bench/pyworkflow/.installed
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
 help: ## Show this list
@@ -29,11 +32,19 @@ check: .venv/.installed-dev ## Lint, formatting, types and the floors
 	.venv/bin/mypy
 	.venv/bin/lint-imports
 
+bench: $(BENCH_ALL) ## Measure everything beside others, for an hour (ARGS="--workload W2")
+	scripts/ensure-servers
+	.venv-bench/flowengine/bin/python -m benchmarks $(ARGS)
+
+bench-quick: $(BENCH_QUICK) ## Measure flowengine, the canvas and DBOS in less than 4 minutes
+	scripts/ensure-servers
+	.venv-bench/flowengine/bin/python -m benchmarks --quick $(ARGS)
+
 bench-growth: .venv/.installed-dev ## Measure how the cost of a step grows with its run
 	.venv/bin/python benchmarks/growth.py
 
 clean: ## Remove the environment and everything built
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. A development install contains the plain one, so it sets
@@ -49,3 +60,9 @@ clean: ## Remove the environment and everything built
 
 .venv/bin/python .venv/bin/pip &:
 	scripts/create-venv
+
+.venv-bench/flowengine/.installed: pyproject.toml
+.venv-bench/%/.installed: benchmarks/environments/%.txt | .venv/bin/python
+	.venv/bin/python -m venv --clear .venv-bench/$*
+	.venv-bench/$*/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	touch $@

@@ -21,6 +21,27 @@ def foresee(work: Work, happenings: Sequence[Happening]) -> None:
     work.want(keys)
     rows = [row for key in keys if (row := work.find(key)) is not None]
     work.want(key for row in rows for key in _concerned(work, row))
+    _foresee_ends(work, rows)
+
+
+def _foresee_ends(work: Work, rows: Sequence[Step]) -> None:
+    """Want what the end of a foreach reads, if it may end now: all its items at once.
+
+    Found out only then, thousands of answers would have been taken in for nothing.
+    """
+    if len(rows) == 1:
+        return
+    ending: dict[str, int] = {}
+    for row in rows:
+        item = work.find(row.parent) if row.parent is not None else None
+        if item is not None and item.object_type == ObjectType.ITEM and item.parent is not None:
+            ending[item.parent] = ending.get(item.parent, 0) + 1
+    for key, count in ending.items():
+        fan = work.find(key)
+        if fan is None or fan.remaining > count:
+            continue
+        items = (row_key(RowKind.ITEM, f"{fan.path}[{i}]") for i in range(fan.item_count))
+        work.want([*items, *_concerned(work, work.parent(fan))])
 
 
 def _concerned(work: Work, row: Step) -> Iterator[str]:

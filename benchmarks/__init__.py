@@ -1,0 +1,1 @@
+"""flowengine beside its neighbours, on one machine, in one sitting: `make bench`."""

@@ -1,0 +1,68 @@
+"""What is measured: everything, a choice, or the little that fits into four minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from benchmarks.field import FIELD
+from benchmarks.measuring import Job
+from benchmarks.workloads import WORKLOADS
+
+#: Quick: seconds after which nothing new is begun, counted from the start of the servers.
+QUICK_SECONDS = 200.0
+_QUICK = {
+    "W2": (100, 1000),
+    "W3": (100, 1000),
+    "W4": (500,),
+    "W4 together": (500,),
+    "W4 idle": (40,),
+}
+_QUICK_FIELD = ("flowengine", "canvas", "dbos-steps", "dbos-queue")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the command line names. What it does not name is not narrowed."""
+
+    workloads: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    contenders: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+
+    @property
+    def names_workloads(self) -> bool:
+        return bool(self.workloads or self.sizes or self.contenders)
+
+
+def jobs(choice: Choice, *, quick: bool) -> list[Job]:
+    """In the order in which they are done."""
+    if choice.sections and not choice.names_workloads and not quick:
+        return []
+    field = choice.contenders or (_QUICK_FIELD if quick else tuple(FIELD))
+    plan = _QUICK if quick else {name: shape.sizes for name, shape in WORKLOADS.items()}
+    found = []
+    for workload in choice.workloads or tuple(plan):
+        for size in choice.sizes or plan.get(workload, WORKLOADS[workload].sizes):
+            found.append(Job(workload, size, field))
+    if not quick and not choice.sizes:
+        found += _beside_pipelines(found)
+    takers = (
+        (job, tuple(n for n in job.contenders if FIELD[n].takes(job.workload, job.size)))
+        for job in found
+    )
+    return [Job(job.workload, job.size, names) for job, names in takers if names]
+
+
+def sections(choice: Choice, known: tuple[str, ...], *, quick: bool) -> tuple[str, ...]:
+    if quick or (choice.names_workloads and not choice.sections):
+        return ()
+    return choice.sections or known
+
+
+def _beside_pipelines(found: list[Job]) -> Iterator[Job]:
+    """W6 has two steps for each item: it is held against W2 with twice the items."""
+    wide = {job.size for job in found if job.workload == "W2"}
+    for job in found:
+        if job.workload == "W6" and "flowengine" in job.contenders and 2 * job.size not in wide:
+            yield Job("W2", 2 * job.size, ("flowengine",))

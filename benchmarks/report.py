@@ -1,0 +1,173 @@
+"""Telling: tables for people, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.field import FIELD
+from benchmarks.measuring import Conditions, Job, Sitting
+from benchmarks.processes import ROOT
+from benchmarks.results import Figure
+from benchmarks.sections.section import Section
+from benchmarks.targets import Ratio, ratios
+from benchmarks.workloads import WORKLOADS
+
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def machine() -> dict[str, Any]:
+    model = platform.processor() or platform.machine()
+    return {"cores": os.cpu_count(), "machine": model, "system": platform.platform()}
+
+
+def revision() -> str:
+    """The commit that was measured, and whether the tree differs from it."""
+    ask = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
+    return subprocess.run(ask, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def weather(conditions: Conditions) -> str:
+    """What a commit cost and how busy the machine was, for the foot of a table."""
+    durable = statistics.median(c.durable for c in conditions.commits)
+    unsynced = statistics.median(c.unsynced for c in conditions.commits)
+    loads = f"{min(conditions.loads):.1f}–{max(conditions.loads):.1f}"
+    return (
+        f"one commit on this disk: {durable:.2f} ms (median; {unsynced:.2f} without waiting for "
+        f"the disk). Load average {loads} on {os.cpu_count()} cores."
+    )
+
+
+def print_header(console: Console, sitting: Sitting) -> None:
+    if not sitting.told:
+        return
+    table = Table(title="contenders", title_justify="left", show_lines=True)
+    for column in ("contender", "what", "durability", "versions", "settings that differ"):
+        table.add_column(column)
+    for name, contender in sitting.told.items():
+        entry = FIELD[name]
+        versions = ", ".join(f"{k} {v}" for k, v in contender.versions.items() if k != "python")
+        settings = "\n".join(f"{key}: {value}" for key, value in contender.settings.items())
+        table.add_row(name, entry.title, entry.durability, versions, settings)
+    console.print(table)
+    for told in (machine(), sitting.servers.describe(), {"revision": revision()}):
+        console.print(", ".join(f"{key}: {value}" for key, value in told.items()))
+
+
+def print_figures(console: Console, sitting: Sitting, jobs: Sequence[Job]) -> None:
+    """One table per workload, all sizes under each other, and what was asked of it."""
+    found = ratios(sitting.results)
+    for workload in dict.fromkeys(job.workload for job in jobs):
+        shape = WORKLOADS[workload]
+        table = Table(
+            title=f"{workload}: {shape.title}",
+            title_justify="left",
+            caption=weather(sitting.conditions[workload]),
+            caption_justify="left",
+        )
+        table.add_column("N", justify="right")
+        table.add_column("contender")
+        idle = workload == "W4 idle"
+        names = ("p50 ms", "p99 ms") if idle else ("seconds", "spread")
+        for column in (shape.unit, *names, "times"):
+            table.add_column(column, justify="right")
+        table.add_column("durable")
+        for job in jobs:
+            if job.workload == workload:
+                for figure in sitting.results.of(workload, job.size):
+                    table.add_row(*_row(figure))
+                table.add_section()
+        console.print(table)
+        print_ratios(console, [ratio for ratio in found if ratio.workload == workload])
+
+
+def _row(figure: Figure) -> list[str]:
+    durable = FIELD[figure.contender].is_durable
+    head = [f"{figure.size:,}", figure.contender]
+    if figure.error is not None:
+        return [*head, "error", figure.error.strip().splitlines()[-1][:60], "", "", durable]
+    if not figure.seconds:
+        return [*head, "–", "", "", "0", durable]
+    if figure.latencies:
+        middle = [f"{figure.median * 1000:.1f}", f"{figure.p99 * 1000:.1f}"]
+    else:
+        low, high = min(figure.seconds), max(figure.seconds)
+        middle = [f"{figure.median:.3f}", f"{low:.3f}–{high:.3f}"]
+    return [*head, f"{figure.value:.2f}", *middle, str(len(figure.seconds)), durable]
+
+
+def print_ratios(console: Console, found: Sequence[Ratio]) -> None:
+    if not found:
+        return
+    table = Table(title="targets", title_justify="left")
+    table.add_column("medians compared")
+    table.add_column("found", justify="right")
+    table.add_column("target")
+    table.add_column("verdict")
+    for ratio in found:
+        style = {"met": "green", "missed": "red"}.get(ratio.verdict)
+        table.add_row(ratio.what, f"{ratio.value:.2f}", ratio.target, ratio.verdict, style=style)
+    console.print(table)
+
+
+def print_summary(console: Console, found: Sequence[Ratio]) -> None:
+    asked = [ratio for ratio in found if ratio.verdict]
+    missed = [ratio.what for ratio in asked if ratio.verdict == "missed"]
+    console.print(f"targets measured: {len(asked)}, met: {len(asked) - len(missed)}")
+    for what in missed:
+        console.print(f"  missed: {what}", style="red", markup=False)
+
+
+def print_section(console: Console, section: Section) -> None:
+    table = Table(
+        title=section.title,
+        title_justify="left",
+        caption="; then ".join(str(commits) for commits in section.commits),
+        caption_justify="left",
+    )
+    for column in section.columns:
+        table.add_column(column, justify="left" if column == section.columns[0] else "right")
+    for row in section.rows:
+        table.add_row(*row)
+    console.print(table)
+    print_ratios(console, section.ratios)
+
+
+def write(path: Path, sitting: Sitting, sections: dict[str, Any], seconds: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = {
+        "revision": revision(),
+        "machine": machine(),
+        "servers": sitting.servers.describe(),
+        "took_seconds": round(seconds, 1),
+        "contenders": {
+            name: {
+                "title": FIELD[name].title,
+                "durability": FIELD[name].durability,
+                "versions": contender.versions,
+                "settings": contender.settings,
+            }
+            for name, contender in sitting.told.items()
+        },
+        "conditions": {
+            workload: {
+                "commit_ms": statistics.median(c.durable for c in found.commits),
+                "commit_ms_unsynced": statistics.median(c.unsynced for c in found.commits),
+                "load_average": found.loads,
+            }
+            for workload, found in sitting.conditions.items()
+        },
+        "figures": [figure.as_json() for figure in sitting.results.figures.values()],
+        "ratios": [ratio.as_json() for ratio in ratios(sitting.results)],
+        "sections": sections,
+    }
+    path.write_text(json.dumps(told, indent=2) + "\n")

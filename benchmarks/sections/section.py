@@ -1,0 +1,82 @@
+"""What sections have in common: a contender of their own, and a table with verdicts."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.field import FIELD, Contender, ContenderFailed
+from benchmarks.measuring import SETTLE, warm_up
+from benchmarks.servers import Commits, Servers
+from benchmarks.targets import Ratio
+from benchmarks.workloads import WORKLOADS
+
+#: Seconds for one measurement of a section; the largest have 50,000 steps.
+PATIENCE = 1800.0
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Section:
+    """A table for people; the same as data for programs; and what was asked."""
+
+    title: str
+    columns: tuple[str, ...]
+    commits: list[Commits]  #: at the beginning and at the end
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    data: dict[str, Any] = field(default_factory=dict)
+    ratios: list[Ratio] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "title": self.title,
+            "commit_ms": [commits.durable for commits in self.commits],
+            **self.data,
+            "ratios": [ratio.as_json() for ratio in self.ratios],
+        }
+
+
+@contextmanager
+def fresh(servers: Servers, name: str, **environment: str) -> Iterator[Contender]:
+    """A contender in a new database, warm."""
+    contender = Contender(FIELD[name], servers, **environment)
+    try:
+        warm_up(contender, 100)
+        yield contender
+    finally:
+        contender.stop()
+
+
+def timed(contender: Contender, workload: str, size: int, times: int = 1) -> float:
+    """Median milliseconds per step, of as many measurements; every result is looked at."""
+    shape = WORKLOADS[workload]
+    taken: list[float] = []
+    for _ in range(times):
+        answer = contender.ask(shape.do, size, patience=PATIENCE)
+        if answer["result"] != shape.expected(size):
+            raise ContenderFailed(f"wrong result: {str(answer['result'])[:200]}")
+        taken.append(answer["seconds"])
+    return statistics.median(taken) / shape.steps(size) * 1000
+
+
+def in_turns(contenders: Sequence[Contender], workload: str, size: int, times: int) -> list[float]:
+    """Median milliseconds per step of each, taken in turns: others are stopped meanwhile."""
+    taken: list[list[float]] = [[] for _ in contenders]
+    for _ in range(times):
+        for contender, mine in zip(contenders, taken, strict=True):
+            contender.thaw()
+            time.sleep(SETTLE)
+            warm_up(contender, 10)
+            mine.append(timed(contender, workload, size))
+            contender.freeze()
+    return [statistics.median(mine) for mine in taken]
+
+
+def size_for(workload: str, steps: int) -> int:
+    """The size at which a workload has about so many steps."""
+    return steps // 2 if workload == "W6" else steps
