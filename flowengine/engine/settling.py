@@ -18,7 +18,7 @@ from flowengine.engine.advancing import Commit, Decision, Known, Taker
 from flowengine.engine.memory import Memory
 from flowengine.engine.programs import Programs
 from flowengine.errors import UnknownRun
-from flowengine.evaluator import Missing, TaskDefinition
+from flowengine.evaluator import Missing, Snapshot, TaskDefinition
 from flowengine.evaluator.happenings import TryEnded, TryOutcome
 from flowengine.evaluator.states import RunState
 from flowengine.program import Plan
@@ -88,16 +88,25 @@ class Settling:
         self, executor: Executor, of_runs: Mapping[str, Sequence[Report]], now: int
     ) -> dict[str, Decision]:
         known = {run_id: self.memory.take(run_id) for run_id in of_runs}
-        # Where a look costs no round trip, what is out of date is found out before.
-        unknown = [r for r in of_runs if executor.is_sqlite or known[r] is None]
-        heads = runs.heads(executor, unknown) if unknown else {}
-        open_runs: dict[str, Known] = {}
-        for run_id, found in known.items():
-            head = heads.get(run_id)
-            if head is not None and (found is None or found.head.revision != head.revision):
-                found = Known(head)
-            if found is not None and found.head.view.state not in RunState.FINAL:
-                open_runs[run_id] = found
+        if executor.is_sqlite:  # a look costs no round trip: what is out of date is found out
+            heads = runs.heads(executor, [r for r in of_runs if known[r] is not None])
+            for run_id, head in heads.items():
+                found = known[run_id]
+                if found is not None and found.head.revision != head.revision:
+                    known[run_id] = None
+        unknown = {
+            run_id: [report.task.step_key for report in of_runs[run_id]]
+            for run_id, found in known.items()
+            if found is None
+        }
+        around = runs.around(executor, unknown) if unknown else {}
+        for run_id, (head, rows) in around.items():
+            known[run_id] = Known(head, Snapshot(dict(rows)))
+        open_runs = {
+            run_id: found
+            for run_id, found in known.items()
+            if found is not None and found.head.view.state not in RunState.FINAL
+        }
         decided: dict[str, Decision] = {}
         while open_runs:
             lacking: dict[str, tuple[Known, Missing]] = {}

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Row, and_, bindparam, or_, select
 
-from flowengine.evaluator import RunView
-from flowengine.store import codec, payloads
+from flowengine.evaluator import RunView, Step
+from flowengine.store import codec, payloads, steps
 from flowengine.store.commits import Head
 from flowengine.store.executing import Executor
 from flowengine.store.rows import MANY, insert_or_ignore
@@ -151,6 +151,47 @@ def heads(executor: Executor, run_ids: Iterable[str]) -> dict[str, Head]:
     """Return the heads of these runs as they are now; they may be others in a moment."""
     found = executor.rows(_HEADS[executor.is_sqlite], (json.dumps(sorted(run_ids)),))
     return {row[0]: _head(row) for row in found}
+
+
+_AROUND_SELECTED = ", ".join(
+    [_SELECTED, *(f"{row}.{name}" for row in ("s", "p", "c") for name in steps.COLUMNS)]
+)
+_AROUND_JOINED = (
+    "LEFT JOIN flowengine_step p ON p.run_id = s.run_id AND p.key = s.parent AND NOT p.superseded "
+    "LEFT JOIN flowengine_step c ON c.run_id = p.run_id AND c.key = p.parent AND NOT c.superseded"
+)
+_AROUND = (
+    f"SELECT {_AROUND_SELECTED} FROM json_to_recordset(%s::json) AS w(run_id text, key text) "
+    "JOIN flowengine_run r ON r.id = w.run_id "
+    "JOIN flowengine_step s ON s.run_id = w.run_id AND s.key = w.key AND NOT s.superseded "
+    f"{_AROUND_JOINED}",
+    f"SELECT {_AROUND_SELECTED} FROM json_each(?) w "
+    "CROSS JOIN flowengine_run r ON r.id = json_extract(w.value, '$.run_id') "
+    "CROSS JOIN flowengine_step s ON s.run_id = r.id "
+    "AND s.key = json_extract(w.value, '$.key') AND NOT s.superseded "
+    f"{_AROUND_JOINED}",
+)
+
+
+def around(
+    executor: Executor, wanted: Mapping[str, Iterable[str]]
+) -> dict[str, tuple[Head, dict[str, Step]]]:
+    """Return of each run its head, and of these steps their rows and the two rows above each.
+
+    One statement, so they are of one moment.
+    """
+    pairs = [{"run_id": run_id, "key": key} for run_id, keys in wanted.items() for key in keys]
+    found: dict[str, tuple[Head, dict[str, Step]]] = {}
+    width = len(steps.COLUMNS)
+    for row in executor.rows(_AROUND[executor.is_sqlite], (json.dumps(pairs),)):
+        _, rows = found.setdefault(row[0], (_head(row), {}))
+        for at in range(len(_HEAD), len(row), width):
+            if row[at] is not None and row[at + _KEY] not in rows:
+                rows[row[at + _KEY]] = steps.step_from(row[at : at + width])
+    return found
+
+
+_KEY = steps.COLUMNS.index("key")
 
 
 def _head(row: Sequence[Any]) -> Head:

@@ -1,0 +1,90 @@
+"""Commits without a lock: what was decided from old knowledge is refused and decided anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from flowengine.engine import Engine
+from flowengine.engine.settling import Report
+from flowengine.evaluator import RunState, TaskState
+from flowengine.evaluator.happenings import Succeeded
+from flowengine.settings import Settings
+from flowengine.store.claims import Claimant
+from flowengine.worker import Drainer
+from tests.integration.engines import chain, claim, opened, side_by_side
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    with opened(database_url) as engine:
+        yield engine
+
+
+@pytest.fixture
+def other(database_url: str) -> Iterator[Engine]:
+    """Another process on the same database, as far as memory goes."""
+    with opened(database_url) as engine:
+        yield engine
+
+
+def history(engine: Engine, run_id: str) -> list[int]:
+    query = text("SELECT revision FROM flowengine_history WHERE run_id = :run ORDER BY revision")
+    with engine.database.read() as connection:
+        return list(connection.execute(query, {"run": run_id}).scalars())
+
+
+def test_a_run_that_others_advanced_meanwhile_is_decided_anew(
+    engine: Engine, other: Engine
+) -> None:
+    run = engine.start(chain("a", "b", "c", "d", "e"), "Flow", {}).id
+    for number in range(5):
+        # By turns: what each remembers is out of date when it comes to it again.
+        one = (engine, other)[number % 2]
+        assert one.report(claim(one), Succeeded({"y": number}))
+    assert engine.get(run).state == RunState.COMPLETED
+    assert history(engine, run) == list(range(1, 7)), "no commit is lost, none is made twice"
+
+
+def test_in_a_commit_of_many_runs_each_stands_or_falls_by_itself(engine: Engine) -> None:
+    runs = [engine.start(chain("a", "b"), "Flow", {}).id for _ in range(3)]
+    held = {
+        task.workflow_id: task for task in engine.claim(["t.Work"], "default", Claimant(), most=3)
+    }
+    taken_away = held[runs[1]]
+    assert engine.release(taken_away)
+    accepted, _ = engine.report_many([Report(held[run], Succeeded({"y": 1})) for run in runs])
+    assert accepted == {held[runs[0]].uuid, held[runs[2]].uuid}
+    assert [engine.get(run).revision for run in runs] == [2, 1, 2]
+    assert [task.state for task in engine.tasks(runs[1])] == [TaskState.PENDING]
+
+
+def test_of_one_run_a_report_that_lost_its_lease_takes_no_other_with_it(engine: Engine) -> None:
+    run = engine.start(side_by_side("a", "b", "c"), "Flow", {}).id
+    first, second, third = engine.claim(["t.Work"], "default", Claimant(), most=3)
+    assert engine.release(second)
+    reports = [Report(task, Succeeded({"y": 1})) for task in (first, second, third)]
+    accepted, _ = engine.report_many(reports)
+    assert accepted == {first.uuid, third.uuid}
+    assert engine.report(claim(engine), Succeeded({"y": 1}))
+    assert engine.get(run).state == RunState.COMPLETED
+
+
+def test_tasks_whose_claim_nobody_heard_of_are_handed_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    now = 1_000_000
+    settings = Settings(heartbeat_interval=10, spool_directory=str(tmp_path))
+    with opened(database_url, clock=lambda: now, settings=settings) as engine:
+        me = Claimant("s", "b" * 32, 1)
+        drainer = Drainer(engine, me, lambda: ["t.Work"])
+        run = engine.start(side_by_side("a", "b"), "Flow", {}).id
+        engine.claim(["t.Work"], "default", me, most=2)  # and the answer is lost on its way
+        drainer._find_forgotten()
+        assert {task.state for task in engine.tasks(run)} == {TaskState.RUNNING}, "it may be on it"
+        now += 60_000
+        drainer._find_forgotten()
+        assert {task.state for task in engine.tasks(run)} == {TaskState.PENDING}

@@ -1,0 +1,172 @@
+"""What a worker takes into its hands, what is taken out of them, and how often bells ring."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from flowengine.dispatch.coalescing import Coalescing
+from flowengine.engine.settling import Report
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.happenings import Succeeded
+from flowengine.store.claims import Claimant
+from flowengine.worker.continuing import Continuation
+from flowengine.worker.hand import Guard, Hand
+from flowengine.worker.pace import Pace
+
+PATIENCE = 30.0
+
+
+def task(uuid: str, name: str = "t.quick", **more: object) -> TaskDefinition:
+    return TaskDefinition(uuid, name, "", "run", "hash", uuid, **more)  # type: ignore[arg-type]
+
+
+def report(done: TaskDefinition) -> Report:
+    return Report(done, Succeeded({}))
+
+
+# --- pace ---
+
+
+def test_a_facet_is_quick_after_some_tries_that_were() -> None:
+    pace = Pace(0.002)
+    assert not pace.is_quick("f")
+    pace.count("f", 0.001)
+    assert not pace.is_quick("f"), "one is no evidence"
+    pace.count("f", 0.001)
+    assert pace.is_quick("f")
+    assert pace.quick(["f", "g"]) == ["f"]
+
+
+def test_one_slow_try_is_enough_to_forget_it() -> None:
+    pace = Pace(0.002)
+    for _ in range(100):
+        pace.count("f", 0.0001)
+    pace.count("f", 1.0)
+    assert not pace.is_quick("f")
+
+
+def test_a_facet_that_is_slow_on_average_is_not_quick() -> None:
+    pace = Pace(0.002)
+    for _ in range(10):
+        pace.count("f", 0.005)
+    assert not pace.is_quick("f")
+
+
+# --- continuation ---
+
+
+def practised(*names: str) -> Pace:
+    pace = Pace(0.002)
+    for name in names:
+        pace.count(name, 0.0001)
+        pace.count(name, 0.0001)
+    return pace
+
+
+def continuation(pace: Pace, lists: tuple[str, ...] = ()) -> Continuation:
+    return Continuation(Claimant(), pace, {"t.quick", "t.slow"}, lists, batch=4)
+
+
+def test_quick_tasks_are_gone_on_with_in_numbers_and_of_others_one() -> None:
+    quick = [task(str(n)) for n in range(3)]
+    slow = [task(f"slow {n}", "t.slow") for n in range(3)]
+    pace = practised("t.quick")
+    assert continuation(pace).choose([*quick, *slow]) == {"0", "1", "2"}
+    taker = continuation(pace)
+    assert taker.choose(slow) == {"slow 0"}
+    assert taker.choose(slow) == set(), "one for all runs of a report"
+
+
+def test_what_is_not_ours_is_left_to_others() -> None:
+    pace = practised("t.quick", "t.other")
+    strange = task("strange", "t.other")
+    elsewhere = task("elsewhere", task_list_name="gpu")
+    assert continuation(pace, ("default",)).choose([strange, elsewhere]) == set()
+
+
+def test_a_wide_group_is_for_everybody() -> None:
+    wide = [task(str(n), join="row") for n in range(5)]
+    assert not continuation(practised("t.quick")).choose(wide)
+
+
+def test_what_has_lost_a_worker_or_must_not_run_twice_is_taken_alone() -> None:
+    pace = practised("t.quick")
+    lost, once = task("lost", losses=1), task("once", runs_once=True)
+    assert continuation(pace).choose([lost, once]) == {"lost"}
+    assert continuation(pace).choose([once, task("quick")]) == {"quick"}
+
+
+# --- hands ---
+
+
+def test_what_lies_around_a_slow_task_is_taken_out_of_the_hand() -> None:
+    relieved = threading.Event()
+    taken: list[str] = []
+
+    def relieve(hand: Hand) -> None:
+        taken.extend(waiting.uuid for waiting in hand.take_waiting())
+        taken.extend(done.task.uuid for done in hand.take_done())
+        relieved.set()
+
+    guard = Guard(0.01, relieve)
+    hand = Hand([task("done"), task("slow"), task("behind")])
+    with guard.over(hand):
+        first = hand.next()
+        assert first is not None
+        hand.finish(report(first))
+        assert hand.next() is not None
+        assert relieved.wait(PATIENCE)
+    assert sorted(taken) == ["behind", "done"]
+    assert hand.next() is None
+
+
+def test_a_slow_task_that_is_alone_in_its_hand_is_left_alone() -> None:
+    hand = Hand([task("slow")])
+    hand.next()
+    time.sleep(0.01)
+    assert not hand.is_stuck(0.001)
+
+
+# --- bells ---
+
+
+class Rung:
+    def __init__(self) -> None:
+        self.calls: list[dict[str, int]] = []
+        self.again = threading.Event()
+
+    def __call__(self, due: Mapping[str, int]) -> None:
+        self.calls.append(dict(due))
+        if len(self.calls) > 1:
+            self.again.set()
+
+
+def test_the_first_bell_rings_at_once_and_those_behind_it_together() -> None:
+    rung = Rung()
+    ring = Coalescing(rung, pause=0.5)
+    for _ in range(20):
+        ring({"default": 1})
+    assert rung.calls == [{"default": 1}]
+    assert rung.again.wait(PATIENCE)
+    assert rung.calls == [{"default": 1}, {"default": 19}]
+
+
+def test_each_list_has_its_own_bell() -> None:
+    rung = Rung()
+    ring = Coalescing(rung, pause=60)
+    ring({"a": 1})
+    ring({"b": 2})
+    ring({"a": 3, "c": 4})
+    assert rung.calls == [{"a": 1}, {"b": 2}, {"c": 4}]
+    ring.flush()
+    assert rung.calls[-1] == {"a": 3}, "what is kept at the end is rung then"
+
+
+def test_without_a_pause_every_bell_rings() -> None:
+    rung = Rung()
+    ring = Coalescing(rung, pause=0)
+    for _ in range(5):
+        ring({"default": 1})
+    assert rung.calls == [{"default": 1}] * 5
