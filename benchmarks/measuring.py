@@ -71,7 +71,6 @@ class Sitting:
     def measure_all(self, jobs: Sequence[Job], limits: Limits) -> None:
         for round_number in range(limits.repeats):
             for job in jobs:
-                self._note_conditions(job.workload)
                 turn = round_number % len(job.contenders)
                 for name in (*job.contenders[turn:], *job.contenders[:turn]):
                     figure = self.results.figure(name, job.workload, job.size)
@@ -83,6 +82,7 @@ class Sitting:
         shape = figure.shape
         try:
             contender = self.wake(figure.contender)
+            figure.commits.append(self._note_conditions(figure.workload))
             answer = contender.ask(shape.do, figure.size, patience=patience)
             if answer["result"] != shape.expected(figure.size):
                 raise ContenderFailed(f"wrong result: {str(answer['result'])[:200]}")
@@ -116,10 +116,11 @@ class Sitting:
         for name in list(self._up):
             self.dismiss(name)
 
-    def _note_conditions(self, workload: str) -> None:
+    def _note_conditions(self, workload: str) -> Commits:
         found = self.conditions.setdefault(workload, Conditions())
         found.commits.append(self.servers.measure_commits())
         found.loads.append(os.getloadavg()[0])
+        return found.commits[-1]
 
 
 def warm_up(contender: Contender, size: int) -> None:

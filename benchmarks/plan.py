@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.field import FIELD
@@ -44,25 +43,16 @@ def jobs(choice: Choice, *, quick: bool) -> list[Job]:
     found = []
     for workload in choice.workloads or tuple(plan):
         for size in choice.sizes or plan.get(workload, WORKLOADS[workload].sizes):
-            found.append(Job(workload, size, field))
-    if not quick and not choice.sizes:
-        found += _beside_pipelines(found)
-    takers = (
-        (job, tuple(n for n in job.contenders if FIELD[n].takes(job.workload, job.size)))
-        for job in found
-    )
-    return [Job(job.workload, job.size, names) for job, names in takers if names]
+            if workload == "W6" and "flowengine" in field and not choice.sizes:
+                # Two steps for each item: it is held against W2 with twice the items.
+                found.append(Job("W2", 2 * size, ("flowengine",)))
+            takers = tuple(name for name in field if FIELD[name].takes(workload, size))
+            if takers:
+                found.append(Job(workload, size, takers))
+    return found
 
 
 def sections(choice: Choice, known: tuple[str, ...], *, quick: bool) -> tuple[str, ...]:
     if quick or (choice.names_workloads and not choice.sections):
         return ()
     return choice.sections or known
-
-
-def _beside_pipelines(found: list[Job]) -> Iterator[Job]:
-    """W6 has two steps for each item: it is held against W2 with twice the items."""
-    wide = {job.size for job in found if job.workload == "W2"}
-    for job in found:
-        if job.workload == "W6" and "flowengine" in job.contenders and 2 * job.size not in wide:
-            yield Job("W2", 2 * job.size, ("flowengine",))

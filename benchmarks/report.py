@@ -36,14 +36,17 @@ def revision() -> str:
     return subprocess.run(ask, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
-def weather(conditions: Conditions) -> str:
+def weather(conditions: Conditions | None) -> str:
     """What a commit cost and how busy the machine was, for the foot of a table."""
-    durable = statistics.median(c.durable for c in conditions.commits)
-    unsynced = statistics.median(c.unsynced for c in conditions.commits)
-    loads = f"{min(conditions.loads):.1f}–{max(conditions.loads):.1f}"
+    if conditions is None:
+        return "nothing was measured"
+    durable = [commits.durable for commits in conditions.commits]
+    unsynced = statistics.median(commits.unsynced for commits in conditions.commits)
     return (
-        f"one commit on this disk: {durable:.2f} ms (median; {unsynced:.2f} without waiting for "
-        f"the disk). Load average {loads} on {os.cpu_count()} cores."
+        f"One commit on this disk, looked at before each measurement: "
+        f"{statistics.median(durable):.2f} ms ({min(durable):.2f}–{max(durable):.2f}; "
+        f"{unsynced:.2f} without waiting for the disk). Load average "
+        f"{min(conditions.loads):.1f}–{max(conditions.loads):.1f} on {os.cpu_count()} cores."
     )
 
 
@@ -71,7 +74,7 @@ def print_figures(console: Console, sitting: Sitting, jobs: Sequence[Job]) -> No
         table = Table(
             title=f"{workload}: {shape.title}",
             title_justify="left",
-            caption=weather(sitting.conditions[workload]),
+            caption=weather(sitting.conditions.get(workload)),
             caption_justify="left",
         )
         table.add_column("N", justify="right")

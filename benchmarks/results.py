@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.servers import Commits
 from benchmarks.workloads import WORKLOADS, Workload
 
 
@@ -17,6 +18,7 @@ class Figure:
     workload: str
     size: int
     seconds: list[float] = field(default_factory=list)
+    commits: list[Commits] = field(default_factory=list)  #: right before each
     latencies: list[float] = field(default_factory=list)  #: of single runs, when idle
     error: str | None = None
 
@@ -60,6 +62,7 @@ class Figure:
             "unit": self.shape.unit,
             "seconds": [round(value, 6) for value in self.seconds],
             "repeats": len(self.seconds),
+            "commit_ms": [round(commits.durable, 4) for commits in self.commits],
         }
         if self.error is not None:
             return told | {"error": self.error}

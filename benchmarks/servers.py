@@ -54,7 +54,7 @@ class Servers:
         found = (url or self.postgres.url).replace("+psycopg", "")
         return psycopg.connect(found, autocommit=True)
 
-    def measure_commits(self, times: int = 150) -> Commits:
+    def measure_commits(self, times: int = 60) -> Commits:
         """Insert single rows, each in a transaction of its own."""
         with self.connect() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS commits (x int)")

@@ -41,9 +41,10 @@ def run(servers: Servers, say: Say, steps: int = STEPS) -> Section:
         with servers.connect(full.database) as connection:
             section.data["rows"] = fill(connection, steps, say)
         for workload, size, times in _jobs():
-            before, after = in_turns((empty, full), workload, size, times)
+            pair = in_turns(empty, full, workload, size, times)
+            before, after = pair.medians
             say(f"full database {workload} {size:,}: {before:.2f} → {after:.2f} ms/step")
-            ratio = after / before
+            ratio = pair.ratio
             cells = (workload, f"{size:,}", f"{before:.3f}", f"{after:.3f}", f"{ratio:.2f}")
             section.rows.append(cells)
             section.data[f"{workload} {size}"] = {"empty": before, "full": after}

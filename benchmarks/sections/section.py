@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -64,17 +64,34 @@ def timed(contender: Contender, workload: str, size: int, times: int = 1) -> flo
     return statistics.median(taken) / shape.steps(size) * 1000
 
 
-def in_turns(contenders: Sequence[Contender], workload: str, size: int, times: int) -> list[float]:
-    """Median milliseconds per step of each, taken in turns: others are stopped meanwhile."""
-    taken: list[list[float]] = [[] for _ in contenders]
+@dataclass(frozen=True)
+class Pair:
+    """Two that were measured in turns, in milliseconds per step."""
+
+    one: list[float]
+    other: list[float]
+
+    @property
+    def medians(self) -> tuple[float, float]:
+        return statistics.median(self.one), statistics.median(self.other)
+
+    @property
+    def ratio(self) -> float:
+        """Other by one: the median over the turns, since a busy minute hits both of a turn."""
+        return statistics.median(b / a for a, b in zip(self.one, self.other, strict=True))
+
+
+def in_turns(one: Contender, other: Contender, workload: str, size: int, times: int) -> Pair:
+    """Measure one, then the other, and so on; whoever is not on is stopped by a signal."""
+    found = Pair([], [])
     for _ in range(times):
-        for contender, mine in zip(contenders, taken, strict=True):
+        for contender, taken in ((one, found.one), (other, found.other)):
             contender.thaw()
             time.sleep(SETTLE)
             warm_up(contender, 10)
-            mine.append(timed(contender, workload, size))
+            taken.append(timed(contender, workload, size))
             contender.freeze()
-    return [statistics.median(mine) for mine in taken]
+    return found
 
 
 def size_for(workload: str, steps: int) -> int:

@@ -28,9 +28,10 @@ def run(servers: Servers, say: Say) -> Section:
         old.freeze()
         for workload, size, times in _AFTERWARDS:
             with fresh(servers, "flowengine") as new:
-                before, after = in_turns((new, old), workload, size, times)
+                pair = in_turns(new, old, workload, size, times)
+                before, after = pair.medians
             say(f"afterwards {workload} {size:,}: {before:.2f} → {after:.2f} ms/step")
-            ratio = after / before
+            ratio = pair.ratio
             cells = (workload, f"{size:,}", f"{before:.3f}", f"{after:.3f}", f"{ratio:.2f}")
             section.rows.append(cells)
             section.data[f"{workload} {size}"] = {"at once": before, "afterwards": after}

@@ -46,6 +46,7 @@ class Database:
         self._asked = (-math.inf, 0)  #: when we asked for the time, and what we were told
         self._writer = threading.Lock()
         self._pinging = threading.local()
+        self._kept = threading.local()
         backend = self.url.get_backend_name()
         if backend == "sqlite":
             self.engine = _sqlite_engine(url)
@@ -97,6 +98,24 @@ class Database:
         transaction that may write.
         """
         return self._in_turn() if self.is_sqlite else _OneByOne(self)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Let this thread keep its connection from one statement to the next.
+
+        To fetch one from the pool and bring it back takes longer than some statements.
+        """
+        self._kept.is_on = not self.is_sqlite
+        try:
+            yield
+        finally:
+            self._kept.is_on = False
+            self._bring_back()
+
+    def _bring_back(self) -> None:
+        proxy, self._kept.proxy = getattr(self._kept, "proxy", None), None
+        if proxy is not None and proxy.is_valid:
+            proxy.close()
 
     @contextmanager
     def glance(self) -> Iterator[Executor]:
@@ -197,8 +216,15 @@ class _OneByOne:
         self._database = database
 
     def __enter__(self) -> Executor:
+        kept = self._database._kept
+        proxy = getattr(kept, "proxy", None)
+        if proxy is not None and time.monotonic() - kept.used < _UNUSED:
+            self._proxy = proxy
+            return DirectPostgres(proxy.driver_connection)
+        self._database._bring_back()
         pinging = self._database._pinging
-        pinging.is_off = True
+        # One that was kept unused came back to the pool just now, and looks fresh there.
+        pinging.is_off = proxy is None
         error = self._database.engine.dialect.loaded_dbapi.Error
         try:
             self._proxy = self._database.engine.raw_connection()
@@ -219,8 +245,13 @@ class _OneByOne:
             if problem is not None:
                 self._explain(problem)
         finally:
-            if self._proxy.is_valid:
-                self._proxy.close()
+            kept = self._database._kept
+            if problem is None and getattr(kept, "is_on", False):
+                kept.proxy, kept.used = self._proxy, time.monotonic()
+            else:
+                kept.proxy = None
+                if self._proxy.is_valid:
+                    self._proxy.close()
 
     def _explain(self, problem: BaseException) -> None:
         dialect = self._database.engine.dialect

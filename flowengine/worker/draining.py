@@ -139,7 +139,7 @@ class Drainer:
             return done
         self._hold(tasks)
         self._upkeep.begin()
-        with self._guard.over(hand):
+        with self._guard.over(hand), self._engine.database.keeping():
             while True:
                 task = None if self._stopping else hand.next()
                 if task is not None:

@@ -93,6 +93,8 @@ def test_workers_survive_a_lost_broker_with_messages_in_hand(fleet: Fleet) -> No
     holds = [fleet.start(graphs.held, name=f"busy{n}") for n in range(4)]
     until(lambda: all(fleet.begun(f"busy{n}") for n in range(4)), "four busy children")
     runs = {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(4)}
+    for _ in range(4):  # those of the starts were gathered
+        fleet.app.send_task("flowengine.drain", ("default",), queue="default")
     with fleet.broker.client as client:
         until(lambda: client.hlen("unacked") >= 2, "messages that wait for a child")
     noticed = fleet.count_logged("Connection to broker lost")
