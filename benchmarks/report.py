@@ -80,7 +80,7 @@ def print_figures(console: Console, sitting: Sitting, jobs: Sequence[Job]) -> No
         table.add_column("N", justify="right")
         table.add_column("contender")
         idle = workload == "W4 idle"
-        names = ("p50 ms", "p99 ms") if idle else ("seconds", "spread")
+        names = ("p99 ms", "lowest–highest") if idle else ("seconds", "lowest–highest")
         for column in (shape.unit, *names, "times"):
             table.add_column(column, justify="right")
         table.add_column("durable")
@@ -101,7 +101,8 @@ def _row(figure: Figure) -> list[str]:
     if not figure.seconds:
         return [*head, "–", "", "", "0", durable]
     if figure.latencies:
-        middle = [f"{figure.median * 1000:.1f}", f"{figure.p99 * 1000:.1f}"]
+        low, high = min(figure.latencies) * 1000, max(figure.latencies) * 1000
+        middle = [f"{figure.p99 * 1000:.1f}", f"{low:.1f}–{high:.1f}"]
     else:
         low, high = min(figure.seconds), max(figure.seconds)
         middle = [f"{figure.median:.3f}", f"{low:.3f}–{high:.3f}"]

@@ -33,7 +33,7 @@ class Figure:
 
     @property
     def p99(self) -> float:
-        return statistics.quantiles(self.latencies, n=100)[98]
+        return statistics.quantiles(self.latencies, n=100, method="inclusive")[98]
 
     @property
     def per_step(self) -> float:

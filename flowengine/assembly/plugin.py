@@ -187,7 +187,8 @@ class _Process:
             plugin.app,
             most=settings.most_bells,
             control_queue=settings.control_queue,
-            pause=settings.ring_pause,
+            # Starts come in bursts. A worker's bells wake its neighbours, each for itself.
+            pause=0.0 if plugin.hostname else settings.ring_pause,
         )
         self.engine = Engine(self.database, bell=bell, settings=settings)
         self.events = StepEvents(plugin.app, plugin.hostname)

@@ -57,6 +57,7 @@ class Scope(Reach):
         self.items = items  #: what a foreach goes through; None for a function's body
         self.statements: list[StepStatement] = []
         self.step_names: dict[str, Location] = {}
+        self._numbers: dict[str, int] = {}  #: the next number to try for a name
         self.callees: dict[str, Definition] = {} if parent is None else parent.callees
         self.loops: list[str] = [] if parent is None else parent.loops
 
@@ -158,14 +159,28 @@ class Scope(Reach):
     def _step_name(self, default: str, given: str, location: Location) -> str:
         # Unique along the chain, not in this block alone: inside a lambda an outer step of
         # the same name may be in use, and the inner one would take its place unseen.
-        taken = {name: at for scope in self._chain() for name, at in scope.step_names.items()}
-        if given in taken:
+        if given and (at := self._taken(given)) is not None:
             raise AuthoringError(
-                f"{location}: the step name {given!r} is taken by the step at {taken[given]}"
+                f"{location}: the step name {given!r} is taken by the step at {at}"
             )
-        name = given or _unused(default, taken)
+        name = given or self._numbered(default)
         self.step_names[name] = location
         return name
+
+    def _taken(self, name: str) -> Location | None:
+        """Where the step of that name stands."""
+        found = (scope.step_names.get(name) for scope in self._chain())
+        return next((at for at in found if at is not None), None)
+
+    def _numbered(self, name: str) -> str:
+        """The name, with a number if it is taken; the search goes on where the last one ended."""
+        if self._taken(name) is None:
+            return name
+        number = self._numbers.get(name, 2)
+        while self._taken(f"{name}_{number}") is not None:
+            number += 1
+        self._numbers[name] = number + 1
+        return f"{name}_{number}"
 
     def _variable(self, wanted: str) -> str:
         return _unused(wanted, {ITEMS}.union(*(scope.variables for scope in self._chain())))
