@@ -59,11 +59,14 @@ WITH candidates AS (
 _THESE = (
     "FROM (SELECT t.uuid FROM json_array_elements_text({ids}::json) AS w(uuid) "
     "JOIN flowengine_task t ON t.uuid = w.uuid "
-    "WHERE t.state || '' = 'pending' FOR UPDATE OF t SKIP LOCKED) AS chosen "
+    "WHERE t.state || '' = 'pending' AND ({any} OR "
+    "(t.name IN ({quick}) AND t.losses = 0 AND NOT t.runs_once)) "
+    "FOR UPDATE OF t SKIP LOCKED) AS chosen "
     "WHERE flowengine_task.uuid = chosen.uuid",
-    "WHERE uuid IN (SELECT value FROM json_each({ids})) AND +state = 'pending'",
+    "WHERE uuid IN (SELECT value FROM json_each({ids})) AND +state = 'pending' "
+    "AND ({any} OR (name IN ({quick}) AND losses = 0 AND NOT runs_once))",
 )
-_SINGLE = ("server", "boot", "process", "task_list", "most", "taken", "ids")
+_SINGLE = ("server", "boot", "process", "task_list", "most", "taken", "ids", "any")
 _SEVERAL = ("quick", "names", "short_names")
 
 
@@ -83,7 +86,7 @@ def _texts(template: str, which: tuple[str, str]) -> tuple[str, str]:
     }
     texts = []
     for places in (postgres, sqlite):
-        places["which"] = places["which"].format(ids=places["ids"])
+        places["which"] = places["which"].format(**places)
         texts.append(template.format(now="{now}", **places))
     return texts[0], texts[1]
 
@@ -123,10 +126,18 @@ def claim(
 
 
 def claim_these(
-    executor: Executor, task_ids: Sequence[str], claimant: Claimant, now: int | None
+    executor: Executor,
+    task_ids: Sequence[str],
+    claimant: Claimant,
+    now: int | None,
+    quick: Collection[str] | None = None,
 ) -> list[TaskDefinition]:
-    """Take those of these tasks that are still to be had."""
-    values = {"ids": json.dumps(list(task_ids))}
+    """Take those of these tasks that are still to be had; with `quick` only the quick ones."""
+    values = {
+        "ids": json.dumps(list(task_ids)),
+        "any": quick is None,
+        "quick": json.dumps(list(quick or ())),
+    }
     return _claimed(executor, _take(executor, _CLAIM_THESE, values, claimant, now))
 
 

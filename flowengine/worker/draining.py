@@ -73,12 +73,9 @@ class Drainer:
         done = 0
         while not self._stopping:
             names = self._names()
+            quick = self._pace.quick(names)
             claimed, is_more = self._engine.claim_batch(
-                names,
-                task_list,
-                self._claimant,
-                most=self._engine.settings.batch,
-                quick=self._pace.quick(names),
+                names, task_list, self._claimant, most=self._most(quick), quick=quick
             )
             if not claimed:
                 return done
@@ -111,14 +108,23 @@ class Drainer:
             if self._stopping or time.monotonic() > ends:
                 self._engine.bell.ring({task_list: len(left)})
                 break
-            is_quick = self._pace.is_quick(self._last_facet.get(task_list, ""))
-            most = self._engine.settings.batch if is_quick else 1
+            quick = self._pace.quick([self._last_facet.get(task_list, "")])
+            most = self._most(quick)
             now, left = left[:most], left[most:]
-            claimed = self._engine.claim_these(now, self._claimant)
+            claimed = self._engine.claim_these(now, self._claimant, quick if most > 1 else None)
             if claimed:
-                self._last_facet[task_list] = claimed[0].name
+                self._last_facet[task_list] = claimed[-1].name
+            if most > 1 and len(claimed) < len(now):
+                # Others have some, or some are not quick: whoever hears this takes those.
+                self._last_facet.pop(task_list, None)
+                self._engine.bell.ring({task_list: len(now) - len(claimed)})
             done += self._work_through(claimed, ends, in_chord=True)
         return done
+
+    def _most(self, quick: Sequence[str]) -> int:
+        """How many to claim at once: a hand should be empty before the guard loses patience."""
+        settings = self._engine.settings
+        return min(settings.batch, self._pace.fitting(quick, settings.hand_patience / 2))
 
     def advance(self, run_id: str) -> int:
         """Evaluate a run, and go on with what that makes ready."""

@@ -34,3 +34,8 @@ class Pace:
 
     def quick(self, names: Iterable[str]) -> list[str]:
         return [name for name in names if self.is_quick(name)]
+
+    def fitting(self, names: Iterable[str], seconds: float) -> int:
+        """How many tries of these facets fit into so much time, the slowest of them counted."""
+        slowest = max((self._averages[name][1] for name in names), default=0.0)
+        return max(1, int(seconds / slowest)) if slowest else 1

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Mapping
 
+import pytest
+
 from flowengine.dispatch.coalescing import Coalescing
 from flowengine.engine.settling import Report
 from flowengine.evaluator import TaskDefinition
@@ -52,6 +54,16 @@ def test_a_facet_that_is_slow_on_average_is_not_quick() -> None:
     for _ in range(10):
         pace.count("f", 0.005)
     assert not pace.is_quick("f")
+
+
+def test_of_quick_tries_as_many_are_taken_as_fit_into_the_time() -> None:
+    pace = Pace(0.002)
+    for name, seconds in (("f", 0.0001), ("g", 0.001)):
+        pace.count(name, seconds)
+        pace.count(name, seconds)
+    assert pace.fitting(["f"], 0.025) == pytest.approx(250, abs=1)
+    assert pace.fitting(["f", "g"], 0.025) == pytest.approx(25, abs=1), "the slowest counts"
+    assert pace.fitting([], 0.025) == 1
 
 
 # --- continuation ---
