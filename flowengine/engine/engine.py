@@ -57,17 +57,8 @@ class Engine(Working, Looking):
         first run. With `connection` the run is part of the caller's own transaction: it exists
         when that commits, and never did when it rolls back.
         """
-        ordered = starting.order(
-            self.programs,
-            program,
-            workflow,
-            inputs,
-            self.settings.max_value_bytes,
-            key=key,
-            priority=priority,
-            labels=labels or {},
-            tenant=tenant,
-        )
+        said = {"priority": priority, "labels": labels or {}, "tenant": tenant}
+        ordered = self._order(program, workflow, inputs, key=key, **said)
         if connection is not None:
             now = self.database.now()
             (commit,) = starting.start(Borrowed(connection), [ordered], self.programs, now)
@@ -89,25 +80,23 @@ class Engine(Working, Looking):
 
         All inputs are checked before the first run is started.
         """
-        ordered = [
-            starting.order(
-                self.programs,
-                program,
-                workflow,
-                given,
-                self.settings.max_value_bytes,
-                key=None,
-                priority=priority,
-                labels=labels or {},
-                tenant=tenant,
-            )
-            for given in inputs
-        ]
+        said = {"priority": priority, "labels": labels or {}, "tenant": tenant}
+        ordered = [self._order(program, workflow, given, key=None, **said) for given in inputs]
         return [
             run
             for at in range(0, len(ordered), _STARTED_TOGETHER)
             for run in self._start(ordered[at : at + _STARTED_TOGETHER])
         ]
+
+    def _order(
+        self,
+        program: Program | Mapping[str, Any],
+        workflow: str,
+        inputs: Mapping[str, Json],
+        **said: Any,
+    ) -> starting.Order:
+        limit = self.settings.max_value_bytes
+        return starting.order(self.programs, program, workflow, inputs, limit, **said)
 
     def _start(self, ordered: list[starting.Order]) -> list[Run[Any]]:
         try:

@@ -65,11 +65,9 @@ def start(executor: Executor, orders: list[Order], programs: Programs, now: int)
     """Insert runs and what they begin with, in one commit; of a used key the earlier run."""
     rows = CommitRows()
     commits: dict[str, Commit] = {}
-    known: dict[str, Known] = {}
     for an_order in orders:
         programs.save(executor, an_order.digest, an_order.text, now)
-        known[an_order.run_id] = Known(_head(an_order))
-        commits[an_order.run_id] = _begin(an_order, known[an_order.run_id], rows, now)
+        commits[an_order.run_id] = _begin(an_order, rows, now)
     written = writing.write(executor, rows)
     found = []
     for an_order in orders:
@@ -88,8 +86,9 @@ def _head(an_order: Order) -> Head:
     return Head(view, 0, 0)
 
 
-def _begin(an_order: Order, known: Known, rows: CommitRows, now: int) -> Commit:
+def _begin(an_order: Order, rows: CommitRows, now: int) -> Commit:
     """Evaluate a run for the first time, and make its row what comes of that."""
+    known = Known(_head(an_order))
     started = [Started(an_order.inputs)]
     decision = advancing.decide(an_order.plan, known, started, now)
     while isinstance(decision, Missing):

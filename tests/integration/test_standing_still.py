@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from flowengine.store import Database, database, ensure_schema, locks
+from flowengine.store import Database, connecting, ensure_schema, locks
 from tests.servers import PostgresServer
 
 
 def test_the_server_ends_a_transaction_that_stands_still(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "_IDLE_LIMIT", 0.3)
+    monkeypatch.setattr(connecting, "_IDLE_LIMIT", 0.3)
     url = postgres.new_database()
     stopped, other = Database(url), Database(url)
     ensure_schema(other, upgrade=True)
