@@ -43,7 +43,7 @@ class Settings:
     #: Seconds after which the watchdog rings again for tasks that are due and not claimed.
     ring_again: float = 5.0
     #: Seconds for which bells for one task list are gathered after one was rung at once.
-    ring_pause: float = 0.005
+    ring_pause: float = 0.02
     #: Most workers that one bell wakes.
     most_bells: int = 16
     #: Where reports wait on disk while the database cannot be reached.

@@ -62,6 +62,9 @@ class Bell(Protocol):
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
         """Have the tasks of each group done, and the run evaluated after the last."""
 
+    def hurry(self) -> None:
+        """Ring now what may have been put off: somebody waits."""
+
 
 class SilentBell:
     """Rings for nobody: work is found by looking."""
@@ -70,6 +73,9 @@ class SilentBell:
         return None
 
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+        return None
+
+    def hurry(self) -> None:
         return None
 
 
@@ -87,6 +93,9 @@ class CeleryBell:
 
     def ring(self, due: Mapping[str, int]) -> None:
         self._coalescing(due)
+
+    def hurry(self) -> None:
+        self._coalescing.flush()
 
     def _ring_now(self, due: Mapping[str, int]) -> None:
         for task_list, count in due.items():

@@ -2,8 +2,8 @@
 
 A burst of starts would ring a bell each, and every bell costs a worker more than the claim
 it leads to. So the first bell of a list is rung at once, and those that follow within a few
-milliseconds together, at the end of that time. Nothing is left unrung: what is still due
-when the process ends is rung then.
+milliseconds together, at the end of that time, or as soon as somebody waits for a run.
+Nothing is left unrung: what is still due when the process ends is rung then.
 """
 
 from __future__ import annotations

@@ -43,21 +43,23 @@ class Run(Generic[R]):
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the end and return the result; raise `RunFailed` or `TimeoutError`."""
-        look = _Look(self)
-        self._engine.signals.wait(self.id, look, timeout)
-        return self._result(look.outputs(timeout))
+        return self._result(self.outputs(timeout))
 
     async def aresult(self, timeout: float | None = None) -> R:
         """Like `result`, without blocking the event loop."""
-        look = _Look(self)
+        look = self._look()
         await self._engine.signals.await_end(self.id, look, timeout)
         return self._result(look.outputs(timeout))
 
     def outputs(self, timeout: float | None = None) -> dict[str, Json]:
         """Wait for the end and return all outputs by name."""
-        look = _Look(self)
+        look = self._look()
         self._engine.signals.wait(self.id, look, timeout)
         return look.outputs(timeout)
+
+    def _look(self) -> _Look:
+        self._engine.bell.hurry()
+        return _Look(self)
 
     def _result(self, outputs: dict[str, Any]) -> R:
         if self._read is not None:

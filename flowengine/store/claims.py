@@ -55,13 +55,14 @@ WITH candidates AS (
         is_quick AND place <= {taken} AND (SELECT is_quick FROM numbered WHERE place = 1)
     )
 ) """
-# The state is hidden from the planner, which would otherwise walk all that is pending.
+# Each is looked up by its id, one after the other: LATERAL leaves the planner no choice, and
+# the state is hidden from it. Left to itself it walks all that is pending, or all there is.
 _THESE = (
-    "FROM (SELECT t.uuid FROM json_array_elements_text({ids}::json) AS w(uuid) "
-    "JOIN flowengine_task t ON t.uuid = w.uuid "
-    "WHERE t.state || '' = 'pending' AND ({any} OR "
+    "FROM json_array_elements_text({ids}::json) AS w(uuid), LATERAL ("
+    "SELECT t.uuid FROM flowengine_task t WHERE t.uuid = w.uuid "
+    "AND t.state || '' = 'pending' AND ({any} OR "
     "(t.name IN ({quick}) AND t.losses = 0 AND NOT t.runs_once)) "
-    "FOR UPDATE OF t SKIP LOCKED) AS chosen "
+    "FOR UPDATE SKIP LOCKED) AS chosen "
     "WHERE flowengine_task.uuid = chosen.uuid",
     "WHERE uuid IN (SELECT value FROM json_each({ids})) AND +state = 'pending' "
     "AND ({any} OR (name IN ({quick}) AND losses = 0 AND NOT runs_once))",

@@ -32,6 +32,7 @@ from flowengine.store.tables import (
     StepRow,
     TaskRow,
 )
+from flowengine.store.tasks import IS_HELD
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 _TABLES: dict[str, Table] = {
@@ -135,9 +136,8 @@ def _allowed(columns: dict[str, tuple[str, ...]], guarded: bool) -> list[str]:
     if "reports" not in columns:
         return [locked, "ok AS (SELECT id FROM locked)"]
     held = (
-        "held AS (SELECT t.run_id FROM flowengine_task t JOIN reports_ g ON t.uuid = g.uuid "
-        "JOIN locked l ON l.id = g.run_id "
-        "WHERE t.lease = g.lease AND t.state = 'running' FOR UPDATE OF t)"
+        f"held AS (SELECT t.run_id FROM flowengine_task t JOIN reports_ g ON {IS_HELD} "
+        "JOIN locked l ON l.id = g.run_id FOR UPDATE OF t)"
     )
     ok = (
         "ok AS (SELECT l.id FROM locked l "
@@ -158,8 +158,7 @@ def _allowed_alone(columns: dict[str, tuple[str, ...]]) -> list[str]:
     parts = [f"ok AS ({run} AND t.revision = g.was RETURNING t.id)"]
     if "reports" not in columns:
         return parts
-    held = "t.uuid = g.uuid AND t.lease = g.lease AND t.state = 'running'"
-    done = _update("reports", columns["reports"], held, {"run_id", "uuid", "lease"}, _TAKEN_IN)
+    done = _update("reports", columns["reports"], IS_HELD, {"run_id", "uuid", "lease"}, _TAKEN_IN)
     return [
         *parts,
         f"done AS ({done} RETURNING 1)",

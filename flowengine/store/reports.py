@@ -22,7 +22,7 @@ from flowengine.store.commits import reported_as
 from flowengine.store.executing import Executor
 from flowengine.store.rows import MANY
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
-from flowengine.store.tasks import table
+from flowengine.store.tasks import IS_HELD, table
 
 # --- what the holder of a lease may do ---
 
@@ -34,7 +34,7 @@ _HELD = and_(
 _RELEASE = (
     "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, updated = g.now "
     "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, now bigint) "
-    "WHERE t.uuid = g.uuid AND t.lease = g.lease AND t.state = 'running' "
+    f"WHERE {IS_HELD} "
     "RETURNING t.task_list_name",
     "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = :now "
     "WHERE uuid = :uuid AND lease = :lease AND state = 'running' RETURNING task_list_name",
@@ -43,7 +43,7 @@ _BEAT = update(table).where(_HELD).values(activity=bindparam("now"))
 
 
 #: Of each report that was accepted its task, its join, and how many of the join are left.
-_RECORD = """
+_RECORD = f"""
 WITH given AS (
     SELECT * FROM json_to_recordset(%s::json)
     AS x(uuid text, lease integer, state text, outcome text, result text, error text, now bigint)
@@ -51,7 +51,7 @@ WITH given AS (
     UPDATE flowengine_task t
     SET state = g.state, outcome = g.outcome, result = g.result, error = g.error,
         updated = g.now, activity = g.now
-    FROM given g WHERE t.uuid = g.uuid AND t.lease = g.lease AND t.state = 'running'
+    FROM given g WHERE {IS_HELD}
     RETURNING t.uuid, t.join_id, g.now
 ), counted AS (
     UPDATE flowengine_join j SET remaining = j.remaining - c.number, updated = c.now

@@ -24,6 +24,10 @@ COLUMNS = (
     "position",
 )
 
+#: PostgreSQL: the given row `g` names the task `t`, which is still held. In one condition about
+#: both: told the state by itself, the planner may walk all that is running.
+IS_HELD = "t.uuid = g.uuid AND CASE t.lease WHEN g.lease THEN t.state = 'running' END"
+
 
 def task_from(row: Sequence[Any], data: dict[str, Any] | None) -> TaskDefinition:
     """Read a task from its columns."""

@@ -80,7 +80,7 @@ class Drainer:
             if not claimed:
                 return done
             if is_more and wake > 1:
-                self._wake_others(task_list, wake - 1)
+                self._wake_others(task_list, wake - 1, one_by_one=len(claimed) > 1)
                 wake = 1
             done += self._work_through(claimed, ends)
             if not is_more:
@@ -90,9 +90,13 @@ class Drainer:
                 return done
         return done
 
-    def _wake_others(self, task_list: str, number: int) -> None:
-        """Pass a bell on. Each of two wakes half of the rest: a pool is awake in a few hops."""
-        for part in (number - number // 2, number // 2):
+    def _wake_others(self, task_list: str, number: int, *, one_by_one: bool) -> None:
+        """Pass a bell on. Each of two wakes half of the rest: a pool is awake in a few hops.
+
+        For quick tasks one after the other is enough: they may be done before many could come.
+        """
+        half = 0 if one_by_one else number // 2
+        for part in (number - half, half):
             if part:
                 self._engine.bell.ring({task_list: part})
 

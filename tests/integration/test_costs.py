@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import create_engine, event, text
 
 from flowengine import event_facet, foreach, workflow
 from flowengine.authoring import Workflow, event_facet_names
@@ -72,6 +72,9 @@ class Work:
     def ring(self, due: Mapping[str, int]) -> None:
         self.messages += len(due)
 
+    def hurry(self) -> None:
+        return None
+
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
         """As with a backend that counts chords: a header per fifty tasks, and a callback."""
         for group in groups:
@@ -109,9 +112,8 @@ class Work:
         assert {run.info().state for run in self.runs} == {"COMPLETED"}
 
 
-@pytest.fixture
-def work(postgres: PostgresServer, tmp_path: Path) -> Iterator[Work]:
-    url = postgres.new_database()
+@contextmanager
+def working(url: str, tmp_path: Path) -> Iterator[Work]:
     # A slice without end: how long a machine takes must not change what is counted.
     settings = Settings(
         drain_slice=60, batch_slice=60, quick_seconds=1, spool_directory=str(tmp_path)
@@ -122,7 +124,14 @@ def work(postgres: PostgresServer, tmp_path: Path) -> Iterator[Work]:
         engine.bell = work
         for _ in range(3):
             work.run(small, [1])  # it learns that the facets are quick
-            work.run(fan, [list(range(4))])
+            work.run(fan, [list(range(60))])
+        yield work
+
+
+@pytest.fixture
+def work(postgres: PostgresServer, tmp_path: Path) -> Iterator[Work]:
+    url = postgres.new_database()
+    with working(url, tmp_path) as work:
         yield work
     postgres.drop_database(url)
 
@@ -156,3 +165,29 @@ def test_small_runs_share_their_statements(work: Work) -> None:
     # Five stages, each for all runs at once; the start; the claim and what it needs.
     assert sum(statements.values()) <= 14, statements
     assert work.messages == 1
+
+
+_ROWS_READ = """
+SELECT sum(t.seq_tup_read) + (SELECT sum(i.idx_tup_read) FROM pg_stat_user_indexes i)
+FROM pg_stat_user_tables t"""
+
+
+def rows_read(postgres: PostgresServer, tmp_path: Path, width: int) -> float:
+    """Rows that PostgreSQL looks at for each step of a fan-out."""
+    url = postgres.new_database()
+    # Its statements are planned while the tables are tiny, and the plans are kept.
+    with working(url, tmp_path) as work:
+        work.run(fan, [list(range(width))])
+    engine = create_engine(url)
+    with engine.connect() as connection:  # a backend tells what it has read when it ends
+        read = connection.execute(text(_ROWS_READ)).scalar_one()
+    engine.dispose()
+    postgres.drop_database(url)
+    return float(read) / width
+
+
+def test_no_statement_walks_all_the_rows_there_are(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    small, large = (rows_read(postgres, tmp_path, width) for width in (400, 1600))
+    assert large <= small * 1.1, (small, large)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 import pytest
 from sqlalchemy import event, text
 
 from flowengine import event_facet, foreach, workflow
-from flowengine.dispatch import Group
+from flowengine.dispatch import Group, SilentBell
 from flowengine.engine import Run
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded
@@ -37,14 +37,11 @@ def two_each(numbers: list[int]) -> int:
     return add_up(foreach(numbers, lambda n: square(square(n))))
 
 
-class NotingBell:
+class NotingBell(SilentBell):
     """Rings for nobody and remembers what it was asked to gather."""
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
-
-    def ring(self, due: Mapping[str, int]) -> None:
-        return None
 
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
         self.groups += groups

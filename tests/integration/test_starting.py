@@ -17,6 +17,7 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from flowengine.dispatch import SilentBell
 from flowengine.engine import Engine, signals
 from flowengine.errors import (
     InvalidInputs,
@@ -61,7 +62,7 @@ from tests.integration.together import PATIENCE, Ready, in_processes, in_threads
 from tests.servers import PostgresServer
 
 
-class HeardBell:
+class HeardBell(SilentBell):
     """Remembers what was rung, and looks whether it is there to be found by then."""
 
     def __init__(self) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from flowengine import Retry, event_facet, foreach, workflow
-from flowengine.dispatch import Group
+from flowengine.dispatch import SilentBell
 from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import StepState, TaskState
 from flowengine.evaluator.happenings import Failed, Succeeded
@@ -41,15 +41,12 @@ def retried(n: int) -> int:
     return shaky(n)
 
 
-class CountingBell:
+class CountingBell(SilentBell):
     def __init__(self) -> None:
         self.rings: list[dict[str, int]] = []
 
     def ring(self, due: Mapping[str, int]) -> None:
         self.rings.append(dict(due))
-
-    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
-        return None
 
 
 @pytest.fixture
