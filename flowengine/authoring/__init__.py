@@ -1,6 +1,7 @@
 """Authoring: decorated Python functions become programs (see `programs`)."""
 
 from flowengine.authoring.annotations import json_value
+from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.decorators import event_facet, facet, workflow
 from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow
 from flowengine.authoring.launching import (
@@ -33,6 +34,7 @@ __all__ = [  # noqa: RUF022 - grouped by who needs them
     # For the floors above
     "Launcher",
     "StartOptions",
+    "WorkflowCall",
     "event_facet_named",
     "event_facet_names",
     "json_value",

@@ -19,6 +19,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 import pydantic
 
 from flowengine.authoring.annotations import mismatch
+from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launching import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import user_location
@@ -94,8 +95,10 @@ class EventFacet(Decorated[P, R]):
         """How and where it is to be run."""
         return self.definition.options
 
-    def run(self, data: Mapping[str, Json]) -> dict[str, Json]:
+    def run(self, data: Mapping[str, Json]) -> dict[str, Json] | WorkflowCall:
         """Run the function on stored arguments and give its result as JSON.
+
+        Or the workflow that it wants to go on with.
 
         Raises DoesNotFit for arguments or a result that the annotations refuse,
         NotJson for a result JSON has no form for, and whatever the function raises.
@@ -106,6 +109,8 @@ class EventFacet(Decorated[P, R]):
         returned = self.definition.fn(*args, **kwargs)
         if inspect.isawaitable(returned):
             returned = asyncio.run(_awaited(returned))
+        if isinstance(returned, WorkflowCall):
+            return returned
         annotation = self.definition.signature.result
         try:
             what = f"the result of event facet {self.name!r}"
@@ -151,6 +156,19 @@ class Workflow(Decorated[P, R]):
         if problems or unfit:
             raise InvalidInputs(self.name, problems + unfit)
         return inputs
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What an event facet returns to go on with this workflow.
+
+        It is run as a run of its own, and its result is the result of the facet's step.
+        """
+        if current_scope() is not None:
+            raise AuthoringError(
+                f"{user_location()}: {self.definition.title}.call(...) is what an event facet "
+                "returns; in a body call it like a function"
+            )
+        called = WorkflowCall(self.program(), self.name, self.inputs(*args, **kwargs))
+        return cast(R, called)
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run and return at once."""

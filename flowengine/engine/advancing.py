@@ -29,7 +29,7 @@ from flowengine.evaluator.happenings import Happening, StepContinue, StepFail, U
 from flowengine.evaluator.records import Step, derived_id
 from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.program import Plan
-from flowengine.store import payloads, reports, runs, steps
+from flowengine.store import codec, payloads, reports, runs, steps
 from flowengine.store.claims import Claimant
 from flowengine.store.commits import CommitRows, Head, claimed_by
 from flowengine.store.executing import Executor
@@ -59,6 +59,7 @@ class Commit:
     groups: dict[str, Group] = field(default_factory=dict)  #: new tasks that feed one join
     taken: list[TaskDefinition] = field(default_factory=list)  #: new tasks the taker goes on with
     has_ended: bool = False
+    waiter: str = ""  #: the run that waits for this one, which has ended
     has_more: bool = False  #: the evaluator has left something for its next turn
     said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
     canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be stopped
@@ -138,6 +139,10 @@ def put(decision: Decision, rows: CommitRows, now: int, taker: Taker | None = No
         if step.object_type == ObjectType.LOG and step.is_final:
             commit.said.append((step.path, step.params))
     commit.has_ended = view.state in RunState.FINAL
+    if commit.has_ended and view.waiter is not None:
+        rows.add_letter(view, view.waiter, now)
+        rows.gather_payloads(view.id, now)
+        commit.waiter = view.waiter.run_id
     return commit
 
 
@@ -188,6 +193,10 @@ _FACTS: dict[str, Callable[[dict[str, Any]], Happening]] = {
     "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
     "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
     "Unfold": lambda fact: Unfold(fact["step_key"]),
+    "ChildCompleted": lambda fact: StepContinue(
+        fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
+    ),
+    "ChildFailed": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
 }
 
 

@@ -42,23 +42,30 @@ class Driving:
     def _after(self, commits: Sequence[Commit], taker: Taker | None = None) -> list[TaskDefinition]:
         """Tell what was committed, and go on while the evaluator has left something.
 
+        A run that waited for one that has ended comes next: one after the other, for runs may
+        wait for each other in a long row.
+        """
+        taken: list[TaskDefinition] = []
+        while commits:
+            due: Counter[str] = Counter()
+            for commit in commits:
+                taken += commit.taken
+                due.update(commit.due)
+                self._told(commit)
+            if due:
+                self.bell.ring(due)
+            last = [self._go_on(commit, taker, taken) for commit in commits]
+            waiters = [commit.waiter for commit in last if commit.waiter]
+            commits = [self._settling.under_lock(run_id, taker=taker)[0] for run_id in waiters]
+        return taken
+
+    def _go_on(self, commit: Commit, taker: Taker | None, taken: list[TaskDefinition]) -> Commit:
+        """Let the evaluator finish what it has left; return the last commit.
+
         Groups are told at the end: a foreach is unfolded over several commits, and its join
         is rung once.
         """
-        taken: list[TaskDefinition] = []
-        due: Counter[str] = Counter()
-        for commit in commits:
-            taken += commit.taken
-            due.update(commit.due)
-            self._told(commit)
-        if due:
-            self.bell.ring(due)
-        for commit in commits:
-            taken += self._go_on(commit, taker)
-        return taken
-
-    def _go_on(self, commit: Commit, taker: Taker | None) -> list[TaskDefinition]:
-        groups, taken = dict(commit.groups), list[TaskDefinition]()
+        groups = dict(commit.groups)
         while commit.has_more:
             commit, _ = self._settling.under_lock(commit.run_id, taker=taker)
             for key, group in commit.groups.items():
@@ -69,7 +76,7 @@ class Driving:
             self._told(commit)
         if groups:
             self.bell.gather(commit.run_id, groups.values())
-        return taken
+        return commit
 
     def _told(self, commit: Commit) -> None:
         for path, said in commit.said:

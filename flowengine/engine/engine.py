@@ -21,8 +21,9 @@ from flowengine.engine.handles import Run
 from flowengine.engine.looking import Looking
 from flowengine.engine.results import ExecutionResult
 from flowengine.engine.working import Working
-from flowengine.errors import UnknownStep, ValueRefused
-from flowengine.evaluator.records import Step
+from flowengine.errors import UnknownRun, UnknownStep, ValueRefused
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.records import Step, derived_id
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
@@ -96,7 +97,8 @@ class Engine(Working, Looking):
         **said: Any,
     ) -> starting.Order:
         limit = self.settings.max_value_bytes
-        return starting.order(self.programs, program, workflow, inputs, limit, **said)
+        prepared = self.programs.prepare(program)
+        return starting.order(prepared, workflow, inputs, limit, **said)
 
     def _start(self, ordered: list[starting.Order]) -> list[Run[Any]]:
         try:
@@ -109,6 +111,45 @@ class Engine(Working, Looking):
             self.programs.saved(an_order.digest)
         self._after(commits)
         return [Run(self, commit.run_id) for commit in commits]
+
+    def start_child(
+        self,
+        task: TaskDefinition,
+        program: Program | None,
+        workflow: str,
+        inputs: Mapping[str, Json],
+        *,
+        waits: bool,
+    ) -> str:
+        """Start a run for a step, whose try this is; with `waits` its end is the step's answer.
+
+        A step has one such run: a second try finds the run of the first. Without a program it
+        is one of the step's own.
+        """
+        with self.database.read() as connection:
+            of_step = runs.get(connection, task.workflow_id)
+            if of_step is None:
+                raise UnknownRun(task.workflow_id)
+            if program is None:
+                plan = self.programs.plan(Borrowed(connection), task.flow_id)
+                prepared = task.flow_id, "", plan
+                self.programs.saved(task.flow_id)
+            else:
+                prepared = self.programs.prepare(program)
+        ordered = starting.order(
+            prepared,
+            workflow,
+            inputs,
+            self.settings.max_value_bytes,
+            key=None,
+            priority=of_step.priority,
+            tenant=of_step.tenant,
+            run_id=derived_id(task.step_id, "run"),
+            parent=starting.Parent(
+                of_step.id, task.step_id, task.step_key, of_step.root_run_id, waits
+            ),
+        )
+        return self._start([ordered])[0].id
 
     def _insert(self, ordered: list[starting.Order]) -> list[Commit]:
         now = self.database.now()

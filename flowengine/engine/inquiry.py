@@ -102,6 +102,7 @@ def _info(row: Any, outputs: dict[str, Any] | None) -> RunInfo:
         key=row.idempotency_key,
         priority=row.priority,
         labels=codec.load(row.labels) or {},
+        parent=row.parent_run_id,
     )
 
 

@@ -54,6 +54,7 @@ class RunInfo:
     key: str | None = None
     priority: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+    parent: str | None = None  #: the run whose step started it
 
     @property
     def is_final(self) -> bool:

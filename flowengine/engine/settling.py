@@ -19,7 +19,7 @@ from flowengine.engine.memory import Memory
 from flowengine.engine.programs import Programs
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import Missing, Snapshot, TaskDefinition
-from flowengine.evaluator.happenings import TryEnded, TryOutcome
+from flowengine.evaluator.happenings import HandedOver, TryEnded, TryOutcome
 from flowengine.evaluator.states import RunState
 from flowengine.program import Plan
 from flowengine.store import Database, reports, runs, writing
@@ -33,7 +33,7 @@ class Report:
     """How a claimed task ended, as the worker that holds it says."""
 
     task: TaskDefinition
-    outcome: TryOutcome
+    outcome: TryOutcome | HandedOver
 
     @property
     def ended(self) -> Ended:
@@ -42,6 +42,7 @@ class Report:
     @property
     def happening(self) -> TryEnded:
         task = self.task
+        assert not isinstance(self.outcome, HandedOver)
         return TryEnded(task.step_id, task.step_key, task.try_number, task.losses, self.outcome)
 
 
@@ -77,6 +78,7 @@ class Settling:
                 commits[run_id] = advancing.put(decision, rows, now, taker)
                 rows.runs[-1]["reports"] = len(of_runs[run_id])
                 for report in of_runs[run_id]:
+                    assert not isinstance(report.outcome, HandedOver)
                     rows.add_report(report.task, report.outcome, now)
                 rows.gather_payloads(run_id, now)
             written = writing.write(executor, rows, guarded=True) if decided else set()

@@ -13,7 +13,8 @@ from flowengine.engine.programs import Programs
 from flowengine.errors import InvalidInputs
 from flowengine.evaluator import Missing, RunView
 from flowengine.evaluator.happenings import Started
-from flowengine.program import Plan, Program
+from flowengine.evaluator.records import Waiter
+from flowengine.program import Plan
 from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
 from flowengine.store import codec, runs, writing
@@ -35,11 +36,22 @@ class Order:
     labels: Mapping[str, str] = field(default_factory=dict)
     tenant: str = ""
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    parent: Parent | None = None
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The step that a run was started by."""
+
+    run_id: str
+    step_id: str
+    step_key: str
+    root_run_id: str
+    waits: bool  #: for the end of the run, which is the step's result
 
 
 def order(
-    programs: Programs,
-    program: Program | Mapping[str, Any],
+    prepared: tuple[str, str, Plan],
     workflow: str,
     inputs: Mapping[str, Json],
     limit: int,
@@ -48,7 +60,7 @@ def order(
     **options: Any,
 ) -> Order:
     """Check a start; raises what is wrong with it before anything is written."""
-    digest, text, plan = programs.prepare(program)
+    digest, text, plan = prepared
     facet = plan.workflow(workflow)
     codec.check_names(f"the input of {facet.name}", inputs)
     for name, value in inputs.items():
@@ -83,6 +95,9 @@ def start(executor: Executor, orders: list[Order], programs: Programs, now: int)
 
 def _head(an_order: Order) -> Head:
     view = RunView(an_order.run_id, an_order.workflow, an_order.digest, priority=an_order.priority)
+    parent = an_order.parent
+    if parent is not None and parent.waits:
+        view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     return Head(view, 0, 0)
 
 
@@ -95,6 +110,7 @@ def _begin(an_order: Order, rows: CommitRows, now: int) -> Commit:
         known.snapshot.steps |= dict.fromkeys(decision.steps)  # it has no rows yet
         decision = advancing.decide(an_order.plan, known, started, now)
     commit = advancing.put(decision, rows, now)
+    parent = an_order.parent
     row = rows.runs.pop()
     row = {name: value for name, value in row.items() if name not in ("was", "reports")}
     rows.new_runs.append(
@@ -107,7 +123,10 @@ def _begin(an_order: Order, rows: CommitRows, now: int) -> Commit:
             "priority": an_order.priority,
             "labels": codec.dump(dict(an_order.labels)) if an_order.labels else None,
             "idempotency_key": an_order.key,
-            "root_run_id": an_order.run_id,
+            "root_run_id": parent.root_run_id if parent else an_order.run_id,
+            "parent_run_id": parent.run_id if parent else None,
+            "parent_step_id": parent.step_id if parent else None,
+            "waiting_step_key": parent.step_key if parent and parent.waits else None,
             "created": now,
         }
     )

@@ -16,6 +16,7 @@ class Look(StrEnum):
     CREATED = "waits for others"
     WAITING = "waits for a worker"
     RUNNING = "running"
+    HANDED_OVER = "waits for another run"
     UNDER_WAY = "under way"
 
 
@@ -26,6 +27,7 @@ SIGNS = {
     Look.CREATED: "·",
     Look.WAITING: "◌",
     Look.RUNNING: "▶",
+    Look.HANDED_OVER: "⇢",
     Look.UNDER_WAY: "…",
 }
 
@@ -37,11 +39,13 @@ _LOOKS = {
     StepState.EVENT_TRANSMIT: Look.WAITING,
 }
 
+_AT_THE_EVENT = {TaskState.RUNNING: Look.RUNNING, TaskState.IGNORED: Look.HANDED_OVER}
+
 
 def look(state: str, task_state: str | None = None) -> Look:
     """Return how a step stands, from its state and that of its last try."""
-    if state == StepState.EVENT_TRANSMIT and task_state == TaskState.RUNNING:
-        return Look.RUNNING
+    if state == StepState.EVENT_TRANSMIT and task_state in _AT_THE_EVENT:
+        return _AT_THE_EVENT[task_state]
     return _LOOKS.get(state, Look.UNDER_WAY)
 
 

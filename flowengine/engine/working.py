@@ -11,7 +11,7 @@ from flowengine.engine.driving import Driving
 from flowengine.engine.settling import Report
 from flowengine.errors import ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
+from flowengine.evaluator.happenings import Failed, HandedOver, Succeeded, TryOutcome
 from flowengine.store import claims, codec, reports, sweeping
 from flowengine.store.claims import Claimant
 from flowengine.store.reports import Ended
@@ -78,7 +78,9 @@ class Working(Driving):
             now = self.database.given_time
             return claims.claim_these(executor, task_ids, claimant, now, quick)
 
-    def report(self, task: TaskDefinition, outcome: TryOutcome, *, in_chord: bool = False) -> bool:
+    def report(
+        self, task: TaskDefinition, outcome: TryOutcome | HandedOver, *, in_chord: bool = False
+    ) -> bool:
         """Record how a try ended and decide what follows; False: the lease was lost before."""
         accepted, _ = self.report_many([Report(task, outcome)], in_chord=in_chord)
         return task.uuid in accepted
@@ -98,13 +100,16 @@ class Working(Driving):
         """
         of_runs: dict[str, list[Report]] = {}
         of_joins: dict[str, list[Report]] = {}
+        handed: list[Report] = []
         for report in map(self._storable, reports):
             task = report.task
-            if task.join_id is not None and isinstance(report.outcome, Succeeded):
+            if task.join_id is not None and isinstance(report.outcome, Succeeded | HandedOver):
                 of_joins.setdefault(task.join_id, []).append(report)
+            elif isinstance(report.outcome, HandedOver):
+                handed.append(report)
             else:
                 of_runs.setdefault(task.workflow_id, []).append(report)
-        accepted: set[str] = set()
+        accepted = set(self._count(handed)) if handed else set()
         taken: list[TaskDefinition] = []
         for join_id in sorted(of_joins):
             counted = self._count(of_joins[join_id])
@@ -126,7 +131,9 @@ class Working(Driving):
                 self._refused(report.task.workflow_id, report.task.uuid, report.task.lease)
         return accepted, taken
 
-    def end_try(self, run_id: str, task_id: str, lease: int, outcome: TryOutcome) -> bool:
+    def end_try(
+        self, run_id: str, task_id: str, lease: int, outcome: TryOutcome | HandedOver
+    ) -> bool:
         """End somebody else's try, and commit all that follows from it together with it."""
         commit, accepted = self._settling.under_lock(run_id, [Ended(task_id, lease, outcome)])
         if not accepted:

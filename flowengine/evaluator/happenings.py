@@ -31,6 +31,16 @@ class Lost:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A try ended by starting another run: its step waits for that run's end.
+
+    It says nothing about the step yet, so the evaluator never hears of it.
+    """
+
+    run_id: str
+
+
 TryOutcome: TypeAlias = Succeeded | Failed | Lost
 
 

@@ -128,6 +128,15 @@ class TaskDefinition:
     join_id: str | None = None  #: the group it is counted with, when it was opened with others
 
 
+@dataclass(frozen=True, slots=True)
+class Waiter:
+    """The step of another run that waits for this one's end."""
+
+    run_id: str
+    step_id: str
+    step_key: str
+
+
 @dataclass(slots=True)
 class RunView:
     """What the evaluator may know of a run, and the part of it that it decides."""
@@ -142,6 +151,7 @@ class RunView:
     outputs: dict[str, Any] | None = None
     error: Error | None = None
     alarm: str | None = None
+    waiter: Waiter | None = None
 
     def copied(self) -> RunView:
         """Return a copy that can be changed."""

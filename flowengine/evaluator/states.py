@@ -184,7 +184,13 @@ MACHINES: Mapping[str, Table] = {
 TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
     TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.CANCELED, TaskState.IGNORED}),
     TaskState.RUNNING: frozenset(
-        {TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.PENDING}
+        {
+            TaskState.COMPLETED,
+            TaskState.FAILED,
+            TaskState.CANCELED,
+            TaskState.PENDING,
+            TaskState.IGNORED,  # it has handed the step over to another run
+        }
     ),
     TaskState.COMPLETED: frozenset(),
     TaskState.FAILED: frozenset(),
@@ -217,6 +223,7 @@ _EVENT_OF_TASK: Mapping[str, str] = {
     TaskState.RUNNING: EventState.PROCESSING,
     TaskState.COMPLETED: EventState.COMPLETED,
     TaskState.FAILED: EventState.PROCESSING,
+    TaskState.IGNORED: EventState.PROCESSING,
 }
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
-from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
-from flowengine.evaluator.records import FollowUp, derived_id
+from flowengine.evaluator.happenings import Failed, HandedOver, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.records import FollowUp, Waiter, derived_id
 from flowengine.evaluator.states import RunState
 from flowengine.store import codec
 from flowengine.store.claims import Claimant
@@ -46,6 +46,7 @@ class CommitRows:
     taken_tasks: Rows = field(default_factory=list)
     facts: Rows = field(default_factory=list)
     taken_facts: Rows = field(default_factory=list)
+    letters: Rows = field(default_factory=list)  #: facts for other runs
     payloads: Rows = field(default_factory=list)
     encoder: codec.Encoder = field(default_factory=codec.Encoder)
     _gathered: set[tuple[str, str]] = field(default_factory=set)
@@ -230,10 +231,31 @@ class CommitRows:
             for number, follow_up in enumerate(follow_ups)
         ]
 
+    def add_letter(self, view: RunView, waiter: Waiter, now: int) -> None:
+        """Tell the step that waits for this run how it ended."""
+        told: dict[str, Any] = {"step_id": waiter.step_id, "step_key": waiter.step_key}
+        if view.state == RunState.COMPLETED:
+            kind, told["outputs"] = "ChildCompleted", self.encoder.attributes(view.outputs or {})
+        else:
+            error = view.error or {"type": view.state, "message": "the run did not complete"}
+            kind, told["error"] = "ChildFailed", {**error, "run": view.id}
+        self.letters.append(
+            {
+                "run_id": view.id,
+                "to_run": waiter.run_id,
+                "id": derived_id(view.id, "ended"),
+                "kind": kind,
+                "payload": codec.dump(told),
+                "created": now,
+            }
+        )
 
-def reported_as(outcome: TryOutcome, encoder: codec.Encoder) -> dict[str, Any]:
+
+def reported_as(outcome: TryOutcome | HandedOver, encoder: codec.Encoder) -> dict[str, Any]:
     """How an outcome stands in a task's row."""
     match outcome:
+        case HandedOver(run_id):
+            return _ended(TaskState.IGNORED, "handed", codec.dump({"run": run_id}), None)
         case Succeeded(result):
             written = encoder.attributes(result) or "{}"
             return _ended(TaskState.COMPLETED, "succeeded", written, None)

@@ -49,6 +49,8 @@ def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
         _many(run, _insert, name, of(getattr(rows, name)))
     for name in ("steps", "reports"):
         _many(run, _update, name, of(getattr(rows, name)))
+    if found := of(rows.letters):
+        run.many(_LETTER, found)
     if found := of(rows.payloads):
         run.many(_PAYLOAD, found)
     if found := of(rows.runs):
@@ -117,6 +119,10 @@ _JOIN = (
     "INSERT INTO flowengine_join (id, run_id, remaining, updated) "
     "VALUES (:id, :run_id, :remaining, :updated) "
     "ON CONFLICT (id) DO UPDATE SET remaining = remaining + excluded.remaining"
+)
+_LETTER = (
+    "INSERT OR IGNORE INTO flowengine_fact (id, run_id, kind, payload, created, taken_in) "
+    "VALUES (:id, :to_run, :kind, :payload, :created, 0)"
 )
 _PAYLOAD = (
     "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) VALUES (:hash, :body, :created)"

@@ -50,6 +50,7 @@ _TABLES: dict[str, Table] = {
         "taken_tasks": TaskRow,
         "facts": FactRow,
         "taken_facts": FactRow,
+        "letters": FactRow,
         "payloads": PayloadRow,
     }.items()
 }
@@ -58,9 +59,10 @@ _CONSTANTS = {
     "new_steps": {"superseded": "false"},
     "new_tasks": {"taken_in": "false"},
     "facts": {"taken_in": "false"},
+    "letters": {"taken_in": "false"},
 }
 _INSERTED = {"history", "new_steps", "new_events", "new_tasks", "facts"}
-_EXTRA_TYPES = {"was": "integer", "reports": "integer"}
+_EXTRA_TYPES = {"was": "integer", "reports": "integer", "to_run": "text"}
 
 
 def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
@@ -192,6 +194,9 @@ def _write(name: str, columns: tuple[str, ...]) -> str:
             return f"{update} FROM {source} WHERE t.id = g.id"
         case "payloads":
             return _insert(name, tuple(c for c in columns if c != "run_id"), source)
+        case "letters":
+            written = _insert(name, tuple(c for c in columns if c != "run_id"), source)
+            return written.replace('"to_run"', '"run_id"', 1)
         case "joins":
             insert = _insert(name, columns, source, conflict="")
             more = "flowengine_join.remaining + excluded.remaining"

@@ -15,7 +15,14 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from flowengine.evaluator import Step, TaskState
-from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryEnded, TryOutcome
+from flowengine.evaluator.happenings import (
+    Failed,
+    HandedOver,
+    Lost,
+    Succeeded,
+    TryEnded,
+    TryOutcome,
+)
 from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.store import codec, joins, steps
 from flowengine.store.commits import reported_as
@@ -81,7 +88,7 @@ class Ended:
 
     task_id: str
     lease: int
-    outcome: TryOutcome
+    outcome: TryOutcome | HandedOver
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, and_, bindparam, or_, select
 
 from flowengine.evaluator import RunView, Step
+from flowengine.evaluator.records import Waiter
 from flowengine.store import codec, payloads, steps
 from flowengine.store.commits import Head
 from flowengine.store.executing import Executor
@@ -98,7 +99,7 @@ def summaries(
 #: What the head of a run is made of.
 _HEAD = (
     *("id", "workflow", "program_hash", "generation", "state", "priority", "open_steps"),
-    *("alarm", "revision", "task_count"),
+    *("alarm", "revision", "task_count", "parent_run_id", "parent_step_id", "waiting_step_key"),
 )
 _SELECTED = ", ".join(f"r.{name}" for name in _HEAD)
 _LOCK = (
@@ -129,6 +130,7 @@ class Look(NamedTuple):
     idempotency_key: str | None
     priority: int
     labels: str | None
+    parent_run_id: str | None
 
 
 _LOOK = f"SELECT {', '.join(Look._fields)} FROM flowengine_run WHERE id = {{p}}"
@@ -199,6 +201,8 @@ def _head(row: Sequence[Any]) -> Head:
     view = RunView(
         run_id, workflow, program_hash, generation, state, priority, open_steps, alarm=alarm
     )
+    if row[12] is not None:
+        view.waiter = Waiter(row[10], row[11], row[12])
     return Head(view, row[8], row[9])
 
 

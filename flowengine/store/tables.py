@@ -109,6 +109,7 @@ class RunRow(_Table, table=True):
     singleton_key: str | None = _name(None)
     parent_run_id: str | None = _id(default=None)
     parent_step_id: str | None = _id(default=None)
+    waiting_step_key: str | None = _id(default=None)  #: of the parent's step, if it waits
     root_run_id: str | None = _id(default=None)
     trace_id: str | None = _name(None, 64)
     deadline: int | None = _time(None)

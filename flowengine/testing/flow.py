@@ -180,7 +180,7 @@ class FlowWorker:
 
     def work_on(self, task: TaskDefinition) -> bool:
         """Run the facet and report; False: the report came too late."""
-        outcome = run_try(task, lambda: self._flow.engine.heartbeat(task))
+        outcome = run_try(self._flow.engine, task, lambda: self._flow.engine.heartbeat(task))
         return self._flow.engine.report(task, outcome)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:

@@ -19,7 +19,7 @@ from flowengine.engine.settling import Report
 from flowengine.engine.sweeps import dropped_tries
 from flowengine.errors import StoreError
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import TryOutcome
+from flowengine.evaluator.happenings import HandedOver, TryOutcome
 from flowengine.store.claims import Claimant
 from flowengine.store.sweeping import held_of
 from flowengine.worker.continuing import Continuation
@@ -43,7 +43,7 @@ class Drainer:
         claimant: Claimant,
         names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]] = tuple,
-        show: Callable[[TaskDefinition, TryOutcome, float], object] | None = None,
+        show: Callable[[TaskDefinition, TryOutcome | HandedOver, float], object] | None = None,
     ) -> None:
         self._engine, self._claimant, self._names, self._lists = engine, claimant, names, lists
         self._show = show
@@ -168,7 +168,7 @@ class Drainer:
     def _run(self, task: TaskDefinition, hand: Hand) -> None:
         began = time.monotonic()
         with self._marks.begun(task.uuid):
-            outcome = run_try(task, lambda: self._beat(task))
+            outcome = run_try(self._engine, task, lambda: self._beat(task))
         seconds = time.monotonic() - began
         self._pace.count(task.name, seconds)
         hand.finish(Report(task, outcome))

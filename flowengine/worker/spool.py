@@ -18,7 +18,7 @@ from typing import Any
 from flowengine.engine import Engine
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.happenings import Failed, HandedOver, Lost, Succeeded, TryOutcome
 
 log = logging.getLogger("flowengine")
 
@@ -29,7 +29,7 @@ class Spool:
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
 
-    def keep(self, task: TaskDefinition, outcome: TryOutcome) -> Path:
+    def keep(self, task: TaskDefinition, outcome: TryOutcome | HandedOver) -> Path:
         """Write a report to disk; it is there, also after a crash, when this returns."""
         self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / f"{task.uuid}-{task.lease}.json"
@@ -80,7 +80,7 @@ class Spool:
         return delivered
 
 
-def _written(outcome: TryOutcome) -> dict[str, Any]:
+def _written(outcome: TryOutcome | HandedOver) -> dict[str, Any]:
     match outcome:
         case Succeeded(result):
             return {"kind": "succeeded", "result": result}
@@ -88,13 +88,17 @@ def _written(outcome: TryOutcome) -> dict[str, Any]:
             return {"kind": "failed", "error": error, "retry": retry}
         case Lost(reason):
             return {"kind": "lost", "reason": reason}
+        case HandedOver(run_id):
+            return {"kind": "handed", "run": run_id}
 
 
-def _read(written: dict[str, Any]) -> TryOutcome:
+def _read(written: dict[str, Any]) -> TryOutcome | HandedOver:
     match written["kind"]:
         case "succeeded":
             return Succeeded(written["result"])
         case "failed":
             return Failed(written["error"], written["retry"])
+        case "handed":
+            return HandedOver(written["run"])
         case _:
             return Lost(written["reason"])

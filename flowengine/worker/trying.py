@@ -8,26 +8,49 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from flowengine.authoring import event_facet_named
-from flowengine.errors import DoesNotFit, MissingCode, ValueRefused
+from sqlalchemy.exc import DBAPIError
+
+from flowengine.authoring import WorkflowCall, event_facet_named
+from flowengine.engine import Engine
+from flowengine.errors import (
+    DoesNotFit,
+    InvalidInputs,
+    InvalidProgram,
+    MissingCode,
+    StoreError,
+    UnknownWorkflow,
+    ValueRefused,
+)
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
+from flowengine.evaluator.happenings import Failed, HandedOver, Lost, Succeeded, TryOutcome
 from flowengine.worker.context import running
 
 log = logging.getLogger("flowengine")
 
 #: Errors that another try would meet again.
-_HOPELESS = (ValueRefused, DoesNotFit, MissingCode)
+_HOPELESS = (
+    ValueRefused,
+    DoesNotFit,
+    MissingCode,
+    InvalidInputs,
+    InvalidProgram,
+    UnknownWorkflow,
+)
 
 
-def run_try(task: TaskDefinition, beat: Callable[[], bool]) -> TryOutcome:
+def run_try(
+    engine: Engine, task: TaskDefinition, beat: Callable[[], bool]
+) -> TryOutcome | HandedOver:
     """Run the facet of a task. Never raises: an error is an outcome like any other."""
     facet = event_facet_named(task.name)
     try:
         if facet is None:
             raise MissingCode(task.name)
         with running(task, beat):
-            return Succeeded(facet.run(task.data or {}))
+            result = facet.run(task.data or {})
+        if isinstance(result, WorkflowCall):
+            return _go_on(engine, task, result)
+        return Succeeded(result)
     except Exception as problem:
         log.info(
             "%s failed: %s: %s",
@@ -38,6 +61,18 @@ def run_try(task: TaskDefinition, beat: Callable[[], bool]) -> TryOutcome:
         )
         is_final = isinstance(problem, _HOPELESS) or (facet and facet.is_final(problem))
         return Failed(_error(problem), retry=not is_final)
+
+
+def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> TryOutcome | HandedOver:
+    """Start the run that a facet wants to go on with."""
+    try:
+        run_id = engine.start_child(
+            task, call.program, call.workflow, call.inputs, waits=call.waits
+        )
+    except (DBAPIError, StoreError, OSError) as problem:
+        # Not the facet's fault: it is tried again as after the death of a worker.
+        return Lost(f"the run to go on with could not be started: {problem}")
+    return HandedOver(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
 
 
 def _error(problem: BaseException) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def upgrade() -> None:
         sa.Column("singleton_key", sa.String(length=255), nullable=True),
         sa.Column("parent_run_id", sa.String(length=32), nullable=True),
         sa.Column("parent_step_id", sa.String(length=32), nullable=True),
+        sa.Column("waiting_step_key", sa.String(length=32), nullable=True),
         sa.Column("root_run_id", sa.String(length=32), nullable=True),
         sa.Column("trace_id", sa.String(length=64), nullable=True),
         sa.Column("deadline", sa.BigInteger(), nullable=True),

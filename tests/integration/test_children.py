@@ -1,0 +1,209 @@
+"""A step that starts a run of its own: a graph that is decided while the run is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from flowengine import Retry, event_facet, foreach, workflow
+from flowengine.engine import Run
+from flowengine.errors import RunFailed
+from flowengine.evaluator.happenings import Lost
+from flowengine.testing import Flow
+
+
+@event_facet
+def double(n: int) -> int:
+    return 2 * n
+
+
+@event_facet
+def refuse(n: int) -> int:
+    raise ValueError(f"{n} is refused")
+
+
+@event_facet
+def copies(n: int, text: str) -> str:
+    return n * text
+
+
+@event_facet
+def total(ns: list[int]) -> int:
+    return sum(ns)
+
+
+@workflow
+def doubled(n: int) -> int:
+    return double(n)
+
+
+@workflow
+def refused(n: int) -> int:
+    return refuse(n)
+
+
+@workflow
+def long_text(n: int) -> str:
+    return copies(n, "text ")
+
+
+@event_facet
+def plan(n: int) -> int:
+    """Decide what to go on with."""
+    if n == 0:
+        return 0
+    return doubled.call(n) if n > 0 else refused.call(n)
+
+
+@event_facet
+def write(n: int) -> str:
+    return long_text.call(n)
+
+
+@event_facet
+def count_down(n: int) -> int:
+    return countdown.call(n - 1) if n > 0 else 0
+
+
+@event_facet
+def plan_badly(n: int) -> int:
+    return doubled.call("seven")  # type: ignore[arg-type]
+
+
+@workflow
+def planned(n: int) -> int:
+    return double(plan(n))
+
+
+@workflow
+def several(ns: list[int]) -> int:
+    return total(foreach(ns, lambda n: plan(n)))
+
+
+@workflow
+def written(n: int) -> str:
+    return write(n)
+
+
+@workflow
+def countdown(n: int) -> int:
+    return count_down(n)
+
+
+@workflow
+def badly_planned(n: int) -> int:
+    return plan_badly(n)
+
+
+@pytest.fixture
+def flow(database_url: str) -> Iterator[Flow]:
+    with Flow(store_url=database_url) as flow:
+        yield flow
+
+
+def children(flow: Flow, run: Run[int]) -> list[str]:
+    return [info.id for info in flow.engine.list() if info.parent == run.id]
+
+
+def test_a_facet_goes_on_with_a_workflow_that_it_chooses(flow: Flow) -> None:
+    assert flow.run(planned, 5) == 20
+    assert flow.run(planned, 0) == 0
+
+
+def test_the_run_that_a_step_waits_for_is_a_run_like_any_other(flow: Flow) -> None:
+    run = flow.start(planned, 5)
+    worker = flow.worker("one")
+    worker.work_on(worker.claim(run, "plan"))
+    (child,) = children(flow, run)
+    assert flow.engine.get(child).workflow == doubled.name
+    assert run.info().state == "RUNNING"
+    assert not run.info().alarm
+    (step,) = (step for step in run.steps() if step.path == "planned.plan")
+    assert step.task_state == "ignored", "it was neither completed nor will it be tried again"
+    flow.watchdog()
+    assert [task.state for task in flow.engine.tasks(run.id)] == ["ignored"]
+    flow.settle()
+    assert run.result(timeout=0) == 20
+
+
+def test_a_run_that_fails_fails_the_step_that_waits_for_it(flow: Flow) -> None:
+    with pytest.raises(RunFailed, match="-3 is refused") as raised:
+        flow.run(planned, -3)
+    assert raised.value.path == "planned.plan"
+    assert raised.value.error_type == "ValueError"
+
+
+def test_items_go_on_with_runs_of_their_own_and_are_joined(flow: Flow) -> None:
+    assert flow.run(several, list(range(30))) == sum(2 * n for n in range(30))
+
+
+def test_a_large_result_comes_back_whole(flow: Flow) -> None:
+    assert flow.run(written, 5_000) == 5_000 * "text "
+
+
+def test_runs_may_wait_for_each_other_in_a_long_row(flow: Flow) -> None:
+    assert flow.run(countdown, 150) == 0
+    assert len(flow.engine.list(limit=500)) == 151
+
+
+def test_what_does_not_fit_the_workflow_fails_the_step_that_called_it(flow: Flow) -> None:
+    with pytest.raises(RunFailed, match="seven"):
+        flow.run(badly_planned, 1)
+
+
+def test_a_worker_that_dies_after_starting_the_run_starts_no_second_one(flow: Flow) -> None:
+    run = flow.start(planned, 5)
+    worker = flow.worker("one")
+    task = worker.claim(run, "plan")
+    flow.engine.start_child(task, doubled.program(), doubled.name, {"n": 5}, waits=True)
+    flow.engine.report(task, Lost("killed"))
+    flow.settle()
+    assert run.result(timeout=0) == 20
+    assert len(children(flow, run)) == 1
+
+
+def test_a_run_that_ends_before_its_starter_says_so_is_an_answer_all_the_same(flow: Flow) -> None:
+    run = flow.start(planned, 5)
+    worker = flow.worker("one")
+    task = worker.claim(run, "plan")
+    flow.engine.start_child(task, doubled.program(), doubled.name, {"n": 5}, waits=True)
+    flow.settle()
+    assert run.result(timeout=0) == 20
+    assert not worker.work_on(task), "the step has gone on"
+    assert run.result(timeout=0) == 20
+
+
+def test_a_run_that_nobody_told_of_its_childs_end_is_told_by_the_watchdog(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = flow.start(planned, 5)
+    worker = flow.worker("one")
+    worker.work_on(worker.claim(run, "plan"))
+    (child,) = children(flow, run)
+    with monkeypatch.context() as killed:
+        # The process dies right after the commit in which the child ended.
+        killed.setattr(flow.engine, "_after", lambda *_: [])
+        task = worker.claim(flow.engine.run(child), "double")
+        worker.work_on(task)
+    assert flow.engine.get(child).is_final
+    assert not run.info().is_final
+    flow.watchdog()
+    flow.settle()
+    assert run.result(timeout=0) == 20
+
+
+def test_retries_are_for_the_facet_not_for_the_run_it_goes_on_with(flow: Flow) -> None:
+    with pytest.raises(RunFailed, match="-1 is refused"):
+        flow.run(patiently_planned, -1)
+    assert len(flow.engine.list()) == 2
+
+
+@event_facet(retry=Retry(attempts=3))
+def plan_patiently(n: int) -> int:
+    return refused.call(n)
+
+
+@workflow
+def patiently_planned(n: int) -> int:
+    return plan_patiently(n)
