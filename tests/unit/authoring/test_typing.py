@@ -53,7 +53,7 @@ REVEALED = [
     "RunHandle[int]",
     "int",
     "int",
-    "dict[str, Any]",
+    "dict[str, Any] | flowengine.authoring.calls.WorkflowCall",
     "RunHandle[int]",
     "int",
 ]
