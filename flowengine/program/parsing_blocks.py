@@ -13,6 +13,7 @@ from flowengine.program.nodes import (
     CatchClause,
     ForeachClause,
     Json,
+    Literal,
     LogStatement,
     Mixin,
     PromptBlock,
@@ -23,7 +24,7 @@ from flowengine.program.nodes import (
     YieldStatement,
 )
 from flowengine.program.parsing_expressions import ExpressionReader
-from flowengine.program.places import location_of
+from flowengine.program.places import is_count, location_of
 
 
 class BlockReader(ExpressionReader):
@@ -43,39 +44,70 @@ class BlockReader(ExpressionReader):
             return Block()
         if node and node.get("type") != "AndThenBlock":
             self._problem(f"unknown kind of block {node.get('type')!r}")
-        foreach = node.get("foreach")
-        when = node.get("when")
-        return Block(
+        foreach, when = node.get("foreach"), node.get("when")
+        block = Block(
             self._statements(node),
             self._yields(node),
             foreach=self._foreach(foreach) if foreach else None,
             cases=self._cases(when) if when else (),
             script=self._script(node["script"]) if node.get("script") else None,
+            first_match=self._first_match(when) if when else False,
             location=location_of(node),
         )
+        content = bool(block.statements or block.yields or foreach)
+        if sum((content, bool(block.cases), block.script is not None)) > 1:
+            self._problem("a block is made of steps, of cases or of a script, not of several")
+        return block
 
     def _foreach(self, child: Json) -> ForeachClause:
         node = self._object(child, "a ForeachClause")
         with self._inside("foreach"):
+            limit = None if node.get("limit") is None else self._expression(node["limit"])
+            if isinstance(limit, Literal) and not is_count(limit.value):
+                self._problem("'limit' must be a whole number of at least 1")
             return ForeachClause(
-                self._text(node, "variable"), self._expression(node.get("iterable"))
+                self._text(node, "variable"),
+                self._expression(node.get("iterable")),
+                limit,
+                self._truth(node, "collect_errors"),
             )
 
     def _cases(self, child: Json) -> tuple[WhenCase, ...]:
         node = self._object(child, "a WhenBlock")
         with self._inside("when"):
-            return self._each(self._list(node, "cases"), self._case)
+            cases = self._each(self._list(node, "cases"), self._case)
+            if not cases:
+                self._problem("needs at least one case")
+            if sum(1 for case in cases if case.condition is None) > 1:
+                self._problem("has more than one default")
+            return cases
+
+    def _first_match(self, child: Json) -> bool:
+        match = child.get("match") if isinstance(child, dict) else None
+        if match not in (None, "first"):
+            with self._inside("when"):
+                self._problem(f"'match' can only be 'first', found {match!r}")
+        return match == "first"
 
     def _case(self, child: Json) -> WhenCase:
         node = self._object(child, "a WhenCase")
-        condition = None if node.get("default") else self._expression(node.get("condition"))
+        is_default = self._truth(node, "default")
+        if not is_default and "condition" not in node:
+            self._problem("a WhenCase needs a condition, or must be the default")
+        condition = None if is_default else self._expression(node.get("condition"))
         return WhenCase(condition, self._statements(node), self._yields(node))
 
     def _catch(self, child: Json) -> CatchClause:
         node = self._object(child, "a CatchClause")
         with self._inside("catch"):
-            cases = self._cases(node["when"]) if node.get("when") else ()
-            return CatchClause(self._statements(node), self._yields(node), cases)
+            when = node.get("when")
+            cases = self._cases(when) if when else ()
+            statements, yields = self._statements(node), self._yields(node)
+            if cases and (statements or yields):
+                self._problem("a catch is made of steps or of cases, not of both")
+            return CatchClause(
+                statements, yields, cases, self._first_match(when) if when else False
+            )
 
     def _script(self, child: Json) -> ScriptBlock:
         node = self._object(child, "a ScriptBlock")
@@ -99,7 +131,9 @@ class BlockReader(ExpressionReader):
                 with self._inside(f"step {name!r}"):
                     catch = self._catch(node["catch"]) if node.get("catch") else None
                     call, body = self._call(node.get("call")), self._body(node.get("body"))
-                    return StepStatement(name, call, body, catch, location_of(node))
+                    with self._inside("always"):
+                        always = self._body(node.get("always"))
+                    return StepStatement(name, call, body, catch, always, location_of(node))
             case "SysLogStmt":
                 with self._inside("sys.log"):
                     arguments = self._each(self._list(node, "args"), self._argument)

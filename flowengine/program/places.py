@@ -56,6 +56,13 @@ class Places:
         )
         return ""
 
+    def _truth(self, node: Mapping[str, Any], key: str) -> bool:
+        value = node.get(key, False)
+        if isinstance(value, bool):
+            return value
+        self._problem(f"{key!r} must be true or false, found {kind_of(value)}")
+        return False
+
     def _each(self, nodes: list[Any], read: Callable[[Any], T]) -> tuple[T, ...]:
         return tuple(read(node) for node in nodes)
 
@@ -65,6 +72,11 @@ def location_of(node: Mapping[str, Any]) -> Location | None:
     if not isinstance(place, dict) or not isinstance(place.get("line"), int):
         return None
     return Location(place["line"], place.get("column", 0), place.get("file", ""))
+
+
+def is_count(value: object) -> bool:
+    """Whether the value is a whole number of at least 1."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def kind_of(value: object) -> str:
