@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flowengine.evaluator.failures import StepFailed, problem
+from flowengine.evaluator.failures import StepFailed, item_error, problem
 from flowengine.evaluator.joins import join_of
 from flowengine.evaluator.merging import Merge
 from flowengine.evaluator.records import Step, TaskDefinition, derived_id, event_of, row_key
@@ -178,11 +178,15 @@ def _lay_block(
     else:
         count = work.get(row_key(RowKind.FAN, path)).item_count
         sources = [work.get(row_key(RowKind.ITEM, f"{path}[{i}]")) for i in range(count)]
-        for levels, name in [] if count else plan.foreach.empty_lists:
+        # Of a list whose items all failed, and were collected, nothing is left either.
+        is_empty = all(item.has_failed for item in sources)
+        for levels, name in plan.foreach.empty_lists if is_empty else ():
             if levels == 0:
                 merge.lay_empty_list(name)
             else:
                 yield levels - 1, {name: []}
+        if plan.foreach.collects_errors:
+            merge.lay({"errors": [item_error(item) for item in sources if item.has_failed]})
     for levels, attributes in (entry for source in sources for entry in source.yields):
         if levels == 0:
             merge.lay(attributes)
