@@ -59,7 +59,7 @@ def create_step(work: Work, block: Step, statement: StatementPlan) -> Step:
         block,
         statement.index,
     )
-    step.facet_name = statement.facet.name if statement.facet else ""
+    step.facet_name = statement.target
     return step
 
 

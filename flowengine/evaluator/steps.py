@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flowengine.evaluator import mixing
 from flowengine.evaluator.failures import StepFailed, item_error, problem
 from flowengine.evaluator.joins import join_of
 from flowengine.evaluator.merging import Merge
@@ -19,7 +20,16 @@ from flowengine.evaluator.states import ObjectType, Signal, StepState
 from flowengine.evaluator.work import Work
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import FacetKind
-from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, RowKind, StatementPlan
+from flowengine.program.plan import (
+    BlockPlan,
+    BodyPlan,
+    FacetPlan,
+    RowKind,
+    SchemaPlan,
+    StatementKind,
+    StatementPlan,
+)
+from flowengine.program.types import misfits
 
 #: A facet may call itself, and nobody can tell whether it ends: deeper than this it fails.
 DEEPEST = 1000
@@ -27,17 +37,31 @@ DEEPEST = 1000
 
 def initialize(work: Work, step: Step) -> Signal:
     """Evaluate the arguments: they are the step's parameters."""
-    if step.object_type == ObjectType.WORKFLOW:
-        return Signal.ADVANCE  # the inputs are its parameters already
-    plan = work.statement(step)
-    scope = RowScope(work, work.parent(step), plan.sources)
-    try:
-        step.params = scope.values(plan.arguments)
-        if plan.condition is not None and not evaluate(plan.condition, scope):
-            raise StepFailed(problem("AssertionFailed", "sys.assert does not hold", step.path))
-    except EvaluationError as error:
-        raise StepFailed(problem("EvaluationError", str(error), step.path)) from None
-    return Signal.ADVANCE
+    plan = plan_of(work, step)
+    # The parameters of a workflow are its inputs, which it has already.
+    if isinstance(plan, StatementPlan):
+        scope = RowScope(work, work.parent(step), plan.sources)
+        try:
+            if plan.kind is StatementKind.MIXIN:
+                step.params = mixing.arguments(work, step, plan, scope)
+            else:
+                step.params = scope.values(plan.arguments)
+            if plan.condition is not None and not evaluate(plan.condition, scope):
+                raise StepFailed(problem("AssertionFailed", "sys.assert does not hold", step.path))
+        except EvaluationError as error:
+            raise StepFailed(problem("EvaluationError", str(error), step.path)) from None
+        if plan.schema is not None:
+            _instantiate(work, step, plan.schema)
+    return Signal.MIX if plan.mixins else Signal.ADVANCE
+
+
+def _instantiate(work: Work, step: Step, schema: SchemaPlan) -> None:
+    """Make the arguments of an instance its results, if they fit the schema."""
+    values = {name: work.read(value) for name, value in step.params.items()}
+    if found := misfits(schema.fields, values, work.plan.schemas):
+        message = f"not a {schema.name}: {'; '.join(found)}"
+        raise StepFailed(problem("TypeMismatch", message, step.path))
+    step.params, step.returns = {}, step.params
 
 
 def transmit(work: Work, step: Step) -> Signal | None:
@@ -157,9 +181,10 @@ def capture(work: Work, step: Step) -> Signal:
         blocks.append(plan.catches[step.next_index - 1])
     if blocks:
         _want_yields(work, step, blocks)
-        merge = Merge(step.returns, work.read)
+        merge = Merge(mixing.with_aliases(work, step, plan.aliases), work.read)
         step.yields = [entry for b in blocks for entry in _lay_block(work, step, b, merge)]
         step.returns = merge.values
+        mixing.take_apart(work, step, plan.aliases)
     return Signal.ADVANCE if plan.always is None else Signal.CLOSE
 
 
