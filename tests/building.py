@@ -76,13 +76,76 @@ def _type(text: str) -> Any:
 
 
 def block(
-    *statements: Node, yields: Iterable[Node] = (), foreach: tuple[str, Any] | None = None
+    *statements: Node,
+    yields: Iterable[Node] = (),
+    foreach: tuple[str, Any] | None = None,
+    **clause: Any,
 ) -> Node:
-    node: Node = {"type": "AndThenBlock", "steps": list(statements), "yields": list(yields)}
+    node: Node = {"type": "AndThenBlock"} | _contents(statements, yields)
     if foreach:
         variable, iterable = foreach
-        node["foreach"] = {"type": "ForeachClause", "variable": variable, "iterable": iterable}
+        over = {"type": "ForeachClause", "variable": variable, "iterable": iterable}
+        node["foreach"] = over | clause
     return node
+
+
+def when(*cases: Node, first: bool = False) -> Node:
+    """A block of cases."""
+    node: Node = {"type": "WhenBlock", "cases": list(cases)}
+    return {"type": "AndThenBlock", "when": node | ({"match": "first"} if first else {})}
+
+
+def case(condition: Any, *statements: Node, yields: Iterable[Node] = ()) -> Node:
+    return {"type": "WhenCase", "condition": condition} | _contents(statements, yields)
+
+
+def default(*statements: Node, yields: Iterable[Node] = ()) -> Node:
+    return {"type": "WhenCase", "default": True} | _contents(statements, yields)
+
+
+def catching(node: Node, *statements: Node, yields: Iterable[Node] = ()) -> Node:
+    """A step or a declaration with a catch."""
+    return node | {"catch": {"type": "CatchClause"} | _contents(statements, yields)}
+
+
+def catching_when(node: Node, *cases: Node, first: bool = False) -> Node:
+    """A step or a declaration with a catch of cases."""
+    chosen = when(*cases, first=first)["when"]
+    return node | {"catch": {"type": "CatchClause", "when": chosen}}
+
+
+def always(node: Node, *statements: Node) -> Node:
+    """A step with what runs at its end, well or badly."""
+    return node | {"always": block(*statements)}
+
+
+def mixed(node: Node, target: str, alias: str = "", /, **arguments: Any) -> Node:
+    """A step with one more mixin at its call."""
+    call = node["call"]
+    mixins = [*call.get("mixins", []), _mixin("MixinCall", target, alias, arguments)]
+    return node | {"call": call | {"mixins": mixins}}
+
+
+def signed(node: Node, target: str, alias: str = "", /, **arguments: Any) -> Node:
+    """A declaration with one more mixin in its signature."""
+    mixins = [*node.get("mixins", []), _mixin("MixinSig", target, alias, arguments)]
+    return node | {"mixins": mixins}
+
+
+def _mixin(kind: str, target: str, alias: str, arguments: Mapping[str, Any]) -> Node:
+    return {"type": kind, "target": target, "args": _arguments(arguments), "alias": alias}
+
+
+def implicit(target: str, /, **arguments: Any) -> Node:
+    return {"type": "ImplicitDecl", "name": f"of_{target}", "call": _call(target, arguments)}
+
+
+def schema(name: str, fields: Fields = "") -> Node:
+    return {"type": "SchemaDecl", "name": name, "fields": _fields(fields)}
+
+
+def _contents(statements: Iterable[Node], yields: Iterable[Node]) -> Node:
+    return {"steps": list(statements), "yields": list(yields)}
 
 
 def step(step_name: str, target: str, *body: Node, **arguments: Any) -> Node:

@@ -12,8 +12,8 @@ from flowengine.program.nodes import (
     CatchClause,
     FacetDeclaration,
     FacetKind,
-    Statement,
     StepStatement,
+    WhenCase,
 )
 from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, Plan, StatementPlan
 
@@ -22,7 +22,7 @@ _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
 
 def unsupported(names: Names) -> list[Problem]:
     """Name every construct that would be run wrongly, because it is not executed yet."""
-    found = [(d.name, "an implicit declaration") for d in names.implicits]
+    found: list[tuple[str, str]] = []
     for declared in names.callables.values():
         node = declared.node
         if isinstance(node, FacetDeclaration):
@@ -34,44 +34,22 @@ def unsupported(names: Names) -> list[Problem]:
 
 
 def _constructs(node: FacetDeclaration) -> Iterator[str]:
-    if node.mixins:
-        yield "a mixin"
     if node.prompt:
         yield "a prompt block"
     if node.pre_script:
         yield "a script block"
-    if node.catch:
-        yield "a catch clause"
-        yield from _in_catch(node.catch)
-    yield from _in_blocks(node.body)
-
-
-def _in_blocks(blocks: tuple[Block, ...]) -> Iterator[str]:
-    for block in blocks:
-        if block.script:
+    parts: list[Block | WhenCase | CatchClause] = [*node.body]
+    parts += [node.catch] if node.catch else []
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Block) and part.script:
             yield "a script block"
-        if block.cases:
-            yield "a when block"
-        for case in block.cases:
-            yield from _in_statements(case.statements)
-        yield from _in_statements(block.statements)
-
-
-def _in_statements(statements: tuple[Statement, ...]) -> Iterator[str]:
-    for statement in statements:
-        if isinstance(statement, StepStatement):
-            if statement.call.mixins:
-                yield "a mixin"
-            if statement.catch:
-                yield "a catch clause"
-                yield from _in_catch(statement.catch)
-            yield from _in_blocks(statement.body)
-
-
-def _in_catch(catch: CatchClause) -> Iterator[str]:
-    if catch.cases:
-        yield "a when block"
-    yield from _in_statements(catch.statements)
+        if not isinstance(part, WhenCase):
+            parts += part.cases
+        for statement in part.statements:
+            if isinstance(statement, StepStatement):
+                parts += [*statement.body, *statement.always]
+                parts += [statement.catch] if statement.catch else []
 
 
 def step_cycles(waits: _Waits) -> list[Problem]:
@@ -89,9 +67,12 @@ def step_cycles(waits: _Waits) -> list[Problem]:
 def call_cycles(plan: Plan) -> list[Problem]:
     """Report facets that call themselves without end.
 
-    A call inside a foreach may end, because a list may be empty; any other is made each time.
+    A call inside a foreach, a case or a catch may end: a list may be empty, a condition may
+    not hold. Any other is made each time.
     """
-    graph = {facet: set(_always_called(facet.body)) for facet in plan.facets.values()}
+    graph = {
+        facet: {*_always_called(facet.body), *_mixed_in(facet)} for facet in plan.facets.values()
+    }
     cycle = _cycle(graph)
     if not cycle:
         return []
@@ -99,12 +80,20 @@ def call_cycles(plan: Plan) -> list[Problem]:
     return [Problem(cycle[0].name, f"calls itself without end: {names} is a cycle")]
 
 
+def _mixed_in(facet: FacetPlan) -> Iterator[FacetPlan]:
+    for mixin in facet.mixins:
+        if mixin.statement.facet:
+            yield mixin.statement.facet
+
+
 def _always_called(body: BodyPlan | None) -> Iterator[FacetPlan]:
     for block in body.blocks if body else ():
         for statement in () if block.foreach else block.statements:
+            yield from _always_called(statement.always)
             if statement.facet:
                 # A statement's own body replaces the facet's, so only then is it entered.
                 if statement.inline_body:
+                    yield from _mixed_in(statement.facet)
                     yield from _always_called(statement.inline_body)
                 else:
                     yield statement.facet
@@ -145,9 +134,14 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
     be there, unless the declared schema rules it out.
     """
     facet = step.facet
-    if facet is None or len(path) < 2:
+    if len(path) < 2:
         return ""
     attribute = path[1]
+    if step.schema and attribute not in [field.name for field in step.schema.fields]:
+        known = ", ".join(field.name for field in step.schema.fields) or "nothing"
+        return f"{step.name!r} has no field {attribute!r}: {step.schema.name!r} has {known}"
+    if facet is None or attribute in step.aliases:
+        return ""
     declared = {f.name: f for f in (*facet.params, *facet.returns)}
     if attribute in declared:
         schema = declared[attribute].schema
@@ -161,7 +155,7 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
                 return f"{'.'.join(path[:depth])} has no {name!r}; {facet.name!r} returns: {known}"
             schema = {**properties[name], "$defs": schema.get("$defs", {})}
         return ""
-    yielded = step.own_yields | yielded_attributes(facet.node.body)
+    yielded = step.own_yields | yielded_attributes(facet.node.body, facet.node.catch)
     if facet.kind is FacetKind.EVENT or attribute in yielded:
         return ""
     known = ", ".join(declared) or "nothing"
@@ -176,12 +170,19 @@ def _inner_schema(schema: Mapping[str, Any] | None) -> dict[str, Any]:
     return schema
 
 
-def yielded_attributes(body: tuple[Block, ...]) -> frozenset[str]:
+def yielded_attributes(body: tuple[Block, ...], catch: CatchClause | None) -> frozenset[str]:
     """Return the attributes that some yield in the blocks gives, declared or not."""
-    blocks = [*body]
+    parts: list[Block | WhenCase | CatchClause] = [*body, *([catch] if catch else [])]
     found: set[str] = set()
-    while blocks:
-        block = blocks.pop()
-        found |= {a.name for y in block.yields for a in y.call.arguments}
-        blocks += [b for s in block.statements if isinstance(s, StepStatement) for b in s.body]
+    while parts:
+        part = parts.pop()
+        found |= {a.name for y in part.yields for a in y.call.arguments}
+        if not isinstance(part, WhenCase):
+            parts += part.cases
+        if isinstance(part, Block) and part.foreach and part.foreach.collect_errors:
+            found.add("errors")
+        for statement in part.statements:
+            if isinstance(statement, StepStatement):
+                parts += statement.body
+                parts += [statement.catch] if statement.catch else []
     return frozenset(found)

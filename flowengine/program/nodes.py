@@ -123,6 +123,7 @@ class StepStatement:
     call: Call
     body: tuple[Block, ...] = ()
     catch: CatchClause | None = None
+    always: tuple[Block, ...] = ()  #: runs when the step has ended, well or badly; yields nothing
     location: Location | None = field(default=None, compare=False)
 
 
@@ -151,6 +152,8 @@ class YieldStatement:
 class ForeachClause:
     variable: str
     iterable: Expression
+    limit: Expression | None = None  #: how many items may be under way at once
+    collect_errors: bool = False  #: a failed item is reported in ``errors``, and fails nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,7 @@ class CatchClause:
     statements: tuple[Statement, ...] = ()
     yields: tuple[YieldStatement, ...] = ()
     cases: tuple[WhenCase, ...] = ()
+    first_match: bool = False  #: of the cases that match only the first runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +193,7 @@ class Block:
     foreach: ForeachClause | None = None
     cases: tuple[WhenCase, ...] = ()
     script: ScriptBlock | None = None
+    first_match: bool = False  #: of the cases that match only the first runs
     location: Location | None = field(default=None, compare=False)
 
 
@@ -212,6 +217,10 @@ class Field:
     default: Expression | None = None
     #: JSON Schema of the value, where the author's language knew more than `type` can say.
     schema: Mapping[str, Json] | None = None
+
+
+#: The fields of each schema, by name.
+Schemas: TypeAlias = Mapping[str, tuple[Field, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,13 @@
 """A program made ready to run: every name resolved, every dependency drawn.
 
 Rows of a run form a tree: a step's body is a row of blocks, a block's children
-are the steps of its statements; a foreach block has one child block per item.
+are the steps of its statements; a foreach block has one child block per item, a when
+block one per case. What a step does after a failure, and at its end, is a block too.
 
     root step ─ block ─ step ─ block ─ …
-              └ foreach block ─ item block ─ step …
+              │              └ catch block ─ …
+              ├ foreach block ─ item ─ step …
+              └ when block ─ case ─ step …
 
 A *scope row* is the row from which an expression is read: for the arguments of a
 statement and the yields of a block it is the block's row, for what a foreach
@@ -13,7 +16,8 @@ links to climb, so reading a name never searches.
 
 Paths grow the same way, so the path of any row can be written down from the path
 of another without loading either: a statement adds ``.name``, a block adds its
-segment (nothing when it is the only block of its body), an item adds ``[i]``.
+segment (nothing when it is the only block of its body), an item adds ``[i]``, a case
+``[case-i]``. Names of steps hold no brackets, so that no two rows share a path.
 """
 
 from __future__ import annotations
@@ -29,6 +33,7 @@ from flowengine.program.nodes import (
     FacetKind,
     Field,
     Json,
+    Schemas,
 )
 
 
@@ -39,6 +44,8 @@ class RowKind(StrEnum):
     BLOCK = "b"
     FAN = "f"
     ITEM = "i"
+    WHEN = "w"
+    CASE = "c"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +86,18 @@ class Edge:
 
 class StatementKind(StrEnum):
     CALL = "VariableAssignment"
+    SCHEMA = "SchemaInstantiation"
+    MIXIN = "Mixin"
     LOG = "SysLog"
     ASSERT = "SysAssert"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPlan:
+    """What an instance of a schema holds."""
+
+    name: str
+    fields: tuple[Field, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -93,11 +110,15 @@ class StatementPlan:
     kind: StatementKind
     block: BlockPlan
     facet: FacetPlan | None = None  #: what a call calls
+    schema: SchemaPlan | None = None  #: what a step is an instance of
+    call_aliases: tuple[str, ...] = ()  #: of the mixins at the call
     arguments: tuple[tuple[str, Expression], ...] = ()
     condition: Expression | None = None  #: of an assert
     sources: Sources = field(default_factory=Sources)
     needs: tuple[StepSource, ...] = ()
     inline_body: BodyPlan | None = None
+    own_catch: BlockPlan | None = None
+    always: BodyPlan | None = None
     own_yields: frozenset[str] = frozenset()  #: attributes that its own body yields, to anyone
     edges: list[Edge] = field(default_factory=list)
     carries: bool = False  #: a yield in its own body goes further out than this step
@@ -108,9 +129,40 @@ class StatementPlan:
         return self.inline_body or (self.facet.body if self.facet else None)
 
     @property
+    def target(self) -> str:
+        """The name of the facet or schema that it calls; empty for others."""
+        found = self.facet or self.schema
+        return found.name if found else ""
+
+    @property
+    def mixins(self) -> tuple[MixinPlan, ...]:
+        """What runs before the event or the body."""
+        return self.facet.mixins if self.facet else ()
+
+    @property
+    def aliases(self) -> frozenset[str]:
+        """The names of mixins, below which its parameters hold maps."""
+        return frozenset((*self.call_aliases, *(mixin.alias for mixin in self.mixins)))
+
+    @property
+    def catches(self) -> tuple[BlockPlan, ...]:
+        """The catches to try, one after the other: the facet's, then the statement's own."""
+        of_facet = self.facet.catch if self.facet else None
+        return tuple(catch for catch in (of_facet, self.own_catch) if catch is not None)
+
+    @property
     def is_lazy(self) -> bool:
         """One step of the same block is all it needs: its row is written when that has ended."""
         return len(self.needs) == 1 and self.needs[0].hops == 0
+
+
+@dataclass(frozen=True, slots=True)
+class MixinPlan:
+    """A mixin of a signature that is run before the event or the body of its facet."""
+
+    alias: str
+    statement: StatementPlan
+    missing: tuple[str, ...]  #: parameters that only the call can give
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +170,7 @@ class YieldPlan:
     """One yield of a block."""
 
     levels: int  #: 0: to the step whose body this is, 1: to the next enclosing one, …
+    #: What is yielded to a mixin is named ``alias.attribute``.
     attributes: tuple[tuple[str, Expression], ...]
 
 
@@ -128,6 +181,8 @@ class ForeachPlan:
     variable: str
     iterable: Expression
     sources: Sources
+    limit: Expression | None = None  #: how many items may be under way at once
+    collects_errors: bool = False
     needs: tuple[StepSource, ...] = ()  #: steps that the iterable names
     #: Steps outside the foreach that its items name: it starts when they have ended, so
     #: that the end of one step never has to visit every item.
@@ -137,13 +192,28 @@ class ForeachPlan:
 
 
 @dataclass(slots=True, eq=False)
+class ChoicePlan:
+    """Which cases of a when block run."""
+
+    conditions: tuple[Expression | None, ...]  #: None: the default
+    cases: tuple[BlockPlan, ...]
+    is_first_only: bool  #: of the cases that match only the first runs
+    is_optional: bool  #: without a match nothing is wrong: of a catch
+    sources: Sources = field(default_factory=Sources)  #: read from the when block's own row
+    #: Steps that the conditions name, as seen from the container's row.
+    needs: tuple[StepSource, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
 class BlockPlan:
-    """One block of a body."""
+    """One block of a body, or one case of a when block."""
 
     address: str
     index: int
     segment: str  #: what its path adds to the container's
     foreach: ForeachPlan | None = None
+    choice: ChoicePlan | None = None
+    when: BlockPlan | None = None  #: of a case: the block it is a case of
     statements: tuple[StatementPlan, ...] = ()
     by_name: dict[str, StatementPlan] = field(default_factory=dict)
     yields: tuple[YieldPlan, ...] = ()
@@ -153,6 +223,24 @@ class BlockPlan:
     @property
     def carriers(self) -> tuple[StatementPlan, ...]:
         return tuple(s for s in self.statements if s.carries)
+
+    @property
+    def kind(self) -> RowKind:
+        """What the row is that stands for the whole block."""
+        if self.foreach is not None:
+            return RowKind.FAN
+        return RowKind.BLOCK if self.choice is None else RowKind.WHEN
+
+    @property
+    def needs(self) -> tuple[StepSource, ...]:
+        """Steps that must complete before it begins, as seen from the container's row."""
+        found = self.foreach or self.choice
+        return found.needs if found else ()
+
+    @property
+    def awaits(self) -> tuple[StepSource, ...]:
+        """Steps that must end, however, before it begins."""
+        return tuple(self.foreach.awaits) if self.foreach else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -170,6 +258,9 @@ class FacetPlan:
     node: FacetDeclaration
     defaults: dict[str, Json] = field(default_factory=dict)
     body: BodyPlan | None = None
+    catch: BlockPlan | None = None
+    mixins: tuple[MixinPlan, ...] = ()  #: those with an alias
+    schemas: Schemas = field(default_factory=dict)  #: of the whole program
 
     @property
     def kind(self) -> FacetKind:
@@ -188,6 +279,18 @@ class FacetPlan:
         return self.node.options
 
     @property
+    def aliases(self) -> frozenset[str]:
+        return frozenset(mixin.alias for mixin in self.mixins)
+
+    @property
+    def catches(self) -> tuple[BlockPlan, ...]:
+        return () if self.catch is None else (self.catch,)
+
+    @property
+    def always(self) -> BodyPlan | None:
+        return None  # only a statement has one
+
+    @property
     def short_name(self) -> str:
         return self.name.rpartition(".")[2]
 
@@ -199,6 +302,8 @@ class Plan:
     facets: dict[str, FacetPlan] = field(default_factory=dict)
     statements: dict[str, StatementPlan] = field(default_factory=dict)
     blocks: dict[str, BlockPlan] = field(default_factory=dict)
+    #: By qualified name, and by short name where it is the only one.
+    schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
 
     def workflow(self, name: str) -> FacetPlan:
         """Return the workflow of that qualified or unique short name."""

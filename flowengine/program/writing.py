@@ -136,11 +136,13 @@ def _block(node: Block) -> _Node:
         "ForeachClause",
         variable=node.foreach.variable,
         iterable=_expression(node.foreach.iterable),
+        limit=None if node.foreach.limit is None else _expression(node.foreach.limit),
+        collect_errors=node.foreach.collect_errors or None,
     )
     return _node(
         "AndThenBlock",
         foreach=foreach,
-        when=_when(node.cases),
+        when=_when(node.cases, node.first_match),
         script=_script(node.script) if node.script else None,
         **_contents(node.statements, node.yields),
     )
@@ -152,8 +154,9 @@ def _contents(statements: Iterable[Statement], yields: tuple[YieldStatement, ...
     return parts | ({"_yield": written[0]} if len(written) == 1 else {"yields": written})
 
 
-def _when(cases: tuple[WhenCase, ...]) -> _Node | None:
-    return _node("WhenBlock", cases=[_case(c) for c in cases]) if cases else None
+def _when(cases: tuple[WhenCase, ...], first_match: bool) -> _Node | None:
+    match = "first" if first_match else None
+    return _node("WhenBlock", cases=[_case(c) for c in cases], match=match) if cases else None
 
 
 def _case(node: WhenCase) -> _Node:
@@ -164,7 +167,8 @@ def _case(node: WhenCase) -> _Node:
 
 
 def _catch(node: CatchClause) -> _Node:
-    return _node("CatchClause", when=_when(node.cases), **_contents(node.statements, node.yields))
+    when = _when(node.cases, node.first_match)
+    return _node("CatchClause", when=when, **_contents(node.statements, node.yields))
 
 
 def _script(node: ScriptBlock) -> _Node:
@@ -188,6 +192,7 @@ def _statement(node: Statement) -> _Node:
                 call=_call(node.call),
                 body=[_block(b) for b in node.body],
                 catch=_catch(node.catch) if node.catch else None,
+                always=[_block(b) for b in node.always],
             )
 
 
