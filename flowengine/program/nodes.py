@@ -123,6 +123,7 @@ class StepStatement:
     call: Call
     body: tuple[Block, ...] = ()
     catch: CatchClause | None = None
+    always: Block | None = None  #: runs after the body and the catch, however they ended
     location: Location | None = field(default=None, compare=False)
 
 
@@ -151,6 +152,12 @@ class YieldStatement:
 class ForeachClause:
     variable: str
     iterable: Expression
+    limit: Expression | None = None  #: how many items may be under way at once
+    collect_errors: bool = False  #: a failed item is told in `errors` and fails nothing else
+
+
+MATCH_ALL = "all"  #: AFL's rule: every case whose condition holds is run
+MATCH_FIRST = "first"  #: Python's rule: the first one alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,7 @@ class CatchClause:
     statements: tuple[Statement, ...] = ()
     yields: tuple[YieldStatement, ...] = ()
     cases: tuple[WhenCase, ...] = ()
+    match: str = MATCH_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +196,7 @@ class Block:
     yields: tuple[YieldStatement, ...] = ()
     foreach: ForeachClause | None = None
     cases: tuple[WhenCase, ...] = ()
+    match: str = MATCH_ALL
     script: ScriptBlock | None = None
     location: Location | None = field(default=None, compare=False)
 

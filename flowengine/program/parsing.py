@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 from flowengine.errors import InvalidProgram, Problem
 from flowengine.program.nodes import (
     BINARY_OPERATORS,
+    MATCH_ALL,
+    MATCH_FIRST,
     UNARY_OPERATORS,
     Argument,
     ArrayLiteral,
@@ -232,6 +234,7 @@ class _Reader:
             self._yields(node),
             foreach=self._foreach(foreach) if foreach else None,
             cases=self._cases(when) if when else (),
+            match=self._match(when) if when else MATCH_ALL,
             script=self._script(node["script"]) if node.get("script") else None,
             location=_location(node),
         )
@@ -239,14 +242,24 @@ class _Reader:
     def _foreach(self, child: Json) -> ForeachClause:
         node = self._object(child, "a ForeachClause")
         with self._inside("foreach"):
+            limit = node.get("limit")
             return ForeachClause(
-                self._text(node, "variable"), self._expression(node.get("iterable"))
+                self._text(node, "variable"),
+                self._expression(node.get("iterable")),
+                limit=None if limit is None else self._expression(limit),
+                collect_errors=bool(node.get("collect_errors", False)),
             )
 
     def _cases(self, child: Json) -> tuple[WhenCase, ...]:
         node = self._object(child, "a WhenBlock")
         with self._inside("when"):
             return self._each(self._list(node, "cases"), self._case)
+
+    def _match(self, node: Json) -> str:
+        match = node.get("match", MATCH_ALL) if isinstance(node, dict) else MATCH_ALL
+        if match not in (MATCH_ALL, MATCH_FIRST):
+            self._problem(f"when: 'match' is {MATCH_ALL!r} or {MATCH_FIRST!r}, found {match!r}")
+        return str(match)
 
     def _case(self, child: Json) -> WhenCase:
         node = self._object(child, "a WhenCase")
@@ -256,8 +269,13 @@ class _Reader:
     def _catch(self, child: Json) -> CatchClause:
         node = self._object(child, "a CatchClause")
         with self._inside("catch"):
-            cases = self._cases(node["when"]) if node.get("when") else ()
-            return CatchClause(self._statements(node), self._yields(node), cases)
+            when = node.get("when")
+            return CatchClause(
+                self._statements(node),
+                self._yields(node),
+                cases=self._cases(when) if when else (),
+                match=self._match(when) if when else MATCH_ALL,
+            )
 
     def _script(self, child: Json) -> ScriptBlock:
         node = self._object(child, "a ScriptBlock")
@@ -280,8 +298,9 @@ class _Reader:
                 name = self._text(node, "name")
                 with self._inside(f"step {name!r}"):
                     catch = self._catch(node["catch"]) if node.get("catch") else None
+                    always = self._block(node["always"]) if node.get("always") else None
                     call, body = self._call(node.get("call")), self._body(node.get("body"))
-                    return StepStatement(name, call, body, catch, _location(node))
+                    return StepStatement(name, call, body, catch, always, _location(node))
             case "SysLogStmt":
                 with self._inside("sys.log"):
                     arguments = self._each(self._list(node, "args"), self._argument)

@@ -14,6 +14,7 @@ from dataclasses import fields
 from typing import Any
 
 from flowengine.program.nodes import (
+    MATCH_ALL,
     Argument,
     ArrayLiteral,
     ArrayType,
@@ -136,11 +137,13 @@ def _block(node: Block) -> _Node:
         "ForeachClause",
         variable=node.foreach.variable,
         iterable=_expression(node.foreach.iterable),
+        limit=_expression(node.foreach.limit) if node.foreach.limit is not None else None,
+        collect_errors=node.foreach.collect_errors or None,
     )
     return _node(
         "AndThenBlock",
         foreach=foreach,
-        when=_when(node.cases),
+        when=_when(node.cases, node.match),
         script=_script(node.script) if node.script else None,
         **_contents(node.statements, node.yields),
     )
@@ -152,8 +155,11 @@ def _contents(statements: Iterable[Statement], yields: tuple[YieldStatement, ...
     return parts | ({"_yield": written[0]} if len(written) == 1 else {"yields": written})
 
 
-def _when(cases: tuple[WhenCase, ...]) -> _Node | None:
-    return _node("WhenBlock", cases=[_case(c) for c in cases]) if cases else None
+def _when(cases: tuple[WhenCase, ...], match: str) -> _Node | None:
+    if not cases:
+        return None
+    chosen = None if match == MATCH_ALL else match  # AFL programs keep their plain form
+    return _node("WhenBlock", match=chosen, cases=[_case(c) for c in cases])
 
 
 def _case(node: WhenCase) -> _Node:
@@ -164,7 +170,8 @@ def _case(node: WhenCase) -> _Node:
 
 
 def _catch(node: CatchClause) -> _Node:
-    return _node("CatchClause", when=_when(node.cases), **_contents(node.statements, node.yields))
+    when = _when(node.cases, node.match)
+    return _node("CatchClause", when=when, **_contents(node.statements, node.yields))
 
 
 def _script(node: ScriptBlock) -> _Node:
@@ -188,6 +195,7 @@ def _statement(node: Statement) -> _Node:
                 call=_call(node.call),
                 body=[_block(b) for b in node.body],
                 catch=_catch(node.catch) if node.catch else None,
+                always=_block(node.always) if node.always else None,
             )
 
 
