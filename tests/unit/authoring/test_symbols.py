@@ -57,16 +57,17 @@ def _delete_item(x: Any) -> None:
     del x[0]
 
 
-BRANCH = "is not a Python `if`"
+BRANCH = r"instead of `if` write when\("
 FACET = "event facet"
 MISUSES: list[tuple[Callable[[Any], Any], str, str]] = [
     (bool, "decide by", BRANCH),
     (lambda x: 1 if x else 2, "decide by", BRANCH),
-    (lambda x: x and 1, "decide by", BRANCH),
-    (lambda x: not x, "decide by", "& | ~"),
-    (lambda x: 1 < x < 3, "decide by", r"a < b < c"),
-    (lambda x: x in [1, 2], "decide by", BRANCH),
-    (lambda x: 2 in [x], "decide by", BRANCH),
+    (lambda x: x and 1, "decide by", r"`and`.* write and_\("),
+    (lambda x: x or 1, "decide by", r"`or`.* or_\("),
+    (lambda x: not x, "decide by", r"`not` write .*not_\("),
+    (lambda x: 1 < x < 3, "decide by", r"`a < b < c` write and_\(a < b, b < c\)"),
+    (lambda x: x in [1, 2], "decide by", r"is_in\(x, items\)"),
+    (lambda x: 2 in [x], "decide by", r"is_in\(x, items\)"),
     (list, "iterate over or unpack", "foreach"),
     (_unpack, "iterate over or unpack", r"\[0\], \[1\]"),
     (lambda x: [*x], "iterate over or unpack", "foreach"),
