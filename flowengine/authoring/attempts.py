@@ -14,7 +14,6 @@ from flowengine.authoring.shapes import joined_hint
 from flowengine.authoring.symbols import Symbol
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import (
-    MATCH_FIRST,
     Binary,
     Block,
     Call,
@@ -157,10 +156,10 @@ def _traced(
         _caught(inner(f"it has a value only if {title} fails"), step, handler)
         for _, handler in handlers
     ]
-    final = None
+    final: tuple[Block, ...] = ()
     if always is not None:
         last = traced(inner(f"nothing of `always` of {title} is kept"), ATTEMPT, always)
-        final = Block(last.statements, location=location_of(always))
+        final = (Block(last.statements, location=location_of(always)),)
     statement = StepStatement(
         step,
         Call(ATTEMPT),
@@ -194,7 +193,7 @@ def _clause(step: str, names: list[tuple[str, ...]], ways: list[Traced]) -> Catc
         WhenCase(_is_one_of(step, known) if known else None, way.statements, way.yields)
         for known, way in zip(names, ways, strict=True)
     ]
-    return CatchClause(cases=tuple(cases), match=MATCH_FIRST)
+    return CatchClause(cases=tuple(cases), first_match=True)
 
 
 def _is_one_of(step: str, names: tuple[str, ...]) -> Expression:

@@ -12,7 +12,6 @@ from flowengine.authoring.shapes import joined_hint
 from flowengine.authoring.symbols import Nowhere, Symbol
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import (
-    MATCH_FIRST,
     Block,
     Call,
     Expression,
@@ -116,7 +115,7 @@ def _traced(scope: Scope, given: Sequence[tuple[Any, Any]], otherwise: Any, name
         WhenCase(condition, way.statements, way.yields)
         for condition, way in zip((*conditions, None), ways, strict=True)
     )
-    block = Block(cases=cases, match=MATCH_FIRST, location=location)
+    block = Block(cases=cases, first_match=True, location=location)
     statement = StepStatement(step, Call(WHEN), (block,), location=location)
     result = scope.appended(statement, joined_hint([way.hint for way in ways]))
     if otherwise is not _ABSENT:

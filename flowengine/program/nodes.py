@@ -123,7 +123,7 @@ class StepStatement:
     call: Call
     body: tuple[Block, ...] = ()
     catch: CatchClause | None = None
-    always: Block | None = None  #: runs after the body and the catch, however they ended
+    always: tuple[Block, ...] = ()  #: runs when the step has ended, well or badly; yields nothing
     location: Location | None = field(default=None, compare=False)
 
 
@@ -153,11 +153,7 @@ class ForeachClause:
     variable: str
     iterable: Expression
     limit: Expression | None = None  #: how many items may be under way at once
-    collect_errors: bool = False  #: a failed item is told in `errors` and fails nothing else
-
-
-MATCH_ALL = "all"  #: AFL's rule: every case whose condition holds is run
-MATCH_FIRST = "first"  #: Python's rule: the first one alone
+    collect_errors: bool = False  #: a failed item is reported in ``errors``, and fails nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +181,7 @@ class CatchClause:
     statements: tuple[Statement, ...] = ()
     yields: tuple[YieldStatement, ...] = ()
     cases: tuple[WhenCase, ...] = ()
-    match: str = MATCH_ALL
+    first_match: bool = False  #: of the cases that match only the first runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +192,8 @@ class Block:
     yields: tuple[YieldStatement, ...] = ()
     foreach: ForeachClause | None = None
     cases: tuple[WhenCase, ...] = ()
-    match: str = MATCH_ALL
     script: ScriptBlock | None = None
+    first_match: bool = False  #: of the cases that match only the first runs
     location: Location | None = field(default=None, compare=False)
 
 

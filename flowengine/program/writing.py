@@ -14,7 +14,6 @@ from dataclasses import fields
 from typing import Any
 
 from flowengine.program.nodes import (
-    MATCH_ALL,
     Argument,
     ArrayLiteral,
     ArrayType,
@@ -137,13 +136,13 @@ def _block(node: Block) -> _Node:
         "ForeachClause",
         variable=node.foreach.variable,
         iterable=_expression(node.foreach.iterable),
-        limit=_expression(node.foreach.limit) if node.foreach.limit is not None else None,
+        limit=None if node.foreach.limit is None else _expression(node.foreach.limit),
         collect_errors=node.foreach.collect_errors or None,
     )
     return _node(
         "AndThenBlock",
         foreach=foreach,
-        when=_when(node.cases, node.match),
+        when=_when(node.cases, node.first_match),
         script=_script(node.script) if node.script else None,
         **_contents(node.statements, node.yields),
     )
@@ -155,11 +154,9 @@ def _contents(statements: Iterable[Statement], yields: tuple[YieldStatement, ...
     return parts | ({"_yield": written[0]} if len(written) == 1 else {"yields": written})
 
 
-def _when(cases: tuple[WhenCase, ...], match: str) -> _Node | None:
-    if not cases:
-        return None
-    chosen = None if match == MATCH_ALL else match  # AFL programs keep their plain form
-    return _node("WhenBlock", match=chosen, cases=[_case(c) for c in cases])
+def _when(cases: tuple[WhenCase, ...], first_match: bool) -> _Node | None:
+    match = "first" if first_match else None
+    return _node("WhenBlock", cases=[_case(c) for c in cases], match=match) if cases else None
 
 
 def _case(node: WhenCase) -> _Node:
@@ -170,7 +167,7 @@ def _case(node: WhenCase) -> _Node:
 
 
 def _catch(node: CatchClause) -> _Node:
-    when = _when(node.cases, node.match)
+    when = _when(node.cases, node.first_match)
     return _node("CatchClause", when=when, **_contents(node.statements, node.yields))
 
 
@@ -195,7 +192,7 @@ def _statement(node: Statement) -> _Node:
                 call=_call(node.call),
                 body=[_block(b) for b in node.body],
                 catch=_catch(node.catch) if node.catch else None,
-                always=_block(node.always) if node.always else None,
+                always=[_block(b) for b in node.always],
             )
 
 

@@ -72,9 +72,9 @@ def test_an_attempt_is_a_step_with_a_body_a_catch_and_an_always() -> None:
     assert told.call.arguments[0].value == StepRef(("attempt", "error"))
     assert step.catch.yields[0].call.target == "flowengine.attempt"
     assert yielded(Block(yields=step.catch.yields)) == StepRef(("tell", "result"))
-    assert step.always is not None
-    assert names(step.always.statements) == ["release"]
-    assert step.always.yields == ()
+    (always,) = step.always
+    assert names(always.statements) == ["release"]
+    assert always.yields == ()
     assert yielded(block(pay)) == StepRef(("attempt", "result"))
 
 
@@ -117,7 +117,7 @@ def test_kinds_of_errors_are_cases_on_their_names() -> None:
     (step,) = steps(block(w))
     assert step.catch is not None
     assert step.catch.statements == ()
-    assert step.catch.match == "first"
+    assert step.catch.first_match
     kind = StepRef(("attempt", "error_type"))
     refused, lost, cut_off = step.catch.cases
     assert refused.condition == Binary("==", kind, Literal("CardRefused"))
@@ -144,7 +144,7 @@ def test_exception_itself_is_every_error_and_comes_last() -> None:
             lambda: charge(card), catch={Exception: lambda e: "", KeyError: lambda e: ""}
         )
 
-    with pytest.raises(AuthoringError, match="KeyError.* is never reached"):
+    with pytest.raises(AuthoringError, match=r"KeyError.* is never reached"):
         workflow(name="t.u")(unreachable).program()
 
 
@@ -155,7 +155,7 @@ def test_always_alone_leaves_the_error() -> None:
 
     (step,) = steps(block(w))
     assert step.catch is None
-    assert step.always is not None
+    assert len(step.always) == 1
 
 
 def test_symbols_of_the_body_are_not_there_in_the_catch() -> None:
@@ -226,7 +226,6 @@ def test_outside_a_workflow_errors_are_told_apart_as_in_a_run() -> None:
 
 def test_names_of_inputs_are_seen_in_every_part() -> None:
     (step,) = steps(block(pay))
-    assert step.always is not None
-    (released,) = step.always.statements
+    (released,) = step.always[0].statements
     assert isinstance(released, StepStatement)
     assert released.call.arguments[0].value == InputRef(("card",))

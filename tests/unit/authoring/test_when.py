@@ -58,7 +58,7 @@ def test_a_when_is_a_step_with_a_case_for_each_way() -> None:
     assert step.name == "when"
     assert step.call == Call("flowengine.when")
     (body,) = step.body
-    assert body.match == "first"
+    assert body.first_match
     large, other = body.cases
     assert large.condition == Binary(">", InputRef(("total",)), Literal(100))
     assert names(large) == ["ask"]
@@ -159,7 +159,7 @@ def test_without_otherwise_there_is_an_empty_last_case_and_no_value() -> None:
 
     for body in (returned, passed, computed):
         with pytest.raises(SymbolMisuse, match=r"'when' has no value: without `otherwise`.*=None"):
-            workflow(name="t.w")(body).program()
+            workflow(name=f"t.{body.__name__}")(body).program()
 
 
 def test_a_symbol_that_leaves_its_way_is_named() -> None:
@@ -216,7 +216,7 @@ def test_a_step_that_is_called_at_once_is_found() -> None:
 
     for body, found in ((eager, 1), (eager_case, 2)):
         with pytest.raises(UntraceableCode, match="would run whichever way `when` takes") as raised:
-            workflow(name="t.w")(body).program()
+            workflow(name=f"t.{body.__name__}")(body).program()
         assert len(raised.value.findings) == found
 
 

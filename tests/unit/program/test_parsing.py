@@ -307,18 +307,12 @@ def test_what_python_adds_to_the_language_is_read_and_written() -> None:
     assert isinstance(declared, FacetDeclaration)
     found = declared.body[0].statements[0]
     assert isinstance(found, StepStatement)
-    assert found.body[0].match == "first"
+    assert found.body[0].first_match
     assert found.catch is not None
-    assert found.catch.match == "first"
-    assert found.always is not None
-    assert [s.name for s in found.always.statements if isinstance(s, StepStatement)] == ["t"]
+    assert found.catch.first_match
+    (always,) = found.always
+    assert [s.name for s in always.statements if isinstance(s, StepStatement)] == ["t"]
     assert declared.body[1].foreach is not None
     assert declared.body[1].foreach.limit == Literal(3)
     assert declared.body[1].foreach.collect_errors is True
     assert parse_program(write_program(parsed)) == parsed
-
-
-def test_another_way_to_match_is_refused() -> None:
-    when = {"type": "WhenBlock", "match": "last", "cases": []}
-    (found,) = problems(program(facet("F", "", "", {"type": "AndThenBlock", "when": when})))
-    assert found == "F: when: 'match' is 'all' or 'first', found 'last'"
