@@ -6,6 +6,7 @@ or with nothing: then the step rests where it is until something happens to it.
 
 from __future__ import annotations
 
+from flowengine.evaluator.answers import answer
 from flowengine.evaluator.failures import StepFailed, problem
 from flowengine.evaluator.joins import join_of
 from flowengine.evaluator.merging import Merge
@@ -38,6 +39,7 @@ def transmit(work: Work, step: Step) -> Signal | None:
     """Ask the outside for what an event facet promises, and rest until it answers."""
     facet = work.facet(step)
     if facet is None or facet.kind is not FacetKind.EVENT:
+        answer(work, step, facet.name if facet else "")
         return Signal.ADVANCE
     work.changes.add_created_event(event_of(step))
     work.run.open_steps += 1
