@@ -42,7 +42,7 @@ def field_hint(hint: Any, name: str) -> Any:
         return typing.get_args(hint)[1]
     has_fields = (
         dataclasses.is_dataclass(hint)
-        or typing.is_typeddict(hint)
+        or _is_typed_dict(hint)
         or _is_named_tuple(hint)
         or (isinstance(hint, type) and issubclass(hint, pydantic.BaseModel))
     )
@@ -94,6 +94,12 @@ def undressed(hint: Any) -> Any:
 
 def _is_named_tuple(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields")
+
+
+def _is_typed_dict(hint: Any) -> bool:
+    # Not typing.is_typeddict: it does not know the TypedDict of typing_extensions, which
+    # pydantic wants before Python 3.12.
+    return isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__total__")
 
 
 def _class_hints(hint: Any) -> dict[str, Any]:
