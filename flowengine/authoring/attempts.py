@@ -51,7 +51,15 @@ _Handlers: TypeAlias = list[tuple[tuple[str, ...], Handler[Any]]]
 def attempt(
     body: Callable[[], T],
     *,
-    catch: Handler[U] | Mapping[ErrorKind, Handler[U]],
+    catch: Handler[U],
+    always: Callable[[], object] | None = ...,
+    name: str | None = ...,
+) -> T | U: ...
+@overload
+def attempt(
+    body: Callable[[], T],
+    *,
+    catch: Mapping[ErrorKind, Handler[U]],
     always: Callable[[], object] | None = ...,
     name: str | None = ...,
 ) -> T | U: ...

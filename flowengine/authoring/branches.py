@@ -25,6 +25,7 @@ from flowengine.program.standard import RESULT, STANDARD, WHEN
 
 T = TypeVar("T")
 U = TypeVar("U")
+V = TypeVar("V")
 
 _ABSENT: Any = object()
 _USAGE = (
@@ -49,6 +50,15 @@ def when(
 def when(condition: bool, /, then: T, *, otherwise: U, name: str | None = ...) -> T | U: ...
 @overload
 def when(condition: bool, /, then: Callable[[], object], *, name: str | None = ...) -> None: ...
+@overload
+def when(
+    first: tuple[bool, Callable[[], T]],
+    second: tuple[bool, Callable[[], V]],
+    /,
+    *,
+    otherwise: Callable[[], U],
+    name: str | None = ...,
+) -> T | V | U: ...
 @overload
 def when(
     *cases: tuple[bool, Callable[[], T]], otherwise: Callable[[], U], name: str | None = ...
