@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable
+from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
 from flowengine.program.nodes import Location
 
 _OURS = __name__.rpartition(".")[0]
+_PACKAGE = str(PurePath(__file__).parent.parent) + os.sep
 
 
 def location_of(fn: Callable[..., Any]) -> Location:
@@ -36,6 +40,11 @@ def user_location() -> Location:
     if frame is None:
         return Location(0, file="?")
     return Location(frame.f_lineno, file=frame.f_code.co_filename)
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file belongs to flowengine, or to Python's own way of importing."""
+    return file.startswith((_PACKAGE, "<frozen")) or file == importlib.__file__
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:

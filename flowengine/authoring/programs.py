@@ -40,7 +40,7 @@ def program_of(definition: Definition) -> Program:
     waiting = [definition]
     while waiting:
         caller = waiting.pop()
-        declared[caller.name], scope = _declaration(caller)
+        declared[caller.name], scope = declaration_of(caller)
         for name, standard in scope.standard.items():
             declared[name] = wider(standard, declared.get(name, standard))
         for name, callee in scope.callees.items():
@@ -56,7 +56,8 @@ def program_of(definition: Definition) -> Program:
     )
 
 
-def _declaration(definition: Definition) -> tuple[FacetDeclaration, Scope]:
+def declaration_of(definition: Definition) -> tuple[FacetDeclaration, Scope]:
+    """One function, traced apart from those it calls; its scope knows them."""
     signature = definition.signature
     scope = Scope(definition.title, [p.name for p in signature.parameters])
     body = () if definition.kind is FacetKind.EVENT else (_traced(definition, scope),)
