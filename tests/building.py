@@ -76,13 +76,51 @@ def _type(text: str) -> Any:
 
 
 def block(
-    *statements: Node, yields: Iterable[Node] = (), foreach: tuple[str, Any] | None = None
+    *statements: Node,
+    yields: Iterable[Node] = (),
+    foreach: tuple[str, Any] | None = None,
+    **clause: Any,
 ) -> Node:
-    node: Node = {"type": "AndThenBlock", "steps": list(statements), "yields": list(yields)}
+    node: Node = {"type": "AndThenBlock"} | _contents(statements, yields)
     if foreach:
         variable, iterable = foreach
-        node["foreach"] = {"type": "ForeachClause", "variable": variable, "iterable": iterable}
+        over = {"type": "ForeachClause", "variable": variable, "iterable": iterable}
+        node["foreach"] = over | clause
     return node
+
+
+def when(*cases: Node, first: bool = False) -> Node:
+    """A block of cases."""
+    node: Node = {"type": "WhenBlock", "cases": list(cases)}
+    return {"type": "AndThenBlock", "when": node | ({"match": "first"} if first else {})}
+
+
+def case(condition: Any, *statements: Node, yields: Iterable[Node] = ()) -> Node:
+    return {"type": "WhenCase", "condition": condition} | _contents(statements, yields)
+
+
+def default(*statements: Node, yields: Iterable[Node] = ()) -> Node:
+    return {"type": "WhenCase", "default": True} | _contents(statements, yields)
+
+
+def catching(node: Node, *statements: Node, yields: Iterable[Node] = ()) -> Node:
+    """A step or a declaration with a catch."""
+    return node | {"catch": {"type": "CatchClause"} | _contents(statements, yields)}
+
+
+def catching_when(node: Node, *cases: Node, first: bool = False) -> Node:
+    """A step or a declaration with a catch of cases."""
+    chosen = when(*cases, first=first)["when"]
+    return node | {"catch": {"type": "CatchClause", "when": chosen}}
+
+
+def always(node: Node, *statements: Node) -> Node:
+    """A step with what runs at its end, well or badly."""
+    return node | {"always": block(*statements)}
+
+
+def _contents(statements: Iterable[Node], yields: Iterable[Node]) -> Node:
+    return {"steps": list(statements), "yields": list(yields)}
 
 
 def step(step_name: str, target: str, *body: Node, **arguments: Any) -> Node:

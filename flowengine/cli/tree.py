@@ -83,7 +83,7 @@ def _grow(
 def _below(step: StepInfo, children: defaultdict[str | None, list[StepInfo]]) -> list[StepInfo]:
     found = []
     for child in children[step.key]:
-        if child.object_type in (ObjectType.BLOCK, ObjectType.FAN):
+        if child.object_type in ObjectType.FRAMES:
             found += _below(child, children)
         else:
             found.append(child)

@@ -111,7 +111,7 @@ def _below(
         return _wide(row, under, depth, children)
     found: list[_Branch] = []
     for child in children.get(row.key, ()):
-        if child.object_type in (ObjectType.BLOCK, ObjectType.FAN):
+        if child.object_type in ObjectType.FRAMES:
             found += _below(child, under, depth, children)
         else:
             found.append(_Branch(depth, under, child))

@@ -1,7 +1,8 @@
-"""What happens to a block, a foreach block and an item in each of their states."""
+"""What happens to a block, a foreach block, an item and a case in each of their states."""
 
 from __future__ import annotations
 
+from flowengine.evaluator import branching
 from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
 from flowengine.evaluator.records import FollowUp, Step, row_key
 from flowengine.evaluator.scope import RowScope, source_key
@@ -19,6 +20,8 @@ def begin(work: Work, row: Step) -> Signal:
     if row.object_type == ObjectType.FAN:
         row.item_count = row.remaining = len(_items(work, row, plan))
         return Signal.ADVANCE
+    if row.object_type == ObjectType.WHEN:
+        return branching.choose(work, row, plan)
     waiting_for = [source_key(work, row, source) for source in plan.captures]
     work.want(waiting_for)
     awaited = sum(1 for key in waiting_for if not has_ended(work, key))
@@ -113,6 +116,8 @@ def yield_values(work: Work, row: Step) -> Signal:
     plan = work.block(row)
     if row.object_type == ObjectType.FAN:
         return Signal.ADVANCE  # its items yield, and are read in item order
+    if row.object_type == ObjectType.WHEN:
+        return branching.gather(work, row, plan)
     outside = [source_key(work, row, source) for source in plan.captures]
     carriers = [row_key(RowKind.STEP, f"{row.path}.{s.name}") for s in plan.carriers]
     work.want([*outside, *carriers])

@@ -30,6 +30,13 @@ def problem(kind: str, message: str, path: str) -> Error:
     return {"type": kind, "message": message, "path": path}
 
 
+def in_spite_of(error: Error, earlier: Error) -> Error:
+    """The error of a catch or always block that failed in its turn: both are told."""
+    first = f"{earlier['path']}: {earlier['type']}: {earlier['message']}"
+    message = f"{error['message']} (while handling {first})"
+    return {**error, "message": message, "cause": earlier}
+
+
 def skipped_because(cause: Step) -> Error:
     """The reason of a skipped step: the failed ancestor, however far back."""
     assert cause.error is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from flowengine.evaluator import blocks, steps
+from flowengine.evaluator import blocks, catching, steps
 from flowengine.evaluator.endings import ended
 from flowengine.evaluator.failures import StepFailed, StepSkipped
 from flowengine.evaluator.foresight import foresee
@@ -47,6 +47,10 @@ HANDLERS: dict[str, Handler] = {
     StepState.BLOCKS_BEGIN: steps.begin_blocks,
     StepState.BLOCKS_CONTINUE: steps.await_blocks,
     StepState.CAPTURE_BEGIN: steps.capture,
+    StepState.CATCH_BEGIN: catching.begin_catch,
+    StepState.CATCH_CONTINUE: catching.await_catch,
+    StepState.ALWAYS_BEGIN: catching.begin_always,
+    StepState.ALWAYS_CONTINUE: catching.await_always,
     StepState.EXECUTION_BEGIN: blocks.begin,
     StepState.EXECUTION_CONTINUE: blocks.go_on,
     StepState.EXECUTION_END: blocks.yield_values,
@@ -120,6 +124,8 @@ def _move(work: Work, row: Step) -> None:
             row.error = stop.error
         if signal is None:
             return
+        if signal is Signal.FAIL or signal is Signal.SKIP:
+            signal = catching.turn(work, row, signal)
         row.state = _onward(row, signal)
     ended(work, row)
 
@@ -215,8 +221,11 @@ def _answer(work: Work, step: Step, result: dict[str, object]) -> None:
 
 def _fail(work: Work, step: Step, error: Error) -> None:
     step.error = {**error, "path": step.path}
-    _leave_event(work, step, EventState.ERROR, Signal.FAIL)
-    ended(work, step)
+    _leave_event(work, step, EventState.ERROR, catching.turn(work, step, Signal.FAIL))
+    if step.is_final:
+        ended(work, step)
+    else:
+        work.queue.append(step)
 
 
 def _leave_event(work: Work, step: Step, event_state: str, signal: Signal) -> None:

@@ -59,6 +59,8 @@ def _concerned(work: Work, row: Step) -> Iterator[str]:
     yield row_key(RowKind.STEP, container)
     if is_item:
         yield row_key(RowKind.FAN, around)
+    if statement.block.when is not None:
+        yield row_key(RowKind.WHEN, container + statement.block.when.segment)
     for edge in statement.edges:
         if edge.sibling is None or not edge.sibling.is_lazy:
             yield row_key(edge.kind, (container if edge.from_container else block) + edge.suffix)

@@ -18,12 +18,12 @@ def join_of(work: Work, step: Step) -> str:
     A wrong answer would cost time, not truth: whatever is reported is taken in at last.
     """
     statement = work.statement(step)
-    if statement.body is not None:
+    if statement.body is not None or statement.always is not None:
         return ""
     block = work.parent(step)
     if not statement.edges:
         if block.remaining > 1:
-            return block.key if block.object_type == ObjectType.BLOCK else ""
+            return block.key if block.object_type in (ObjectType.BLOCK, ObjectType.CASE) else ""
         if block.object_type == ObjectType.ITEM and work.parent(block).remaining > 1:
             return work.parent(block).key
         return ""

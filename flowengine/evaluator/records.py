@@ -60,7 +60,8 @@ class Step:
     waiting: int = 0  #: steps that must end before this row can begin
     remaining: int = 0  #: children that have not ended
     item_count: int = 0  #: of a foreach block: how many items there are
-    next_index: int = 0  #: of a foreach block: the first item not unfolded yet
+    #: Of a foreach block: the first item not unfolded yet. Of a step: its catches begun so far.
+    next_index: int = 0
     failure: Mapping[str, Any] | None = None  #: the first failed child in program order
     yields: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     created: int = 0

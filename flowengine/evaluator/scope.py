@@ -6,10 +6,19 @@ from collections.abc import Iterable
 from typing import Any
 
 from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.states import StepState
 from flowengine.evaluator.work import Work
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import Expression, InputRef, Json, StepRef
 from flowengine.program.plan import RowKind, Sources, StepSource
+
+#: How the parts of an error are named in a catch.
+_OF_ERRORS = {"error": "message", "error_type": "type", "error_path": "path"}
+
+
+def _of_error(step: Step, name: str) -> Json:
+    """What is read of a step's error; null, in an always block, when there is none."""
+    return None if step.error is None else step.error[_OF_ERRORS[name]]
 
 
 def source_key(work: Work, scope_row: Step, source: StepSource) -> str:
@@ -39,12 +48,16 @@ class RowScope:
 
     def raw_input(self, name: str) -> Any:
         row = self._work.climb(self._row, self._sources.inputs[name])
+        if name in _OF_ERRORS and row.state in StepState.HANDLING:
+            return _of_error(row, name)
         if name not in row.params:
             raise EvaluationError(f"$.{name} has no value")
         return row.params[name]
 
     def raw_attribute(self, name: str, attribute: str) -> Any:
         step = self._step(name)
+        if attribute in _OF_ERRORS and step.state in StepState.HANDLING:
+            return _of_error(step, attribute)
         for values in (step.returns, step.params):
             if attribute in values:
                 return values[attribute]

@@ -36,6 +36,12 @@ class StepState:
     BLOCKS_END = "state.statement.blocks.End"
     CAPTURE_BEGIN = "state.statement.capture.Begin"
     CAPTURE_END = "state.statement.capture.End"
+    CATCH_BEGIN = "state.catch.Begin"
+    CATCH_CONTINUE = "state.catch.Continue"
+    CATCH_END = "state.catch.End"
+    ALWAYS_BEGIN = "state.always.Begin"
+    ALWAYS_CONTINUE = "state.always.Continue"
+    ALWAYS_END = "state.always.End"
     EXECUTION_BEGIN = "state.block.execution.Begin"
     EXECUTION_CONTINUE = "state.block.execution.Continue"
     EXECUTION_END = "state.block.execution.End"
@@ -45,6 +51,9 @@ class StepState:
     SKIPPED = "state.statement.Skipped"
 
     FINAL = frozenset({COMPLETE, ERROR, SKIPPED})
+    CLOSING = frozenset({ALWAYS_BEGIN, ALWAYS_CONTINUE, ALWAYS_END})
+    #: While a step is here, its error can be read.
+    HANDLING = frozenset({CATCH_BEGIN, CATCH_CONTINUE, CATCH_END}) | CLOSING
 
     @classmethod
     def is_final(cls, state: str) -> bool:
@@ -95,6 +104,8 @@ class Signal(StrEnum):
     CONTINUE = "continue"  #: the outside answered
     FAIL = "fail"
     SKIP = "skip"
+    CATCH = "catch"  #: it failed, and has a catch that was not tried yet
+    CLOSE = "close"  #: it has come to its end, but has an always block
 
 
 Table = Mapping[str, Mapping[Signal, str]]
@@ -111,8 +122,7 @@ def _in_a_row(*states: str) -> dict[str, dict[Signal, str]]:
     return table | {_S.COMPLETE: {}, _S.ERROR: {}, _S.SKIPPED: {}}
 
 
-#: A step, the root of a run too. The scripts and mixin states are passed through.
-STEP_TRANSITIONS: Table = _in_a_row(
+_STEP_IN_A_ROW = _in_a_row(
     _S.CREATED,
     _S.FACET_INIT_BEGIN,
     _S.FACET_INIT_END,
@@ -132,6 +142,23 @@ STEP_TRANSITIONS: Table = _in_a_row(
     _S.END,
     _S.COMPLETE,
 )
+_CATCH_IN_A_ROW = _in_a_row(
+    _S.CATCH_BEGIN, _S.CATCH_CONTINUE, _S.CATCH_END, _S.CAPTURE_BEGIN, _S.COMPLETE
+)
+_ALWAYS_IN_A_ROW = _in_a_row(
+    _S.ALWAYS_BEGIN, _S.ALWAYS_CONTINUE, _S.ALWAYS_END, _S.END, _S.COMPLETE
+)
+_TO_HANDLERS = {Signal.CATCH: _S.CATCH_BEGIN, Signal.CLOSE: _S.ALWAYS_BEGIN}
+
+#: A step, the root of a run too. The scripts and mixin states are passed through; only a
+#: failure leads to a catch, and only a step with an always block comes by there.
+STEP_TRANSITIONS: Table = {
+    **_ALWAYS_IN_A_ROW,
+    **{
+        state: onward if state in _S.FINAL else {**onward, **_TO_HANDLERS}
+        for state, onward in (_CATCH_IN_A_ROW | _STEP_IN_A_ROW).items()
+    },
+}
 STEP_TRANSITIONS = {
     **STEP_TRANSITIONS,
     _S.EVENT_TRANSMIT: {
@@ -140,7 +167,7 @@ STEP_TRANSITIONS = {
     },
 }
 
-#: A block, a foreach block and one item of it.
+#: A block, a foreach block and one item of it, a when block and one case of it.
 BLOCK_TRANSITIONS: Table = _in_a_row(
     _S.CREATED,
     _S.EXECUTION_BEGIN,
@@ -164,8 +191,13 @@ class ObjectType:
     BLOCK = "AndThen"
     FAN = "Foreach"
     ITEM = "ForeachItem"
+    WHEN = "AndWhen"
+    CASE = "WhenCase"
 
-    BLOCKS = frozenset({BLOCK, FAN, ITEM})
+    BLOCKS = frozenset({BLOCK, FAN, ITEM, WHEN, CASE})
+    #: Blocks that only hold others together: a person looks at their steps, items and cases.
+    FRAMES = frozenset({BLOCK, FAN, WHEN})
+    HANDLING = frozenset({WORKFLOW, CALL})  #: what may have a catch
     STEPS = frozenset({CALL, LOG, ASSERT})  #: what a person counts as the steps of a run
 
 
@@ -177,6 +209,8 @@ MACHINES: Mapping[str, Table] = {
     ObjectType.BLOCK: BLOCK_TRANSITIONS,
     ObjectType.FAN: BLOCK_TRANSITIONS,
     ObjectType.ITEM: BLOCK_TRANSITIONS,
+    ObjectType.WHEN: BLOCK_TRANSITIONS,
+    ObjectType.CASE: BLOCK_TRANSITIONS,
 }
 
 #: What a claim, a report and an intent of the evaluator may do to a task. The guards of the
@@ -225,7 +259,8 @@ def event_state(step_state: str, task_state: str) -> str:
     if step_state in (StepState.ERROR, StepState.SKIPPED):
         return EventState.ERROR
     if step_state != StepState.EVENT_TRANSMIT:
-        return EventState.COMPLETED  # answered, by a try or from outside
+        # Answered, by a try or from outside; or failed, and caught.
+        return EventState.ERROR if task_state == TaskState.FAILED else EventState.COMPLETED
     return _EVENT_OF_TASK.get(task_state, EventState.CREATED)
 
 

@@ -6,6 +6,9 @@ or with nothing: then the step rests where it is until something happens to it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from flowengine.evaluator.answers import answer
 from flowengine.evaluator.failures import StepFailed, problem
 from flowengine.evaluator.joins import join_of
@@ -13,11 +16,14 @@ from flowengine.evaluator.merging import Merge
 from flowengine.evaluator.records import Step, TaskDefinition, derived_id, event_of, row_key
 from flowengine.evaluator.retries import TryAgain
 from flowengine.evaluator.scope import RowScope, source_key
-from flowengine.evaluator.states import ObjectType, Signal
+from flowengine.evaluator.states import ObjectType, Signal, StepState
 from flowengine.evaluator.work import Work
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import FacetKind
-from flowengine.program.plan import BlockPlan, BodyPlan, RowKind
+from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, RowKind, StatementPlan
+
+#: A facet may call itself, and nobody can tell whether it ends: deeper than this it fails.
+DEEPEST = 1000
 
 
 def initialize(work: Work, step: Step) -> Signal:
@@ -81,30 +87,42 @@ def create_task(work: Work, step: Step, again: TryAgain) -> None:
 def begin_blocks(work: Work, step: Step) -> Signal:
     """Create the blocks of the body; they run side by side."""
     body = _body(work, step)
-    for plan in body.blocks if body else ():
-        block = _create_block(work, step, plan)
-        if block.waiting == 0:
-            work.queue.append(block)
-    step.remaining = len(body.blocks) if body else 0
+    create_blocks(work, step, body.blocks if body else ())
     return Signal.ADVANCE
 
 
+def create_blocks(work: Work, step: Step, plans: Sequence[BlockPlan]) -> None:
+    """Create blocks below a step, which from now on waits for them."""
+    if plans and step.path.count(".") > DEEPEST:
+        message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
+        raise StepFailed(problem("NestedTooDeep", message, step.path))
+    for plan in plans:
+        block = _create_block(work, step, plan)
+        if block.waiting == 0:
+            work.queue.append(block)
+    step.remaining = len(plans)
+
+
+_OBJECT_TYPES = {
+    RowKind.BLOCK: ObjectType.BLOCK,
+    RowKind.FAN: ObjectType.FAN,
+    RowKind.WHEN: ObjectType.WHEN,
+}
+
+
 def _create_block(work: Work, step: Step, plan: BlockPlan) -> Step:
-    kind, object_type = (
-        (RowKind.FAN, ObjectType.FAN) if plan.foreach else (RowKind.BLOCK, ObjectType.BLOCK)
-    )
-    path = step.path + plan.segment
-    # Sources of a foreach are read from its container. Look before the row is created: a
-    # missing row stops the evaluation, and it starts again from nothing.
+    # Sources of a foreach and of a when are read from their container. Look before the row
+    # is created: a missing row stops the evaluation, and it starts again from nothing.
     waiting, failed = 0, None
-    if plan.foreach:
-        needs = [source_key(work, step, source) for source in plan.foreach.needs]
-        keys = [*needs, *(source_key(work, step, source) for source in plan.foreach.awaits)]
+    if plan.kind is not RowKind.BLOCK:
+        needs = [source_key(work, step, source) for source in plan.needs]
+        keys = [*needs, *(source_key(work, step, source) for source in plan.awaits)]
         work.want(keys)
         waiting = sum(1 for key in keys if not has_ended(work, key))
         rows = [work.find(key) for key in needs]
         failed = next((row for row in rows if row is not None and row.has_failed), None)
-    block = work.create(kind, path, object_type, plan.address, step, plan.index)
+    path = step.path + plan.segment
+    block = work.create(plan.kind, path, _OBJECT_TYPES[plan.kind], plan.address, step, plan.index)
     block.waiting = waiting
     if failed is not None:
         # At once: it need not wait for the others, and must not be counted down by them.
@@ -133,49 +151,61 @@ def children_ended(row: Step) -> Signal | None:
 
 
 def capture(work: Work, step: Step) -> Signal:
-    """Lay the yields of the body over the results, in program order."""
-    body = _body(work, step)
-    if body is None:
-        return Signal.ADVANCE
-    _want_yields(work, step, body)
-    merge = Merge(step.returns, work.read)
-    carried: list[tuple[int, dict[str, object]]] = []
-    for plan in body.blocks:
-        path = step.path + plan.segment
-        if plan.foreach is None:
-            sources = [work.get(row_key(RowKind.BLOCK, path))]
-        else:
-            count = work.get(row_key(RowKind.FAN, path)).item_count
-            sources = [work.get(row_key(RowKind.ITEM, f"{path}[{i}]")) for i in range(count)]
-            for levels, name in [] if count else plan.foreach.empty_lists:
-                if levels == 0:
-                    merge.lay_empty_list(name)
-                else:
-                    carried.append((levels - 1, {name: []}))
-        for levels, attributes in (entry for source in sources for entry in source.yields):
+    """Lay the yields of the body, and of a catch, over the results, in program order."""
+    body, plan = _body(work, step), plan_of(work, step)
+    blocks = list(body.blocks) if body else []
+    if step.next_index:  # failed, and caught: not every block has yielded, or even begun
+        blocks = [b for b in blocks if _is_complete(work, step, b)]
+        blocks.append(plan.catches[step.next_index - 1])
+    if blocks:
+        _want_yields(work, step, blocks)
+        merge = Merge(step.returns, work.read)
+        step.yields = [entry for b in blocks for entry in _lay_block(work, step, b, merge)]
+        step.returns = merge.values
+    return Signal.ADVANCE if plan.always is None else Signal.CLOSE
+
+
+def _is_complete(work: Work, step: Step, plan: BlockPlan) -> bool:
+    block = work.find(row_key(plan.kind, step.path + plan.segment))
+    return block is not None and block.state == StepState.COMPLETE
+
+
+def _lay_block(
+    work: Work, step: Step, plan: BlockPlan, merge: Merge
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Lay what a block yields to the step, and pass on what it yields further out."""
+    path = step.path + plan.segment
+    if plan.foreach is None:
+        sources = [work.get(row_key(plan.kind, path))]
+    else:
+        count = work.get(row_key(RowKind.FAN, path)).item_count
+        sources = [work.get(row_key(RowKind.ITEM, f"{path}[{i}]")) for i in range(count)]
+        for levels, name in [] if count else plan.foreach.empty_lists:
             if levels == 0:
-                merge.lay(attributes)
+                merge.lay_empty_list(name)
             else:
-                carried.append((levels - 1, attributes))
-    step.returns, step.yields = merge.values, carried
-    return Signal.ADVANCE
+                yield levels - 1, {name: []}
+    for levels, attributes in (entry for source in sources for entry in source.yields):
+        if levels == 0:
+            merge.lay(attributes)
+        else:
+            yield levels - 1, attributes
 
 
-def _want_yields(work: Work, step: Step, body: BodyPlan) -> None:
+def _want_yields(work: Work, step: Step, blocks: Sequence[BlockPlan]) -> None:
     """Ask for all rows that hold yields, so that a wide foreach is read in one trip."""
-    fans = [step.path + plan.segment for plan in body.blocks if plan.foreach]
-    keys = [
-        row_key(RowKind.BLOCK, step.path + plan.segment)
-        for plan in body.blocks
-        if plan.foreach is None
-    ]
-    work.want([*keys, *(row_key(RowKind.FAN, path) for path in fans)])
+    fans = [step.path + plan.segment for plan in blocks if plan.foreach]
+    work.want([row_key(plan.kind, step.path + plan.segment) for plan in blocks])
     for path in fans:
         count = work.get(row_key(RowKind.FAN, path)).item_count
         work.want(row_key(RowKind.ITEM, f"{path}[{i}]") for i in range(count))
 
 
-def _body(work: Work, step: Step) -> BodyPlan | None:
+def plan_of(work: Work, step: Step) -> FacetPlan | StatementPlan:
     if step.object_type == ObjectType.WORKFLOW:
-        return work.plan.facets[step.address].body
-    return work.statement(step).body
+        return work.plan.facets[step.address]
+    return work.statement(step)
+
+
+def _body(work: Work, step: Step) -> BodyPlan | None:
+    return plan_of(work, step).body

@@ -12,8 +12,8 @@ from flowengine.program.nodes import (
     CatchClause,
     FacetDeclaration,
     FacetKind,
-    Statement,
     StepStatement,
+    WhenCase,
 )
 from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, Plan, StatementPlan
 
@@ -40,38 +40,20 @@ def _constructs(node: FacetDeclaration) -> Iterator[str]:
         yield "a prompt block"
     if node.pre_script:
         yield "a script block"
-    if node.catch:
-        yield "a catch clause"
-        yield from _in_catch(node.catch)
-    yield from _in_blocks(node.body)
-
-
-def _in_blocks(blocks: tuple[Block, ...]) -> Iterator[str]:
-    for block in blocks:
-        if block.script:
+    parts: list[Block | WhenCase | CatchClause] = [*node.body]
+    parts += [node.catch] if node.catch else []
+    while parts:
+        part = parts.pop()
+        if isinstance(part, Block) and part.script:
             yield "a script block"
-        if block.cases:
-            yield "a when block"
-        for case in block.cases:
-            yield from _in_statements(case.statements)
-        yield from _in_statements(block.statements)
-
-
-def _in_statements(statements: tuple[Statement, ...]) -> Iterator[str]:
-    for statement in statements:
-        if isinstance(statement, StepStatement):
-            if statement.call.mixins:
-                yield "a mixin"
-            if statement.catch:
-                yield "a catch clause"
-                yield from _in_catch(statement.catch)
-            yield from _in_blocks(statement.body)
-
-
-def _in_catch(catch: CatchClause) -> Iterator[str]:
-    if catch.cases:
-        yield "a when block"
-    yield from _in_statements(catch.statements)
+        if not isinstance(part, WhenCase):
+            parts += part.cases
+        for statement in part.statements:
+            if isinstance(statement, StepStatement):
+                if statement.call.mixins:
+                    yield "a mixin"
+                parts += [*statement.body, *statement.always]
+                parts += [statement.catch] if statement.catch else []
 
 
 def step_cycles(waits: _Waits) -> list[Problem]:
@@ -89,7 +71,8 @@ def step_cycles(waits: _Waits) -> list[Problem]:
 def call_cycles(plan: Plan) -> list[Problem]:
     """Report facets that call themselves without end.
 
-    A call inside a foreach may end, because a list may be empty; any other is made each time.
+    A call inside a foreach, a case or a catch may end: a list may be empty, a condition may
+    not hold. Any other is made each time.
     """
     graph = {facet: set(_always_called(facet.body)) for facet in plan.facets.values()}
     cycle = _cycle(graph)
@@ -102,6 +85,7 @@ def call_cycles(plan: Plan) -> list[Problem]:
 def _always_called(body: BodyPlan | None) -> Iterator[FacetPlan]:
     for block in body.blocks if body else ():
         for statement in () if block.foreach else block.statements:
+            yield from _always_called(statement.always)
             if statement.facet:
                 # A statement's own body replaces the facet's, so only then is it entered.
                 if statement.inline_body:
@@ -161,7 +145,7 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
                 return f"{'.'.join(path[:depth])} has no {name!r}; {facet.name!r} returns: {known}"
             schema = {**properties[name], "$defs": schema.get("$defs", {})}
         return ""
-    yielded = step.own_yields | yielded_attributes(facet.node.body)
+    yielded = step.own_yields | yielded_attributes(facet.node.body, facet.node.catch)
     if facet.kind is FacetKind.EVENT or attribute in yielded:
         return ""
     known = ", ".join(declared) or "nothing"
@@ -176,12 +160,19 @@ def _inner_schema(schema: Mapping[str, Any] | None) -> dict[str, Any]:
     return schema
 
 
-def yielded_attributes(body: tuple[Block, ...]) -> frozenset[str]:
+def yielded_attributes(body: tuple[Block, ...], catch: CatchClause | None) -> frozenset[str]:
     """Return the attributes that some yield in the blocks gives, declared or not."""
-    blocks = [*body]
+    parts: list[Block | WhenCase | CatchClause] = [*body, *([catch] if catch else [])]
     found: set[str] = set()
-    while blocks:
-        block = blocks.pop()
-        found |= {a.name for y in block.yields for a in y.call.arguments}
-        blocks += [b for s in block.statements if isinstance(s, StepStatement) for b in s.body]
+    while parts:
+        part = parts.pop()
+        found |= {a.name for y in part.yields for a in y.call.arguments}
+        if not isinstance(part, WhenCase):
+            parts += part.cases
+        if isinstance(part, Block) and part.foreach and part.foreach.collect_errors:
+            found.add("errors")
+        for statement in part.statements:
+            if isinstance(statement, StepStatement):
+                parts += statement.body
+                parts += [statement.catch] if statement.catch else []
     return frozenset(found)

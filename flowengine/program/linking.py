@@ -66,3 +66,5 @@ class _Linker(BlockLinker):
                 self._problem(facet.name, f"declares the {what} {name!r} twice")
         frame = Frame(RowKind.STEP, None, facet=facet)
         facet.body = self._body(facet.node.body, frame, facet.name, facet.name)
+        if facet.node.catch:
+            facet.catch = self._catch(facet.node.catch, frame, facet.name, "[catch]", facet.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flowengine.program.calls import CallLinker
 from flowengine.program.checks import yielded_attributes
 from flowengine.program.nodes import (
@@ -9,14 +11,17 @@ from flowengine.program.nodes import (
     ArrayType,
     AssertStatement,
     Block,
+    CatchClause,
     LogStatement,
     Statement,
     StepStatement,
+    WhenCase,
     YieldStatement,
 )
 from flowengine.program.plan import (
     BlockPlan,
     BodyPlan,
+    ChoicePlan,
     ForeachPlan,
     Reach,
     RowKind,
@@ -37,27 +42,58 @@ class BlockLinker(CallLinker):
     """Links blocks."""
 
     def _body(
-        self, blocks: tuple[Block, ...], container: Frame, address: str, where: str
+        self,
+        blocks: tuple[Block, ...],
+        container: Frame,
+        address: str,
+        where: str,
+        *,
+        role: str = "",
     ) -> BodyPlan | None:
+        """Link blocks that stand side by side: a body, or an always block."""
         if not blocks:
             return None
-        plans = [
-            self._outline(node, index, len(blocks) == 1, f"{address}/{index}", where)
-            for index, node in enumerate(blocks)
-        ]
+        around = f"[{role}]" if role else ""
+        plans = []
+        for index, node in enumerate(blocks):
+            kind = "foreach" if node.foreach else "when" if node.cases else "block"
+            segment = around if len(blocks) == 1 else f"{around}.{kind}-{index}"
+            plan = BlockPlan(f"{address}/{role}{index}", index, segment)
+            plans.append(self._outline(node, plan, where))
         for index, (node, plan) in enumerate(zip(blocks, plans, strict=True)):
             place = where if len(blocks) == 1 else f"{where}, block {index}"
-            around = (tuple(plans[:index]), tuple(plans[index + 1 :]))
-            self._block(node, plan, container, around, place)
+            site = Frame(
+                plan.kind,
+                container,
+                plan.segment,
+                plan,
+                tuple(plans[:index]),
+                tuple(plans[index + 1 :]),
+                role=role,
+            )
+            self._block(node, plan, site, place)
         return BodyPlan(tuple(plans))
 
-    def _outline(
-        self, node: Block, index: int, single: bool, address: str, where: str
+    def _catch(
+        self, clause: CatchClause, container: Frame, address: str, segment: str, where: str
     ) -> BlockPlan:
-        """A block with its statements named but not yet linked: siblings may refer to them."""
-        kind = "foreach" if node.foreach else "block"
-        plan = BlockPlan(address, index, "" if single else f".{kind}-{index}")
-        self.plan.blocks[address] = plan
+        """Link a catch: a block that reads the error of its step."""
+        node = Block(
+            clause.statements,
+            clause.yields,
+            cases=clause.cases,
+            first_match=clause.first_match,
+        )
+        where = f"{where}, catch"
+        plan = self._outline(node, BlockPlan(f"{address}/catch", 0, segment), where)
+        if plan.choice:
+            plan.choice.is_optional = True
+        self._block(node, plan, Frame(plan.kind, container, segment, plan, role="catch"), where)
+        return plan
+
+    def _outline(self, node: Block | WhenCase, plan: BlockPlan, where: str) -> BlockPlan:
+        """Name the statements but do not link them yet: siblings may refer to them."""
+        self.plan.blocks[plan.address] = plan
         statements = []
         spoken: dict[str, int] = {}
         for position, statement in enumerate(node.statements):
@@ -73,39 +109,74 @@ class BlockLinker(CallLinker):
                 word = "sys.log" if is_log else "sys.assert"
                 spoken[word] = spoken.get(word, 0) + 1
                 name = word if spoken[word] == 1 else f"{word}_{spoken[word]}"
-            outlined = StatementPlan(f"{address}/{name}", position, name, row, plan)
+            outlined = StatementPlan(f"{plan.address}/{name}", position, name, row, plan)
             if isinstance(statement, StepStatement):
-                outlined.own_yields = yielded_attributes(statement.body)
+                outlined.own_yields = yielded_attributes(statement.body, statement.catch)
             self.plan.statements[outlined.address] = plan.by_name[name] = outlined
             statements.append(outlined)
         plan.statements = tuple(statements)
+        if isinstance(node, Block):
+            self._outline_parts(node, plan, where)
         return plan
 
-    def _block(
-        self,
-        node: Block,
-        plan: BlockPlan,
-        container: Frame,
-        around: tuple[tuple[BlockPlan, ...], tuple[BlockPlan, ...]],
-        where: str,
-    ) -> None:
-        self._waits[plan] = {statement: set() for statement in plan.statements}
-        earlier, later = around
+    def _outline_parts(self, node: Block, plan: BlockPlan, where: str) -> None:
         if node.foreach:
-            clause, sources = node.foreach, Sources()
-            plan.foreach = ForeachPlan(clause.variable, clause.iterable, sources)
-            fan = Frame(RowKind.FAN, container, plan.segment, plan, earlier, later)
-            # Siblings are looked up from a block's own frame: a bare one stands in for it.
-            site = Frame(
-                RowKind.BLOCK, container, plan.segment, BlockPlan("", 0, ""), earlier, later
+            clause = node.foreach
+            plan.foreach = ForeachPlan(
+                clause.variable, clause.iterable, Sources(), clause.limit, clause.collect_errors
             )
-            found = self._read([clause.iterable], site, sources, f"{where}, foreach", lift=1)
-            needs = self._draw(found, site, Reach.NEEDS, RowKind.FAN, "", None)
-            # Drawn from the block's frame, but read from the container's row.
-            plan.foreach.needs = tuple(StepSource(s.hops - 1, s.suffix) for s in needs)
-            frame = Frame(RowKind.ITEM, fan, "[]", plan, earlier, later, variable=clause.variable)
+        if not node.cases:
+            return
+        cases = []
+        for index, case in enumerate(node.cases):
+            name = "default" if case.condition is None else f"case-{index}"
+            inner = BlockPlan(f"{plan.address}/{name}", index, f"{plan.segment}[{name}]", when=plan)
+            cases.append(self._outline(case, inner, f"{where}, {name}"))
+        conditions = tuple(case.condition for case in node.cases)
+        plan.choice = ChoicePlan(conditions, tuple(cases), node.first_match, is_optional=False)
+
+    def _block(self, node: Block, plan: BlockPlan, site: Frame, where: str) -> None:
+        """Link a block whose row stands at that site."""
+        if plan.foreach:
+            self._foreach(plan.foreach, site, where)
+            frame = Frame(
+                RowKind.ITEM,
+                site,
+                "[]",
+                plan,
+                site.earlier,
+                site.later,
+                variable=plan.foreach.variable,
+            )
+            self._contents(node, plan, frame, where)
+        elif plan.choice:
+            self._choice(node, plan.choice, site, where)
         else:
-            frame = Frame(RowKind.BLOCK, container, plan.segment, plan, earlier, later)
+            self._contents(node, plan, site, where)
+
+    def _foreach(self, foreach: ForeachPlan, fan: Frame, where: str) -> None:
+        # Siblings are looked up from a block's own frame: a bare one stands in for it.
+        site = replace(fan, kind=RowKind.BLOCK, block=BlockPlan("", 0, ""))
+        values = [foreach.iterable, *([foreach.limit] if foreach.limit is not None else [])]
+        found = self._read(values, site, foreach.sources, f"{where}, foreach", lift=1)
+        needs = self._draw(found, site, Reach.NEEDS, RowKind.FAN, "", None)
+        # Drawn from the block's frame, but read from the container's row.
+        foreach.needs = tuple(StepSource(s.hops - 1, s.suffix) for s in needs)
+
+    def _choice(self, node: Block, choice: ChoicePlan, site: Frame, where: str) -> None:
+        conditions = [condition for condition in choice.conditions if condition is not None]
+        found = self._read(conditions, site, choice.sources, f"{where}, when")
+        needs = self._draw(found, site, Reach.NEEDS, RowKind.WHEN, "", None)
+        # It is looked at before the block has a row, so from the container's row.
+        choice.needs = tuple(StepSource(s.hops - 1, s.suffix) for s in needs)
+        for case, plan in zip(node.cases, choice.cases, strict=True):
+            tail = plan.segment.removeprefix(site.tail)
+            frame = Frame(RowKind.CASE, site, tail, plan)
+            self._contents(case, plan, frame, f"{where}, {tail.strip('[]')}")
+
+    def _contents(self, node: Block | WhenCase, plan: BlockPlan, frame: Frame, where: str) -> None:
+        """Link the statements and yields of a block, of an item or of a case."""
+        self._waits[plan] = {statement: set() for statement in plan.statements}
         # All calls first: an expression may name a step that stands further down.
         for statement, outlined in zip(node.statements, plan.statements, strict=True):
             if isinstance(statement, StepStatement):
@@ -113,12 +184,14 @@ class BlockLinker(CallLinker):
         for statement, outlined in zip(node.statements, plan.statements, strict=True):
             self._statement(statement, outlined, frame, where)
         plan.yields = tuple(
-            y for y in (self._yield(y, frame, plan, where) for y in node.yields) if y is not None
+            y for y in (self._yield(y, frame, where) for y in node.yields) if y is not None
         )
         values = [value for y in plan.yields for _, value in y.attributes]
         found = self._read(values, frame, plan.yield_sources, f"{where}, yield")
         outside = [step for step in found if step.owner is not frame]
         plan.captures = self._draw(outside, frame, Reach.CAPTURES, frame.kind, "", None)
+
+    # --- statements and yields ---
 
     def _statement(self, node: Statement, plan: StatementPlan, frame: Frame, where: str) -> None:
         here = f"{where}, step {plan.name!r}"
@@ -130,13 +203,22 @@ class BlockLinker(CallLinker):
         values += [plan.condition] if plan.condition is not None else []
         found = self._read(values, frame, plan.sources, here)
         plan.needs = self._draw(found, frame, Reach.NEEDS, RowKind.STEP, f".{plan.name}", plan)
-        if isinstance(node, StepStatement) and node.body:
-            inner = Frame(RowKind.STEP, frame, f".{plan.name}", facet=plan.facet, statement=plan)
-            plan.inline_body = self._body(node.body, inner, plan.address, here)
+        if not isinstance(node, StepStatement) or not (node.body or node.catch or node.always):
+            return
+        inner = Frame(RowKind.STEP, frame, f".{plan.name}", facet=plan.facet, statement=plan)
+        plan.inline_body = self._body(node.body, inner, plan.address, here)
+        if node.catch:
+            # The facet's own catch comes first, and has that name already.
+            second = plan.facet is not None and plan.facet.node.catch is not None
+            segment = "[catch-2]" if second else "[catch]"
+            plan.own_catch = self._catch(node.catch, inner, plan.address, segment, here)
+        plan.always = (
+            self._body(node.always, inner, plan.address, f"{here}, always", role="always")
+            if node.always
+            else None
+        )
 
-    def _yield(
-        self, node: YieldStatement, frame: Frame, plan: BlockPlan, where: str
-    ) -> YieldPlan | None:
+    def _yield(self, node: YieldStatement, frame: Frame, where: str) -> YieldPlan | None:
         target, levels = node.call.target, -1
         crossed: list[Frame] = []
         for _, outer in frame.outwards():
@@ -145,6 +227,9 @@ class BlockLinker(CallLinker):
                 if target in (outer.facet.name, outer.facet.short_name):
                     break
             crossed.append(outer)
+            if outer.role == "always":
+                self._problem(where, "an always block yields nothing: its step has its results")
+                return None
         else:
             self._problem(
                 where, f"yields to {target!r}, which is neither an enclosing facet nor its mixin"

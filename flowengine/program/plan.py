@@ -1,10 +1,13 @@
 """A program made ready to run: every name resolved, every dependency drawn.
 
 Rows of a run form a tree: a step's body is a row of blocks, a block's children
-are the steps of its statements; a foreach block has one child block per item.
+are the steps of its statements; a foreach block has one child block per item, a when
+block one per case. What a step does after a failure, and at its end, is a block too.
 
     root step ─ block ─ step ─ block ─ …
-              └ foreach block ─ item block ─ step …
+              │              └ catch block ─ …
+              ├ foreach block ─ item ─ step …
+              └ when block ─ case ─ step …
 
 A *scope row* is the row from which an expression is read: for the arguments of a
 statement and the yields of a block it is the block's row, for what a foreach
@@ -13,7 +16,8 @@ links to climb, so reading a name never searches.
 
 Paths grow the same way, so the path of any row can be written down from the path
 of another without loading either: a statement adds ``.name``, a block adds its
-segment (nothing when it is the only block of its body), an item adds ``[i]``.
+segment (nothing when it is the only block of its body), an item adds ``[i]``, a case
+``[case-i]``. Names of steps hold no brackets, so that no two rows share a path.
 """
 
 from __future__ import annotations
@@ -39,6 +43,8 @@ class RowKind(StrEnum):
     BLOCK = "b"
     FAN = "f"
     ITEM = "i"
+    WHEN = "w"
+    CASE = "c"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +104,8 @@ class StatementPlan:
     sources: Sources = field(default_factory=Sources)
     needs: tuple[StepSource, ...] = ()
     inline_body: BodyPlan | None = None
+    own_catch: BlockPlan | None = None
+    always: BodyPlan | None = None
     own_yields: frozenset[str] = frozenset()  #: attributes that its own body yields, to anyone
     edges: list[Edge] = field(default_factory=list)
     carries: bool = False  #: a yield in its own body goes further out than this step
@@ -106,6 +114,12 @@ class StatementPlan:
     def body(self) -> BodyPlan | None:
         """The body to run: a statement's own replaces the facet's."""
         return self.inline_body or (self.facet.body if self.facet else None)
+
+    @property
+    def catches(self) -> tuple[BlockPlan, ...]:
+        """The catches to try, one after the other: the facet's, then the statement's own."""
+        of_facet = self.facet.catch if self.facet else None
+        return tuple(catch for catch in (of_facet, self.own_catch) if catch is not None)
 
     @property
     def is_lazy(self) -> bool:
@@ -128,6 +142,8 @@ class ForeachPlan:
     variable: str
     iterable: Expression
     sources: Sources
+    limit: Expression | None = None  #: how many items may be under way at once
+    collects_errors: bool = False
     needs: tuple[StepSource, ...] = ()  #: steps that the iterable names
     #: Steps outside the foreach that its items name: it starts when they have ended, so
     #: that the end of one step never has to visit every item.
@@ -137,13 +153,28 @@ class ForeachPlan:
 
 
 @dataclass(slots=True, eq=False)
+class ChoicePlan:
+    """Which cases of a when block run."""
+
+    conditions: tuple[Expression | None, ...]  #: None: the default
+    cases: tuple[BlockPlan, ...]
+    is_first_only: bool  #: of the cases that match only the first runs
+    is_optional: bool  #: without a match nothing is wrong: of a catch
+    sources: Sources = field(default_factory=Sources)  #: read from the when block's own row
+    #: Steps that the conditions name, as seen from the container's row.
+    needs: tuple[StepSource, ...] = ()
+
+
+@dataclass(slots=True, eq=False)
 class BlockPlan:
-    """One block of a body."""
+    """One block of a body, or one case of a when block."""
 
     address: str
     index: int
     segment: str  #: what its path adds to the container's
     foreach: ForeachPlan | None = None
+    choice: ChoicePlan | None = None
+    when: BlockPlan | None = None  #: of a case: the block it is a case of
     statements: tuple[StatementPlan, ...] = ()
     by_name: dict[str, StatementPlan] = field(default_factory=dict)
     yields: tuple[YieldPlan, ...] = ()
@@ -153,6 +184,24 @@ class BlockPlan:
     @property
     def carriers(self) -> tuple[StatementPlan, ...]:
         return tuple(s for s in self.statements if s.carries)
+
+    @property
+    def kind(self) -> RowKind:
+        """What the row is that stands for the whole block."""
+        if self.foreach is not None:
+            return RowKind.FAN
+        return RowKind.BLOCK if self.choice is None else RowKind.WHEN
+
+    @property
+    def needs(self) -> tuple[StepSource, ...]:
+        """Steps that must complete before it begins, as seen from the container's row."""
+        found = self.foreach or self.choice
+        return found.needs if found else ()
+
+    @property
+    def awaits(self) -> tuple[StepSource, ...]:
+        """Steps that must end, however, before it begins."""
+        return tuple(self.foreach.awaits) if self.foreach else ()
 
 
 @dataclass(slots=True, eq=False)
@@ -170,6 +219,7 @@ class FacetPlan:
     node: FacetDeclaration
     defaults: dict[str, Json] = field(default_factory=dict)
     body: BodyPlan | None = None
+    catch: BlockPlan | None = None
 
     @property
     def kind(self) -> FacetKind:
@@ -186,6 +236,14 @@ class FacetPlan:
     @property
     def options(self) -> EventOptions:
         return self.node.options
+
+    @property
+    def catches(self) -> tuple[BlockPlan, ...]:
+        return () if self.catch is None else (self.catch,)
+
+    @property
+    def always(self) -> BodyPlan | None:
+        return None  # only a statement has one
 
     @property
     def short_name(self) -> str:

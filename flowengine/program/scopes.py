@@ -13,6 +13,9 @@ from dataclasses import dataclass
 
 from flowengine.program.plan import BlockPlan, FacetPlan, RowKind, StatementPlan, StepSource
 
+#: What a catch reads of the error: of its step, and as ``$.error`` and so on.
+ERROR_NAMES = frozenset({"error", "error_type", "error_path"})
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
@@ -27,6 +30,7 @@ class Frame:
     facet: FacetPlan | None = None  #: of a step
     statement: StatementPlan | None = None  #: of a step with a body of its own
     variable: str = ""  #: of an item
+    role: str = ""  #: "catch" or "always": of the block in which a step's error can be read
 
     def outwards(self) -> Iterator[tuple[int, Frame]]:
         """Yield this frame and all outer ones, each with its hops from here."""
@@ -42,6 +46,8 @@ class Frame:
         for hops, frame in self.outwards():
             if frame.kind is RowKind.ITEM and frame.variable == name:
                 return hops
+            if frame.role and name in ERROR_NAMES:
+                return hops + 1  # it is kept by the step
             if frame.facet and any(param.name == name for param in frame.facet.params):
                 return hops
         return None
@@ -50,14 +56,18 @@ class Frame:
         """Return every name that ``$`` could read here."""
         frames = [frame for _, frame in self.outwards()]
         params = [p.name for frame in frames if frame.facet for p in frame.facet.params]
-        return [frame.variable for frame in frames if frame.variable] + params
+        errors = sorted(ERROR_NAMES) if any(frame.role for frame in frames) else []
+        return [frame.variable for frame in frames if frame.variable] + params + errors
 
     def find_step(self, name: str) -> FoundStep | str:
         """Return the step of that name, or a sentence that says why there is none."""
         hint = ""
+        inner = self
         for hops, frame in self.outwards():
             if frame.statement and frame.statement.name == name:
-                return FoundStep(frame.statement, frame, StepSource(hops, None))
+                source = StepSource(hops, None)
+                return FoundStep(frame.statement, frame, source, has_error=bool(inner.role))
+            inner = frame
             if frame.block is None or frame.kind is RowKind.FAN:
                 continue
             if found := frame.block.by_name.get(name):
@@ -71,6 +81,8 @@ class Frame:
                         source = StepSource(hops + up, f"{block.segment}.{name}")
                         return FoundStep(found, container, source)
                     hint = "; a step inside a foreach has one value per item: yield it instead"
+                elif block.choice and any(name in c.by_name for c in block.choice.cases):
+                    hint = "; it stands in a case, which may not run: yield it instead"
             if any(name in block.by_name for block in frame.later):
                 hint = "; it stands in a later block, and a block sees only earlier ones"
         return f"unknown step {name!r}{hint}"
@@ -83,6 +95,7 @@ class FoundStep:
     statement: StatementPlan
     owner: Frame  #: the frame at which it was found: its block, its container, or itself
     source: StepSource
+    has_error: bool = False  #: the reader stands in its catch or always block
 
     @property
     def is_own(self) -> bool:

@@ -19,7 +19,7 @@ from flowengine.program.plan import (
     StatementPlan,
     StepSource,
 )
-from flowengine.program.scopes import FoundStep, Frame
+from flowengine.program.scopes import ERROR_NAMES, FoundStep, Frame
 
 
 class Wiring:
@@ -68,6 +68,8 @@ class Wiring:
                 continue
             found[name] = step
             sources.steps[name] = StepSource(step.source.hops - lift, step.source.suffix)
+            if step.has_error and reference.path[1:2] and reference.path[1] in ERROR_NAMES:
+                continue
             if why := unread_attribute(step.statement, reference.path):
                 self._problem(where, why)
         return list(found.values())

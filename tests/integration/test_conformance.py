@@ -22,8 +22,6 @@ NOT_EXECUTED = {
     "MixinCall",
     "MixinSig",
     "ImplicitDecl",
-    "CatchClause",
-    "WhenBlock",
     "SchemaDecl",
     "ScriptBlock",
     "PromptBlock",

@@ -12,8 +12,12 @@ from flowengine.program.inputs import check_inputs
 from flowengine.program.plan import Reach, RowKind, StepSource
 from tests.building import (
     Node,
+    always,
     block,
+    case,
+    catching,
     check,
+    default,
     event,
     facet,
     given,
@@ -25,6 +29,7 @@ from tests.building import (
     program,
     step,
     to,
+    when,
     workflow,
 )
 
@@ -459,6 +464,81 @@ def test_a_field_that_the_schema_of_a_result_rules_out_is_refused(path: str, pro
     assert found == [f"W, step 'sys.log': {problem}"]
 
 
+# --- when, catch and always ---
+
+
+def test_a_step_inside_a_case_is_not_seen_from_outside() -> None:
+    (found,) = in_workflow(when(default(step("s", "E", x=1))), block(log(said=of("s.y"))))
+    assert found == (
+        "W, block 1, step 'sys.log': unknown step 's'; it stands in a case, which may not run: "
+        "yield it instead"
+    )
+
+
+def test_a_case_does_not_see_the_steps_of_another() -> None:
+    (found,) = in_workflow(
+        when(case(given("n"), step("s", "E", x=1)), default(log(said=of("s.y"))))
+    )
+    assert found == "W, default, step 'sys.log': unknown step 's'"
+
+
+def test_a_condition_is_read_where_the_block_stands() -> None:
+    (found,) = in_workflow(when(case(of("s.y"), step("s", "E", x=1)), default()))
+    assert found == "W, when: unknown step 's'"
+
+
+def test_errors_are_read_only_in_a_catch_or_always_block() -> None:
+    (found,) = in_workflow(block(log(said=given("error"))))
+    assert found == "W, step 'sys.log': no enclosing scope declares $.error"
+
+
+def test_a_catch_names_its_own_place_in_problems() -> None:
+    (found,) = in_workflow(block(catching(step("s", "E", x=1), log(said=given("m")))))
+    assert found == "W, step 's', catch, step 'sys.log': no enclosing scope declares $.m"
+
+
+def test_the_catch_of_a_workflow_does_not_see_the_steps_of_its_body() -> None:
+    flow = workflow("W", "", "out", block(step("s", "E", x=1)))
+    assert problems(E, catching(flow, log(said=of("s.y")))) == [
+        "W, catch, step 'sys.log': unknown step 's'"
+    ]
+
+
+def test_an_always_block_yields_nothing() -> None:
+    inner = step("t", "E", block(yields=[to("E", y=1)]), x=1)
+    link(E, workflow("W", "", "out", block(always(step("s", "E", x=1), inner))))
+    outward = step("t", "E", block(yields=[to("W", out=1)]), x=1)
+    assert in_workflow(block(always(step("s", "E", x=1), outward))) == [
+        "W, step 's', always, step 't': an always block yields nothing: its step has its results"
+    ]
+
+
+def test_a_step_cannot_wait_in_its_catch_for_what_waits_for_it() -> None:
+    (found,) = in_workflow(
+        block(catching(step("s", "E", x=1), log(said=of("t.y"))), step("t", "E", x=of("s.y")))
+    )
+    assert "wait for each other in a cycle" in found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        when(case(given("n"), step("f", "F", n=1)), default()),
+        block(step("f", "F", n=1), foreach=("i", given("n"))),
+        block(catching(step("s", "E", x=1), step("f", "F", n=1))),
+    ],
+)
+def test_a_facet_may_call_itself_where_the_call_is_not_always_made(body: Node) -> None:
+    link(E, facet("F", "n", "", body))
+
+
+def test_a_facet_may_not_call_itself_in_an_always_block() -> None:
+    (found,) = problems(
+        E, facet("F", "n", "", block(always(step("s", "E", x=1), step("f", "F", n=1))))
+    )
+    assert found == "F: calls itself without end: F → F is a cycle"
+
+
 # --- several, and what is not executed ---
 
 
@@ -488,8 +568,6 @@ def test_several_problems_are_reported_all_at_once() -> None:
     ]
 
 
-CATCH = {"type": "CatchClause", "steps": []}
-WHEN = {"type": "WhenBlock", "cases": [{"type": "WhenCase", "default": True}]}
 MIXIN = {"type": "MixinCall", "target": "M"}
 SCRIPT = {"type": "ScriptBlock", "code": "pass"}
 MIXED = step("s", "E", x=1)
@@ -501,10 +579,6 @@ MIXED["call"]["mixins"] = [MIXIN]
     [
         (facet("F") | {"mixins": [MIXIN]}, "a mixin"),
         (facet("F", "", "", block(MIXED)), "a mixin"),
-        (facet("F") | {"catch": CATCH}, "a catch clause"),
-        (facet("F", "", "", block(step("s", "E", x=1) | {"catch": CATCH})), "a catch clause"),
-        (facet("F", "", "", block() | {"when": WHEN}), "a when block"),
-        (facet("F") | {"catch": CATCH | {"when": WHEN}}, "a when block"),
         (facet("F") | {"pre_script": SCRIPT}, "a script block"),
         (facet("F") | {"body": [SCRIPT]}, "a script block"),
         (facet("F", "", "", block() | {"script": SCRIPT}), "a script block"),
@@ -520,18 +594,18 @@ def test_each_construct_that_is_not_executed_is_named(declaration: Node, constru
     assert expected in problems(E, declaration)
 
 
-def test_a_construct_inside_an_inline_body_is_named_too() -> None:
-    inner = block(step("s", "E", block() | {"when": WHEN}, x=1))
-    assert problems(E, facet("F", "", "", inner)) == [
-        "F: uses a when block, which this version of flowengine does not execute"
-    ]
-
-
-def test_all_unsupported_constructs_are_named_together_and_each_once() -> None:
-    found = problems(E, facet("F", "", "", block(MIXED), block(MIXED)) | {"catch": CATCH})
-    assert [problem.split(",")[0] for problem in found] == [
-        "F: uses a catch clause",
-        "F: uses a mixin",
+@pytest.mark.parametrize(
+    "around",
+    [
+        block(step("s", "E", block(MIXED), x=1)),
+        block(catching(step("s", "E", x=1), MIXED)),
+        block(always(step("s", "E", x=1), MIXED)),
+        when(default(MIXED)),
+    ],
+)
+def test_a_construct_is_named_wherever_it_stands(around: Node) -> None:
+    assert problems(E, facet("F", "", "", around)) == [
+        "F: uses a mixin, which this version of flowengine does not execute"
     ]
 
 

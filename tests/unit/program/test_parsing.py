@@ -27,8 +27,11 @@ from flowengine.program.nodes import (
 )
 from tests.building import (
     Node,
+    always,
     block,
+    case,
     check,
+    default,
     event,
     facet,
     given,
@@ -39,6 +42,7 @@ from tests.building import (
     program,
     step,
     to,
+    when,
     workflow,
 )
 
@@ -141,21 +145,19 @@ def test_parsing_what_was_written_gives_the_same_program(path: Path) -> None:
 
 
 def test_constructs_that_are_not_executed_yet_survive_the_round_trip() -> None:
-    when = {
-        "type": "WhenBlock",
-        "cases": [
-            {"type": "WhenCase", "condition": op(given("a"), ">", 1), "steps": [step("s", "E")]},
-            {"type": "WhenCase", "default": True, "yields": [to("F", b=1)]},
-        ],
-    }
+    cases = [
+        case(op(given("a"), ">", 1), always(step("s", "E"), step("t", "E"))),
+        default(yields=[to("F", b=1)]),
+    ]
+    items = block(foreach=("i", given("a")), limit=given("a"), collect_errors=True)
     mixin = {"type": "MixinSig", "target": "M", "args": [{"name": "x", "value": 1}], "alias": "m"}
     script = {"type": "ScriptBlock", "language": "python", "code": "pass"}
     rich = facet("F", [{"name": "a", "type": "Long", "default": 1, "schema": {"minimum": 0}}])
     rich |= {
         "mixins": [mixin],
         "pre_script": script,
-        "catch": {"type": "CatchClause", "when": when},
-        "body": [block() | {"when": when}, script],
+        "catch": {"type": "CatchClause", "when": when(*cases)["when"]},
+        "body": [when(*cases, first=True), items, script],
     }
     prompt = event("P") | {"body": {"type": "PromptBlock", "template": "Say {x}", "model": "m"}}
     schema = {"type": "SchemaDecl", "name": "S", "fields": [{"name": "x", "type": "Long"}]}
@@ -207,6 +209,28 @@ def test_an_empty_program_is_one() -> None:
         (
             facet("F", "", "", block({"type": "StepStmt", "name": "s"})),
             "F, step 's': expected a CallExpr, found nothing",
+        ),
+        (
+            facet("F", "", "", block(foreach=("i", []), limit=0)),
+            "F, foreach: 'limit' must be a whole number of at least 1",
+        ),
+        (
+            facet("F", "", "", block(foreach=("i", []), collect_errors=1)),
+            "F, foreach: 'collect_errors' must be true or false, found a number",
+        ),
+        (facet("F", "", "", when()), "F, when: needs at least one case"),
+        (facet("F", "", "", when(default(), default())), "F, when: has more than one default"),
+        (
+            facet("F", "", "", {"type": "AndThenBlock", "when": {"match": "last", "cases": []}}),
+            "F, when: 'match' can only be 'first', found 'last'",
+        ),
+        (
+            facet("F", "", "", when({"type": "WhenCase"})),
+            "F, when: a WhenCase needs a condition, or must be the default",
+        ),
+        (
+            facet("F", "", "", block(step("s", "E")) | when(default())),
+            "F: a block is made of steps, of cases or of a script, not of several",
         ),
         (
             facet("F", "", "", block(foreach=("", []))),
