@@ -136,8 +136,8 @@ class _Reading:
                 yield from self._world(node)
 
     def _run_anyway(self, args: list[ast.expr], keywords: list[ast.keyword]) -> Iterator[str]:
-        ways = [*args, *(word.value for word in keywords)]
-        ways += [part for way in ways if isinstance(way, ast.Tuple) for part in way.elts[1:]]
+        ways = [*args[1:], *(word.value for word in keywords)]  # the first is a condition
+        ways += [part for arg in args if isinstance(arg, ast.Tuple) for part in arg.elts[1:]]
         for way in ways:
             if isinstance(way, ast.Call) and hasattr(self._resolved(way.func), "step_name"):
                 yield (

@@ -104,6 +104,7 @@ def ways(total: int, flag: bool) -> str:
     reveal_type(when((total > 1, lambda: ask(1)), (flag, lambda: ask(2)), otherwise=None))
     reveal_type(when((flag, lambda: ask(1)), (flag, lambda: later(2)), otherwise=lambda: None))
     reveal_type(when((total > 1, 1), (flag, 2), (flag, 3), otherwise=None))
+    reveal_type(when((total > 1, "a"), (flag, lambda: ask(2)), otherwise=lambda: ask(3)))
     when(flag, lambda: ask(total))
     when((flag, lambda: ask(total)), (flag, stop))
     reveal_type(attempt(lambda: ask(total), catch=lambda error: error.message))
@@ -128,6 +129,7 @@ REVEALED_WAYS = [
     "str | None",
     "str | float | None",
     "int | None",
+    "str",
     "str",
     "float | int",
     "str",
