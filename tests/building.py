@@ -119,6 +119,31 @@ def always(node: Node, *statements: Node) -> Node:
     return node | {"always": block(*statements)}
 
 
+def mixed(node: Node, target: str, alias: str = "", /, **arguments: Any) -> Node:
+    """A step with one more mixin at its call."""
+    call = node["call"]
+    mixins = [*call.get("mixins", []), _mixin("MixinCall", target, alias, arguments)]
+    return node | {"call": call | {"mixins": mixins}}
+
+
+def signed(node: Node, target: str, alias: str = "", /, **arguments: Any) -> Node:
+    """A declaration with one more mixin in its signature."""
+    mixins = [*node.get("mixins", []), _mixin("MixinSig", target, alias, arguments)]
+    return node | {"mixins": mixins}
+
+
+def _mixin(kind: str, target: str, alias: str, arguments: Mapping[str, Any]) -> Node:
+    return {"type": kind, "target": target, "args": _arguments(arguments), "alias": alias}
+
+
+def implicit(target: str, /, **arguments: Any) -> Node:
+    return {"type": "ImplicitDecl", "name": f"of_{target}", "call": _call(target, arguments)}
+
+
+def schema(name: str, fields: Fields = "") -> Node:
+    return {"type": "SchemaDecl", "name": name, "fields": _fields(fields)}
+
+
 def _contents(statements: Iterable[Node], yields: Iterable[Node]) -> Node:
     return {"steps": list(statements), "yields": list(yields)}
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from flowengine.evaluator import branching
+from flowengine.evaluator import branching, unfolding
 from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
-from flowengine.evaluator.records import FollowUp, Step, row_key
+from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope, source_key
 from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.steps import children_ended, has_ended
 from flowengine.evaluator.work import Work
-from flowengine.program.expressions import EvaluationError, evaluate
-from flowengine.program.nodes import Json
-from flowengine.program.plan import BlockPlan, RowKind, StatementPlan
+from flowengine.program.expressions import EvaluationError
+from flowengine.program.plan import RowKind, StatementPlan
 
 
 def begin(work: Work, row: Step) -> Signal:
     """Create the steps that can begin, or count the items of a foreach."""
     plan = work.block(row)
     if row.object_type == ObjectType.FAN:
-        row.item_count = row.remaining = len(_items(work, row, plan))
-        return Signal.ADVANCE
+        return unfolding.begin(work, row, plan)
     if row.object_type == ObjectType.WHEN:
         return branching.choose(work, row, plan)
     waiting_for = [source_key(work, row, source) for source in plan.captures]
@@ -61,54 +59,15 @@ def create_step(work: Work, block: Step, statement: StatementPlan) -> Step:
         block,
         statement.index,
     )
-    step.facet_name = statement.facet.name if statement.facet else ""
+    step.facet_name = statement.target
     return step
 
 
 def go_on(work: Work, row: Step) -> Signal | None:
     """Unfold further items, and go on when all children have ended."""
     if row.object_type == ObjectType.FAN:
-        _unfold(work, row)
+        return unfolding.go_on(work, row)
     return children_ended(row)
-
-
-def _unfold(work: Work, fan: Step) -> None:
-    """Create the next items, some hundreds at a time: the next index is durable."""
-    if fan.next_index == fan.item_count:
-        return
-    end = min(fan.item_count, fan.next_index + work.portion)
-    plan = work.block(fan)
-    assert plan.foreach is not None
-    items = _items(work, fan, plan)
-    for index in range(fan.next_index, end):
-        item = work.create(
-            RowKind.ITEM, f"{fan.path}[{index}]", ObjectType.ITEM, plan.address, fan, index
-        )
-        item.params = {plan.foreach.variable: items[index]}
-        work.queue.append(item)
-    work.portion -= end - fan.next_index
-    fan.next_index = end
-    if end < fan.item_count:
-        work.changes.follow_ups.append(FollowUp("Unfold", {"step_key": fan.key}))
-
-
-def _items(work: Work, fan: Step, plan: BlockPlan) -> list[Json]:
-    assert plan.foreach is not None
-    container = work.parent(fan)
-    needed = [source_key(work, container, source) for source in plan.foreach.needs]
-    work.want(needed)
-    for key in needed:
-        row = work.find(key)  # None: it has not begun, so another one has failed
-        if row is not None and row.has_failed:
-            raise StepSkipped(row)
-    try:
-        items = evaluate(plan.foreach.iterable, RowScope(work, container, plan.foreach.sources))
-    except EvaluationError as error:
-        raise StepFailed(problem("EvaluationError", str(error), fan.path)) from None
-    if not isinstance(items, list):
-        message = f"foreach needs a list, found {type(items).__name__}"
-        raise StepFailed(problem("EvaluationError", message, fan.path))
-    return items
 
 
 def yield_values(work: Work, row: Step) -> Signal:

@@ -37,11 +37,19 @@ def _end_run(work: Work, root: Step) -> None:
 
 def _count_down(work: Work, parent: Step, child: Step) -> None:
     parent.remaining -= 1
-    if child.has_failed:
+    if child.has_failed and not _is_collected(work, child):
         note_failure(parent, child)
     work.touch(parent)
-    if parent.remaining == 0:
+    if parent.remaining == 0 or parent.is_held_back:
         work.queue.append(parent)
+
+
+def _is_collected(work: Work, child: Step) -> bool:
+    """Whether a failed child is an item of a foreach that reports its failed items."""
+    if child.object_type != ObjectType.ITEM:
+        return False
+    foreach = work.block(child).foreach
+    return foreach is not None and foreach.collects_errors
 
 
 def _follow(work: Work, step: Step, block: Step, edge: Edge) -> None:

@@ -7,7 +7,7 @@ the error of a run names the step to look at and not the way up.
 from __future__ import annotations
 
 from flowengine.evaluator.records import Error, Step
-from flowengine.evaluator.states import StepState
+from flowengine.evaluator.states import ObjectType, StepState
 
 
 class StepFailed(Exception):
@@ -46,6 +46,10 @@ def skipped_because(cause: Step) -> Error:
     return {"type": "Skipped", "message": message, "path": cause.error["path"]}
 
 
+#: Of the failed items of a foreach so many are told in its error.
+MOST_TOLD = 10
+
+
 def note_failure(parent: Step, child: Step) -> None:
     """Keep the first failure in program order, errors before skips.
 
@@ -53,8 +57,17 @@ def note_failure(parent: Step, child: Step) -> None:
     """
     assert child.error is not None
     rank = [0 if child.state == StepState.ERROR else 1, child.index]
-    count = 1 + (parent.failure["count"] if parent.failure else 0)
-    if parent.failure and parent.failure["rank"] <= rank:
-        parent.failure = {**parent.failure, "count": count}
-    else:
-        parent.failure = {"rank": rank, "error": child.error, "count": count}
+    before = parent.failure
+    count = 1 + (before["count"] if before else 0)
+    first = before if before and before["rank"] <= rank else {"rank": rank, "error": child.error}
+    parent.failure = {**first, "count": count}
+    if child.object_type == ObjectType.ITEM:
+        told = [*(before["items"] if before else ()), [rank, item_error(child)]]
+        parent.failure["items"] = sorted(told, key=lambda entry: entry[0])[:MOST_TOLD]
+
+
+def item_error(item: Step) -> Error:
+    """How the failure of an item is told by its foreach."""
+    assert item.error is not None
+    told = {name: item.error[name] for name in ("type", "message", "path")}
+    return {"index": item.index, **told}

@@ -24,8 +24,9 @@ def join_of(work: Work, step: Step) -> str:
     if not statement.edges:
         if block.remaining > 1:
             return block.key if block.object_type in (ObjectType.BLOCK, ObjectType.CASE) else ""
-        if block.object_type == ObjectType.ITEM and work.parent(block).remaining > 1:
-            return work.parent(block).key
+        if block.object_type == ObjectType.ITEM:
+            fan = work.parent(block)
+            return fan.key if fan.remaining > 1 and not fan.is_held_back else ""
         return ""
     if len(statement.edges) > 1:
         return ""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.evaluator.states import EventState, RunState, StepState, TaskState
+from flowengine.evaluator.states import EventState, ObjectType, RunState, StepState, TaskState
 from flowengine.program.nodes import Json
 from flowengine.program.plan import RowKind
 
@@ -78,6 +78,16 @@ class Step:
     @property
     def has_failed(self) -> bool:
         return self.state in (StepState.ERROR, StepState.SKIPPED)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it is a foreach whose items are not all under way at once."""
+        return self.object_type == ObjectType.FAN and "limit" in self.params
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it is a foreach in which the end of an item lets another begin."""
+        return self.is_limited and self.next_index < self.item_count
 
 
 _FIELDS = operator.attrgetter(*(field.name for field in dataclasses.fields(Step)))

@@ -105,6 +105,7 @@ class Signal(StrEnum):
     FAIL = "fail"
     SKIP = "skip"
     CATCH = "catch"  #: it failed, and has a catch that was not tried yet
+    MIX = "mix"  #: it has mixins, which run before its event and body
     CLOSE = "close"  #: it has come to its end, but has an always block
 
 
@@ -150,8 +151,9 @@ _ALWAYS_IN_A_ROW = _in_a_row(
 )
 _TO_HANDLERS = {Signal.CATCH: _S.CATCH_BEGIN, Signal.CLOSE: _S.ALWAYS_BEGIN}
 
-#: A step, the root of a run too. The scripts and mixin states are passed through; only a
-#: failure leads to a catch, and only a step with an always block comes by there.
+#: A step, the root of a run too. The scripts states are passed through. Only a step with
+#: mixins comes by their states, only a failure leads to a catch, and only a step with an
+#: always block comes by there.
 STEP_TRANSITIONS: Table = {
     **_ALWAYS_IN_A_ROW,
     **{
@@ -161,6 +163,14 @@ STEP_TRANSITIONS: Table = {
 }
 STEP_TRANSITIONS = {
     **STEP_TRANSITIONS,
+    _S.FACET_INIT_BEGIN: {
+        **STEP_TRANSITIONS[_S.FACET_INIT_BEGIN],
+        Signal.MIX: _S.MIXIN_BLOCKS_BEGIN,
+    },
+    _S.FACET_SCRIPTS_END: {
+        **STEP_TRANSITIONS[_S.FACET_SCRIPTS_END],
+        Signal.ADVANCE: _S.EVENT_TRANSMIT,
+    },
     _S.EVENT_TRANSMIT: {
         **STEP_TRANSITIONS[_S.EVENT_TRANSMIT],
         Signal.CONTINUE: _S.BLOCKS_BEGIN,
@@ -186,6 +196,8 @@ class ObjectType:
 
     WORKFLOW = "Workflow"
     CALL = "VariableAssignment"
+    SCHEMA = "SchemaInstantiation"
+    MIXIN = "Mixin"
     LOG = "SysLog"
     ASSERT = "SysAssert"
     BLOCK = "AndThen"
@@ -197,13 +209,17 @@ class ObjectType:
     BLOCKS = frozenset({BLOCK, FAN, ITEM, WHEN, CASE})
     #: Blocks that only hold others together: a person looks at their steps, items and cases.
     FRAMES = frozenset({BLOCK, FAN, WHEN})
-    HANDLING = frozenset({WORKFLOW, CALL})  #: what may have a catch
-    STEPS = frozenset({CALL, LOG, ASSERT})  #: what a person counts as the steps of a run
+    HANDLING = frozenset({WORKFLOW, CALL, SCHEMA, MIXIN})  #: what may have a catch
+    STEPS = frozenset(
+        {CALL, SCHEMA, MIXIN, LOG, ASSERT}
+    )  #: what a person counts as the steps of a run
 
 
 MACHINES: Mapping[str, Table] = {
     ObjectType.WORKFLOW: STEP_TRANSITIONS,
     ObjectType.CALL: STEP_TRANSITIONS,
+    ObjectType.SCHEMA: STEP_TRANSITIONS,
+    ObjectType.MIXIN: STEP_TRANSITIONS,
     ObjectType.LOG: SYS_TRANSITIONS,
     ObjectType.ASSERT: SYS_TRANSITIONS,
     ObjectType.BLOCK: BLOCK_TRANSITIONS,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from flowengine.evaluator import mixing
 from flowengine.evaluator.answers import answer
-from flowengine.evaluator.failures import StepFailed, problem
+from flowengine.evaluator.failures import StepFailed, item_error, problem
 from flowengine.evaluator.joins import join_of
 from flowengine.evaluator.merging import Merge
 from flowengine.evaluator.records import Step, TaskDefinition, derived_id, event_of, row_key
@@ -20,7 +21,16 @@ from flowengine.evaluator.states import ObjectType, Signal, StepState
 from flowengine.evaluator.work import Work
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import FacetKind
-from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, RowKind, StatementPlan
+from flowengine.program.plan import (
+    BlockPlan,
+    BodyPlan,
+    FacetPlan,
+    RowKind,
+    SchemaPlan,
+    StatementKind,
+    StatementPlan,
+)
+from flowengine.program.types import misfits
 
 #: A facet may call itself, and nobody can tell whether it ends: deeper than this it fails.
 DEEPEST = 1000
@@ -28,17 +38,31 @@ DEEPEST = 1000
 
 def initialize(work: Work, step: Step) -> Signal:
     """Evaluate the arguments: they are the step's parameters."""
-    if step.object_type == ObjectType.WORKFLOW:
-        return Signal.ADVANCE  # the inputs are its parameters already
-    plan = work.statement(step)
-    scope = RowScope(work, work.parent(step), plan.sources)
-    try:
-        step.params = scope.values(plan.arguments)
-        if plan.condition is not None and not evaluate(plan.condition, scope):
-            raise StepFailed(problem("AssertionFailed", "sys.assert does not hold", step.path))
-    except EvaluationError as error:
-        raise StepFailed(problem("EvaluationError", str(error), step.path)) from None
-    return Signal.ADVANCE
+    plan = plan_of(work, step)
+    # The parameters of a workflow are its inputs, which it has already.
+    if isinstance(plan, StatementPlan):
+        scope = RowScope(work, work.parent(step), plan.sources)
+        try:
+            if plan.kind is StatementKind.MIXIN:
+                step.params = mixing.arguments(work, step, plan, scope)
+            else:
+                step.params = scope.values(plan.arguments)
+            if plan.condition is not None and not evaluate(plan.condition, scope):
+                raise StepFailed(problem("AssertionFailed", "sys.assert does not hold", step.path))
+        except EvaluationError as error:
+            raise StepFailed(problem("EvaluationError", str(error), step.path)) from None
+        if plan.schema is not None:
+            _instantiate(work, step, plan.schema)
+    return Signal.MIX if plan.mixins else Signal.ADVANCE
+
+
+def _instantiate(work: Work, step: Step, schema: SchemaPlan) -> None:
+    """Make the arguments of an instance its results, if they fit the schema."""
+    values = {name: work.read(value) for name, value in step.params.items()}
+    if found := misfits(schema.fields, values, work.plan.schemas):
+        message = f"not a {schema.name}: {'; '.join(found)}"
+        raise StepFailed(problem("TypeMismatch", message, step.path))
+    step.params, step.returns = {}, step.params
 
 
 def transmit(work: Work, step: Step) -> Signal | None:
@@ -159,9 +183,10 @@ def capture(work: Work, step: Step) -> Signal:
         blocks.append(plan.catches[step.next_index - 1])
     if blocks:
         _want_yields(work, step, blocks)
-        merge = Merge(step.returns, work.read)
+        merge = Merge(mixing.with_aliases(work, step, plan.aliases), work.read)
         step.yields = [entry for b in blocks for entry in _lay_block(work, step, b, merge)]
         step.returns = merge.values
+        mixing.take_apart(work, step, plan.aliases)
     return Signal.ADVANCE if plan.always is None else Signal.CLOSE
 
 
@@ -180,11 +205,15 @@ def _lay_block(
     else:
         count = work.get(row_key(RowKind.FAN, path)).item_count
         sources = [work.get(row_key(RowKind.ITEM, f"{path}[{i}]")) for i in range(count)]
-        for levels, name in [] if count else plan.foreach.empty_lists:
+        # Of a list whose items all failed, and were collected, nothing is left either.
+        is_empty = all(item.has_failed for item in sources)
+        for levels, name in plan.foreach.empty_lists if is_empty else ():
             if levels == 0:
                 merge.lay_empty_list(name)
             else:
                 yield levels - 1, {name: []}
+        if plan.foreach.collects_errors:
+            merge.lay({"errors": [item_error(item) for item in sources if item.has_failed]})
     for levels, attributes in (entry for source in sources for entry in source.yields):
         if levels == 0:
             merge.lay(attributes)

@@ -22,7 +22,7 @@ _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
 
 def unsupported(names: Names) -> list[Problem]:
     """Name every construct that would be run wrongly, because it is not executed yet."""
-    found = [(d.name, "an implicit declaration") for d in names.implicits]
+    found: list[tuple[str, str]] = []
     for declared in names.callables.values():
         node = declared.node
         if isinstance(node, FacetDeclaration):
@@ -34,8 +34,6 @@ def unsupported(names: Names) -> list[Problem]:
 
 
 def _constructs(node: FacetDeclaration) -> Iterator[str]:
-    if node.mixins:
-        yield "a mixin"
     if node.prompt:
         yield "a prompt block"
     if node.pre_script:
@@ -50,8 +48,6 @@ def _constructs(node: FacetDeclaration) -> Iterator[str]:
             parts += part.cases
         for statement in part.statements:
             if isinstance(statement, StepStatement):
-                if statement.call.mixins:
-                    yield "a mixin"
                 parts += [*statement.body, *statement.always]
                 parts += [statement.catch] if statement.catch else []
 
@@ -74,12 +70,20 @@ def call_cycles(plan: Plan) -> list[Problem]:
     A call inside a foreach, a case or a catch may end: a list may be empty, a condition may
     not hold. Any other is made each time.
     """
-    graph = {facet: set(_always_called(facet.body)) for facet in plan.facets.values()}
+    graph = {
+        facet: {*_always_called(facet.body), *_mixed_in(facet)} for facet in plan.facets.values()
+    }
     cycle = _cycle(graph)
     if not cycle:
         return []
     names = " → ".join(facet.name for facet in cycle)
     return [Problem(cycle[0].name, f"calls itself without end: {names} is a cycle")]
+
+
+def _mixed_in(facet: FacetPlan) -> Iterator[FacetPlan]:
+    for mixin in facet.mixins:
+        if mixin.statement.facet:
+            yield mixin.statement.facet
 
 
 def _always_called(body: BodyPlan | None) -> Iterator[FacetPlan]:
@@ -89,6 +93,7 @@ def _always_called(body: BodyPlan | None) -> Iterator[FacetPlan]:
             if statement.facet:
                 # A statement's own body replaces the facet's, so only then is it entered.
                 if statement.inline_body:
+                    yield from _mixed_in(statement.facet)
                     yield from _always_called(statement.inline_body)
                 else:
                     yield statement.facet
@@ -129,9 +134,14 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
     be there, unless the declared schema rules it out.
     """
     facet = step.facet
-    if facet is None or len(path) < 2:
+    if len(path) < 2:
         return ""
     attribute = path[1]
+    if step.schema and attribute not in [field.name for field in step.schema.fields]:
+        known = ", ".join(field.name for field in step.schema.fields) or "nothing"
+        return f"{step.name!r} has no field {attribute!r}: {step.schema.name!r} has {known}"
+    if facet is None or attribute in step.aliases:
+        return ""
     declared = {f.name: f for f in (*facet.params, *facet.returns)}
     if attribute in declared:
         schema = declared[attribute].schema

@@ -25,6 +25,8 @@ def check_inputs(workflow: FacetPlan, inputs: Mapping[str, Json]) -> None:
         for param in workflow.params
         if param.default is None and param.name not in inputs
     ]
-    problems += [f"input {problem}" for problem in misfits(workflow.params, inputs)]
+    problems += [
+        f"input {problem}" for problem in misfits(workflow.params, inputs, workflow.schemas)
+    ]
     if problems:
         raise InvalidInputs(workflow.name, problems)

@@ -8,13 +8,23 @@ raised together.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from flowengine.errors import InvalidProgram
 from flowengine.program.checks import call_cycles, step_cycles, unsupported
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.linking_blocks import BlockLinker
 from flowengine.program.names import Names
-from flowengine.program.nodes import FacetDeclaration, Program
-from flowengine.program.plan import FacetPlan, Plan, RowKind
+from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
+from flowengine.program.plan import (
+    BlockPlan,
+    FacetPlan,
+    MixinPlan,
+    Plan,
+    RowKind,
+    StatementKind,
+    StatementPlan,
+)
 from flowengine.program.scopes import Frame
 from flowengine.program.types import field_misfit
 from flowengine.program.wiring import repeated
@@ -35,16 +45,52 @@ class _Linker(BlockLinker):
         self.problems += unsupported(self.names)
         if self.problems:
             return  # linking what is not executed would report problems that are none
+        self._schemas()
         for declared in facets:
             assert isinstance(declared.node, FacetDeclaration)
-            self.plan.facets[declared.name] = FacetPlan(declared.name, declared.node)
+            facet = FacetPlan(declared.name, declared.node, schemas=self.plan.schemas)
+            self.plan.facets[declared.name] = facet
+        # One pass after the other: a call may be of a facet that is declared further down.
         for declared in facets:
             self._defaults(self.plan.facets[declared.name])
-        for declared in facets:
-            self._seen_from = declared
-            self._facet(self.plan.facets[declared.name])
+        for each in (self._mixins, self._facet):
+            for declared in facets:
+                self._seen_from = declared
+                each(self.plan.facets[declared.name])
         self.problems += step_cycles(self._waits)
         self.problems += call_cycles(self.plan)
+
+    def _schemas(self) -> None:
+        nodes = [(d.name, d.node) for d in self.names.callables.values()]
+        found = {n: node.fields for n, node in nodes if isinstance(node, SchemaDeclaration)}
+        short = Counter(name.rpartition(".")[2] for name in found)
+        only = {
+            n.rpartition(".")[2]: f for n, f in found.items() if short[n.rpartition(".")[2]] == 1
+        }
+        self.plan.schemas.update({**only, **found})
+
+    def _mixins(self, facet: FacetPlan) -> None:
+        """Link the mixins of a signature: steps that run before the event or the body."""
+        frame, found = Frame(RowKind.STEP, None, facet=facet), []
+        for mixin in self._signature(facet, facet.name):
+            where = f"{facet.name}, mixin {mixin.alias!r}"
+            target = self._mixin_target(mixin, where)
+            if target is None:
+                continue
+            address = f"{facet.name}/with-{mixin.alias}"
+            plan = StatementPlan(
+                address, 0, mixin.alias, StatementKind.MIXIN, BlockPlan("", 0, ""), target
+            )
+            given = self._given(mixin.arguments, target.name, target.params, where)
+            given |= self._assumed(target, given, where)
+            plan.arguments = tuple(given.items())
+            self._read(given.values(), frame, plan.sources, where)
+            missing = tuple(param.name for param in target.params if param.name not in given)
+            if facet.kind is FacetKind.WORKFLOW:
+                self._miss(target.name, target.params, given, where)
+            self.plan.statements[address] = plan
+            found.append(MixinPlan(mixin.alias, plan, missing))
+        facet.mixins = tuple(found)
 
     def _defaults(self, facet: FacetPlan) -> None:
         for param in facet.params:
@@ -56,7 +102,7 @@ class _Linker(BlockLinker):
             except EvaluationError as problem:
                 self._problem(where, f"the default cannot be evaluated: {problem}")
                 continue
-            if why := field_misfit(param, value):
+            if why := field_misfit(param, value, self.plan.schemas):
                 self._problem(where, f"the default does not fit: {why}")
             facet.defaults[param.name] = value
 

@@ -22,6 +22,7 @@ from flowengine.program.plan import (
     BlockPlan,
     BodyPlan,
     ChoicePlan,
+    FacetPlan,
     ForeachPlan,
     Reach,
     RowKind,
@@ -222,9 +223,10 @@ class BlockLinker(CallLinker):
         target, levels = node.call.target, -1
         crossed: list[Frame] = []
         for _, outer in frame.outwards():
-            if outer.kind is RowKind.STEP and outer.facet:
+            if outer.kind is RowKind.STEP:
                 levels += 1
-                if target in (outer.facet.name, outer.facet.short_name):
+                found = _yielded_to(target, outer)
+                if found is not None:
                     break
             crossed.append(outer)
             if outer.role == "always":
@@ -237,8 +239,12 @@ class BlockLinker(CallLinker):
             return None
         for name in repeated(argument.name for argument in node.call.arguments):
             self._problem(where, f"yields {name!r} twice in one yield")
-        attributes = tuple((a.name, a.value) for a in node.call.arguments)
-        listed = {f.name for f in outer.facet.returns if isinstance(f.type, ArrayType)}
+        for argument in node.call.arguments:
+            if "." in argument.name:
+                self._problem(where, f"the yielded name {argument.name!r} may not hold a dot")
+        attributes = tuple((found + a.name, a.value) for a in node.call.arguments)
+        declared = outer.facet.returns if outer.facet and not found else ()
+        listed = {f.name for f in declared if isinstance(f.type, ArrayType)}
         inside = 0  # how many steps lie between the yield and the foreach we look at
         for between in crossed:
             if between.statement is not None:
@@ -251,3 +257,20 @@ class BlockLinker(CallLinker):
                     if name in listed or isinstance(value, ArrayLiteral)
                 ]
         return YieldPlan(levels, attributes)
+
+
+def _yielded_to(target: str, frame: Frame) -> str | None:
+    """Say what comes before the names that are yielded to this step; None: not to this one."""
+    facet = frame.facet
+    if facet is None:
+        return None
+    if target in (facet.name, facet.short_name):
+        return ""
+    if target in frame.aliases:
+        return f"{target}."
+    of_target = [m.alias for m in facet.mixins if target in _names_of(m.statement.facet)]
+    return f"{of_target[0]}." if len(of_target) == 1 else None
+
+
+def _names_of(facet: FacetPlan | None) -> tuple[str, ...]:
+    return (facet.name, facet.short_name) if facet else ()

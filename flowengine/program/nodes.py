@@ -219,6 +219,10 @@ class Field:
     schema: Mapping[str, Json] | None = None
 
 
+#: The fields of each schema, by name.
+Schemas: TypeAlias = Mapping[str, tuple[Field, ...]]
+
+
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often, and how far apart, a failing event facet is tried."""

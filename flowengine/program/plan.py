@@ -33,6 +33,7 @@ from flowengine.program.nodes import (
     FacetKind,
     Field,
     Json,
+    Schemas,
 )
 
 
@@ -85,8 +86,18 @@ class Edge:
 
 class StatementKind(StrEnum):
     CALL = "VariableAssignment"
+    SCHEMA = "SchemaInstantiation"
+    MIXIN = "Mixin"
     LOG = "SysLog"
     ASSERT = "SysAssert"
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaPlan:
+    """What an instance of a schema holds."""
+
+    name: str
+    fields: tuple[Field, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +110,8 @@ class StatementPlan:
     kind: StatementKind
     block: BlockPlan
     facet: FacetPlan | None = None  #: what a call calls
+    schema: SchemaPlan | None = None  #: what a step is an instance of
+    call_aliases: tuple[str, ...] = ()  #: of the mixins at the call
     arguments: tuple[tuple[str, Expression], ...] = ()
     condition: Expression | None = None  #: of an assert
     sources: Sources = field(default_factory=Sources)
@@ -116,6 +129,22 @@ class StatementPlan:
         return self.inline_body or (self.facet.body if self.facet else None)
 
     @property
+    def target(self) -> str:
+        """The name of the facet or schema that it calls; empty for others."""
+        found = self.facet or self.schema
+        return found.name if found else ""
+
+    @property
+    def mixins(self) -> tuple[MixinPlan, ...]:
+        """What runs before the event or the body."""
+        return self.facet.mixins if self.facet else ()
+
+    @property
+    def aliases(self) -> frozenset[str]:
+        """The names of mixins, below which its parameters hold maps."""
+        return frozenset((*self.call_aliases, *(mixin.alias for mixin in self.mixins)))
+
+    @property
     def catches(self) -> tuple[BlockPlan, ...]:
         """The catches to try, one after the other: the facet's, then the statement's own."""
         of_facet = self.facet.catch if self.facet else None
@@ -128,10 +157,20 @@ class StatementPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class MixinPlan:
+    """A mixin of a signature that is run before the event or the body of its facet."""
+
+    alias: str
+    statement: StatementPlan
+    missing: tuple[str, ...]  #: parameters that only the call can give
+
+
+@dataclass(frozen=True, slots=True)
 class YieldPlan:
     """One yield of a block."""
 
     levels: int  #: 0: to the step whose body this is, 1: to the next enclosing one, …
+    #: What is yielded to a mixin is named ``alias.attribute``.
     attributes: tuple[tuple[str, Expression], ...]
 
 
@@ -220,6 +259,8 @@ class FacetPlan:
     defaults: dict[str, Json] = field(default_factory=dict)
     body: BodyPlan | None = None
     catch: BlockPlan | None = None
+    mixins: tuple[MixinPlan, ...] = ()  #: those with an alias
+    schemas: Schemas = field(default_factory=dict)  #: of the whole program
 
     @property
     def kind(self) -> FacetKind:
@@ -236,6 +277,10 @@ class FacetPlan:
     @property
     def options(self) -> EventOptions:
         return self.node.options
+
+    @property
+    def aliases(self) -> frozenset[str]:
+        return frozenset(mixin.alias for mixin in self.mixins)
 
     @property
     def catches(self) -> tuple[BlockPlan, ...]:
@@ -257,6 +302,8 @@ class Plan:
     facets: dict[str, FacetPlan] = field(default_factory=dict)
     statements: dict[str, StatementPlan] = field(default_factory=dict)
     blocks: dict[str, BlockPlan] = field(default_factory=dict)
+    #: By qualified name, and by short name where it is the only one.
+    schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
 
     def workflow(self, name: str) -> FacetPlan:
         """Return the workflow of that qualified or unique short name."""

@@ -41,6 +41,12 @@ class Frame:
                 return
             hops, frame = hops + 1, frame.outer
 
+    @property
+    def aliases(self) -> frozenset[str]:
+        """Names of mixins that can be read of this step."""
+        found = self.statement or self.facet
+        return found.aliases if found else frozenset()
+
     def find_input(self, name: str) -> int | None:
         """Return the hops to the row that declares ``$.name``."""
         for hops, frame in self.outwards():
@@ -50,6 +56,8 @@ class Frame:
                 return hops + 1  # it is kept by the step
             if frame.facet and any(param.name == name for param in frame.facet.params):
                 return hops
+            if name in frame.aliases:
+                return hops
         return None
 
     def inputs(self) -> list[str]:
@@ -57,7 +65,8 @@ class Frame:
         frames = [frame for _, frame in self.outwards()]
         params = [p.name for frame in frames if frame.facet for p in frame.facet.params]
         errors = sorted(ERROR_NAMES) if any(frame.role for frame in frames) else []
-        return [frame.variable for frame in frames if frame.variable] + params + errors
+        aliases = [alias for frame in frames for alias in sorted(frame.aliases)]
+        return [frame.variable for frame in frames if frame.variable] + params + aliases + errors
 
     def find_step(self, name: str) -> FoundStep | str:
         """Return the step of that name, or a sentence that says why there is none."""

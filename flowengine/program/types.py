@@ -1,7 +1,7 @@
 """Does a value fit a declared type?
 
-Null fits every type: it is a value, and AFL has no way to forbid it. A type name
-that is not built in (a schema, a facet) promises a map.
+Null fits every type: it is a value, and AFL has no way to forbid it. The name of a schema
+promises a map with its fields. Of any other name nothing is known.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from flowengine.program.nodes import ArrayType, Field, Json, Type
+from flowengine.program.nodes import ArrayType, Field, Json, Schemas, Type
 
 _WHOLE = frozenset({"Long", "Int", "Integer"})
 _NUMBER = frozenset({"Double", "Float", "Number"})
@@ -18,14 +18,17 @@ _TEXT = frozenset({"String", "Text"})
 _TRUTH = frozenset({"Boolean", "Bool"})
 
 
-def misfit(declared: Type, value: Json) -> str:
+_NO_SCHEMAS: Schemas = {}
+
+
+def misfit(declared: Type, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
     """Say why the value does not fit the type; empty when it does."""
     if value is None:
         return ""
     if isinstance(declared, ArrayType):
         if not isinstance(value, list):
             return f"expected a list, found {_name(value)}"
-        found = ((index, misfit(declared.element, item)) for index, item in enumerate(value))
+        found = ((i, misfit(declared.element, item, schemas)) for i, item in enumerate(value))
         return next((f"item {index}: {why}" for index, why in found if why), "")
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if declared in _WHOLE:
@@ -36,14 +39,27 @@ def misfit(declared: Type, value: Json) -> str:
         fits = isinstance(value, str)
     elif declared in _TRUTH:
         fits = isinstance(value, bool)
+    elif declared in schemas:
+        return _schema_misfit(declared, value, schemas)
     else:
         fits = True
     return "" if fits else f"expected {declared}, found {_name(value)}"
 
 
-def field_misfit(field: Field, value: Json) -> str:
+def _schema_misfit(name: str, value: Json, schemas: Schemas) -> str:
+    if not isinstance(value, dict):
+        return f"expected {name}, found {_name(value)}"
+    for field in schemas[name]:
+        if field.name not in value and field.default is None:
+            return f"expected {name}, which has {field.name!r}"
+        if field.name in value and (why := field_misfit(field, value[field.name], schemas)):
+            return f"{field.name}: {why}"
+    return ""
+
+
+def field_misfit(field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
     """Say why the value does not fit the field's type and schema; empty when it does."""
-    why = misfit(field.type, value)
+    why = misfit(field.type, value, schemas)
     if why or field.schema is None:
         return why
     from jsonschema import ValidationError  # slow to import, wanted by few programs
@@ -56,9 +72,11 @@ def field_misfit(field: Field, value: Json) -> str:
     return ""
 
 
-def misfits(fields: Iterable[Field], values: Mapping[str, Json]) -> list[str]:
+def misfits(
+    fields: Iterable[Field], values: Mapping[str, Json], schemas: Schemas = _NO_SCHEMAS
+) -> list[str]:
     """Say for each present value that does not fit its field what is wrong."""
-    found = [(f, field_misfit(f, values[f.name])) for f in fields if f.name in values]
+    found = [(f, field_misfit(f, values[f.name], schemas)) for f in fields if f.name in values]
     return [f"{field.name!r}: {why}" for field, why in found if why]
 
 

@@ -18,14 +18,7 @@ CASES = {
 }
 
 #: Nodes that are parsed and refused: a later release executes them.
-NOT_EXECUTED = {
-    "MixinCall",
-    "MixinSig",
-    "ImplicitDecl",
-    "SchemaDecl",
-    "ScriptBlock",
-    "PromptBlock",
-}
+NOT_EXECUTED = {"ScriptBlock", "PromptBlock"}
 
 
 def kinds(node: Any) -> set[str]:

@@ -44,7 +44,7 @@ from flowengine.evaluator.happenings import (
 from flowengine.evaluator.records import FollowUp, row_key
 from flowengine.evaluator.states import ObjectType
 from flowengine.program import link_program, parse_program
-from flowengine.program.plan import RowKind, StepSource
+from flowengine.program.plan import FacetPlan, RowKind, StatementPlan, StepSource
 from flowengine.store import codec, steps
 
 Stored = Mapping[str, Any]  #: one row, as text and numbers
@@ -351,17 +351,19 @@ class MemoryRun:
         if row.object_type == ObjectType.FAN:
             return row.item_count - ended[row.key]
         begun = Counter(r["parent"] for r in self.rows.values())[row.key]
-        if row.object_type == ObjectType.WHEN or row.state in StepState.HANDLING:
+        is_mixing = row.state == StepState.MIXIN_BLOCKS_CONTINUE
+        if row.object_type == ObjectType.WHEN or is_mixing or row.state in StepState.HANDLING:
             return begun - ended[row.key]
         if row.object_type in ObjectType.BLOCKS:
             block = self.plan.blocks[row.address]
             captured = sum(1 for source in block.captures if not self._has_ended(row, source))
             return len(block.statements) - ended[row.key] + captured
-        if row.object_type == ObjectType.WORKFLOW:
-            body = self.plan.facets[row.address].body
-        else:
-            body = self.plan.statements[row.address].body
-        assert begun == (len(body.blocks) if body else 0)
+        plan: FacetPlan | StatementPlan = (
+            self.plan.facets[row.address]
+            if row.object_type == ObjectType.WORKFLOW
+            else self.plan.statements[row.address]
+        )
+        assert begun == len(plan.mixins) + (len(plan.body.blocks) if plan.body else 0)
         return begun - ended[row.key]
 
     def _has_ended(self, row: Step, source: StepSource) -> bool:
