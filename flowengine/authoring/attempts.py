@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar, overload
@@ -125,8 +124,9 @@ def _handlers(catch: Any) -> _Handlers:
 def _names(kind: Any) -> tuple[str, ...]:
     """What a run calls the errors of a kind; nothing for all of them.
 
-    A run knows an error by the name of its class. So the subclasses that Python itself has are
-    named too; those of other classes cannot be told in advance.
+    A run knows an error by the name of its class. So the subclasses are named too, those of
+    the same module: they are there wherever the class is, while those of other modules depend
+    on what was imported, and the same code must give the same program.
     """
     if isinstance(kind, tuple) and kind:
         each = [_names(one) for one in kind]
@@ -136,12 +136,21 @@ def _names(kind: Any) -> tuple[str, ...]:
     if isinstance(kind, str) and kind:
         return (kind,)
     if isinstance(kind, type) and issubclass(kind, Exception):
-        python = [c for c in vars(builtins).values() if isinstance(c, type) and issubclass(c, kind)]
-        return tuple(dict.fromkeys([kind.__name__, *sorted(c.__name__ for c in python)]))
+        return (kind.__name__, *sorted(_names_below(kind, kind.__module__) - {kind.__name__}))
     raise AuthoringError(
         f"{user_location()}: attempt cannot catch {kind!r}: name an exception class, its name as "
         "text, or several in a tuple"
     )
+
+
+def _names_below(kind: type, module: str) -> set[str]:
+    found: set[str] = set()
+    below: type
+    for below in kind.__subclasses__():
+        found |= _names_below(below, module)
+        if below.__module__ == module:
+            found.add(below.__name__)
+    return found
 
 
 def _traced(

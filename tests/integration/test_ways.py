@@ -34,9 +34,9 @@ DONE: list[Any] = []
 
 
 @pytest.fixture
-def flow() -> Iterator[Flow]:
+def flow(database_url: str) -> Iterator[Flow]:
     DONE.clear()
-    with Flow() as one:
+    with Flow(store_url=database_url) as one:
         yield one
 
 

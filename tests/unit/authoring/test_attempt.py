@@ -27,6 +27,18 @@ class CardRefused(Exception):
     pass
 
 
+class BankError(Exception):
+    pass
+
+
+class BankClosed(BankError):
+    pass
+
+
+class BankOnFire(BankClosed):
+    pass
+
+
 @event_facet
 def charge(card: str) -> str:
     if card == "empty":
@@ -126,6 +138,19 @@ def test_kinds_of_errors_are_cases_on_their_names() -> None:
     several += ["ConnectionRefusedError", "ConnectionResetError", "TimeoutError"]
     assert cut_off.condition == Binary("in", kind, Literal(several))
     assert names(cut_off.statements) == ["tell"]
+
+
+def test_a_class_stands_for_its_subclasses_of_the_same_module() -> None:
+    type("BankElsewhere", (BankError,), {"__module__": "elsewhere"})
+
+    @workflow(name="t.w")
+    def w(card: str) -> str:
+        return attempt(lambda: charge(card), catch={BankError: lambda error: "closed"})
+
+    catch = steps(block(w))[0].catch
+    assert catch is not None
+    kind, names = StepRef(("attempt", "error_type")), ["BankError", "BankClosed", "BankOnFire"]
+    assert catch.cases[0].condition == Binary("in", kind, Literal(names))
 
 
 def test_exception_itself_is_every_error_and_comes_last() -> None:
