@@ -70,7 +70,8 @@ def await_always(work: Work, step: Step) -> Signal | None:
         step.error = {name: value for name, value in before.items() if name != "skipped"}
     if step.failure is not None and step.failure["rank"][0] == 0:
         error = step.failure["error"]
-        step.error = error if step.error is None else in_spite_of(error, step.error)
+        earlier = None if was_skipped else step.error
+        step.error = error if earlier is None else in_spite_of(error, earlier)
         return Signal.FAIL
     if step.failure is not None and step.error is None:
         step.error, was_skipped = step.failure["error"], True

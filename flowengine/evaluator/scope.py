@@ -18,7 +18,12 @@ _OF_ERRORS = {"error": "message", "error_type": "type", "error_path": "path"}
 
 def _of_error(step: Step, name: str) -> Json:
     """What is read of a step's error; null, in an always block, when there is none."""
-    return None if step.error is None else step.error[_OF_ERRORS[name]]
+    if step.error is None:
+        return None
+    if step.error.get("skipped"):
+        # Of several reasons for a skip the first in time is kept, which nobody may depend on.
+        return {"error": "skipped", "error_type": "Skipped", "error_path": step.path}[name]
+    return step.error[_OF_ERRORS[name]]
 
 
 def source_key(work: Work, scope_row: Step, source: StepSource) -> str:

@@ -2,8 +2,9 @@
 
 Every construct that is executed occurs: event facets with and without retries and bodies,
 plain facets, facets without body, workflows as steps, several blocks, inline bodies,
-foreach over inputs, literals and results, at any depth, yields to every enclosing facet,
-sys.log, sys.assert, and arithmetic that may fail. References go only to what was written
+foreach over inputs, literals and results, with and without a limit, at any depth, when blocks,
+catches, always blocks, mixins, implicits, instances of schemas, yields to every enclosing
+facet, sys.log, sys.assert, and arithmetic that may fail. References go only to what was written
 before, so there is no cycle; then the statements are shuffled, so that the text has forward
 references all the same.
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
 from random import Random
@@ -27,19 +28,29 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 from tests.building import (
     Node,
+    always,
     block,
+    case,
+    catching,
+    catching_when,
     check,
+    default,
     event,
     facet,
     given,
+    implicit,
     item,
     listed,
     log,
+    mixed,
     of,
     op,
     program,
+    schema,
+    signed,
     step,
     to,
+    when,
     workflow,
 )
 
@@ -95,6 +106,9 @@ class Scope:
         targets = tuple(dict.fromkeys((*self.targets, target)))
         return Scope([*self.numbers], [*self.lists], targets, self.depth + 1)
 
+    def deeper(self) -> Scope:
+        return Scope([*self.numbers], [*self.lists], self.targets, self.depth + 1)
+
     def copy(self) -> Scope:
         return Scope([*self.numbers], [*self.lists], self.targets, self.depth)
 
@@ -105,8 +119,11 @@ class Writer:
     def __init__(self, seed: int, size: int) -> None:
         self._random = Random(seed)
         self._size = size  #: how many statements a block has at most
+        self._left = 6 * size  #: how many calls may still be written
         self._numbers = count(1)
-        self.callables = ["E", "E", "E", "R", "N"]  #: what may be called so far, by weight
+        #: What may be called so far, by weight.
+        self.callables = ["E", "E", "E", "E", "R", "R", "N", "S"]
+        self.mixing: set[str] = set()  #: those with a mixin in their signature
 
     def _one(self, *options: T) -> T:
         return self._random.choice(options)
@@ -147,26 +164,58 @@ class Writer:
         seen = scope.copy()
         for _ in range(self._one(1, 2, 2, 3) if scope.depth == 0 else self._one(1, 1, 2)):
             inner = seen.copy()
-            foreach = None
-            if self._chance(35):
+            foreach, clause = None, {}
+            if self._chance(20):
+                blocks.append(when(*self.cases(seen), first=self._chance(30)))
+                continue
+            if self._chance(40):
                 variable = f"i{next(self._numbers)}"
                 foreach = (variable, self.items(seen))
+                if self._chance(30):
+                    clause["limit"] = self._one(1, 1, 2, op(1, "*", self.number(seen)))
+                if self._chance(30):
+                    clause["collect_errors"] = True
                 inner.numbers.append(given(variable))
             statements = self.statements(inner)
-            yields = [self.yielded(inner) for _ in self._many(2)]
-            blocks.append(block(*statements, yields=yields, foreach=foreach))
+            blocks.append(block(*statements, yields=self.yields(inner), foreach=foreach, **clause))
             if foreach is None:
                 seen = inner  # later blocks see the steps of earlier ones
         return blocks
 
+    def yields(self, scope: Scope) -> list[Node]:
+        return [self.yielded(scope) for _ in self._many(2)] if scope.targets else []
+
+    def cases(self, scope: Scope) -> list[Node]:
+        found = []
+        for _ in range(self._one(1, 2, 2, 3)):
+            inner = scope.copy()
+            statements = self.statements(inner)
+            found.append(case(self.condition(scope), *statements, yields=self.yields(inner)))
+        if self._chance(70):
+            inner = scope.copy()
+            found.append(default(*self.statements(inner), yields=self.yields(inner)))
+        return found
+
+    def condition(self, scope: Scope) -> Node:
+        return op(self.number(scope), self._one("<=", "<", "!=", "=="), self.number(scope))
+
+    def with_catch(self, node: Node, scope: Scope, error: Node) -> Node:
+        """Add a catch, of steps or of cases."""
+        told = [log(error=error)] if self._chance(30) else []
+        if self._chance(40):
+            return catching_when(node, *self.cases(scope), first=self._chance(30))
+        inner = scope.copy()
+        return catching(node, *self.statements(inner), *told, yields=self.yields(inner))
+
     def statements(self, scope: Scope) -> list[Node]:
         written: list[Node] = []
-        most = max(1, self._size - scope.depth)
+        most = min(self._left, max(1, self._size - scope.depth))
         for _ in range(self._random.randint(0 if scope.depth else most // 2, most)):
             if self._chance(15):
-                compared = op(self.number(scope), self._one("<=", "<", "!="), self.number(scope))
-                written.append(check(compared) if self._chance(60) else log(n=self.number(scope)))
-            else:
+                checked = check(self.condition(scope))
+                written.append(checked if self._chance(60) else log(n=self.number(scope)))
+            elif self._left > 0:
+                self._left -= 1
                 written.append(self.call(scope))
         self._random.shuffle(written)
         return written
@@ -178,22 +227,40 @@ class Writer:
         if self._chance(40):
             arguments["xs"] = self.items(scope)
         body: list[Node] = []
-        own_results = target in ("E", "R", "B")
-        if scope.depth < 2 and self._chance(30):
-            inner = scope.inside(target)
-            inner.numbers += [given("a"), of(f"{name}.a")]
-            inner.lists.append(given("xs"))
-            if own_results:
-                inner.numbers.append(of(f"{name}.v"))
-                inner.lists.append(of(f"{name}.l"))
-            body = self.body(inner)
-        scope.numbers.append(of(f"{name}.a"))
+        inner = scope.inside(target) if target != "S" else scope.deeper()
+        inner.numbers += [given("a"), of(f"{name}.a")]
+        inner.lists.append(given("xs"))
+        if target in ("E", "R", "B"):
+            inner.numbers.append(of(f"{name}.v"))
+            inner.lists.append(of(f"{name}.l"))
+        if target in self.mixing:
+            inner.numbers += [given("mx.v"), of(f"{name}.mx.a")]
+        if target != "S" and scope.depth < 2 and self._chance(30):
+            body = self.body(inner.copy())
+        written = step(name, target, *body, **arguments)
+        later = [of(f"{name}.mx.v")] if target in self.mixing else []
+        if target != "S" and self._chance(10):
+            written = mixed(written, "Anything", a=self.number(scope), xs=self.items(scope))
+        if target != "S" and self._chance(10):
+            written = mixed(written, "N", "m", a=self.number(scope))
+            inner.numbers.append(given("m.a"))
+            later.append(of(f"{name}.m.a"))
+        if scope.depth < 2 and self._chance(25):
+            written = self.with_catch(
+                written, inner, self._one(given("error"), of(f"{name}.error"))
+            )
+        if scope.depth < 2 and self._chance(15):
+            # It may yield to nobody, and so may nothing inside it, but to itself.
+            closing = Scope([*inner.numbers], [*inner.lists], (), inner.depth)
+            told = [log(error=of(f"{name}.error_type"))] if self._chance(30) else []
+            written = always(written, *self.statements(closing), *told)
+        scope.numbers += [of(f"{name}.a"), *later]
         scope.lists.append(of(f"{name}.xs"))
-        if target != "N":
+        if target not in ("N", "S"):
             # Twice: results are what a program is about.
             scope.numbers += [of(f"{name}.v")] * 2
             scope.lists += [of(f"{name}.l")] * 2
-        return step(name, target, *body, **arguments)
+        return written
 
     def yielded(self, scope: Scope) -> Node:
         target = self._one(*scope.targets)
@@ -204,21 +271,34 @@ class Writer:
             attributes["l"] = self.items(scope)
         return to(target, **attributes)
 
-    def facet_body(self, name: str) -> list[Node]:
-        depth = 0 if name == "W" else 2
-        return self.body(Scope([given("a")], [given("xs")], (name,), depth))
+    def facet(self, make: Callable[..., Node], name: str) -> Node:
+        scope = Scope([given("a")], [given("xs")], (name,), 0 if name == "W" else 2)
+        mixes = self._chance(25)
+        if mixes:
+            scope.numbers += [given("mx.a"), given("mx.v")]
+            scope.targets = (name, "mx")
+        declared = make(name, PARAMS, RETURNS, *self.body(scope.copy()))
+        if mixes:
+            self.mixing.add(name)
+            declared = signed(declared, self._one("E", "R"), "mx", a=given("a"))
+        if self._chance(25):
+            declared = self.with_catch(declared, scope, given("error_path"))
+        return declared
 
     def program(self) -> Node:
         declared = [
             event("E", PARAMS, RETURNS),
             event("R", PARAMS, RETURNS, options={"retry": {"attempts": 2}, "max_losses": 1}),
             facet("N", PARAMS),
+            schema("S", PARAMS),
         ]
+        if self._chance(20):
+            declared.append(implicit("R", xs=[3]))
         for name, make in (("B", event), ("P", facet), ("V", workflow)):
             if self._chance(50):
-                declared.append(make(name, PARAMS, RETURNS, *self.facet_body(name)))
+                declared.append(self.facet(make, name))
                 self.callables += [name, name]
-        return program(*declared, workflow("W", PARAMS, RETURNS, *self.facet_body("W")))
+        return program(*declared, self.facet(workflow, "W"))
 
 
 def case_of(seed: int, size: int, failing: int, silent: int) -> Case:
@@ -245,21 +325,52 @@ def as_text(document: Node) -> str:
 
 
 def _declaration(node: Node) -> Iterator[str]:
-    kind = {"EventFacetDecl": "event facet", "FacetDecl": "facet", "WorkflowDecl": "workflow"}
-    params = ", ".join(p["name"] for p in node["params"])
-    yield f"{kind[node['type']]} {node['name']}({params}) {node.get('options') or ''}".rstrip()
-    yield from _body(node["body"], "  ")
+    kind = node["type"].removesuffix("Decl")
+    if kind == "Implicit":
+        yield f"implicit {_call(node['call'])}"
+        return
+    params = ", ".join(p["name"] for p in node.get("params", node.get("fields", ())))
+    mixins = "".join(_mixin(mixin) for mixin in node.get("mixins", ()))
+    options = node.get("options") or ""
+    yield f"{kind} {node['name']}({params}){mixins} {options}".rstrip()
+    yield from _body(node.get("body", []), "  ")
+    yield from _catch(node, "  ")
+
+
+def _mixin(node: Node) -> str:
+    return f" with {_call(node)}" + (f" as {node['alias']}" if node["alias"] else "")
+
+
+def _catch(node: Node, indent: str) -> Iterator[str]:
+    if "catch" in node:
+        yield f"{indent}catch"
+        yield from _contents(node["catch"], f"{indent}  ")
 
 
 def _body(blocks: list[Node], indent: str) -> Iterator[str]:
     for node in blocks:
         foreach = node.get("foreach")
         over = f" foreach {foreach['variable']} in {_value(foreach['iterable'])}" if foreach else ""
+        if foreach and "limit" in foreach:
+            over += f" limit {_value(foreach['limit'])}"
+        if foreach and "collect_errors" in foreach:
+            over += " collecting errors"
         yield f"{indent}andThen{over}"
-        for statement in node["steps"]:
-            yield from _statement(statement, f"{indent}  ")
-        for yielded in node["yields"]:
-            yield f"{indent}  yield {_call(yielded['call'])}"
+        yield from _contents(node, f"{indent}  ")
+
+
+def _contents(node: Node, indent: str) -> Iterator[str]:
+    if "when" in node:
+        yield f"{indent}when {node['when'].get('match', '')}".rstrip()
+        for one in node["when"]["cases"]:
+            condition = _value(one["condition"]) if "condition" in one else "_"
+            yield f"{indent}  case {condition}"
+            yield from _contents(one, f"{indent}    ")
+        return
+    for statement in node["steps"]:
+        yield from _statement(statement, indent)
+    for yielded in node["yields"]:
+        yield f"{indent}yield {_call(yielded['call'])}"
 
 
 def _statement(node: Node, indent: str) -> Iterator[str]:
@@ -269,8 +380,13 @@ def _statement(node: Node, indent: str) -> Iterator[str]:
         case "SysLogStmt":
             yield f"{indent}sys.log({_arguments(node['args'])})"
         case _:
-            yield f"{indent}{node['name']} = {_call(node['call'])}"
+            mixins = "".join(_mixin(mixin) for mixin in node["call"].get("mixins", ()))
+            yield f"{indent}{node['name']} = {_call(node['call'])}{mixins}"
             yield from _body(node["body"], f"{indent}  ")
+            yield from _catch(node, f"{indent}  ")
+            if "always" in node:
+                yield f"{indent}  always"
+                yield from _contents(node["always"], f"{indent}    ")
 
 
 def _call(node: Node) -> str:
