@@ -16,12 +16,6 @@ _KEPT = "pass it to a facet or return it; the run keeps the value"
 
 #: dunder → what the author tried, and what to write instead
 REFUSALS: dict[str, tuple[str, str]] = {
-    "bool": (
-        "decide by",
-        "instead of `if` write when(condition, lambda: …, otherwise=lambda: …); instead of `and`, "
-        "`or` and `not` write and_(…), or_(…) and not_(…), or & | ~; instead of `a < b < c` write "
-        "and_(a < b, b < c); instead of `x in items` write is_in(x, items)",
-    ),
     "next": ("take the next item of", _LOOP),
     "reversed": ("reverse", _IN_A_FACET),
     "len": ("take the length of", _IN_A_FACET),

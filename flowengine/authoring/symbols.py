@@ -17,6 +17,7 @@ from typing import Any, NoReturn, cast
 import pydantic
 
 from flowengine.authoring.annotations import json_value
+from flowengine.authoring.deciding import cure_for_deciding
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.refusals import REFUSALS
 from flowengine.authoring.shapes import field_hint, fixed_items, item_hint, position_of
@@ -125,6 +126,9 @@ class Symbol:
         label, hint = f"an item of {facts.label}", item_hint(facts.hint, index)
         build = partial(Index, facts.expression, expression_of(index))
         return combined((self, index), build, label, hint)
+
+    def __bool__(self) -> NoReturn:
+        _refuse(self, "decide by", cure_for_deciding())
 
     def __iter__(self) -> Iterator[Any]:
         facts = facts_of(self)
