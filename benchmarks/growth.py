@@ -1,6 +1,6 @@
 """Does completing a step cost the same in a small run and in a large one?
 
-Law 7 of the design: cost follows change. This drives runs of three shapes and of growing
+Law 7 of the design: cost follows change. This drives runs of several shapes and of growing
 sizes through the engine as a worker would, one task at a time, and counts what each
 completed step costs: statements sent to the database, rows fetched from it and, on SQLite,
 instructions of its virtual machine, which show a missing index even while it is fast. The
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from flowengine.program.nodes import (
     Argument,
     ArrayLiteral,
     ArrayType,
+    Binary,
     Block,
     Call,
     FacetDeclaration,
@@ -44,6 +46,7 @@ from flowengine.program.nodes import (
     Program,
     StepRef,
     StepStatement,
+    WhenCase,
     YieldStatement,
 )
 from flowengine.store import Database, ensure_schema
@@ -118,7 +121,68 @@ def foreach(size: int) -> Shape:
     return Shape(_program(body, each), {"xs": list(range(size))}, 2 * size + 1)
 
 
-SHAPES: dict[str, Callable[[int], Shape]] = {"chain": chain, "join": join, "foreach": foreach}
+def nested(size: int) -> Shape:
+    """A square of events: a facet goes over rows, and for each a facet over its items."""
+    side = isqrt(size)
+    over = ForeachClause("i", InputRef(("xs",)))
+    row = Block(
+        (_step("a", "Work", x=InputRef(("i",))),),
+        _yield("Row", ys=ArrayLiteral((StepRef(("a", "y")),))),
+        foreach=over,
+    )
+    rows = Block(
+        (_step("row", "Row", xs=InputRef(("xs",))),),
+        _yield("Rows", ys=StepRef(("row", "ys"))),
+        foreach=over,
+    )
+    body = Block(
+        (
+            _step("rows", "Rows", xs=InputRef(("xs",))),
+            _step("all", "Join", xs=StepRef(("rows", "ys"))),
+        ),
+        _yield(y=StepRef(("all", "y"))),
+    )
+    facets = (_list_facet("Row", row), _list_facet("Rows", rows))
+    return Shape(_program(body, *facets), {"xs": list(range(side))}, side * side + 1)
+
+
+def _list_facet(name: str, block: Block) -> FacetDeclaration:
+    params, returns = (Field("xs", ArrayType("Long")),), (Field("ys", ArrayType("Long")),)
+    return FacetDeclaration(FacetKind.FACET, name, params, returns, body=(block,))
+
+
+def recursion(size: int) -> Shape:
+    """A facet that calls itself, with an event at each level; all levels end at once."""
+    n, one = InputRef(("n",)), Literal(1)
+    deeper = WhenCase(
+        Binary(">", n, one),
+        (_step("work", "Work", x=n), _step("down", "Down", n=Binary("-", n, one))),
+        # The event gives n + 1.
+        _yield(
+            "Down", y=Binary("+", StepRef(("down", "y")), Binary("-", StepRef(("work", "y")), n))
+        ),
+    )
+    deepest = WhenCase(
+        None, (_step("work", "Work", x=Literal(0)),), _yield("Down", y=StepRef(("work", "y")))
+    )
+    down = FacetDeclaration(
+        FacetKind.FACET,
+        "Down",
+        (Field("n", "Long"),),
+        (Field("y", "Long"),),
+        body=(Block(cases=(deeper, deepest)),),
+    )
+    body = Block((_step("down", "Down", n=InputRef(("x",))),), _yield(y=StepRef(("down", "y"))))
+    return Shape(_program(body, down), {"x": size}, size)
+
+
+SHAPES: dict[str, Callable[[int], Shape]] = {
+    "chain": chain,
+    "join": join,
+    "foreach": foreach,
+    "nested": nested,
+    "recursion": recursion,
+}
 
 
 def _step(name: str, facet: str, **arguments: Any) -> StepStatement:

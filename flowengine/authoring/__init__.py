@@ -1,6 +1,8 @@
 """Authoring: decorated Python functions become programs (see `programs`)."""
 
 from flowengine.authoring.annotations import json_value
+from flowengine.authoring.attempts import CaughtError, attempt
+from flowengine.authoring.branches import when
 from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.decorators import event_facet, facet, workflow
 from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow
@@ -11,20 +13,44 @@ from flowengine.authoring.launching import (
     launcher,
     set_launcher_source,
 )
-from flowengine.authoring.loops import foreach
+from flowengine.authoring.loops import Collected, ItemError, foreach
+from flowengine.authoring.operators import (
+    and_,
+    concat,
+    contains,
+    ends_with,
+    is_in,
+    not_,
+    or_,
+    starts_with,
+)
+from flowengine.authoring.recorded import now, uuid
 from flowengine.authoring.registry import event_facet_named, event_facet_names, workflow_named
-from flowengine.authoring.symbols import concat, contains
 from flowengine.program.nodes import RetryPolicy as Retry
 
 __all__ = [  # noqa: RUF022 - grouped by who needs them
     # What an author writes
     "Retry",
+    "and_",
+    "attempt",
     "concat",
     "contains",
+    "ends_with",
     "event_facet",
     "facet",
     "foreach",
+    "is_in",
+    "not_",
+    "now",
+    "or_",
+    "starts_with",
+    "uuid",
+    "when",
     "workflow",
+    # What those give
+    "CaughtError",
+    "Collected",
+    "ItemError",
     # What it becomes
     "EventFacet",
     "Facet",

@@ -26,6 +26,7 @@ import pydantic
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from flowengine.authoring.shapes import undressed
 from flowengine.errors import NotJson
 from flowengine.program.nodes import ArrayType, Json, Type
 
@@ -109,7 +110,7 @@ def mismatch(name: str, annotation: Annotation, value: Any, error: pydantic.Vali
 
 def program_type(hint: Any) -> Type:
     """The program's word for an annotation; ``Json`` for all it has no word for."""
-    hint = _undressed(hint)
+    hint = undressed(hint)
     if hint is list or typing.get_origin(hint) is list:
         return ArrayType(program_type(*typing.get_args(hint) or (Any,)))
     return _SCALARS.get(hint, "Json") if isinstance(hint, type) else "Json"
@@ -173,17 +174,6 @@ def _by_pydantic(value: Any, what: str, where: str) -> Json:
         return to_jsonable_python(value, inf_nan_mode="constants")
     except (PydanticSerializationError, UnicodeDecodeError):
         raise NotJson(what, where, type(value).__name__) from None
-
-
-def _undressed(hint: Any) -> Any:
-    # Annotated[str, …] and NewType("Url", str) are text to the program.
-    while True:
-        if typing.get_origin(hint) is typing.Annotated:
-            hint = typing.get_args(hint)[0]
-        elif isinstance(hint, typing.NewType):
-            hint = hint.__supertype__
-        else:
-            return hint
 
 
 def _is_simple(hint: Any) -> bool:

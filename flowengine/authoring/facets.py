@@ -25,10 +25,10 @@ from flowengine.authoring.launching import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.programs import program_of
 from flowengine.authoring.scopes import checked_step_name, current_scope
-from flowengine.authoring.signatures import RESULT
 from flowengine.authoring.symbols import Symbol, facts_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
 from flowengine.program.nodes import EventOptions, Json, Location, Program
+from flowengine.program.standard import RESULT
 
 P = ParamSpec("P")
 R = TypeVar("R")

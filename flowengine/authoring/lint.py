@@ -20,6 +20,12 @@ from typing import Any
 from flowengine.errors import Problem, UntraceableCode
 
 _AS_INPUT = "read it in an event facet, or pass it to .start(...) as an input"
+_CURES = {
+    "reads the clock": f"write flowengine.now(), {_AS_INPUT}",
+    "makes an id": f"write flowengine.uuid(), {_AS_INPUT}",
+    "draws by chance": _AS_INPUT,
+    "reads the environment": _AS_INPUT,
+}
 _WORLD = {
     "reads the clock": [
         *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.localtime"),
@@ -27,19 +33,14 @@ _WORLD = {
         *("datetime.datetime.now", "datetime.datetime.utcnow", "datetime.datetime.today"),
         "datetime.date.today",
     ],
-    "draws by chance": [
-        "random",
-        "secrets",
-        "uuid.uuid1",
-        "uuid.uuid4",
-        "os.urandom",
-        "posix.urandom",
-    ],
+    "makes an id": ["uuid.uuid1", "uuid.uuid4"],
+    "draws by chance": ["random", "secrets", "os.urandom", "posix.urandom"],
     "reads the environment": ["os.environ", "os.getenv"],
 }
 _OUTSIDE = {dotted: what for what, names in _WORLD.items() for dotted in names}
 #: built-in functions that answer about the symbol itself, and so never raise
 _ABOUT = frozenset(["isinstance", "hasattr", "callable", "type", "id", "repr", "ascii"])
+_BRANCHES = frozenset(["flowengine.authoring.branches.when", "flowengine.when"])
 _UNKNOWN = object()
 
 
@@ -102,22 +103,30 @@ class _Reading:
                 if any(self._symbolic(side) for side in (left, *comparators)):
                     yield (
                         "`is` compares the symbol, never the value of the run: "
-                        "write `== None` and the like, or decide in an event facet"
+                        "write `== None` and the like"
                     )
             case ast.Match(subject) if self._symbolic(subject):
-                yield "`match` looks at the symbol, not at the value: decide in an event facet"
+                yield (
+                    "`match` looks at the symbol, not at the value: "
+                    "use when((condition, lambda: …), …, otherwise=lambda: …)"
+                )
             case ast.Try(body) | ast.TryStar(body) if self._calls(body):
                 yield (
-                    "`try` is over before the steps in it have run: catch the error inside "
-                    "the event facet, or give the facet retry=Retry(attempts=…)"
+                    "`try` is over before the steps in it have run: "
+                    "use attempt(lambda: …, catch=lambda error: …, always=lambda: …)"
                 )
             case ast.While():
-                yield "`while` loops in the trace, not in the run: use foreach(items, lambda …)"
+                yield (
+                    "`while` loops in the trace, not in the run: use foreach(items, lambda …), or "
+                    "let the workflow call itself inside a lambda of when(…)"
+                )
             case ast.AsyncFor() | ast.AsyncWith() | ast.Await():
                 yield "nothing is awaited in a traced body: call facets without `await`"
             case ast.Call(func, args) if (name := self._dotted(func)) in _ABOUT:
                 if any(self._symbolic(arg) for arg in args):
                     yield f"`{name}` is answered by the symbol, not by the value of the run"
+            case ast.Call(func, args, keywords) if self._dotted(func) in _BRANCHES:
+                yield from self._run_anyway(args, keywords)
             case ast.Call(func) if self._dotted(func) == "time.sleep":
                 yield "`time.sleep` delays the trace, not the run: sleep inside an event facet"
             case ast.FormattedValue(value, conversion) if conversion in (ord("r"), ord("a")):
@@ -126,6 +135,16 @@ class _Reading:
             case ast.Name(ctx=ast.Load()) | ast.Attribute():
                 yield from self._world(node)
 
+    def _run_anyway(self, args: list[ast.expr], keywords: list[ast.keyword]) -> Iterator[str]:
+        ways = [*args[1:], *(word.value for word in keywords)]  # the first is a condition
+        ways += [part for arg in args if isinstance(arg, ast.Tuple) for part in arg.elts[1:]]
+        for way in ways:
+            if isinstance(way, ast.Call) and hasattr(self._resolved(way.func), "step_name"):
+                yield (
+                    f"`{ast.unparse(way.func)}` would run whichever way `when` takes: write "
+                    "`lambda: …`, or call it on a line before"
+                )
+
     def _world(self, node: ast.expr) -> Iterator[str]:
         dotted = self._dotted(node)
         # A module's bare name reads nothing; `random.choice` does.
@@ -133,12 +152,12 @@ class _Reading:
             if known in _OUTSIDE and not (known == dotted and known in sys.stdlib_module_names):
                 yield (
                     f"`{dotted}` {_OUTSIDE[known]} when the body is traced, "
-                    f"once for all runs: {_AS_INPUT}"
+                    f"once for all runs: {_CURES[_OUTSIDE[known]]}"
                 )
                 return
 
     def _spread(self) -> None:
-        # Nested lambdas and functions get symbols from foreach.
+        # Nested lambdas and functions get symbols from foreach and attempt.
         for node in self.nodes:
             if isinstance(node, ast.Lambda | ast.FunctionDef):
                 self.symbols |= {arg.arg for arg in _arguments(node.args)}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import os
 import sys
 from collections.abc import Callable
+from pathlib import PurePath
 from types import FrameType
 from typing import Any
 
 from flowengine.program.nodes import Location
 
 _OURS = __name__.rpartition(".")[0]
+_PACKAGE = str(PurePath(__file__).parent.parent) + os.sep
 
 
 def location_of(fn: Callable[..., Any]) -> Location:
@@ -22,7 +26,15 @@ def location_of(fn: Callable[..., Any]) -> Location:
 
 
 def user_location() -> Location:
-    """The nearest line on the call stack that the author wrote.
+    """The nearest line on the call stack that the author wrote."""
+    frame = user_frame()
+    if frame is None:
+        return Location(0, file="?")
+    return Location(frame.f_lineno, file=frame.f_code.co_filename)
+
+
+def user_frame() -> FrameType | None:
+    """The nearest frame on the call stack that is the author's.
 
     Frames of this package are ours. Frames of the standard library stand
     between us and the author too (``copy.deepcopy(symbol)``, ``map``-like
@@ -32,10 +44,12 @@ def user_location() -> Location:
     nearest = frame
     while frame is not None and _module(frame).partition(".")[0] in sys.stdlib_module_names:
         frame = frame.f_back
-    frame = frame or nearest
-    if frame is None:
-        return Location(0, file="?")
-    return Location(frame.f_lineno, file=frame.f_code.co_filename)
+    return frame or nearest
+
+
+def is_ours(file: str) -> bool:
+    """Whether a file belongs to flowengine, or to Python's own way of importing."""
+    return file.startswith((_PACKAGE, "<frozen")) or file == importlib.__file__
 
 
 def _outside(frame: FrameType | None) -> FrameType | None:

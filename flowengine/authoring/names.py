@@ -15,8 +15,7 @@ from pathlib import PurePath
 from typing import Any
 
 from flowengine.errors import AuthoringError
-
-FOREACH = "flowengine.foreach"  #: the facet that `foreach` steps call; nobody else may be it
+from flowengine.program.standard import STANDARD
 
 # A child of multiprocessing's spawn runs the main file once more, as `__mp_main__`.
 _MAIN = frozenset(["__main__", "__mp_main__"])
@@ -68,8 +67,8 @@ def _completed(fn: Callable[..., Any], given: object, what: str) -> str:
     if not isinstance(given, str) or not all(part.isidentifier() for part in given.split(".")):
         raise AuthoringError(f"the {what} {given!r} is not made of identifiers and dots")
     whole = given if "." in given else f"{namespace_of(fn)}.{given}"
-    if whole == FOREACH:
-        raise AuthoringError(f"the {what} {FOREACH!r} belongs to foreach(...)")
+    if whole in STANDARD:
+        raise AuthoringError(f"the {what} {whole!r} belongs to {whole.rpartition('.')[2]}(...)")
     return whole
 
 

@@ -15,31 +15,18 @@ import pydantic
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.lint import lint
-from flowengine.authoring.names import FOREACH
-from flowengine.authoring.scopes import ITEMS, Scope, refuse_namesake
-from flowengine.authoring.signatures import RESULT
-from flowengine.authoring.symbols import Symbol
-from flowengine.errors import AuthoringError, NotJson
+from flowengine.authoring.scopes import Scope, refuse_namesake
+from flowengine.authoring.symbols import Symbol, symbols_in
+from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
 from flowengine.program.nodes import (
-    Argument,
-    ArrayType,
     Block,
-    Call,
     FacetDeclaration,
     FacetKind,
-    Field,
     InputRef,
     Namespace,
     Program,
-    YieldStatement,
 )
-
-_FOREACH = FacetDeclaration(
-    FacetKind.FACET,
-    FOREACH.rpartition(".")[2],
-    params=(Field(ITEMS, ArrayType("Json")),),
-    returns=(Field(RESULT, ArrayType("Json")),),
-)
+from flowengine.program.standard import RESULT, wider
 
 
 def program_of(definition: Definition) -> Program:
@@ -53,9 +40,9 @@ def program_of(definition: Definition) -> Program:
     waiting = [definition]
     while waiting:
         caller = waiting.pop()
-        declared[caller.name], scope = _declaration(caller)
-        if scope.loops:
-            declared[FOREACH] = _FOREACH
+        declared[caller.name], scope = declaration_of(caller)
+        for name, standard in scope.standard.items():
+            declared[name] = wider(standard, declared.get(name, standard))
         for name, callee in scope.callees.items():
             if name not in reached:
                 reached[name] = callee
@@ -69,7 +56,8 @@ def program_of(definition: Definition) -> Program:
     )
 
 
-def _declaration(definition: Definition) -> tuple[FacetDeclaration, Scope]:
+def declaration_of(definition: Definition) -> tuple[FacetDeclaration, Scope]:
+    """One function, traced apart from those it calls; its scope knows them."""
     signature = definition.signature
     scope = Scope(definition.title, [p.name for p in signature.parameters])
     body = () if definition.kind is FacetKind.EVENT else (_traced(definition, scope),)
@@ -91,13 +79,14 @@ def _traced(definition: Definition, scope: Scope) -> Block:
     kwargs: dict[str, Any] = {}
     for parameter in definition.signature.parameters:
         name = parameter.name
-        symbol = Symbol(InputRef((name,)), scope, f"parameter {name!r}")
+        label = f"parameter {name!r}"
+        symbol = Symbol(InputRef((name,)), scope, label, parameter.annotation.hint)
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             args.append(symbol)
         else:
             kwargs[name] = symbol
     with scope.entered():
-        returned = definition.fn(*args, **kwargs)
+        returned = _called(definition, args, kwargs)
         annotation = definition.signature.result
         try:
             result = scope.admitted(returned, annotation, RESULT)
@@ -106,9 +95,22 @@ def _traced(definition: Definition, scope: Scope) -> Block:
             raise AuthoringError(f"{definition.title}: {problem}") from None
         except NotJson as error:
             raise AuthoringError(f"{definition.title}: {error}") from None
-    call = Call(definition.name, (Argument(RESULT, result),))
     return Block(
         statements=tuple(scope.statements),
-        yields=(YieldStatement(call, definition.location),),
+        yields=scope.yielded(definition.name, result, definition.location),
         location=definition.location,
     )
+
+
+def _called(definition: Definition, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    try:
+        return definition.fn(*args, **kwargs)
+    except pydantic.ValidationError as error:
+        given = [problem["input"] for problem in error.errors(include_url=False)]
+        if not any(symbols_in(given)):
+            raise
+        raise SymbolMisuse(
+            f"{definition.title}: a {error.title} is built of values that the run has and the "
+            f"trace has not; write {error.title}.model_construct(…), which does not check them, "
+            "pass a dict, or build it in an event facet"
+        ) from None

@@ -16,17 +16,10 @@ _KEPT = "pass it to a facet or return it; the run keeps the value"
 
 #: dunder → what the author tried, and what to write instead
 REFUSALS: dict[str, tuple[str, str]] = {
-    "bool": (
-        "decide by",
-        "a branch on a value of the run is not a Python `if`, `and`, `or`, `not` or `a < b < c`; "
-        "combine conditions with & | ~, and take the decision inside an event facet "
-        "(`when(...)` comes in a later release)",
-    ),
-    "iter": ("iterate over or unpack", f"{_LOOP}; take single items with [0], [1]"),
     "next": ("take the next item of", _LOOP),
     "reversed": ("reverse", _IN_A_FACET),
     "len": ("take the length of", _IN_A_FACET),
-    "contains": ("look with `in` into", "use contains(container, item)"),
+    "contains": ("look with `in` into", "use contains(container, item) or is_in(item, container)"),
     "str": ("make text of", _TEXT),
     "format": ("format (as in an f-string)", _TEXT),
     "bytes": ("make bytes of", _IN_A_FACET),

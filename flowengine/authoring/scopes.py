@@ -1,13 +1,12 @@
 """One body while it is traced: each facet called in it becomes a step of a block.
 
-A function's body is one scope, each lambda of a foreach a scope within it. The
-current scope is the one that calls go to; with none, a facet is plain Python.
+A function's body is one scope, each lambda of a foreach, when or attempt a scope within
+it. The current scope is the one that calls go to; with none, a facet is plain Python.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -16,20 +15,16 @@ import pydantic
 
 from flowengine.authoring.annotations import Annotation, mismatch
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.lint import lint
-from flowengine.authoring.locations import location_of, user_location
-from flowengine.authoring.names import FOREACH, is_step_name
-from flowengine.authoring.signatures import RESULT
+from flowengine.authoring.locations import user_location
+from flowengine.authoring.names import is_step_name
 from flowengine.authoring.symbols import Facts, Reach, Symbol, expression_of, marked, symbols_in
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
 from flowengine.program.expressions import references
 from flowengine.program.nodes import (
     Argument,
-    ArrayLiteral,
-    Block,
     Call,
     Expression,
-    ForeachClause,
+    FacetDeclaration,
     InputRef,
     Literal,
     Location,
@@ -37,8 +32,7 @@ from flowengine.program.nodes import (
     StepStatement,
     YieldStatement,
 )
-
-ITEMS = "items"  #: the parameter of the foreach facet; its body sees it before all others
+from flowengine.program.standard import ITEMS, RESULT, STANDARD, wider
 
 
 class Scope(Reach):
@@ -49,9 +43,11 @@ class Scope(Reach):
         title: str,
         variables: Iterable[str],
         parent: Scope | None = None,
+        *,
+        because: str = "",
         items: Expression | None = None,
     ) -> None:
-        super().__init__(title, parent)
+        super().__init__(title, parent, because)
         self.outer = parent
         self.variables = frozenset(variables)  #: parameters, or the one foreach variable
         self.items = items  #: what a foreach goes through; None for a function's body
@@ -59,7 +55,8 @@ class Scope(Reach):
         self.step_names: dict[str, Location] = {}
         self._numbers: dict[str, int] = {}  #: the next number to try for a name
         self.callees: dict[str, Definition] = {} if parent is None else parent.callees
-        self.loops: list[str] = [] if parent is None else parent.loops
+        #: what flowengine itself has to declare for the steps here
+        self.standard: dict[str, FacetDeclaration] = {} if parent is None else parent.standard
 
     def call(
         self, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
@@ -85,37 +82,18 @@ class Scope(Reach):
             )
         other = self.callees.setdefault(definition.name, definition)
         refuse_namesake(definition, other)
-        step = self._step_name(definition.short_name, name, location)
+        step = self.step_name(definition.short_name, name, location)
         call = Call(definition.name, tuple(arguments))
-        return self._appended(StepStatement(step, call, location=location))
+        hint = definition.signature.result.hint
+        return self.appended(StepStatement(step, call, location=location), hint)
 
-    def foreach(self, items: Any, body: Callable[[Any], Any], name: str) -> Symbol:
-        """Append a step that runs a body for each item."""
+    def call_standard(self, facet: str, arguments: Mapping[str, Any], hint: Any) -> Symbol:
+        """Append a step that calls a facet of flowengine's own."""
         location = user_location()
-        variable = self._variable(_parameter_of(body, location))
-        if inspect.isfunction(body) and body.__name__ != "<lambda>":
-            lint(body)  # an inline lambda was read with the function it stands in
-        if not isinstance(items, Symbol):
-            try:
-                items = list(items)
-            except TypeError:
-                raise AuthoringError(f"{location}: foreach cannot go through {items!r}") from None
-        iterated = self.admitted(items)
-        step = self._step_name("foreach", name, location)
-        self.loops.append(step)
-        inner = Scope(f"foreach step {step!r} ({location})", [variable], self, iterated)
-        with inner.entered():
-            item = Symbol(InputRef((variable,)), inner, f"foreach variable {variable!r}")
-            result = ArrayLiteral((inner.admitted(body(item)),))
-        there = location_of(body)
-        block = Block(
-            statements=tuple(inner.statements),
-            yields=(YieldStatement(Call(FOREACH, (Argument(RESULT, result),)), there),),
-            foreach=ForeachClause(variable, InputRef((ITEMS,))),
-            location=there,
-        )
-        call = Call(FOREACH, (Argument(ITEMS, iterated),))
-        return self._appended(StepStatement(step, call, (block,), location=location))
+        self.declare(facet, STANDARD[facet])
+        given = tuple(Argument(name, self.admitted(value)) for name, value in arguments.items())
+        step = self.step_name(facet.rpartition(".")[2], "", location)
+        return self.appended(StepStatement(step, Call(facet, given), location=location), hint)
 
     def admitted(
         self, value: Any, annotation: Annotation | None = None, where: str = "the value"
@@ -146,9 +124,18 @@ class Scope(Reach):
             _current.reset(token)
             self.over = True
 
-    def _appended(self, statement: StepStatement) -> Symbol:
+    def declare(self, name: str, facet: FacetDeclaration) -> None:
+        """Have the program declare a facet of flowengine's own; the wider of two stays."""
+        self.standard[name] = wider(facet, self.standard.get(name, facet))
+
+    def appended(self, statement: StepStatement, hint: Any = Any) -> Symbol:
+        """Append a step; its result is the symbol."""
         self.statements.append(statement)
-        return Symbol(StepRef((statement.name, RESULT)), self, f"step {statement.name!r}")
+        return Symbol(StepRef((statement.name, RESULT)), self, f"step {statement.name!r}", hint)
+
+    def yielded(self, target: str, result: Expression, at: Location) -> tuple[YieldStatement, ...]:
+        """The one yield of a body that gives its result to the step it stands in."""
+        return (YieldStatement(Call(target, (Argument(RESULT, result),)), at),)
 
     def _chain(self) -> Iterator[Scope]:
         scope: Scope | None = self
@@ -156,7 +143,12 @@ class Scope(Reach):
             yield scope
             scope = scope.outer
 
-    def _step_name(self, default: str, given: str, location: Location) -> str:
+    def variable(self, wanted: str) -> str:
+        """The name for a foreach variable that hides no other."""
+        return _unused(wanted, {ITEMS}.union(*(scope.variables for scope in self._chain())))
+
+    def step_name(self, default: str, given: str, location: Location) -> str:
+        """The author's name for a step, or the facet's own with a number behind it."""
         # Unique along the chain, not in this block alone: inside a lambda an outer step of
         # the same name may be in use, and the inner one would take its place unseen.
         if given and (at := self._taken(given)) is not None:
@@ -181,9 +173,6 @@ class Scope(Reach):
             number += 1
         self._numbers[name] = number + 1
         return f"{name}_{number}"
-
-    def _variable(self, wanted: str) -> str:
-        return _unused(wanted, {ITEMS}.union(*(scope.variables for scope in self._chain())))
 
     def _refuse_hidden(self, facts: Facts) -> None:
         # The body of a foreach sees the list of its own step as `items`. A parameter of
@@ -234,20 +223,3 @@ def _unused(name: str, taken: Iterable[str]) -> str:
 def _reads_items(expression: Expression) -> bool:
     every = references(expression)
     return any(isinstance(ref, InputRef) and ref.path[0] == ITEMS for ref in every)
-
-
-def _parameter_of(body: Callable[[Any], Any], location: Location) -> str:
-    try:
-        parameters = list(inspect.signature(body).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    stars = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    # `lambda x, n=n: …` is how Python fixes a loop variable: defaults do not count.
-    needed = [p for p in parameters if p.default is p.empty] or parameters
-    if len(needed) != 1 or needed[0] is not parameters[0] or needed[0].kind in (*stars, keyword):
-        raise AuthoringError(
-            f"{location}: the body of foreach takes one parameter, the item: "
-            "foreach(items, lambda item: …)"
-        )
-    return needed[0].name

@@ -13,8 +13,8 @@ import pydantic
 from flowengine.authoring.annotations import Annotation, mismatch
 from flowengine.errors import AuthoringError, NotJson
 from flowengine.program.nodes import Field, Json, Literal
+from flowengine.program.standard import RESULT
 
-RESULT = "result"  #: a Python function has one return, and this is its name
 _NONE = inspect.Parameter.empty
 
 

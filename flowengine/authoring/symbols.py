@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from typing import Any, NoReturn, cast
 
+import pydantic
+
 from flowengine.authoring.annotations import json_value
+from flowengine.authoring.deciding import cure_for_deciding
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.refusals import REFUSALS
+from flowengine.authoring.shapes import field_hint, fixed_items, item_hint, position_of
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
-from flowengine.program.expressions import Constants, evaluate
 from flowengine.program.nodes import (
     ArrayLiteral,
     Binary,
-    Concat,
     Expression,
     Index,
     InputRef,
@@ -38,9 +41,10 @@ _MARK = "<flowengine symbol: "
 class Reach:
     """How far a symbol may be used: the body it was made in, and the bodies within that one."""
 
-    def __init__(self, title: str, parent: Reach | None) -> None:
+    def __init__(self, title: str, parent: Reach | None, because: str = "") -> None:
         self.title = title  #: e.g. ``workflow 'shop.order' (shop.py:12)``
         self.parent = parent
+        self.because = because  #: of a lambda: why its symbols mean nothing outside it
         self.over = False  #: its body has ended: whatever comes now is outside
 
     def within(self, other: Reach) -> bool:
@@ -56,9 +60,22 @@ class Reach:
                 f"and means nothing elsewhere; {cure}"
             )
         return SymbolMisuse(
-            f"{user_location()}: {label} escapes its lambda: it has another value for each item of "
-            f"{self.title}; return it from the lambda and use the list that foreach(...) gives"
+            f"{user_location()}: {label} escapes its lambda: {self.because}; return it from the "
+            "lambda and use what the call that takes the lambda gives"
         )
+
+
+class Nowhere(Reach):
+    """The reach of a symbol that has no value at all: whatever uses it is told so."""
+
+    def __init__(self, title: str, why: str) -> None:
+        super().__init__(title, None)
+        self.over = True
+        self._why = why
+
+    def escape(self, label: str) -> SymbolMisuse:
+        """The error for any use."""
+        return SymbolMisuse(f"{user_location()}: {label} has no value: {self._why}")
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,7 @@ class Facts:
     expression: Expression
     reach: Reach
     label: str  #: how an error names it: ``step 'fetch'``
+    hint: Any = Any  #: the annotation of the value, where there is one
 
 
 class Symbol:
@@ -79,8 +97,8 @@ class Symbol:
 
     __slots__ = ("__facts",)
 
-    def __init__(self, expression: Expression, reach: Reach, label: str) -> None:
-        object.__setattr__(self, "_Symbol__facts", Facts(expression, reach, label))
+    def __init__(self, expression: Expression, reach: Reach, label: str, hint: Any = Any) -> None:
+        object.__setattr__(self, "_Symbol__facts", Facts(expression, reach, label, hint))
 
     def __repr__(self) -> str:
         return f"{_MARK}{facts_of(self).label}>"
@@ -91,20 +109,38 @@ class Symbol:
         if name.startswith("_"):
             raise AttributeError(f'{self!r} has no {name!r}; a field of that name is ["{name}"]')
         facts = facts_of(self)
-        label = f"field {name!r} of {facts.label}"
+        label, hint = f"field {name!r} of {facts.label}", field_hint(facts.hint, name)
+        position = position_of(facts.hint, name)
         match facts.expression:
-            case StepRef(path):
-                return Symbol(StepRef((*path, name)), facts.reach, label)
-            case InputRef(path):
-                return Symbol(InputRef((*path, name)), facts.reach, label)
-        return Symbol(Index(facts.expression, Literal(name)), facts.reach, label)
+            case StepRef(path) if position is None:
+                return Symbol(StepRef((*path, name)), facts.reach, label, hint)
+            case InputRef(path) if position is None:
+                return Symbol(InputRef((*path, name)), facts.reach, label, hint)
+        key = Literal(name if position is None else position)
+        return Symbol(Index(facts.expression, key), facts.reach, label, hint)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             _refuse(self, "take a slice of", "write an event facet that returns the part")
-        label = f"an item of {facts_of(self).label}"
-        target = facts_of(self).expression
-        return combined((self, index), lambda: Index(target, expression_of(index)), label)
+        facts = facts_of(self)
+        label, hint = f"an item of {facts.label}", item_hint(facts.hint, index)
+        build = partial(Index, facts.expression, expression_of(index))
+        return combined((self, index), build, label, hint)
+
+    def __bool__(self) -> NoReturn:
+        _refuse(self, "decide by", cure_for_deciding())
+
+    def __iter__(self) -> Iterator[Any]:
+        facts = facts_of(self)
+        items = fixed_items(facts.hint)
+        if items is None:
+            _refuse(
+                self,
+                "iterate over or unpack",
+                "to do something for each item use foreach(items, lambda item: …); take single "
+                "items with [0], [1], or annotate the facet's result as tuple[…] and unpack it",
+            )
+        return iter([self[place] for place in range(len(items))])
 
 
 def facts_of(symbol: Symbol) -> Facts:
@@ -113,7 +149,7 @@ def facts_of(symbol: Symbol) -> Facts:
 
 
 def symbols_in(value: Any) -> Iterator[Facts]:
-    """Every symbol in a value, through lists, tuples, dicts and dataclasses."""
+    """Every symbol in a value, through lists, tuples, dicts, dataclasses and models."""
     if isinstance(value, Symbol):
         yield facts_of(value)
     elif isinstance(value, list | tuple):
@@ -121,8 +157,16 @@ def symbols_in(value: Any) -> Iterator[Facts]:
             yield from symbols_in(item)
     elif isinstance(value, dict):
         yield from symbols_in(list(value.values()))
-    elif is_dataclass(value) and not isinstance(value, type):
-        yield from symbols_in([getattr(value, field.name) for field in fields(value)])
+    elif (parts := _fields_of(value)) is not None:
+        yield from symbols_in(list(parts.values()))
+
+
+def _fields_of(value: Any) -> dict[str, Any] | None:
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
+    if isinstance(value, pydantic.BaseModel):
+        return dict(value)  # not dumped: a symbol would be asked for its value
+    return None
 
 
 def expression_of(value: Any) -> Expression:
@@ -136,8 +180,9 @@ def expression_of(value: Any) -> Expression:
             keys = _known(dict.fromkeys(value))
             items = zip(keys, value.values(), strict=True)
             return MapLiteral(tuple((key, expression_of(item)) for key, item in items))
-    if is_dataclass(value) and not isinstance(value, type) and any(symbols_in(value)):
-        return expression_of({field.name: getattr(value, field.name) for field in fields(value)})
+    parts = _fields_of(value)
+    if parts is not None and any(symbols_in(value)):
+        return expression_of(parts)
     return Literal(marked(_known(value)))
 
 
@@ -165,7 +210,9 @@ def marked(value: Any) -> Any:
     return value
 
 
-def combined(operands: tuple[Any, ...], build: Callable[[], Expression], label: str) -> Any:
+def combined(
+    operands: tuple[Any, ...], build: Callable[[], Expression], label: str, hint: Any = Any
+) -> Any:
     """A symbol built of others; it reaches as far as the nearest-bound of them."""
     every = list(symbols_in(operands))
     for facts in every:
@@ -177,32 +224,7 @@ def combined(operands: tuple[Any, ...], build: Callable[[], Expression], label: 
     for facts in every[1:]:
         if facts.reach.within(reach):
             reach = facts.reach
-    return Symbol(build(), reach, label)
-
-
-def contains(container: Any, item: Any) -> bool:
-    """Whether a list, text or map holds an item: ``in`` for values of the run."""
-    if not any(symbols_in((container, item))):
-        return item in container
-    label = "the answer of contains(...)"
-    symbol = combined(
-        (container, item),
-        lambda: Binary("contains", expression_of(container), expression_of(item)),
-        label,
-    )
-    return cast(bool, symbol)
-
-
-def concat(*parts: Any) -> str:
-    """Join values into one text: an f-string for values of the run; null adds nothing."""
-    if not any(symbols_in(parts)):
-        # By the evaluator's own rule, so that a unit test sees the text a run would make.
-        known = Concat(tuple(expression_of(part) for part in parts))
-        return cast(str, evaluate(known, Constants()))
-    symbol = combined(
-        parts, lambda: Concat(tuple(expression_of(part) for part in parts)), "text of concat(...)"
-    )
-    return cast(str, symbol)
+    return Symbol(build(), reach, label, hint)
 
 
 # --- What builds an expression ------------------------------------------------

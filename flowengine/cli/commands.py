@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 import flowengine
+from flowengine.cli import checking
 from flowengine.cli.inputs import read_inputs
 from flowengine.cli.loading import load_modules, load_workflow
 from flowengine.cli.tree import run_tree
@@ -146,6 +147,31 @@ def _tell_more(info: RunInfo, database: Database) -> None:
             ("the runs so far", "dim"),
         )
     )
+
+
+# --- checking ---
+
+
+@main.command()
+@click.argument("names", nargs=-1, required=True, metavar="MODULE_OR_FILE...")
+@_as_json
+def check(names: Sequence[str], as_json: bool) -> None:
+    """Find what keeps workflows from running, before anything runs.
+
+    Imports modules, files and whole packages, reads every workflow and facet in them, and
+    prints all problems with file and line.
+    """
+    checked = checking.check(names)
+    if as_json:
+        problems = [
+            {"file": checking.shown_file(f.location), "line": f.location.line, "what": f.what}
+            for f in checked.findings
+        ]
+        shown = {"workflows": checked.workflows, "facets": checked.facets, "problems": problems}
+        click.echo(json.dumps(shown, indent=2))
+    else:
+        checking.show(checked, console)
+    sys.exit(1 if checked.findings else 0)
 
 
 # --- looking ---

@@ -6,11 +6,16 @@ row asked for in vain costs its loading, a row forgotten costs one more round.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
+from flowengine.evaluator import paths
 from flowengine.evaluator.happenings import Happening, Started
 from flowengine.evaluator.records import Step, row_key
-from flowengine.evaluator.states import ObjectType
+from flowengine.evaluator.scope import source_key
+from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.evaluator.steps import plan_of
 from flowengine.evaluator.work import Work
 from flowengine.program.plan import RowKind
 
@@ -22,6 +27,7 @@ def foresee(work: Work, happenings: Sequence[Happening]) -> None:
     rows = [row for key in keys if (row := work.find(key)) is not None]
     work.want(key for row in rows for key in _concerned(work, row))
     _foresee_ends(work, rows)
+    _foresee_way_up(work, rows)
 
 
 def _foresee_ends(work: Work, rows: Sequence[Step]) -> None:
@@ -42,6 +48,68 @@ def _foresee_ends(work: Work, rows: Sequence[Step]) -> None:
             continue
         items = (row_key(RowKind.ITEM, f"{fan.path}[{i}]") for i in range(fan.item_count))
         work.want([*items, *_concerned(work, work.parent(fan))])
+
+
+#: So many rows of the way up are asked for at first, and all of it when they do not end it.
+_NEAR = 6
+
+
+def _foresee_way_up(work: Work, rows: Sequence[Step]) -> None:
+    """Want every row on the way up that may end now, and what it reads when it ends.
+
+    Facets that call each other, or themselves, end one inside the other. Found out one by
+    one, a nesting of two hundred would be evaluated two hundred times.
+    """
+    together = Counter(row.parent for row in rows)
+    lacking: set[str] = set()
+    ending: list[Step] = []
+    for row in {row.parent: row for row in rows}.values():
+        at, most = row, together[row.parent]
+        height = 0
+        while at.parent is not None and not _goes_on(work, at):
+            if not work.knows(at.parent):
+                above = paths.above(at.path)
+                lacking.update(islice(above, _NEAR) if height <= _NEAR else above)
+                break
+            up = work.find(at.parent)
+            if up is None or up.remaining > most:
+                break
+            ending.append(up)
+            at, most, height = up, 1, height + 1
+    work.want(lacking)
+    work.want([key for row in ending for key in _read_at_end(work, row)])
+
+
+def _goes_on(work: Work, row: Step) -> bool:
+    """Whether a step that gets its answer, or whose body ends, has more to do than to end."""
+    if row.object_type in ObjectType.BLOCKS:
+        return False
+    plan = plan_of(work, row)
+    return plan.always is not None or (
+        row.state == StepState.EVENT_TRANSMIT and plan.body is not None
+    )
+
+
+def _read_at_end(work: Work, row: Step) -> Iterator[str]:
+    """The rows that a row reads, or tells, when it ends."""
+    if row.object_type not in ObjectType.BLOCKS:
+        body = plan_of(work, row).body
+        for block in body.blocks if body else ():
+            yield row_key(block.kind, row.path + block.segment)
+        yield from _concerned(work, row)
+        return
+    if row.object_type == ObjectType.FAN:
+        return  # its items are many: they are asked for when it ends
+    plan = work.block(row)
+    if plan.choice is not None:
+        container = row.path.removesuffix(plan.segment)
+        for case in plan.choice.cases:
+            yield row_key(RowKind.CASE, container + case.segment)
+        return
+    for source in (*plan.captures, *plan.yield_sources.steps.values()):
+        yield source_key(work, row, source)
+    for statement in plan.carriers:
+        yield row_key(RowKind.STEP, f"{row.path}.{statement.name}")
 
 
 def _concerned(work: Work, row: Step) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from flowengine.evaluator import mixing
+from flowengine.evaluator.answers import answer
 from flowengine.evaluator.failures import StepFailed, item_error, problem
 from flowengine.evaluator.joins import join_of
 from flowengine.evaluator.merging import Merge
@@ -68,6 +69,7 @@ def transmit(work: Work, step: Step) -> Signal | None:
     """Ask the outside for what an event facet promises, and rest until it answers."""
     facet = work.facet(step)
     if facet is None or facet.kind is not FacetKind.EVENT:
+        answer(work, step, facet.name if facet else "")
         return Signal.ADVANCE
     work.changes.add_created_event(event_of(step))
     work.run.open_steps += 1

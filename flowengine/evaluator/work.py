@@ -87,6 +87,10 @@ class Work:
         if lacking:
             raise Missing(lacking, set())
 
+    def knows(self, key: str) -> bool:
+        """Whether it is known if there is such a row."""
+        return key in self._rows or key in self._snapshot.steps
+
     def parent(self, row: Step) -> Step:
         assert row.parent is not None
         return self.get(row.parent)

@@ -13,6 +13,21 @@ SAYS = {
     "quickstart": ["29 words"],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
     "fan_out": ["'stations': 60"],
+    "branches": [
+        "ada: 4000 approved\nada: 90000 is looked at by a person\nbob: 4000 is looked at",
+        "to security: mallory tried again\nrefused\n",
+    ],
+    "recovery": [
+        "dinner, receipt for visa\ndinner, to be paid in cash (no money left",
+        "ConnectionError at dinner.payment.charge",
+        "dinner.payment.charge: ValueError: this is no card",
+    ],
+    "loops": [
+        "7 pages; missing: [5] 404 for site/gone\n",
+        "at most 3 connections at once: True",
+    ],
+    "composition": ["usage of /: 51\nlarger: /music/\nlarger: /music/\n"],
+    "expressions": ["Dear ada (EUR): 900 cents, written in", "'safe': True, 'half': 450.0"],
 }
 
 

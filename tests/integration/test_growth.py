@@ -38,6 +38,12 @@ def postgresql(postgres: PostgresServer) -> Iterator[Counted]:
     postgres.drop_database(url)
 
 
+#: An item of the foreach has two steps, a nesting of two lists is a square, and nobody
+#: nests ten thousand levels deep.
+_SIZES = {"foreach": [50, 500, 5_000], "nested": [100, 900, 10_000], "recursion": [25, 100, 200]}
+_FEW = {"foreach": [100, 300], "nested": [100, 400], "recursion": [25, 100]}
+
+
 def assert_constant(found: list[Growth], *measures: str) -> None:
     smallest = found[0]
     for larger in found[1:]:
@@ -45,8 +51,9 @@ def assert_constant(found: list[Growth], *measures: str) -> None:
             small, large = getattr(smallest, name), getattr(larger, name)
             # A join reads each of its inputs once; those of a small one come with the reports.
             # And a small run is remembered whole: of a large one rows are read once more.
-            once = 2.0 if name == "rows" else None
-            assert large == pytest.approx(small, rel=0.1, abs=once), (
+            once = 2.0 if name == "rows" else 0.0
+            # Less is no fault: what each row of a square costs is shared by more steps.
+            assert large <= max(small * 1.1, small + once), (
                 f"{name} per step: {small:.1f} in a run of {smallest.size}, "
                 f"{large:.1f} in one of {larger.size}"
             )
@@ -56,8 +63,7 @@ def assert_constant(found: list[Growth], *measures: str) -> None:
 def test_sqlite_a_step_costs_the_same_in_a_run_of_any_size(sqlite: Counted, shape: str) -> None:
     engine, counts = sqlite
     # Instructions of SQLite's machine are counted too: they show a query without an index.
-    # An item of the foreach has two steps.
-    sizes = [50, 500, 5_000] if shape == "foreach" else [100, 1_000, 10_000]
+    sizes = _SIZES.get(shape, [100, 1_000, 10_000])
     found = [measure(engine, counts, SHAPES[shape](size), size) for size in sizes]
     assert_constant(found, "statements", "written", "rows", "instructions")
 
@@ -67,7 +73,7 @@ def test_postgres_a_step_costs_the_same_in_a_run_of_any_size(
     postgresql: Counted, shape: str
 ) -> None:
     engine, counts = postgresql
-    sizes = [100, 600] if shape != "foreach" else [100, 300]
+    sizes = _FEW.get(shape, [100, 600])
     found = [measure(engine, counts, SHAPES[shape](size), size) for size in sizes]
     assert_constant(found, "statements", "written", "rows")
 

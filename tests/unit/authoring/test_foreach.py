@@ -17,6 +17,7 @@ from flowengine.program.nodes import (
     FacetKind,
     Field,
     ForeachClause,
+    Index,
     InputRef,
     Literal,
     StepRef,
@@ -227,3 +228,51 @@ def test_a_plain_facet_has_its_own_loops() -> None:
 def test_outside_a_trace_it_is_a_list_comprehension() -> None:
     assert fetch_all.fn(["a", "b"]) == ["A", "B"]
     assert foreach((n for n in (1, 2)), lambda n: n + 1) == [2, 3]
+
+
+def test_a_limit_is_written_into_the_clause() -> None:
+    @workflow(name="t.w")
+    def w(urls: list[str], most: int) -> list[Any]:
+        return [
+            foreach(urls, lambda u: fetch(u), limit=3),
+            foreach(urls, lambda u: fetch(u), limit=most + 1),
+        ]
+
+    fixed, computed = (step.body[0].foreach for step in steps(block(w)))
+    assert fixed == ForeachClause("u", InputRef(("items",)), limit=Literal(3))
+    assert computed is not None
+    assert computed.limit == Binary("+", InputRef(("most",)), Literal(1))
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 2.5, "3"])
+def test_a_limit_that_cannot_be_meant_is_refused(limit: Any) -> None:
+    with pytest.raises(AuthoringError, match=r"test_foreach.py:\d+: foreach\(limit=.* 1 or more"):
+        foreach([1], lambda n: n, limit=limit)
+
+
+def test_errors_are_collected_beside_results() -> None:
+    @workflow(name="t.w")
+    def w(urls: list[str]) -> list[Any]:
+        found = foreach(urls, lambda u: fetch(u), collect_errors=True)
+        return [found.results, found.errors, found.errors[0].message, foreach(urls, fetch)]
+
+    first, second = steps(block(w))
+    assert first.body[0].foreach == ForeachClause("u", InputRef(("items",)), collect_errors=True)
+    assert second.body[0].foreach == ForeachClause("url", InputRef(("items",)))
+    errors = StepRef(("foreach", "errors"))
+    message = Index(Index(errors, Literal(0)), Literal("message"))
+    other = StepRef(("foreach_2", "result"))
+    assert yielded(block(w)) == ArrayLiteral(
+        (StepRef(("foreach", "result")), errors, message, other)
+    )
+    assert [field.name for field in declarations(w)["flowengine.foreach"].returns] == [
+        "result",
+        "errors",
+    ]
+
+
+def test_outside_a_workflow_errors_are_collected_too() -> None:
+    found = foreach(["a", "", "b"], lambda text: text[0], collect_errors=True)
+    assert found.results == ["a", "b"]
+    (error,) = found.errors
+    assert (error.index, error.type) == (1, "IndexError")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import operator
 import os
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,6 +47,12 @@ def _unpack(x: Any) -> Any:
     return a, b
 
 
+def _if(x: Any) -> int:
+    if x == 1:
+        return 2
+    return 3
+
+
 def _set_field(x: Any) -> None:
     x.field = 1
 
@@ -57,16 +65,22 @@ def _delete_item(x: Any) -> None:
     del x[0]
 
 
-BRANCH = "is not a Python `if`"
+BRANCH = r"instead of `if` write when\("
 FACET = "event facet"
 MISUSES: list[tuple[Callable[[Any], Any], str, str]] = [
     (bool, "decide by", BRANCH),
-    (lambda x: 1 if x else 2, "decide by", BRANCH),
-    (lambda x: x and 1, "decide by", BRANCH),
-    (lambda x: not x, "decide by", "& | ~"),
-    (lambda x: 1 < x < 3, "decide by", r"a < b < c"),
-    (lambda x: x in [1, 2], "decide by", BRANCH),
-    (lambda x: 2 in [x], "decide by", BRANCH),
+    (_if, "decide by", rf"{BRANCH}[^;]*$"),
+    (lambda x: 1 if x else 2, "decide by", rf"{BRANCH}[^;]*$"),
+    (lambda x: 1 if x.a > 3 else 2, "decide by", rf"{BRANCH}[^;]*$"),
+    (lambda x: x and 1, "decide by", r"runs; instead of `and` write and_\("),
+    (lambda x: 1 if (x > 1 and x < 4) else 2, "decide by", "runs; instead of `and`"),
+    (lambda x: x or 1, "decide by", r"runs; instead of `or` write or_\("),
+    (lambda x: not x, "decide by", r"runs; instead of `not` write not_\("),
+    (lambda x: 1 < x < 3, "decide by", r"runs; instead of `a < b < c` write and_\(a < b, b < c\)"),
+    (lambda x: x in [1, 2], "decide by", r"runs; instead of `x in items` write is_in\(x, items\)"),
+    (lambda x: 2 in [x], "decide by", r"runs; instead of `x in items` write is_in\(x, items\)"),
+    (lambda x: x not in [1, 2], "decide by", r"runs; instead of `x not in items` write not_\("),
+    (lambda x: [n for n in range(3) if x > n], "decide by", "the `if` of a comprehension"),
     (list, "iterate over or unpack", "foreach"),
     (_unpack, "iterate over or unpack", r"\[0\], \[1\]"),
     (lambda x: [*x], "iterate over or unpack", "foreach"),
@@ -183,3 +197,18 @@ def test_any_public_name_is_a_field() -> None:
         "reach",
         "facts",
     ]
+
+
+def test_an_assert_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a module of its own: pytest rewrites the asserts of this one.
+    (tmp_path / "asserting.py").write_text("def check(x):\n    assert x > 3\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SymbolMisuse, match="instead of `assert` raise an error in an event facet"):
+        _trace(importlib.import_module("asserting").check)
+
+
+def test_without_source_every_cure_is_named() -> None:
+    namespace: dict[str, Any] = {}
+    exec("def choose(x):\n    return 1 if x else 2", namespace)
+    with pytest.raises(SymbolMisuse, match=r"when\(.*and_\(.*not_\(.*is_in\("):
+        _trace(namespace["choose"])

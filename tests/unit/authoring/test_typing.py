@@ -78,6 +78,88 @@ fetch.named("x")(1)
 """
 
 
+WAYS = """
+from flowengine import (
+    CaughtError, and_, attempt, contains, event_facet, foreach, is_in, not_, now, uuid, when,
+    workflow,
+)
+
+@event_facet
+def ask(total: int) -> str: ...
+@event_facet
+async def later(total: int) -> float: ...
+@event_facet
+def stop() -> None: ...
+@event_facet
+def pair(n: int) -> tuple[int, str]: ...
+
+def handle(error: CaughtError) -> int: ...
+
+@workflow
+def ways(total: int, flag: bool) -> str:
+    reveal_type(when(total > 1, lambda: ask(total), otherwise=lambda: later(total)))
+    reveal_type(when(total > 1, lambda: ask(total), otherwise=None))
+    reveal_type(when(total > 1, "a", otherwise=lambda: later(total)))
+    reveal_type(when(flag, then=1, otherwise="x", name="n"))
+    reveal_type(when((total > 1, lambda: ask(1)), (flag, lambda: ask(2)), otherwise=None))
+    reveal_type(when((flag, lambda: ask(1)), (flag, lambda: later(2)), otherwise=lambda: None))
+    reveal_type(when((total > 1, 1), (flag, 2), (flag, 3), otherwise=None))
+    reveal_type(when((total > 1, "a"), (flag, lambda: ask(2)), otherwise=lambda: ask(3)))
+    when(flag, lambda: ask(total))
+    when((flag, lambda: ask(total)), (flag, stop))
+    reveal_type(attempt(lambda: ask(total), catch=lambda error: error.message))
+    reveal_type(attempt(lambda: later(total), catch=handle, always=stop))
+    reveal_type(attempt(lambda: ask(total), always=stop))
+    reveal_type(attempt(lambda: ask(total), catch={ValueError: handle, "WorkerLost": handle}))
+    found = foreach([1], lambda n: later(n), collect_errors=True, limit=total)
+    reveal_type(found.results)
+    reveal_type(found.errors[0].message)
+    number, text = pair(1)
+    reveal_type(text)
+    reveal_type(and_(total > 1, lambda: flag, not_(is_in(1, [2]) & contains("a", "b"))))
+    reveal_type(now(after=number))
+    reveal_type(uuid())
+    return ask(total)
+"""
+REVEALED_WAYS = [
+    "str | float",
+    "str | None",
+    "str | float",
+    "int | str",
+    "str | None",
+    "str | float | None",
+    "int | None",
+    "str",
+    "str",
+    "float | int",
+    "str",
+    "str | int",
+    "list[float]",
+    "str",
+    "str",
+    "bool",
+    "datetime.datetime",
+    "uuid.UUID",
+]
+WRONG_WAYS = """
+from flowengine import attempt, event_facet, foreach, when
+@event_facet
+def ask(total: int) -> str: ...
+def f(total: int, flag: bool) -> None:
+    when(total, lambda: ask(total), otherwise=None)
+    when(flag, lambda x: ask(x))
+    when(flag, lambda: ask("a"), otherwise=None)
+    x: int = when(flag, lambda: ask(1), otherwise=2)
+    ask(when(flag, lambda: ask(1)))
+    attempt(ask(1), catch=lambda error: error.message)
+    attempt(lambda: ask(1), catch=lambda: 1)
+    attempt(lambda: ask(1), catch=lambda error: error.text)
+    attempt(lambda: ask(1))
+    foreach([1], ask, limit="3")
+    foreach([1], ask).errors
+"""
+
+
 def _mypy(tmp_path: Path, source: str) -> list[str]:
     user_file = tmp_path / "user.py"
     user_file.write_text(source)
@@ -94,13 +176,20 @@ def _mypy(tmp_path: Path, source: str) -> list[str]:
     return [line.removeprefix(str(user_file)) for line in done.stdout.splitlines()]
 
 
-def test_signatures_survive_decoration(tmp_path: Path) -> None:
-    lines = _mypy(tmp_path, GOOD)
+def _revealed(lines: list[str]) -> list[str]:
     assert not [line for line in lines if "error:" in line], lines
     revealed = [line.partition('"')[2].rstrip('"') for line in lines]
     for prefix in ("flowengine.authoring.facets.", "flowengine.authoring.launching.", "builtins."):
         revealed = [line.replace(prefix, "") for line in revealed]
-    assert revealed == REVEALED
+    return revealed
+
+
+def test_signatures_survive_decoration(tmp_path: Path) -> None:
+    assert _revealed(_mypy(tmp_path, GOOD)) == REVEALED
+
+
+def test_branches_have_the_types_of_their_ways(tmp_path: Path) -> None:
+    assert _revealed(_mypy(tmp_path, WAYS)) == REVEALED_WAYS
 
 
 def test_wrong_calls_are_reported_at_their_lines(tmp_path: Path) -> None:
@@ -108,3 +197,10 @@ def test_wrong_calls_are_reported_at_their_lines(tmp_path: Path) -> None:
     errors = {int(line.split(":")[1]) for line in lines if ": error:" in line}
     first = WRONG.splitlines().index("    fetch(5)") + 1
     assert errors == set(range(first, first + 10))
+
+
+def test_wrong_branches_are_reported_at_their_lines(tmp_path: Path) -> None:
+    lines = _mypy(tmp_path, WRONG_WAYS)
+    errors = {int(line.split(":")[1]) for line in lines if ": error:" in line}
+    first = WRONG_WAYS.splitlines().index("def f(total: int, flag: bool) -> None:") + 2
+    assert errors == set(range(first, first + 11))

@@ -315,3 +315,28 @@ def test_the_error_of_a_program_lists_one_problem_per_line() -> None:
 
 def test_a_reference_of_one_name_is_the_whole_step() -> None:
     assert the_argument(of("s")) == StepRef(("s",))
+
+
+def test_what_python_adds_to_the_language_is_read_and_written() -> None:
+    case = {"type": "WhenCase", "default": True, "yield": to("F", x=1)}
+    when = {"type": "WhenBlock", "match": "first", "cases": [case]}
+    each: Node = {"type": "ForeachClause", "variable": "v", "iterable": [], "limit": 3}
+    guarded = step("s", "F", {"type": "AndThenBlock", "when": when}) | {
+        "catch": {"type": "CatchClause", "when": when},
+        "always": block(step("t", "F")),
+    }
+    looped = {"type": "AndThenBlock", "foreach": each | {"collect_errors": True}}
+    parsed = parse_program(program(facet("F", "", "x", block(guarded), looped)))
+    declared = parsed.declarations[0]
+    assert isinstance(declared, FacetDeclaration)
+    found = declared.body[0].statements[0]
+    assert isinstance(found, StepStatement)
+    assert found.body[0].first_match
+    assert found.catch is not None
+    assert found.catch.first_match
+    (always,) = found.always
+    assert [s.name for s in always.statements if isinstance(s, StepStatement)] == ["t"]
+    assert declared.body[1].foreach is not None
+    assert declared.body[1].foreach.limit == Literal(3)
+    assert declared.body[1].foreach.collect_errors is True
+    assert parse_program(write_program(parsed)) == parsed

@@ -1,0 +1,69 @@
+"""The facets that flowengine itself brings into a program that uses them.
+
+They are plain facets. `foreach`, `when` and `attempt` are carriers: a statement that calls one
+has a body of its own, and the facet gives that body's result a declared place. `now` and `uuid`
+have no body: the evaluator answers them itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flowengine.program.nodes import (
+    ArrayType,
+    FacetDeclaration,
+    FacetKind,
+    Field,
+    Json,
+    Literal,
+    Type,
+)
+
+NAMESPACE = "flowengine"
+FOREACH = f"{NAMESPACE}.foreach"
+WHEN = f"{NAMESPACE}.when"
+ATTEMPT = f"{NAMESPACE}.attempt"
+NOW = f"{NAMESPACE}.now"
+UUID = f"{NAMESPACE}.uuid"
+
+RESULT = "result"  #: what each of them returns
+ITEMS = "items"  #: the list that `foreach` goes through
+ERRORS = "errors"  #: the failed items of a `foreach` that collects them
+AFTER = "after"  #: a value that `now` waits for
+
+_List: Type = ArrayType("Json")
+
+
+def _facet(
+    name: str,
+    *fields: Field,
+    result: Type = "Json",
+    schema: Mapping[str, Json] | None = None,
+    others: tuple[Field, ...] = (),
+) -> FacetDeclaration:
+    returns = (Field(RESULT, result, schema=schema), *others)
+    short = name.rpartition(".")[2]
+    return FacetDeclaration(FacetKind.FACET, short, params=fields, returns=returns)
+
+
+#: The declaration of each, by its qualified name.
+STANDARD: Mapping[str, FacetDeclaration] = {
+    FOREACH: _facet(FOREACH, Field(ITEMS, _List), result=_List),
+    WHEN: _facet(WHEN),
+    ATTEMPT: _facet(ATTEMPT),
+    NOW: _facet(
+        NOW,
+        Field(AFTER, default=Literal(None)),
+        result="String",
+        schema={"type": "string", "format": "date-time"},
+    ),
+    UUID: _facet(UUID, result="String", schema={"type": "string", "format": "uuid"}),
+}
+
+#: `foreach` in a program that asks for the errors of its items.
+COLLECTING = _facet(FOREACH, Field(ITEMS, _List), result=_List, others=(Field(ERRORS, _List),))
+
+
+def wider(one: FacetDeclaration, other: FacetDeclaration) -> FacetDeclaration:
+    """Of two declarations of one facet, the one that returns more: it serves both uses."""
+    return max(one, other, key=lambda facet: len(facet.returns))
