@@ -54,8 +54,10 @@ class InvalidText(ProgramError):
         self.source = source  #: the line as it stands in the text
 
     def __str__(self) -> str:
-        place = f"{self.file}:{self.line}:{self.column}" if self.file else (
-            f"line {self.line}, column {self.column}"
+        place = (
+            f"{self.file}:{self.line}:{self.column}"
+            if self.file
+            else (f"line {self.line}, column {self.column}")
         )
         # Tabs are kept, so that the caret stands below what it points to on any terminal.
         lead = "".join(c if c == "\t" else " " for c in self.source[: self.column - 1])

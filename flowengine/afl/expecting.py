@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+_VALUE = frozenset(["NAME", "STRING", "INTEGER", "FLOAT", "TRUE", "FALSE", "NULL", "DOLLAR"])
+_OPERATOR = frozenset(["ADD", "MULTIPLY", "_JOIN", "_AND", "_OR"])
+_DECLARATION = frozenset(["FACET", "EVENT", "WORKFLOW", "SCHEMA", "IMPLICIT"])
+_DECLARED = "`facet`, `event facet`, `workflow`, `schema`, `implicit`"
+
 #: Tokens that are one thing to a reader, said by one word when all of them fit.
 _TOGETHER: tuple[tuple[frozenset[str], str], ...] = (
-    (
-        frozenset(
-            "NAME STRING INTEGER FLOAT TRUE FALSE NULL DOLLAR LPAR LSQB _MAP ADD _NOT".split()
-        ),
-        "a value",
-    ),
-    (frozenset("ADD MULTIPLY COMPARE _JOIN _AND _OR LSQB".split()), "an operator"),
-    (frozenset("ADD MULTIPLY _JOIN _AND _OR LSQB".split()), "an operator"),
-    (frozenset("ADD MULTIPLY _JOIN _AND _OR".split()), "an operator"),
-    (
-        frozenset("NAMESPACE FACET EVENT WORKFLOW SCHEMA IMPLICIT".split()),
-        "a declaration (`namespace`, `facet`, `event facet`, `workflow`, `schema`, `implicit`)",
-    ),
-    (
-        frozenset("USE FACET EVENT WORKFLOW SCHEMA IMPLICIT".split()),
-        "a declaration (`use`, `facet`, `event facet`, `workflow`, `schema`, `implicit`)",
-    ),
-    (
-        frozenset("FACET EVENT WORKFLOW SCHEMA IMPLICIT".split()),
-        "a declaration (`facet`, `event facet`, `workflow`, `schema`, `implicit`)",
-    ),
-    (frozenset("NAME SYS_LOG SYS_ASSERT".split()), "a step (`name = Facet(…)`)"),
+    (_VALUE | {"LPAR", "LSQB", "_MAP", "ADD", "_NOT"}, "a value"),
+    (_OPERATOR | {"COMPARE", "LSQB"}, "an operator"),
+    (_OPERATOR | {"LSQB"}, "an operator"),  # behind a comparison
+    (_OPERATOR, "an operator"),
+    (_DECLARATION | {"NAMESPACE"}, f"a declaration (`namespace`, {_DECLARED})"),
+    (_DECLARATION | {"USE"}, f"a declaration (`use`, {_DECLARED})"),
+    (_DECLARATION, f"a declaration ({_DECLARED})"),
+    (frozenset(["NAME", "SYS_LOG", "SYS_ASSERT"]), "a step (`name = Facet(…)`)"),
 )
 _WORDS = {
     "NAME": "a name",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,7 +13,11 @@ from lark import Token
 _DECLARING = frozenset(["namespace", "facet", "event", "workflow", "schema", "implicit", "use"])
 _SPOKEN = {"and": "&&", "or": "||", "not": "!"}
 _RESERVED = frozenset(["YIELD", "TRUE", "FALSE", "NULL", "ANDTHEN", "CATCH"])
+_CAPITALISED = ("andThen", "startsWith", "endsWith")
+_PLAIN = ("foreach", "when", "case", "catch", "yield", "script", "prompt", "with", "contains")
+_KEYWORDS = {word.lower(): word for word in (*_DECLARING, *_CAPITALISED, *_PLAIN)}
 _PAIRS = {"LPAR": "(", "LSQB": "[", "LBRACE": "{"}
+_CLOSES = {"RPAR": "LPAR", "RSQB": "LSQB", "RBRACE": "LBRACE"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class _Scene:
     found: Token | None  #: None: no token begins here
     before: Sequence[Token]  #: the newest last
     opened: Sequence[Token]  #: brackets that are not closed, the innermost last
-    wanted: str
+    accepted: Collection[str]  #: the terminals that could have stood here
 
     @property
     def kind(self) -> str:
@@ -39,7 +44,11 @@ class _Scene:
         return self.before[-1].type if self.before else ""
 
     @property
-    def is_in_arguments(self) -> bool:
+    def is_behind_a_value(self) -> bool:
+        return "_OR" in self.accepted
+
+    @property
+    def is_in_parentheses(self) -> bool:
         return bool(self.opened) and self.opened[-1].type == "LPAR"
 
 
@@ -49,10 +58,10 @@ def hint(
     found: Token | None,
     before: Sequence[Token],
     opened: Sequence[Token],
-    wanted: str,
+    accepted: Collection[str],
 ) -> str:
     """Return the cure for what was probably meant, or nothing."""
-    scene = _Scene(text, at, found, before, opened, wanted)
+    scene = _Scene(text, at, found, before, opened, accepted)
     for recognise in _MISTAKES:
         if cure := recognise(scene):
             return cure
@@ -89,7 +98,7 @@ def _yield_without_target(scene: _Scene) -> str:
 def _word_as_name(scene: _Scene) -> str:
     if scene.kind in ("_EQUAL", "COLON") and scene.last in _RESERVED:
         word = str(scene.before[-1])
-    elif scene.kind in _RESERVED and "a name" in scene.wanted:
+    elif scene.kind in _RESERVED and "NAME" in scene.accepted:
         word = scene.word
     else:
         return ""
@@ -107,9 +116,12 @@ def _declaration_in_a_block(scene: _Scene) -> str:
 
 
 def _not_closed(scene: _Scene) -> str:
-    if scene.at < len(scene.text.rstrip()) or not scene.opened:
+    if not scene.opened:
         return ""
     token = scene.opened[-1]
+    is_closed_by_another = scene.kind in _CLOSES and _CLOSES[scene.kind] != token.type
+    if scene.text[scene.at :].strip() and not is_closed_by_another:
+        return ""
     return f"the `{_PAIRS[token.type]}` of line {token.line}, column {token.column} is not closed"
 
 
@@ -118,13 +130,13 @@ def _too_many_closed(scene: _Scene) -> str:
 
 
 def _assignment_for_comparison(scene: _Scene) -> str:
-    if scene.kind == "_EQUAL" and "an operator" in scene.wanted:
+    if scene.kind == "_EQUAL" and scene.is_behind_a_value:
         return "to compare, write `==`"
     return ""
 
 
 def _comparison_for_assignment(scene: _Scene) -> str:
-    if scene.word == "==" and scene.wanted == "`=`":
+    if scene.word == "==" and "_EQUAL" in scene.accepted:
         return "to give a value, write `=`"
     return ""
 
@@ -136,44 +148,71 @@ def _spoken_operator(scene: _Scene) -> str:
 
 
 def _chained_comparison(scene: _Scene) -> str:
-    if scene.kind == "COMPARE" and "an operator" in scene.wanted:
+    if scene.kind == "COMPARE" and scene.is_behind_a_value:
         return "one comparison at a time: a < b && b < c"
     return ""
 
 
-def _bare_map(scene: _Scene) -> str:
-    return "a map is written #{…}" if scene.kind == "LBRACE" and "a value" in scene.wanted else ""
+def _stray_brace(scene: _Scene) -> str:
+    if scene.kind != "LBRACE":
+        return ""
+    if "BRACED_SCRIPT" in scene.accepted:
+        return "the script that begins here is not closed"
+    return "a map is written #{…}" if "_MAP" in scene.accepted else ""
 
 
 def _argument_without_name(scene: _Scene) -> str:
-    if not scene.is_in_arguments:
+    if not scene.is_in_parentheses:
         return ""
-    by_name = "arguments are given by name: Facet(name = value)"
-    if scene.wanted.startswith("a name") and scene.word != ")":
-        return by_name
-    if scene.wanted == "`=`":
-        return by_name
-    if scene.last == "COMMA":
+    if scene.last == "COMMA" and scene.kind == "RPAR":
         return "there is a comma too many"
+    is_a_name_missing = "NAME" in scene.accepted and "_OR" not in scene.accepted
+    if "_EQUAL" in scene.accepted or (is_a_name_missing and "STRING" not in scene.accepted):
+        return "values are given by name: name = value"
     return ""
 
 
 def _step_after_yield(scene: _Scene) -> str:
-    if "`yield`" in scene.wanted and "a step" not in scene.wanted and scene.kind == "NAME":
+    if "YIELD" in scene.accepted and "NAME" not in scene.accepted and scene.kind == "NAME":
         return "the steps of a block stand before its yields"
     return ""
 
 
 def _bare_returns(scene: _Scene) -> str:
-    if scene.last == "_ARROW" and scene.wanted == "`(`":
+    if scene.last == "_ARROW" and set(scene.accepted) == {"LPAR"}:
         return "returns stand in parentheses: => (name: Type)"
     return ""
 
 
 def _call_without_parentheses(scene: _Scene) -> str:
-    if scene.last == "NAME" and scene.wanted == "`(`":
+    if scene.last == "NAME" and "LPAR" in scene.accepted and not scene.is_behind_a_value:
         return f"a call has parentheses, also an empty one: {scene.before[-1]!s}()"
     return ""
+
+
+def _step_without_name(scene: _Scene) -> str:
+    if scene.kind == "LPAR" and scene.last == "NAME" and "_EQUAL" in scene.accepted:
+        return f"a step has a name: name = {scene.before[-1]!s}(…)"
+    return ""
+
+
+def _misspelt(scene: _Scene) -> str:
+    said = [scene.word, *(str(token) for token in scene.before[-1:])]
+    for word in said:
+        near = difflib.get_close_matches(word.lower(), _KEYWORDS, n=1, cutoff=0.8)
+        if near and _KEYWORDS[near[0]] != word:
+            return f"did you mean `{_KEYWORDS[near[0]]}`?"
+    return ""
+
+
+def _number(scene: _Scene) -> str:
+    if not scene.found and scene.word.isdigit():
+        return "numbers are written 12, 1.5 or 2.0e3"
+    return ""
+
+
+def _use_outside(scene: _Scene) -> str:
+    return "`use` stands in a namespace" if scene.kind == "USE" and not scene.opened else ""
 
 
 def _foreign_letter(scene: _Scene) -> str:
@@ -197,10 +236,14 @@ _MISTAKES: tuple[_Recognise, ...] = (
     _comparison_for_assignment,
     _spoken_operator,
     _chained_comparison,
-    _bare_map,
+    _stray_brace,
     _argument_without_name,
     _step_after_yield,
     _bare_returns,
     _call_without_parentheses,
+    _step_without_name,
+    _use_outside,
+    _misspelt,
+    _number,
     _foreign_letter,
 )

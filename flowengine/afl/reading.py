@@ -164,7 +164,7 @@ class Reader(Transformer[Token, Node]):
         return _Tail(_one_or_all(blocks), script)
 
     def prompt(self, *directives: tuple[str, str]) -> _Tail:
-        return _Tail(_node("PromptBlock", **dict(directives)))
+        return _Tail({"type": "PromptBlock", **dict(directives)})
 
     def directive(self, name: Token, text: Token) -> tuple[str, str]:
         if name not in _DIRECTIVES:
