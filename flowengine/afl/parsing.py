@@ -74,12 +74,12 @@ class _Trail:
         self._depth += levels
 
 
-def read_text(text: str, file: str = "") -> Node:
+def read_text(text: str | bytes, file: str = "") -> Node:
     """Return the program JSON that AFL's compiler would write of this text.
 
-    Names are not looked up: `compile_text` does that too. Raises InvalidText.
+    Bytes are UTF-8. Names are not looked up: `compile_text` does that too. Raises InvalidText.
     """
-    text = text.removeprefix("\ufeff")
+    text = (_decoded(text, file) if isinstance(text, bytes) else text).removeprefix("\ufeff")
     foreign = [at for mark in (scripts.OPEN, scripts.CLOSE) if (at := text.find(mark)) >= 0]
     if foreign:
         raise _at(text, file, min(foreign), "this character is no text")
@@ -113,6 +113,15 @@ def read_text(text: str, file: str = "") -> Node:
     accepted: set[str] = parser.accepts()  # type: ignore[no-untyped-call]
     what = f"expected {expected(accepted)}, found {_shown(text, at, found)}"
     raise _at(text, file, at, what, hint(text, at, found, trail.last, trail.opened, accepted))
+
+
+def _decoded(stored: bytes, file: str) -> str:
+    try:
+        return stored.decode()
+    except UnicodeDecodeError as problem:
+        before = stored[: problem.start].decode()
+        what = f"the byte {stored[problem.start]:#04x} is not UTF-8"
+        raise _at(before, file, len(before), what) from None
 
 
 def _begin(token: Token) -> int:

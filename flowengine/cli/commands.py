@@ -16,8 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 import flowengine
-from flowengine.cli.inputs import read_inputs
-from flowengine.cli.loading import load_modules, load_workflow
+from flowengine.afl import checked, read_text
+from flowengine.cli.loading import load_modules
+from flowengine.cli.starting import prepare
 from flowengine.cli.tree import run_tree
 from flowengine.cli.watching import watch
 from flowengine.engine import Engine, Run, RunInfo
@@ -56,35 +57,47 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("target", metavar="MODULE:WORKFLOW")
+@click.argument("target", metavar="TARGET")
+@click.option("--workflow", help="The workflow's name, when TARGET does not say it.")
+@click.option(
+    "--module", "-m", "modules", multiple=True, help="Import this too: code of event facets."
+)
 @click.option(
     "--input", "-i", "given", multiple=True, metavar="NAME=VALUE", help="JSON, text or @file."
 )
 @click.option("--key", help="Start only once: a second run with this key is the first one.")
 @click.option("--no-wait", is_flag=True, help="Start it and leave; `resume` goes on with it.")
 @_as_json
-def run(target: str, given: Sequence[str], key: str | None, no_wait: bool, as_json: bool) -> None:
+def run(
+    target: str,
+    workflow: str | None,
+    modules: Sequence[str],
+    given: Sequence[str],
+    key: str | None,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
     """Start a workflow and follow it to its end.
 
-    MODULE is importable from here, or a file: examples/quickstart.py:word_count
+    TARGET is MODULE:WORKFLOW or FILE:WORKFLOW. The module is importable from here; the file
+    holds Python (examples/quickstart.py:word_count), AFL text (order.afl:shop.Order) or
+    program JSON. A workflow that is the only one need not be named.
     """
-    workflow = load_workflow(target)
-    inputs = read_inputs(workflow, given)
-    workflow.inputs(**inputs)  # what does not fit is told before a database is made
+    # What does not fit is told before a database is made.
+    prepared = prepare(target, workflow, modules, given, needs_code=not no_wait)
     from flowengine.assembly import default_engine  # brings Celery: only when something runs
 
     engine = default_engine()
-    started = workflow.options(key=key).start(**inputs)
-    handle = engine.run(started.id)
+    handle = engine.run(prepared.start(engine, key))
     if no_wait:
         click.echo(handle.id)
         return
     try:
         info = _follow(handle, as_json)
     except KeyboardInterrupt:
-        module = target.partition(":")[0]
         raise click.ClickException(
-            f"stopped. The run is kept: `flowengine resume {module}` goes on with it, "
+            f"stopped. The run is kept: `flowengine resume {prepared.modules}` goes on "
+            "with it, "
             f"`flowengine show {handle.id[:8]}` shows where it stands"
         ) from None
     if as_json:
@@ -146,6 +159,28 @@ def _tell_more(info: RunInfo, database: Database) -> None:
             ("the runs so far", "dim"),
         )
     )
+
+
+# --- programs ---
+
+
+@main.command("compile")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write it there."
+)
+def compile_file(file: Path, output: Path | None) -> None:
+    """Check AFL text, and print its program as JSON.
+
+    The JSON is what AFL's own compiler makes of it, without ids.
+    """
+    document = read_text(file.read_bytes(), str(file))
+    checked(document, str(file))
+    written = json.dumps(document, indent=2)
+    if output is None:
+        click.echo(written)
+    else:
+        output.write_text(written + "\n")
 
 
 # --- looking ---
