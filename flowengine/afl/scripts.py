@@ -15,7 +15,11 @@ _BEFORE = re.compile(
     r"""
     "[^"\\]*(?:\\.[^"\\]*)*"                             # what looks like a script in a string
     | /\*.*?\*/ | //[^\n]*                               # or in a comment is none
-    | (?P<script>(?<![\w.])script(?:\s+[A-Za-z]\w*)?\s*\{)
+    | (?P<script>
+        (?:\) | (?<![\w.])(?:andThen | as\s+\w+))        # what may stand before a script
+        (?>\s | //[^\n]* | /\*(?>.*?\*/))*+
+        (?<!\w)script(?:\s+[A-Za-z]\w*)?\s*\{
+      )
     """,
     re.VERBOSE | re.DOTALL,
 )
