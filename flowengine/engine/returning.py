@@ -31,8 +31,8 @@ def named(facet: str, result: Mapping[str, Json], declared: Sequence[str]) -> Ma
         return dict(value)
     if len(declared) == 1:
         return {declared[0]: value}
-    wanted = f"it declares the returns {', '.join(declared)}, so return a map of them"
+    wanted = f"it declares the returns {', '.join(declared)}, so return a map with these names"
     if is_map:
         foreign = ", ".join(repr(name) for name in value if name not in declared)
         raise DoesNotFit(facet, [f"{wanted}; {foreign} is not among them"])
-    raise DoesNotFit(facet, [f"{wanted}, and not a {type(value).__name__}"])
+    raise DoesNotFit(facet, [f"{wanted}, and not {type(value).__name__}"])

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
+EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").rglob("*.py"))
 SAYS = {
     "quickstart": ["29 words"],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
     "fan_out": ["'stations': 60"],
+    "reminders": ["to Ben: Please bring back Emma. Your fine is 220", "'costs': [85, 85]"],
 }
 
 
