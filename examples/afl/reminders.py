@@ -7,8 +7,8 @@ A function answers to the event facet whose name it is given. Its value is the f
 return, or a map of all of them. Retries, timeouts and task lists stand at the function.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
 from flowengine import Retry, current_step, default_engine, event_facet, load_program
 
@@ -20,7 +20,8 @@ LOANS = {
 }
 
 
-class Letter(TypedDict):
+@dataclass
+class Letter:
     cents: int
     receipt: str
 
@@ -35,7 +36,7 @@ def post(reader: str, text: str) -> Letter:
     if reader == "Ben" and current_step().try_number == 1:
         raise ConnectionError("the post office did not answer")
     print(f"  to {reader}: {text}")
-    return {"cents": 85, "receipt": f"letter of {len(text)} letters"}
+    return Letter(cents=85, receipt=f"letter of {len(text)} letters")
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def test_compile_prints_what_afls_compiler_would_and_that_runs_too(here: Path) -
 
 
 def test_a_run_of_a_text_goes_on_in_another_process(here: Path) -> None:
-    words = ["run", "words.afl:One", "-i", "text=a b c", "--no-wait"]
+    words = ["run", "words.afl:One", "-m", "handlers", "-i", "text=a b c", "--no-wait"]
     flowengine(here, *words)
     flowengine(here, "resume", "handlers")
     (run,) = json.loads(flowengine(here, "list", "--json"))
