@@ -126,7 +126,7 @@ def _not_closed(scene: _Scene) -> str:
 
 
 def _too_many_closed(scene: _Scene) -> str:
-    return "no bracket is open here" if scene.word in ")]}" and not scene.opened else ""
+    return "no bracket is open here" if scene.kind in _CLOSES and not scene.opened else ""
 
 
 def _assignment_for_comparison(scene: _Scene) -> str:
@@ -168,7 +168,7 @@ def _argument_without_name(scene: _Scene) -> str:
         return "there is a comma too many"
     is_a_name_missing = "NAME" in scene.accepted and "_OR" not in scene.accepted
     if "_EQUAL" in scene.accepted or (is_a_name_missing and "STRING" not in scene.accepted):
-        return "values are given by name: name = value"
+        return "everything here has a name: `name = value` in a call, `name: Type` in a declaration"
     return ""
 
 
@@ -186,7 +186,7 @@ def _bare_returns(scene: _Scene) -> str:
 
 def _call_without_parentheses(scene: _Scene) -> str:
     if scene.last == "NAME" and "LPAR" in scene.accepted and not scene.is_behind_a_value:
-        return f"a call has parentheses, also an empty one: {scene.before[-1]!s}()"
+        return f"parentheses are needed, also empty ones: {scene.before[-1]!s}()"
     return ""
 
 
@@ -197,12 +197,13 @@ def _step_without_name(scene: _Scene) -> str:
 
 
 def _misspelt(scene: _Scene) -> str:
-    said = [scene.word, *(str(token) for token in scene.before[-1:])]
-    for word in said:
-        near = difflib.get_close_matches(word.lower(), _KEYWORDS, n=1, cutoff=0.8)
-        if near and _KEYWORDS[near[0]] != word:
-            return f"did you mean `{_KEYWORDS[near[0]]}`?"
-    return ""
+    if scene.last == "NAME" and "_EQUAL" in scene.accepted:
+        word = str(scene.before[-1])  # it was taken for the name of a step
+    else:
+        word = scene.word
+    near = difflib.get_close_matches(word.lower(), _KEYWORDS, n=1, cutoff=0.8)
+    meant = _KEYWORDS[near[0]] if near else word
+    return f"did you mean `{meant}`?" if meant != word else ""
 
 
 def _number(scene: _Scene) -> str:

@@ -11,13 +11,15 @@ import re
 
 OPEN, CLOSE = "\ufdd0", "\ufdd1"  #: noncharacters: Unicode promises that no text has them
 
+# What is not closed is matched to its end all the same: a pattern that failed there would be
+# tried again at every quote and every comment behind it.
 _BEFORE = re.compile(
     r"""
-    "[^"\\]*(?:\\.[^"\\]*)*"                             # what looks like a script in a string
-    | /\*.*?\*/ | //[^\n]*                               # or in a comment is none
+    "[^"\\]*(?:\\.[^"\\]*)*\\?(?:"|\Z)                   # what looks like a script in a string
+    | /\*.*?(?:\*/|\Z) | //[^\n]*                        # or in a comment is none
     | (?P<script>
         (?:\) | (?<![\w.])(?:andThen | as\s+\w+))        # what may stand before a script
-        (?>\s | //[^\n]* | /\*(?>.*?\*/))*+
+        (?>\s | //[^\n]* | /\*(?>.*?(?:\*/|\Z)))*+
         (?<!\w)script(?:\s+[A-Za-z]\w*)?\s*\{
       )
     """,
@@ -25,8 +27,8 @@ _BEFORE = re.compile(
 )
 _INSIDE = re.compile(
     r"""
-    \"{3}(?:[^\\]|\\.)*?\"{3} | '{3}(?:[^\\]|\\.)*?'{3}
-    | "(?:[^"\\\n]|\\.)*" | '(?:[^'\\\n]|\\.)*'
+    \"{3}(?:[^\\]|\\.)*?(?:\"{3}|\\?\Z) | '{3}(?:[^\\]|\\.)*?(?:'{3}|\\?\Z)
+    | "(?:[^"\\\n]|\\.)*+"? | '(?:[^'\\\n]|\\.)*+'?
     | \#[^\n]*
     | (?P<brace>[{}])
     """,

@@ -125,13 +125,34 @@ def calls(act: Callable[[], Any]) -> int:
 
 def test_reading_takes_as_long_as_the_text_is() -> None:
     read_text("")  # the grammar is made once
-    short, long = (calls(lambda n=n: read_text(statements(n))) for n in (250, 1_000))
+    short, long = (calls(lambda n=n: read_text(statements(n))) for n in (100, 400))
     assert long < 4.2 * short
 
 
 def test_an_error_at_the_end_of_a_long_text_is_found_as_fast() -> None:
-    broken = statements(1_000).rstrip("} ")
-    assert calls(lambda: _is_read(broken)) < 3 * calls(lambda: read_text(statements(1_000)))
+    broken = statements(300).rstrip("} ")
+    assert calls(lambda: _is_read(broken)) < 3 * calls(lambda: read_text(statements(300)))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "/*",
+        ")/*",
+        '\\"',
+        '"\\',
+        "'\\",
+        ") script {",
+        ") script {'''",
+        "andThen as ",
+        "9",
+        "((",
+        "a.",
+    ],
+)
+def test_no_text_makes_the_patterns_go_back_again_and_again(piece: str) -> None:
+    for text in (piece * 20_000, f"facet F() script {{ {piece * 20_000}"):
+        assert not _is_read(text)
 
 
 def test_ten_thousand_statements_are_read() -> None:
