@@ -41,6 +41,7 @@ from flowengine.errors import (
     FlowengineError,
     InvalidInputs,
     InvalidProgram,
+    InvalidText,
     ProgramError,
     RunFailed,
     SymbolMisuse,
@@ -48,7 +49,7 @@ from flowengine.errors import (
 )
 
 if TYPE_CHECKING:
-    from flowengine.assembly import default_engine
+    from flowengine.assembly import default_engine, load_program
     from flowengine.authoring import Launcher
     from flowengine.worker.context import StepContext, current_step
 
@@ -87,14 +88,16 @@ __all__ = [  # noqa: RUF022 - grouped
     "Facet",
     "Workflow",
     "RunHandle",
-    # The engine of this process
+    # The engine of this process, and programs that are not Python
     "default_engine",
+    "load_program",
     # Errors
     "FlowengineError",
     "AuthoringError",
     "SymbolMisuse",
     "ProgramError",
     "InvalidProgram",
+    "InvalidText",
     "InvalidInputs",
     "ValueRefused",
     "RunFailed",
@@ -102,6 +105,7 @@ __all__ = [  # noqa: RUF022 - grouped
 
 _LATE = {
     "default_engine": "flowengine.assembly",
+    "load_program": "flowengine.assembly",
     "current_step": "flowengine.worker.context",
     "StepContext": "flowengine.worker.context",
 }

@@ -2,6 +2,7 @@
 
 - FlowengineError
   · ProgramError           a program cannot be loaded or started
+    · InvalidText          … because its AFL text cannot be read
     · InvalidProgram       … because of the problems it lists
     · UnknownWorkflow      … because it declares no such workflow
     · InvalidInputs        … because the inputs do not fit
@@ -39,6 +40,29 @@ class FlowengineError(Exception):
 
 class ProgramError(FlowengineError):
     """A program cannot be loaded or started."""
+
+
+class InvalidText(ProgramError):
+    """A text is not AFL, at one place."""
+
+    def __init__(
+        self, file: str, line: int, column: int, what: str, source: str = "", hint: str = ""
+    ) -> None:
+        super().__init__(file, line, column, what, source, hint)
+        self.file, self.line, self.column = file, line, column  #: both counted from 1
+        self.what, self.hint = what, hint
+        self.source = source  #: the line as it stands in the text
+
+    def __str__(self) -> str:
+        place = (
+            f"{self.file}:{self.line}:{self.column}"
+            if self.file
+            else (f"line {self.line}, column {self.column}")
+        )
+        # Tabs are kept, so that the caret stands below what it points to on any terminal.
+        lead = "".join(c if c == "\t" else " " for c in self.source[: self.column - 1])
+        cure = f"\n{self.hint}" if self.hint else ""
+        return f"{place}: {self.what}\n    {self.source}\n    {lead}^{cure}"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from flowengine.assembly.default import (
 from flowengine.assembly.embedded import Embedded
 from flowengine.assembly.launching import EngineLauncher
 from flowengine.assembly.plugin import FlowEngine
+from flowengine.assembly.programs import load_program
 
 __all__ = [
     "Embedded",
@@ -16,4 +17,5 @@ __all__ = [
     "close_default_engine",
     "default_engine",
     "default_launcher",
+    "load_program",
 ]

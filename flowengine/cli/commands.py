@@ -16,9 +16,10 @@ from rich.table import Table
 from rich.text import Text
 
 import flowengine
+from flowengine.afl import checked, read_text
 from flowengine.cli import checking
-from flowengine.cli.inputs import read_inputs
-from flowengine.cli.loading import load_modules, load_workflow
+from flowengine.cli.loading import load_modules
+from flowengine.cli.starting import prepare
 from flowengine.cli.tree import run_tree
 from flowengine.cli.watching import watch
 from flowengine.engine import Engine, Run, RunInfo
@@ -57,35 +58,47 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("target", metavar="MODULE:WORKFLOW")
+@click.argument("target", metavar="TARGET")
+@click.option("--workflow", help="The workflow's name, when TARGET does not say it.")
+@click.option(
+    "--module", "-m", "modules", multiple=True, help="Import this too: code of event facets."
+)
 @click.option(
     "--input", "-i", "given", multiple=True, metavar="NAME=VALUE", help="JSON, text or @file."
 )
 @click.option("--key", help="Start only once: a second run with this key is the first one.")
 @click.option("--no-wait", is_flag=True, help="Start it and leave; `resume` goes on with it.")
 @_as_json
-def run(target: str, given: Sequence[str], key: str | None, no_wait: bool, as_json: bool) -> None:
+def run(
+    target: str,
+    workflow: str | None,
+    modules: Sequence[str],
+    given: Sequence[str],
+    key: str | None,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
     """Start a workflow and follow it to its end.
 
-    MODULE is importable from here, or a file: examples/quickstart.py:word_count
+    TARGET is MODULE:WORKFLOW or FILE:WORKFLOW. The module is importable from here; the file
+    holds Python (examples/quickstart.py:word_count), AFL text (order.afl:shop.Order) or
+    program JSON. A workflow that is the only one need not be named.
     """
-    workflow = load_workflow(target)
-    inputs = read_inputs(workflow, given)
-    workflow.inputs(**inputs)  # what does not fit is told before a database is made
+    # What does not fit is told before a database is made.
+    prepared = prepare(target, workflow, modules, given, needs_code=not no_wait)
     from flowengine.assembly import default_engine  # brings Celery: only when something runs
 
     engine = default_engine()
-    started = workflow.options(key=key).start(**inputs)
-    handle = engine.run(started.id)
+    handle = engine.run(prepared.start(engine, key))
     if no_wait:
         click.echo(handle.id)
         return
     try:
         info = _follow(handle, as_json)
     except KeyboardInterrupt:
-        module = target.partition(":")[0]
         raise click.ClickException(
-            f"stopped. The run is kept: `flowengine resume {module}` goes on with it, "
+            f"stopped. The run is kept: `flowengine resume {prepared.modules}` goes on "
+            "with it, "
             f"`flowengine show {handle.id[:8]}` shows where it stands"
         ) from None
     if as_json:
@@ -161,17 +174,39 @@ def check(names: Sequence[str], as_json: bool) -> None:
     Imports modules, files and whole packages, reads every workflow and facet in them, and
     prints all problems with file and line.
     """
-    checked = checking.check(names)
+    found = checking.check(names)
     if as_json:
         problems = [
             {"file": checking.shown_file(f.location), "line": f.location.line, "what": f.what}
-            for f in checked.findings
+            for f in found.findings
         ]
-        shown = {"workflows": checked.workflows, "facets": checked.facets, "problems": problems}
+        shown = {"workflows": found.workflows, "facets": found.facets, "problems": problems}
         click.echo(json.dumps(shown, indent=2))
     else:
-        checking.show(checked, console)
-    sys.exit(1 if checked.findings else 0)
+        checking.show(found, console)
+    sys.exit(1 if found.findings else 0)
+
+
+# --- programs ---
+
+
+@main.command("compile")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write it there."
+)
+def compile_file(file: Path, output: Path | None) -> None:
+    """Check AFL text, and print its program as JSON.
+
+    The JSON is what AFL's own compiler makes of it, without ids.
+    """
+    document = read_text(file.read_bytes(), str(file))
+    checked(document, str(file))
+    written = json.dumps(document, indent=2)
+    if output is None:
+        click.echo(written)
+    else:
+        output.write_text(written + "\n")
 
 
 # --- looking ---

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from flowengine.authoring import Workflow
 from flowengine.program.nodes import Field
 
 
-def read_inputs(workflow: Workflow[..., Any], given: Sequence[str]) -> dict[str, Any]:
+def read_inputs(params: Iterable[Field], given: Sequence[str]) -> dict[str, Any]:
     """Return the inputs. A value is JSON, text as it stands for a text parameter, or @file."""
-    program = workflow.program()
-    params = {field.name: field for field in _params(program, workflow.name)}
+    known = {field.name: field for field in params}
     inputs: dict[str, Any] = {}
     for pair in given:
         name, equals, text = pair.partition("=")
@@ -24,17 +22,8 @@ def read_inputs(workflow: Workflow[..., Any], given: Sequence[str]) -> dict[str,
             raise click.BadParameter(f"{pair!r} is not name=value", param_hint="--input")
         if name in inputs:
             raise click.BadParameter(f"{name!r} is given twice", param_hint="--input")
-        inputs[name] = _value(text, params.get(name))
+        inputs[name] = _value(text, known.get(name))
     return inputs
-
-
-def _params(program: Any, name: str) -> tuple[Field, ...]:
-    namespace, _, short = name.rpartition(".")
-    for space in program.declarations:
-        for declared in getattr(space, "declarations", ()):
-            if (space.name, declared.name) == (namespace, short):
-                return tuple(declared.params)
-    return ()
 
 
 def _value(text: str, field: Field | None) -> Any:

@@ -38,7 +38,7 @@ class Programs:
             return prepared[1:]
         parsed = program if isinstance(program, Program) else parse_program(dict(program))
         digest = program_hash(parsed)
-        plan = self._kept(digest) or self._keep(digest, link_program(parsed))
+        plan = self.known(digest) or self._keep(digest, link_program(parsed))
         found = digest, program_text(parsed), plan
         if isinstance(program, Program):  # it cannot change; a map can
             with self._lock:
@@ -59,13 +59,14 @@ class Programs:
 
     def plan(self, executor: Executor, digest: str) -> Plan:
         """Return the plan of a stored program."""
-        kept = self._kept(digest)
+        kept = self.known(digest)
         if kept is not None:
             return kept
         stored = payloads.load_program(executor, digest)
         return self._keep(digest, link_program(parse_program(stored)))
 
-    def _kept(self, digest: str) -> Plan | None:
+    def known(self, digest: str) -> Plan | None:
+        """Return the plan of a program that this process has met before."""
         with self._lock:
             plan = self._plans.get(digest)
             if plan is not None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from flowengine.engine import returning
 from flowengine.engine.advancing import Taker
 from flowengine.engine.driving import Driving
 from flowengine.engine.settling import Report
-from flowengine.errors import ValueRefused
+from flowengine.errors import DoesNotFit, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, HandedOver, Succeeded, TryOutcome
+from flowengine.program.nodes import Json
 from flowengine.store import claims, codec, reports, sweeping
 from flowengine.store.claims import Claimant
 from flowengine.store.reports import Ended
@@ -168,12 +170,24 @@ class Working(Driving):
             return report
         try:
             codec.check_names(f"what {task.name} returned", outcome.result)
-            for name, value in outcome.result.items():
+            result: Mapping[str, Json] = outcome.result
+            if returning.wants_names(result):
+                result = returning.named(task.name, result, self._declared(task))
+            for name, value in result.items():
                 codec.check_value(f"{name!r} returned by {task.name}", value, limit)
-        except ValueRefused as problem:
+        except (ValueRefused, DoesNotFit) as problem:
             error = {"type": type(problem).__name__, "message": str(problem)}
             return Report(task, Failed(error, retry=False))
-        return report
+        return report if result is outcome.result else Report(task, Succeeded(dict(result)))
+
+    def _declared(self, task: TaskDefinition) -> list[str]:
+        """The returns that the task's facet declares in the program of its run."""
+        plan = self.programs.known(task.flow_id)
+        if plan is None:
+            with self.database.direct() as executor:
+                plan = self.programs.plan(executor, task.flow_id)
+        facet = plan.facets.get(task.name)
+        return [field.name for field in facet.returns] if facet else []
 
     def heartbeat(self, task: TaskDefinition) -> bool:
         """Show that a task is being worked on; False: the lease was lost."""

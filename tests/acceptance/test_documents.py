@@ -3,7 +3,8 @@
 A reader can copy what stands there, so the tests do the same, in an empty directory for
 each document and in the order of its text:
 
-- a ``python`` block that begins with ``# file: name.py`` is written to that file;
+- a ``python`` block that begins with ``# file: name.py`` is written to that file, an ``afl``
+  block that begins with ``// file: name.afl`` too;
 - in a ``console`` block each line that begins with ``$ `` is run by a shell and must
   succeed. At its end a line may say ``# fails``: then it must not; ``# your id``: the run it
   names is the newest one here; ``# kill it at "text"``: it is killed when it has said so.
@@ -44,6 +45,7 @@ RUNNABLE = [ROOT / "README.md", *GUIDE]
 BIN = Path(sys.executable).parent
 
 _BLOCK = re.compile(r"^```(\w*(?: servers)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"(?:#|//) file: (\S+)\n")
 _DEATH = re.compile(r'# kill it at "(.+)"$')
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -66,8 +68,8 @@ def follow(document: Path, directory: Path) -> list[str]:
     """Do what the document says; return what went otherwise."""
     problems = []
     for kind, text in blocks(document):
-        if kind == "python" and text.startswith("# file: "):
-            (directory / text.partition("\n")[0].removeprefix("# file: ").strip()).write_text(text)
+        if file := _FILE.match(text):
+            (directory / file[1]).write_text(text)
         elif kind == "console":
             commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
             problems += [p for command in commands if (p := tried(command, directory))]

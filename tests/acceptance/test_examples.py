@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").glob("*.py"))
+EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").rglob("*.py"))
 SAYS = {
     "quickstart": ["29 words"],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
@@ -28,6 +28,7 @@ SAYS = {
     ],
     "composition": ["usage of /: 51\nlarger: /music/\nlarger: /music/\n"],
     "expressions": ["Dear ada (EUR): 900 cents, written in", "'safe': True, 'half': 450.0"],
+    "reminders": ["to Ben: Please bring back Emma. Your fine is 220", "'costs': [85, 85]"],
 }
 
 

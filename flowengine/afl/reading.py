@@ -1,0 +1,345 @@
+"""Make program JSON of what the grammar recognises.
+
+One method for each rule, called as soon as its last token was read, with the results of the
+rules inside it. No tree is built, and nothing here recurses: how deep a text may be nested
+is for `parsing` to say.
+
+The JSON is what AFL's own compiler writes: the same keys, empty ones left out, declarations
+by kind. It has places and no ids, which AFL draws at random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lark import Token, Transformer, v_args
+
+from flowengine.afl.words import documentation, script_code, unquoted
+from flowengine.program.nodes import Json
+
+Node = dict[str, Json]
+_Contents = tuple[list[Node], list[Node]]
+
+#: The order in which AFL's compiler lists declarations.
+_KINDS = (
+    "Namespace",
+    "FacetDecl",
+    "EventFacetDecl",
+    "WorkflowDecl",
+    "ImplicitDecl",
+    "SchemaDecl",
+)
+_DIRECTIVES = ("system", "template", "model")
+
+
+class Mistake(Exception):
+    """A token that the grammar takes and the language does not."""
+
+    def __init__(self, token: Token, what: str) -> None:
+        super().__init__(token, what)
+        self.token, self.what = token, what
+
+
+def _node(kind: str, at: Token | None = None, **parts: Json) -> Node:
+    """A node without its empty parts; ``yield_`` stands for Python's word."""
+    kept = {k.rstrip("_"): v for k, v in parts.items() if v is not None and v != []}
+    return {"type": kind, **kept} | ({"location": _place(at)} if at is not None else {})
+
+
+def _place(token: Token) -> Node:
+    return {"line": token.line, "column": token.column}
+
+
+def _binary(operator: str, left: Node, right: Node) -> Node:
+    return {"type": "BinaryExpr", "operator": operator, "left": left, "right": right}
+
+
+def _text(token: Token) -> str:
+    try:
+        return unquoted(token)
+    except (ValueError, OverflowError):
+        raise Mistake(
+            token, "an escape in this string is no character; check its \\u and \\U"
+        ) from None
+
+
+def _dotted(name: Sequence[Token]) -> str:
+    return ".".join(name)
+
+
+def _one_or_all(found: list[Node]) -> Json:
+    return found[0] if len(found) == 1 else found
+
+
+def _contained(contents: _Contents) -> Node:
+    steps, yields = contents
+    return {"steps": steps, **({"yield_": yields[0]} if len(yields) == 1 else {"yields": yields})}
+
+
+def _declarations(found: Iterable[Node]) -> list[Node]:
+    return sorted(found, key=lambda node: _KINDS.index(node["type"]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """What follows a signature."""
+
+    body: Json
+    script: Node | None = None
+
+
+@v_args(inline=True)
+class Reader(Transformer[Token, Node]):
+    """The results of the grammar's rules."""
+
+    # --- declarations ---
+
+    def start(self, *found: Node | None) -> Node:
+        return _node("Program", declarations=_declarations(f for f in found if f and "type" in f))
+
+    def documented(self, *parts: Node) -> Node:
+        *docs, declared = parts
+        return {**declared, "doc": docs[0]["doc"]} if docs and docs[0]["doc"] else declared
+
+    def docs(self, *comments: Token) -> Node:
+        return {"doc": documentation(comments[-1])}
+
+    def namespace(self, at: Token, name: list[Token], *members: Node) -> Node:
+        uses = [member["used"] for member in members if "used" in member]
+        declared = _declarations(member for member in members if "type" in member)
+        return _node("Namespace", at, name=_dotted(name), uses=uses, declarations=declared)
+
+    def use(self, at: Token, name: list[Token]) -> Node:
+        return {"used": _dotted(name)}
+
+    def facet(self, kind: tuple[str, Token], name: Token, params: list[Node], *rest: Any) -> Node:
+        *returns, mixins, tail = rest if isinstance(rest[-1], _Tail) else rest[:-1]
+        catch = None if isinstance(rest[-1], _Tail) else rest[-1]
+        return _node(
+            kind[0],
+            kind[1],
+            name=str(name),
+            params=params,
+            returns=returns[0] if returns else [],
+            mixins=[_node("MixinSig", at, **mixin) for at, mixin in mixins],
+            body=tail.body,
+            pre_script=tail.script,
+            catch=catch,
+        )
+
+    def plain(self, at: Token) -> tuple[str, Token]:
+        return "FacetDecl", at
+
+    def event(self, at: Token, _: Token) -> tuple[str, Token]:
+        return "EventFacetDecl", at
+
+    def workflow(self, at: Token) -> tuple[str, Token]:
+        return "WorkflowDecl", at
+
+    def params(self, *params: Node) -> list[Node]:
+        return list(params)
+
+    def returns(self, params: list[Node]) -> list[Node]:
+        return params
+
+    def param(self, name: Token, type_: Json, default: Node | None = None) -> Node:
+        declared = {"name": str(name), "type": type_}
+        return declared if default is None else {**declared, "default": default}
+
+    field = param
+
+    def named_type(self, name: list[Token]) -> str:
+        return _dotted(name)
+
+    def list_type(self, element: Json) -> Node:
+        return {"type": "ArrayType", "elementType": element}
+
+    def body(self, blocks: list[Node]) -> _Tail:
+        return _Tail(_one_or_all(blocks))
+
+    def scripted_body(self, script: Node, blocks: list[Node]) -> _Tail:
+        return _Tail(_one_or_all(blocks), script)
+
+    def prompt(self, *directives: tuple[str, str]) -> _Tail:
+        return _Tail({"type": "PromptBlock", **dict(directives)})
+
+    def directive(self, name: Token, text: Token) -> tuple[str, str]:
+        if name not in _DIRECTIVES:
+            raise Mistake(name, f"a prompt says {', '.join(_DIRECTIVES)}, and not {name!s}")
+        return str(name), _text(text)
+
+    def schema(self, at: Token, name: Token, *fields: Node) -> Node:
+        return _node("SchemaDecl", at, name=str(name), fields=list(fields))
+
+    def implicit(self, at: Token, name: Token, call: Node) -> Node:
+        return _node("ImplicitDecl", at, name=str(name), call=call)
+
+    # --- blocks ---
+
+    def blocks(self, *blocks: Node) -> list[Node]:
+        return list(blocks)
+
+    def plain_block(self, at: Token, contents: _Contents) -> Node:
+        return _node("AndThenBlock", at, **_contained(contents))
+
+    def foreach_block(self, at: Token, name: Token, items: Node, contents: _Contents) -> Node:
+        clause = _node("ForeachClause", variable=str(name), iterable=items)
+        return _node("AndThenBlock", at, foreach=clause, **_contained(contents))
+
+    def when_block(self, at: Token, cases: Node) -> Node:
+        return _node("AndThenBlock", at, when=cases)
+
+    def script_block(self, at: Token, script: Node) -> Node:
+        return _node("AndThenBlock", at, script=script)
+
+    def catch_all(self, at: Token, contents: _Contents) -> Node:
+        return _node("CatchClause", at, **_contained(contents))
+
+    def catch_when(self, at: Token, cases: Node) -> Node:
+        return _node("CatchClause", at, when=cases)
+
+    def content(self, steps: list[Node], yields: list[Node]) -> _Contents:
+        return steps, yields
+
+    def statements(self, *statements: Node) -> list[Node]:
+        return list(statements)
+
+    def yields(self, *yields: list[Node]) -> list[Node]:
+        return [one for chain in yields for one in chain]
+
+    def cases(self, *cases: Node) -> Node:
+        return _node("WhenBlock", cases=list(cases))
+
+    def case(self, condition: Node, contents: _Contents) -> Node:
+        return _node("WhenCase", condition=condition, **_contained(contents))
+
+    def otherwise(self, contents: _Contents) -> Node:
+        return _node("WhenCase", default=True, **_contained(contents))
+
+    def script(self, *parts: Token) -> Node:
+        *language, code = parts
+        if language and language[0] != "python":
+            raise Mistake(language[0], f"a script is written in python, not in {language[0]!s}")
+        said = _text(code) if code.type == "STRING" else script_code(code)
+        if not said:
+            raise Mistake(code, "the script is empty")
+        return _node("ScriptBlock", code, language="python", code=said)
+
+    # --- statements ---
+
+    def step(self, name: Token, call: Node, body: list[Node], catch: Node | None = None) -> Node:
+        return _node(
+            "StepStmt", name, name=str(name), call=call, body=_one_or_all(body), catch=catch
+        )
+
+    def log(self, at: Token, arguments: list[Node]) -> Node:
+        return _node("SysLogStmt", at, args=arguments)
+
+    def check(self, at: Token, condition: Node) -> Node:
+        return _node("SysAssertStmt", at, condition=condition)
+
+    def yielding(self, at: Token, call: Node) -> list[Node]:
+        """A yield with `with` speaks to several: to each it is a yield of its own."""
+        others = call.pop("mixins", [])
+        calls = [call]
+        for other in others:
+            parts = {key: other[key] for key in ("target", "args", "location") if key in other}
+            calls.append({"type": "CallExpr", **parts})
+        return [_node("YieldStmt", at, call=one) for one in calls]
+
+    def call(
+        self, name: list[Token], arguments: list[Node], mixins: list[tuple[Token, Node]]
+    ) -> Node:
+        called = [_node("MixinCall", at, **mixin) for at, mixin in mixins]
+        return _node("CallExpr", name[0], target=_dotted(name), args=arguments, mixins=called)
+
+    def mixins(self, *mixins: tuple[Token, Node]) -> list[tuple[Token, Node]]:
+        return list(mixins)
+
+    def mixin(
+        self, name: list[Token], arguments: list[Node], alias: Token | None = None
+    ) -> tuple[Token, Node]:
+        named = None if alias is None else str(alias)
+        return name[0], {"target": _dotted(name), "args": arguments, "alias": named}
+
+    def arguments(self, *arguments: Node) -> list[Node]:
+        return list(arguments)
+
+    def argument(self, name: Token, value: Node) -> Node:
+        return {"name": str(name), "value": value}
+
+    # --- expressions ---
+
+    def either(self, left: Node, right: Node) -> Node:
+        return _binary("||", left, right)
+
+    def both(self, left: Node, right: Node) -> Node:
+        return _binary("&&", left, right)
+
+    def compare(self, left: Node, operator: Token, right: Node) -> Node:
+        return _binary(" ".join(operator.split()), left, right)
+
+    def arithmetic(self, left: Node, operator: Token, right: Node) -> Node:
+        return _binary(str(operator), left, right)
+
+    def join(self, *operands: Node) -> Node:
+        return {"type": "ConcatExpr", "operands": list(operands)}
+
+    def sign(self, operator: Token, operand: Node) -> Node:
+        if operator == "+":
+            return operand
+        return {"type": "UnaryExpr", "operator": "-", "operand": operand}
+
+    def negation(self, operand: Node) -> Node:
+        return {"type": "UnaryExpr", "operator": "!", "operand": operand}
+
+    def index(self, target: Node, index: Node) -> Node:
+        return {"type": "IndexExpr", "target": target, "index": index}
+
+    def text(self, token: Token) -> Node:
+        return {"type": "String", "value": _text(token)}
+
+    def integer(self, token: Token) -> Node:
+        try:
+            return {"type": "Int", "value": int(token)}
+        except ValueError:
+            raise Mistake(token, "the number has too many digits") from None
+
+    def double(self, token: Token) -> Node:
+        value = float(token)
+        if not math.isfinite(value):
+            raise Mistake(token, "the number is too large")
+        return {"type": "Double", "value": value}
+
+    def true(self, _: Token) -> Node:
+        return {"type": "Boolean", "value": True}
+
+    def false(self, _: Token) -> Node:
+        return {"type": "Boolean", "value": False}
+
+    def null(self, _: Token) -> Node:
+        return {"type": "Null"}
+
+    def step_ref(self, path: list[Token]) -> Node:
+        return {"type": "StepRef", "path": [str(name) for name in path]}
+
+    def input_ref(self, path: list[Token]) -> Node:
+        return {"type": "InputRef", "path": [str(name) for name in path]}
+
+    def array(self, *elements: Node) -> Node:
+        return {"type": "ArrayLiteral", "elements": list(elements)}
+
+    def mapping(self, *entries: Node) -> Node:
+        return {"type": "MapLiteral", "entries": list(entries)}
+
+    def entry(self, key: Token, value: Node) -> Node:
+        name = _text(key) if key.type == "STRING" else str(key)
+        if not name:
+            raise Mistake(key, "a key of a map needs at least one character")
+        return {"key": name, "value": value}
+
+    def qname(self, *names: Token) -> Sequence[Token]:
+        return names

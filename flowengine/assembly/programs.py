@@ -1,0 +1,54 @@
+"""Load a program from a file, for the code of this process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from flowengine.afl import compile_text
+from flowengine.authoring import event_facet_named
+from flowengine.errors import InvalidProgram, Problem, ProgramError
+from flowengine.program import Program, link_program, parse_program
+from flowengine.program.nodes import Declaration, EventOptions, FacetDeclaration, Namespace
+
+
+def load_program(path: str | Path) -> Program:
+    """Return the program of a file: AFL text (``.afl``) or program JSON (``.json``), checked.
+
+    AFL has no words for task lists, retries and timeouts. They are taken from the
+    ``@event_facet`` functions of this process that answer to the names of the program's event
+    facets: import those before. A facet whose options stand in the program keeps them.
+    """
+    file = Path(path)
+    if file.suffix == ".afl":
+        program = compile_text(file.read_bytes(), str(path))
+    elif file.suffix == ".json":
+        program = _from_json(file)
+    else:
+        raise ProgramError(f"{path} is neither AFL text (.afl) nor program JSON (.json)")
+    return Program(_with_options(program.declarations, ""))
+
+
+def _from_json(file: Path) -> Program:
+    try:
+        document = json.loads(file.read_bytes())
+    except ValueError as problem:
+        raise InvalidProgram([Problem(str(file), f"is not JSON: {problem}")]) from None
+    program = parse_program(document)
+    link_program(program)
+    return program
+
+
+def _with_options(declarations: tuple[Declaration, ...], namespace: str) -> tuple[Declaration, ...]:
+    return tuple(_with_option(declared, namespace) for declared in declarations)
+
+
+def _with_option(declared: Declaration, namespace: str) -> Declaration:
+    name = f"{namespace}.{declared.name}" if namespace else declared.name
+    if isinstance(declared, Namespace):
+        return replace(declared, declarations=_with_options(declared.declarations, name))
+    if isinstance(declared, FacetDeclaration) and declared.options == EventOptions():
+        code = event_facet_named(name)
+        return declared if code is None else replace(declared, options=code.options)
+    return declared

@@ -1,0 +1,108 @@
+"""AFL text from the command line: a file, its facets in Python, an empty directory."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowengine.afl import read_text
+from tests.acceptance.test_command_line import flowengine
+
+TEXT = """
+namespace words {
+  event facet Fetch(url: String) => (text: String, bytes: Long)
+  event facet Count(text: String) => (n: Long)
+  workflow Total(urls: [String], extra: Long = 2) => (counts: [Long])
+    andThen foreach url in $.urls {
+      page = Fetch(url = $.url)
+      words = Count(text = page.text)
+      yield Total(counts = [words.n + $.extra + page.bytes])
+    }
+  workflow One(text: String) => (n: Long) andThen {
+    words = Count(text = $.text)
+    yield One(n = words.n)
+  }
+}
+"""
+HANDLERS = """
+from flowengine import Retry, current_step, event_facet
+
+@event_facet(name="words.Fetch", retry=Retry(attempts=2, first_wait=0.01))
+def fetch(url: str) -> dict[str, str | int]:
+    if current_step().try_number == 1:
+        raise OSError("no answer")
+    return {"text": f"the text of {url}", "bytes": 100}
+
+@event_facet(name="words.Count")
+def count(text: str) -> int:
+    return len(text.split())
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    (tmp_path / "words.afl").write_text(TEXT)
+    (tmp_path / "handlers.py").write_text(HANDLERS)
+    return tmp_path
+
+
+def test_a_workflow_of_a_text_runs_with_the_python_code_of_its_facets(here: Path) -> None:
+    told = flowengine(
+        here,
+        *("run", "words.afl", "--workflow", "words.Total", "--module", "handlers"),
+        *("-i", 'urls=["a","b"]', "--json"),
+    )
+    run = json.loads(told)
+    assert run["outputs"] == {"counts": [106, 106]}
+    shown = json.loads(flowengine(here, "show", run["id"], "--json"))
+    tries = {step["path"]: step["tries"] for step in shown["steps"]}
+    assert tries["Total[0].page"] == 2, "the function's retry policy holds"
+
+
+def test_the_workflow_may_stand_behind_a_colon_and_the_module_be_a_file(here: Path) -> None:
+    words = ["run", "words.afl:One", "-m", "handlers.py", "-i", "text=12 men"]
+    assert 'result  {"n": 2}' in flowengine(here, *words)
+
+
+def test_compile_prints_what_afls_compiler_would_and_that_runs_too(here: Path) -> None:
+    printed = flowengine(here, "compile", "words.afl")
+    assert json.loads(printed) == read_text(TEXT)
+    flowengine(here, "compile", "words.afl", "-o", "words.json")
+    words = ["run", "words.json:words.One", "-m", "handlers", "-i", "text=a"]
+    assert 'result  {"n": 1}' in flowengine(here, *words)
+
+
+def test_a_run_of_a_text_goes_on_in_another_process(here: Path) -> None:
+    words = ["run", "words.afl:One", "-m", "handlers", "-i", "text=a b c", "--no-wait"]
+    flowengine(here, *words)
+    flowengine(here, "resume", "handlers")
+    (run,) = json.loads(flowengine(here, "list", "--json"))
+    assert run["outputs"] == {"n": 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["run", "nowhere.afl"], "there is no file nowhere.afl"),
+        (["run", "words.afl", "-m", "handlers"], "it has: words.One, words.Total"),
+        (["run", "words.afl:Nothing", "-m", "handlers"], "it declares: words.One, words.Total"),
+        (["run", "words.afl:One", "-i", "text=a"], "name the module that has it with --module"),
+        (["run", "words.afl:One", "-m", "handlers", "-i", "txt=a"], "did you mean 'text'?"),
+        (["run", "broken.afl"], "broken.afl:2:11: expected a name, found `{`"),
+        (["run", "wrong.afl"], "wrong.afl:1:23, W, step 's': unknown facet 'F'"),
+        (["compile", "wrong.afl"], "wrong.afl:1:23, W, step 's': unknown facet 'F'"),
+        (["run", "words.json"], "is not JSON"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_place_and_nothing_is_made(
+    here: Path, words: list[str], says: str
+) -> None:
+    (here / "broken.afl").write_text("\nnamespace { }")
+    (here / "wrong.afl").write_text("workflow W() andThen {s = F() }")
+    (here / "words.json").write_text("namespace")
+    told = flowengine(here, *words, expect=1)
+    assert says in told
+    assert "Traceback" not in told
+    assert not (here / "flowengine.db").exists()

@@ -1,0 +1,95 @@
+"""Programs from files, for the code of this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowengine import Retry, event_facet, load_program
+from flowengine.authoring.registry import empty_registry
+from flowengine.engine import Engine
+from flowengine.errors import InvalidText, ProgramError
+from flowengine.evaluator import RunState
+from flowengine.program import Program, write_program
+from flowengine.program.nodes import EventOptions, FacetDeclaration, Namespace
+from flowengine.store import Database, ensure_schema
+from flowengine.worker import run_try
+
+TEXT = """namespace n {
+  event facet One(x: Long) => (n: Long)
+  event facet Two(x: Long) => (a: Long, b: Long)
+  workflow W(x: Long) => (sum: Long) andThen {
+    one = One(x = $.x)
+    two = Two(x = one.n)
+    yield W(sum = two.a + two.b)
+  }
+}"""
+
+
+def options(program: Program, name: str) -> EventOptions:
+    (space,) = program.declarations
+    assert isinstance(space, Namespace)
+    found = {d.name: d for d in space.declarations if isinstance(d, FacetDeclaration)}
+    return found[name].options
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "n.afl"
+    path.write_text(TEXT)
+    return path
+
+
+def test_the_options_of_a_function_are_those_of_the_facet_it_answers_to(file: Path) -> None:
+    with empty_registry():
+        event_facet(name="n.One", task_list="io", retry=Retry(attempts=3))(lambda x: x)
+        program = load_program(file)
+    assert options(program, "One") == EventOptions("io", Retry(attempts=3))
+    assert options(program, "Two") == EventOptions()
+
+
+def test_options_that_stand_in_a_program_stay(tmp_path: Path, file: Path) -> None:
+    with empty_registry():
+        document = write_program(load_program(file))
+        document["declarations"][0]["declarations"][0]["options"] = {"task_list": "gpu"}
+        (tmp_path / "n.json").write_text(json.dumps(document))
+        event_facet(name="n.One", task_list="io")(lambda x: x)
+        assert options(load_program(tmp_path / "n.json"), "One").task_list == "gpu"
+
+
+def test_an_error_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "n.afl").write_text("facet")
+    with pytest.raises(InvalidText, match=r"n\.afl:1:6: expected a name"):
+        load_program(tmp_path / "n.afl")
+    with pytest.raises(ProgramError, match="neither AFL text"):
+        load_program("n.txt")
+
+
+@pytest.mark.parametrize(
+    ("two", "state"), [({"a": 1, "b": 2}, RunState.COMPLETED), ([1, 2], RunState.FAILED)]
+)
+def test_python_functions_answer_with_the_returns_their_facets_declare(
+    file: Path, database_url: str, two: object, state: str
+) -> None:
+    with empty_registry():
+        event_facet(name="n.One")(_plus_one)
+        event_facet(name="n.Two")(lambda x: two)
+        database = Database(database_url)
+        ensure_schema(database, upgrade=True)
+        run = Engine(database).start(load_program(file), "n.W", {"x": 1})
+        worker = Engine(database)  # a process that has not met the program
+        while task := worker.claim_task(["n.One", "n.Two"]):
+            worker.report(task, run_try(task, lambda: True))
+        info = worker.get(run.id)
+        database.close()
+    assert info.state == state
+    if state == RunState.FAILED:
+        assert "declares the returns a, b, so return a map" in (info.error_text or "")
+    else:
+        assert info.outputs == {"sum": 3}
+
+
+def _plus_one(x: int) -> int:
+    return x + 1

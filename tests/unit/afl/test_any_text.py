@@ -1,0 +1,160 @@
+"""Whatever a text is, it is a program or gets an error with a place."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowengine.afl import compile_text, read_text
+from flowengine.errors import InvalidProgram, InvalidText
+from flowengine.program import parse_program, program_hash, write_program
+from flowengine.testing import run_program
+from tests.unit.afl.test_corpus import CORPUS
+
+SOURCES = [case["source"] for name, case in CORPUS.items() if name != "chain_of_200_events"]
+PIECES = [
+    *("{", "}", "(", ")", "[", "]", "#{", "=", "==", "=>", "++", ",", ".", "$", "$.", "/*", "*/"),
+    *("//", "/**", '"', "\\", "'", "-", "!", "_", ";", ":", "0", "1.5", "é", "\0", "\t", "\r\n"),
+    *(" yield ", " case ", " when ", " catch ", " andThen ", " foreach ", " in ", " with ", " as "),
+    *(" facet ", " script ", ") script {", " prompt ", " namespace ", " sys.log(", " not in "),
+]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    text = draw(st.sampled_from(SOURCES))
+    for _ in range(draw(st.integers(1, 4))):
+        begin = draw(st.integers(0, len(text)))
+        end = min(len(text), begin + draw(st.integers(0, 12)))
+        piece = draw(st.sampled_from([*PIECES, "", text[begin:end] * 2]) | st.text(max_size=3))
+        text = text[:begin] + piece + text[end:]
+    return text
+
+
+@settings(deadline=None, max_examples=400)
+@given(mutated() | st.text(max_size=30) | st.lists(st.sampled_from(PIECES)).map("".join))
+def test_a_broken_text_is_read_or_gets_an_error_with_a_place(text: str) -> None:
+    told = complaint(text)
+    if isinstance(told, InvalidText):
+        lines = text.removeprefix("\ufeff").split("\n")
+        assert 1 <= told.line <= len(lines)
+        assert 1 <= told.column <= len(lines[told.line - 1]) + 1
+        assert str(told).startswith(f"x.afl:{told.line}:{told.column}: ")
+    elif told:
+        assert all(problem.where.startswith("x.afl") for problem in told.problems)
+
+
+def complaint(text: str) -> InvalidText | InvalidProgram | None:
+    try:
+        compile_text(text, "x.afl")
+    except (InvalidText, InvalidProgram) as told:
+        return told
+    return None
+
+
+HEAD = "namespace n { facet G(x: Json) => (y: Json) workflow W(x: Long) => (y: Json) andThen {"
+NESTED: dict[str, Callable[[int], str]] = {
+    "sum": lambda n: HEAD + f"yield W(y = {'+'.join(['$.x'] * n)}) }} }}",
+    "parentheses": lambda n: HEAD + f"yield W(y = {'(1 + ' * n}1{')' * n}) }} }}",
+    "signs": lambda n: HEAD + f"yield W(y = {'-' * n}1) }} }}",
+    "lists": lambda n: HEAD + f"yield W(y = {'[' * n}{']' * n}) }} }}",
+    "maps": lambda n: HEAD + "yield W(y = " + "#{a: " * n + "1" + "}" * n + ") } }",
+    "joins": lambda n: HEAD + "yield W(y = " + '("a" ++ ' * n + '"b"' + ")" * n + ") } }",
+    "indexes": lambda n: HEAD + f"yield W(y = [1]{'[0]' * n}) }} }}",
+    "types": lambda n: f"facet F(x: {'[' * n}Long{']' * n})",
+    "blocks": lambda n: HEAD + "s = G(x = 1) andThen {" * n + "}" * n + "} }",
+    "loops": lambda n: HEAD + "s = G(x = 1) andThen foreach i in [1] {" * n + "}" * n + "} }",
+    "catches": lambda n: HEAD + "s = G(x = 1) catch {" * n + "}" * n + "} }",
+    "cases": lambda n: HEAD + "s = G(x = 1) andThen when { case 1 == 1 => {" * n + "}}" * n + "} }",
+    "foreach outside": lambda n: f"facet F() andThen foreach i in {'+'.join('1' * n)} {{ }}",
+}
+
+
+@pytest.mark.parametrize("shape", NESTED)
+def test_what_is_nested_too_deep_is_told(shape: str) -> None:
+    with pytest.raises(InvalidText, match="nested too deep"):
+        read_text(NESTED[shape](5_000))
+
+
+@pytest.mark.parametrize("shape", NESTED)
+def test_what_is_not_too_deep_can_be_worked_on(shape: str) -> None:
+    deepest = max(n for n in range(1, 160) if _is_read(NESTED[shape](n)))
+    assert deepest >= 20
+    program = parse_program(read_text(NESTED[shape](deepest)))
+    assert parse_program(write_program(program)) == program
+    assert program_hash(program)
+    if shape in ("sum", "parentheses", "lists", "maps", "blocks", "loops"):
+        document = read_text(NESTED[shape](deepest))
+        assert run_program(document, "n.W", {"x": 1}, {}).status == "COMPLETED"
+
+
+def _is_read(text: str) -> bool:
+    try:
+        read_text(text)
+    except InvalidText:
+        return False
+    return True
+
+
+def statements(count: int) -> str:
+    steps = "\n".join(f"s{i} = G(x = [$.x + {i}, #{{a: -{i}}}])" for i in range(count))
+    return f"{HEAD}\n{steps}\nyield W(y = 1) }} }}"
+
+
+def calls(act: Callable[[], Any]) -> int:
+    """How many calls an act takes: the same each time, unlike its seconds."""
+    count = 0
+
+    def note(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_reading_takes_as_long_as_the_text_is() -> None:
+    read_text("")  # the grammar is made once
+    short, long = (calls(lambda n=n: read_text(statements(n))) for n in (100, 400))
+    assert long < 4.2 * short
+
+
+def test_an_error_at_the_end_of_a_long_text_is_found_as_fast() -> None:
+    broken = statements(300).rstrip("} ")
+    assert calls(lambda: _is_read(broken)) < 3 * calls(lambda: read_text(statements(300)))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "/*",
+        ")/*",
+        '\\"',
+        '"\\',
+        "'\\",
+        ") script {",
+        ") script {'''",
+        "andThen as ",
+        "9",
+        "((",
+        "a.",
+    ],
+)
+def test_no_text_makes_the_patterns_go_back_again_and_again(piece: str) -> None:
+    for text in (piece * 20_000, f"facet F() script {{ {piece * 20_000}"):
+        assert not _is_read(text)
+
+
+def test_ten_thousand_statements_are_read() -> None:
+    document = read_text(statements(10_000))
+    assert len(document["declarations"][0]["declarations"][1]["body"]["steps"]) == 10_000

@@ -1,0 +1,55 @@
+"""The texts of the conformance corpus become what AFL's own compiler made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowengine.afl import read_text
+from flowengine.program import parse_program
+from tests.unit.afl.test_round_trip import without_places
+
+CORPUS = {
+    path.stem: case
+    for path in sorted((Path(__file__).parents[2] / "conformance").glob("*.json"))
+    if (case := json.loads(path.read_text()))["source"]
+}
+LATEST = {name: case for name, case in CORPUS.items() if case["generation"] == "latest"}
+
+
+def places(node: Any, path: str = "") -> Iterator[tuple[str, int, int]]:
+    if isinstance(node, dict):
+        if "location" in node and path:  # the program's own is that of its first line
+            yield path, node["location"]["line"], node["location"]["column"]
+        for key, child in node.items():
+            yield from places(child, f"{path}/{key}")
+    elif isinstance(node, list):
+        for index, child in enumerate(node):
+            yield from places(child, f"{path}/{index}")
+
+
+def test_the_corpus_has_texts() -> None:
+    assert len(LATEST) > 40
+
+
+@pytest.mark.parametrize("name", LATEST)
+def test_a_text_is_read_as_afls_compiler_reads_it(name: str) -> None:
+    case = LATEST[name]
+    read = read_text(case["source"])
+    assert without_places(read) == without_places(case["program"])
+    assert parse_program(read) == parse_program(case["program"])
+
+
+@pytest.mark.parametrize("name", LATEST)
+def test_every_node_stands_where_afls_compiler_saw_it(name: str) -> None:
+    case = LATEST[name]
+    assert set(places(case["program"])) <= set(places(read_text(case["source"])))
+
+
+@pytest.mark.parametrize("name", [name for name in CORPUS if name not in LATEST])
+def test_a_text_of_the_first_generation_can_be_read(name: str) -> None:
+    assert read_text(CORPUS[name]["source"])["declarations"]

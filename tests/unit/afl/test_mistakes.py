@@ -1,0 +1,135 @@
+"""A text that is not AFL gets an error with its place, in words of the language."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from flowengine.afl import compile_text, read_text
+from flowengine.errors import InvalidProgram, InvalidText
+
+BEFORE = "namespace n {\n  workflow W(x: Long) => (y: Long) andThen {\n"
+AFTER = "\n  }\n}\n"
+
+
+def mistake(text: str) -> InvalidText:
+    with pytest.raises(InvalidText) as caught:
+        read_text(text, "shop.afl")
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "says"),
+    [
+        ("yield (y = 1)", 7, "a yield names the facet"),
+        ("yield y = 1", 9, "a yield names the facet"),
+        ("yield W(y = $.x = 3)", 17, "to compare, write `==`"),
+        ("s = E(x == 3)", 9, "to give a value, write `=`"),
+        ("s = E(3)", 7, "everything here has a name"),
+        ("s = E(x: 3)", 8, "everything here has a name"),
+        ("s = E(x = 3,)", 13, "a comma too many"),
+        ('s = E(x = "abc)', 11, "the string that begins here is not closed"),
+        ("s = E(x = 'a')", 11, "double quotes"),
+        ("/* s = E()", 1, "the comment that begins here is not closed"),
+        ("true = E()", 1, "`true` is a word of the language"),
+        ("yield = E()", 7, "`yield` is a word of the language"),
+        ("s = E(x = {})", 11, "a map is written #{…}"),
+        ("s = E(x = 1 < 2 < 3)", 17, "one comparison at a time"),
+        ("s = E(x = a.b and c.d)", 15, "write `&&` for `and`"),
+        ("s = E(x = a.b | c.d)", 15, "write `||`"),
+        ("s = E with M()", 7, "parentheses are needed, also empty ones: E()"),
+        ("yield W() s = E()", 11, "the steps of a block stand before its yields"),
+        ("s = E() andthen { }", 17, "did you mean `andThen`?"),
+        ("E()", 2, "a step has a name: name = E(…)"),
+        ("é = E()", 1, "names are made of the letters"),
+        ("s = E(x = 9e9)", 11, "numbers are written"),
+        ("s = E(x = 1.0e999)", 11, "too large"),
+        ('s = E(x = "\\ud800")', 11, "is no character"),
+        ('s = E(x = #{"": 1})', 13, "at least one character"),
+        (f"s = E(x = {'9' * 5000})", 11, "too many digits"),
+        ("s = E(x = )", 11, "expected a value, found `)`"),
+        ("s = E(x = 1) andThen when { case a { } }", 36, "expected an operator or `=>`"),
+        ("workflow V()", 10, "is the `{` of line 2 closed?"),
+    ],
+)
+def test_a_mistake_is_shown_with_its_place_and_its_cure(line: str, column: int, says: str) -> None:
+    found = mistake(BEFORE + line + AFTER)
+    assert (found.file, found.line, found.column) == ("shop.afl", 3, column)
+    assert says in str(found)
+
+
+def test_the_line_is_shown_with_a_caret_below_the_column_also_behind_tabs() -> None:
+    told = str(mistake(BEFORE + "\t\ts = E(x = )" + AFTER)).splitlines()
+    assert told[0] == "shop.afl:3:13: expected a value, found `)`"
+    assert told[1:] == ["    \t\ts = E(x = )", "    \t\t          ^"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (BEFORE, "the `{` of line 2, column 44 is not closed"),
+        (BEFORE + "s = E(x = 1" + AFTER, "the `(` of line 3, column 6 is not closed"),
+        ("facet F() }", "no bracket is open here"),
+        ("facet F() script { x = '}'", "the script that begins here is not closed"),
+        ("event facet S(a: Long) => b: Long", "returns stand in parentheses"),
+        ("namespace a { namespace b { } }", "a namespace stands in no other"),
+        ("use a.b", "`use` stands in a namespace"),
+        ("facet", "expected a name, found the end of the text\n    facet\n         ^"),
+        ("fcaet F()", "did you mean `facet`?"),
+        ("facet F() script ruby 'x'", "double quotes"),
+        ('facet F() script ruby "x"', "written in python"),
+        ('facet F() script ""', "the script is empty"),
+        ('facet F() prompt { tone "x" }', "a prompt says system, template, model"),
+        ('facet F(x: String = "a\nfacet G(x: String = "b")', "was it closed?"),
+        ("facet F(\ufdd0)", "this character is no text"),
+    ],
+)
+def test_a_mistake_that_shows_late_names_where_it_began(text: str, says: str) -> None:
+    assert says in str(mistake(text))
+
+
+def test_bytes_that_are_not_utf_8_are_shown_with_their_place() -> None:
+    with pytest.raises(InvalidText, match="the byte 0xff is not UTF-8") as caught:
+        read_text(b"facet F()\nfacet \xff()")
+    assert (caught.value.line, caught.value.column) == (2, 7)
+
+
+def test_no_error_speaks_of_terminals() -> None:
+    for text in ("facet", "facet F(", "facet F(x", BEFORE, BEFORE + "s", BEFORE + "s = E(x = 1"):
+        what = mistake(text).what
+        assert not [word for word in what.split() if word.strip("_,").isupper()], what
+
+
+def test_the_error_survives_a_pickle() -> None:
+    found = mistake("facet")
+    assert str(pickle.loads(pickle.dumps(found))) == str(found)
+
+
+def test_a_problem_of_the_program_is_shown_with_its_line_and_column() -> None:
+    text = """namespace n {
+  facet F(x: Long) => (y: Long)
+  workflow W(x: Long) => (y: Long) andThen {
+    a = F(x = ghost.y)
+    b = F(x = 1) andThen foreach i in [1] {
+      c = Nowhere(x = 1)
+      sys.log(v = $.none)
+    }
+    yield Other(y = 1)
+  } andThen {
+    d = F(z = 1)
+  }
+}"""
+    with pytest.raises(InvalidProgram) as caught:
+        compile_text(text, "n.afl")
+    places = {problem.where.split(", ")[0]: problem.what for problem in caught.value.problems}
+    assert "ghost" in places["n.afl:4:5"]
+    assert "Nowhere" in places["n.afl:6:7"]
+    assert "$.none" in places["n.afl:7:7"]
+    assert "Other" in places["n.afl:9:5"]
+    assert "n.afl:11:5" in places
+
+
+def test_without_a_file_the_place_is_said_in_words() -> None:
+    with pytest.raises(InvalidProgram, match=r"line 1, column 27, W, step 'a': unknown facet"):
+        compile_text("workflow W() andThen {    a = Nowhere() }")

@@ -1,0 +1,37 @@
+"""What text can say comes back from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, given, settings
+
+from flowengine.afl import read_text
+from tests.building import Node
+from tests.unit.afl.documents import documents, expressions
+from tests.unit.afl.texts import expression, text_of
+
+
+def without_places(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {k: without_places(v) for k, v in node.items() if k not in ("id", "location")}
+    return [without_places(child) for child in node] if isinstance(node, list) else node
+
+
+# Documents are large, and one is not made much smaller in an hour.
+@settings(
+    deadline=None,
+    max_examples=100,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(documents)
+def test_a_program_written_as_text_is_read_as_the_same_program(document: Node) -> None:
+    assert without_places(read_text(text_of(document))) == document
+
+
+@settings(deadline=None, max_examples=300)
+@given(expressions)
+def test_an_expression_with_the_fewest_parentheses_keeps_its_shape(value: Node) -> None:
+    read = read_text(f"facet F(x: Json = {expression(value)})")
+    assert read["declarations"][0]["params"][0]["default"] == value
