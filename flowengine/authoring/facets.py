@@ -20,11 +20,13 @@ import pydantic
 
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.calls import WorkflowCall
+from flowengine.authoring.children import CHILD_DEFINITION, start_child
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launching import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.programs import program_of
-from flowengine.authoring.scopes import checked_step_name, current_scope
+from flowengine.authoring.registry import register_standard
+from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.symbols import Symbol, facts_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
 from flowengine.program.nodes import EventOptions, Json, Location, Program
@@ -120,6 +122,9 @@ class EventFacet(Decorated[P, R]):
             raise DoesNotFit(self.name, [problem]) from None
 
 
+register_standard(EventFacet(CHILD_DEFINITION))
+
+
 class Facet(Decorated[P, R]):
     """A body made of other facets, which the engine evaluates."""
 
@@ -205,10 +210,23 @@ class Start(Generic[P, R]):
         self._options = options
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
-        """Start a durable run and return at once."""
-        self._refuse_in_a_trace()
+        """Start a durable run and return at once; inside a workflow it is a step that does so."""
+        scope = current_scope()
+        if scope is not None:
+            return self._started_by_a_step(scope, args, kwargs)
         inputs = self._workflow.inputs(*args, **kwargs)
         return launcher().start(self._workflow, inputs, self._options)
+
+    def _started_by_a_step(
+        self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> RunHandle[R]:
+        if self._options != StartOptions():
+            raise AuthoringError(
+                f"{user_location()}: a run that a workflow starts takes no options: it is started "
+                "once, and has the priority of the run that starts it"
+            )
+        workflow = self._workflow
+        return start_child(scope, workflow.definition, args, kwargs, workflow.step_name)
 
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run from a coroutine."""
@@ -233,7 +251,8 @@ class Start(Generic[P, R]):
         if current_scope() is not None:
             raise AuthoringError(
                 f"{user_location()}: {self._workflow.definition.title} is started while another "
-                "body is traced; call it like a function, it becomes a step of the run"
+                "body is traced; call it like a function, it becomes a step of the run, or use "
+                "start(...), which starts a run of its own"
             )
 
 

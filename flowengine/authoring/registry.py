@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from flowengine.authoring.facets import EventFacet, Workflow
 
 _event_facets: dict[str, EventFacet[..., Any]] = {}
+_standard: dict[str, EventFacet[..., Any]] = {}
 _workflows: dict[str, Workflow[..., Any]] = {}
 _lock = threading.Lock()  # for writers; a reader looks up one key, or copies in one step
 
@@ -26,6 +27,11 @@ def register_event_facet(facet: EventFacet[..., Any]) -> None:
     _register(_event_facets, facet)
 
 
+def register_standard(facet: EventFacet[..., Any]) -> None:
+    """Let a facet of flowengine's own answer to its name, whatever else is registered."""
+    _standard[facet.name] = facet
+
+
 def register_workflow(workflow: Workflow[..., Any]) -> None:
     """Let the workflow answer to its name and aliases."""
     _register(_workflows, workflow)
@@ -33,12 +39,12 @@ def register_workflow(workflow: Workflow[..., Any]) -> None:
 
 def event_facet_named(name: str) -> EventFacet[..., Any] | None:
     """The event facet that answers to a qualified name or an alias."""
-    return _event_facets.get(name)
+    return _event_facets.get(name) or _standard.get(name)
 
 
 def event_facet_names() -> list[str]:
     """All names and aliases of the event facets here, sorted."""
-    return sorted(_event_facets.copy())
+    return sorted({*_event_facets.copy(), *_standard})
 
 
 def workflow_named(name: str) -> Workflow[..., Any] | None:

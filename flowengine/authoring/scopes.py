@@ -63,6 +63,20 @@ class Scope(Reach):
     ) -> Symbol:
         """Append a step that calls a facet; `name` is the author's for it, or empty."""
         location = user_location()
+        arguments = self.arguments(definition, args, kwargs, location)
+        step = self.step_name(definition.short_name, name, location)
+        call = Call(definition.name, arguments)
+        hint = definition.signature.result.hint
+        return self.appended(StepStatement(step, call, location=location), hint)
+
+    def arguments(
+        self,
+        definition: Definition,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        location: Location,
+    ) -> tuple[Argument, ...]:
+        """What a facet is called with; the facet becomes a part of the program."""
         given, problems = definition.signature.bound(args, kwargs)
         arguments = []
         for parameter in definition.signature.parameters:
@@ -82,10 +96,7 @@ class Scope(Reach):
             )
         other = self.callees.setdefault(definition.name, definition)
         refuse_namesake(definition, other)
-        step = self.step_name(definition.short_name, name, location)
-        call = Call(definition.name, tuple(arguments))
-        hint = definition.signature.result.hint
-        return self.appended(StepStatement(step, call, location=location), hint)
+        return tuple(arguments)
 
     def call_standard(self, facet: str, arguments: Mapping[str, Any], hint: Any) -> Symbol:
         """Append a step that calls a facet of flowengine's own."""

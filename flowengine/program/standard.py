@@ -1,8 +1,8 @@
 """The facets that flowengine itself brings into a program that uses them.
 
-They are plain facets. `foreach`, `when` and `attempt` are carriers: a statement that calls one
-has a body of its own, and the facet gives that body's result a declared place. `now` and `uuid`
-have no body: the evaluator answers them itself.
+`foreach`, `when` and `attempt` are carriers: a statement that calls one has a body of its own,
+and the facet gives that body's result a declared place. `now` and `uuid` have no body: the
+evaluator answers them itself. `child` is an event facet: a worker starts a run for it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,13 @@ WHEN = f"{NAMESPACE}.when"
 ATTEMPT = f"{NAMESPACE}.attempt"
 NOW = f"{NAMESPACE}.now"
 UUID = f"{NAMESPACE}.uuid"
+CHILD = f"{NAMESPACE}.child"
 
 RESULT = "result"  #: what each of them returns
 ITEMS = "items"  #: the list that `foreach` goes through
 ERRORS = "errors"  #: the failed items of a `foreach` that collects them
 AFTER = "after"  #: a value that `now` waits for
+RUN = "run"  #: the id of the run that a `child` has started
 
 _List: Type = ArrayType("Json")
 
@@ -40,10 +42,11 @@ def _facet(
     result: Type = "Json",
     schema: Mapping[str, Json] | None = None,
     others: tuple[Field, ...] = (),
+    kind: FacetKind = FacetKind.FACET,
 ) -> FacetDeclaration:
     returns = (Field(RESULT, result, schema=schema), *others)
     short = name.rpartition(".")[2]
-    return FacetDeclaration(FacetKind.FACET, short, params=fields, returns=returns)
+    return FacetDeclaration(kind, short, params=fields, returns=returns)
 
 
 #: The declaration of each, by its qualified name.
@@ -58,6 +61,14 @@ STANDARD: Mapping[str, FacetDeclaration] = {
         schema={"type": "string", "format": "date-time"},
     ),
     UUID: _facet(UUID, result="String", schema={"type": "string", "format": "uuid"}),
+    CHILD: _facet(
+        CHILD,
+        Field("workflow", "String"),
+        Field("inputs"),
+        Field("waits", "Boolean"),
+        others=(Field(RUN, "String"),),
+        kind=FacetKind.EVENT,
+    ),
 }
 
 #: `foreach` in a program that asks for the errors of its items.

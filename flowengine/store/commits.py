@@ -235,7 +235,8 @@ class CommitRows:
         """Tell the step that waits for this run how it ended."""
         told: dict[str, Any] = {"step_id": waiter.step_id, "step_key": waiter.step_key}
         if view.state == RunState.COMPLETED:
-            kind, told["outputs"] = "ChildCompleted", self.encoder.attributes(view.outputs or {})
+            answer = {"run": view.id, **(view.outputs or {})}
+            kind, told["outputs"] = "ChildCompleted", self.encoder.attributes(answer)
         else:
             error = view.error or {"type": view.state, "message": "the run did not complete"}
             kind, told["error"] = "ChildFailed", {**error, "run": view.id}

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowengine import Retry, event_facet, foreach, workflow
+from flowengine import Retry, attempt, concat, event_facet, foreach, when, workflow
 from flowengine.engine import Run
-from flowengine.errors import RunFailed
+from flowengine.errors import AuthoringError, RunFailed
 from flowengine.evaluator.happenings import Lost
 from flowengine.testing import Flow
 
@@ -207,3 +207,91 @@ def plan_patiently(n: int) -> int:
 @workflow
 def patiently_planned(n: int) -> int:
     return plan_patiently(n)
+
+
+# --- started by a step of a workflow ---
+
+
+@event_facet
+def told(run_id: str) -> str:
+    return f"see {run_id}"
+
+
+@workflow
+def leaves_it(n: int) -> str:
+    return told(doubled.start(n).id)
+
+
+@workflow
+def waits_for_it(n: int) -> int:
+    run = doubled.named("background").start(n)
+    return double(run.result())
+
+
+@workflow
+def waits_for_many(ns: list[int]) -> int:
+    return total(foreach(ns, lambda n: doubled.start(n).result()))
+
+
+@workflow
+def recovers(n: int) -> str:
+    return attempt(
+        lambda: told(concat("run ", refused.start(n).result())), catch=lambda error: error.message
+    )
+
+
+@workflow
+def matryoshka(n: int) -> int:
+    return when(n > 0, lambda: matryoshka.start(n - 1).result(), otherwise=0)
+
+
+def test_a_workflow_starts_a_run_and_goes_on(flow: Flow) -> None:
+    run = flow.start(leaves_it, 4)
+    worker = flow.worker("one")
+    worker.work_on(worker.claim(run, "doubled"))
+    (child,) = children(flow, run)
+    worker.work_on(worker.claim(run, "told"))
+    assert run.result(timeout=0) == f"see {child}"
+    assert not flow.engine.get(child).is_final, "nobody waits for it"
+    flow.settle()
+    assert flow.engine.get(child).outputs == {"result": 8}
+
+
+def test_a_workflow_waits_for_a_run_whose_result_it_uses(flow: Flow) -> None:
+    assert flow.run(waits_for_it, 4) == 16
+    assert "waits_for_it.background" in flow.paths(flow.start(waits_for_it, 4))
+
+
+def test_runs_that_items_start_run_side_by_side(flow: Flow) -> None:
+    run = flow.start(waits_for_many, [1, 2, 3])
+    worker = flow.worker("one")
+    for index in range(3):
+        worker.work_on(worker.claim(run, f"foreach[{index}].doubled"))
+    assert len(children(flow, run)) == 3
+    flow.settle()
+    assert run.result(timeout=0) == 12
+
+
+def test_the_failure_of_a_run_is_caught_like_any_other(flow: Flow) -> None:
+    assert flow.run(recovers, 9) == "9 is refused"
+
+
+def test_a_workflow_may_start_itself(flow: Flow) -> None:
+    assert flow.run(matryoshka, 20) == 0
+    assert len(flow.engine.list(limit=100)) == 21
+
+
+def test_a_start_in_a_workflow_says_what_it_does_not_take() -> None:
+    @workflow(name="t.with_key")
+    def with_key(n: int) -> int:
+        return doubled.options(key="once").start(n).result()
+
+    with pytest.raises(AuthoringError, match="takes no options"):
+        with_key.program()
+
+    @workflow(name="t.with_timeout")
+    def with_timeout(n: int) -> int:
+        return doubled.start(n).result(timeout=5)
+
+    with pytest.raises(AuthoringError, match="without a timeout"):
+        with_timeout.program()

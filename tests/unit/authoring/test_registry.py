@@ -32,7 +32,7 @@ def _load(value: int, aliases: list[str], file: str = "/x/shop.py") -> Any:
 def test_a_facet_answers_to_its_name_and_its_aliases() -> None:
     fetch = _load(1, ["old.fetch"])
     assert event_facet_named("shop.fetch") is event_facet_named("old.fetch") is fetch
-    assert event_facet_names() == ["old.fetch", "shop.fetch"]
+    assert event_facet_names() == ["flowengine.child", "old.fetch", "shop.fetch"]
     assert event_facet_named("shop.other") is None
 
 
@@ -49,7 +49,7 @@ def test_a_reload_replaces_and_forgets_what_is_gone() -> None:
     _load(1, ["old.fetch"])
     again = _load(2, ["older.fetch"])
     assert event_facet_named("shop.fetch") is again
-    assert event_facet_names() == ["older.fetch", "shop.fetch"]
+    assert event_facet_names() == ["flowengine.child", "older.fetch", "shop.fetch"]
 
 
 def test_a_name_taken_by_other_code_is_refused_with_both_lines() -> None:
@@ -61,7 +61,7 @@ def test_a_name_taken_by_other_code_is_refused_with_both_lines() -> None:
         event_facet(name="shop.fetch")(impostor)
     with pytest.raises(AuthoringError, match=r"wants the name 'shop.fetch'"):
         event_facet(name="shop.impostor", aliases=["shop.fetch"])(impostor)
-    assert event_facet_names() == ["shop.fetch"]
+    assert event_facet_names() == ["flowengine.child", "shop.fetch"]
 
 
 def test_a_notebook_cell_may_be_run_again() -> None:

@@ -1,0 +1,100 @@
+"""A run that a workflow starts: `.start()` of another workflow, inside a body.
+
+The step that starts it has the handle's two faces: left alone, it ends when the run has been
+started; asked for its result, it ends with that run, and all that needs the result waits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, cast
+
+from flowengine.authoring.calls import WorkflowCall
+from flowengine.authoring.definitions import Definition
+from flowengine.authoring.locations import location_of, user_location
+from flowengine.authoring.scopes import Scope
+from flowengine.authoring.symbols import Symbol
+from flowengine.errors import AuthoringError
+from flowengine.program.nodes import (
+    Argument,
+    Call,
+    EventOptions,
+    FacetKind,
+    Literal,
+    MapLiteral,
+    StepRef,
+    StepStatement,
+)
+from flowengine.program.standard import CHILD, RESULT, RUN, STANDARD
+
+
+class ChildRun:
+    """The handle of a run that a step will start."""
+
+    def __init__(self, scope: Scope, step: str, definition: Definition) -> None:
+        self._scope, self._step, self._definition = scope, step, definition
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        label = f"the id of the run that step {self._step!r} starts"
+        return cast(str, Symbol(StepRef((self._step, RUN)), self._scope, label, str))
+
+    def result(self, timeout: float | None = None) -> Any:
+        """What the run returns; the step that started it waits for it."""
+        if timeout is not None:
+            raise AuthoringError(
+                f"{user_location()}: inside a workflow a result is waited for without a timeout; "
+                "leave it out"
+            )
+        statements = self._scope.statements
+        at = next(i for i, known in enumerate(statements) if known.name == self._step)
+        statements[at] = _waiting(statements[at])
+        label = f"step {self._step!r}"
+        hint = self._definition.signature.result.hint
+        return Symbol(StepRef((self._step, RESULT)), self._scope, label, hint)
+
+    async def aresult(self, timeout: float | None = None) -> Any:
+        raise AuthoringError(
+            f"{user_location()}: a body is read and never awaited; use .result() inside a workflow"
+        )
+
+
+def start_child(
+    scope: Scope,
+    definition: Definition,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str,
+) -> ChildRun:
+    """Append a step that starts a run of a workflow."""
+    location = user_location()
+    inputs = scope.arguments(definition, args, kwargs, location)
+    scope.declare(CHILD, STANDARD[CHILD])
+    step = scope.step_name(definition.short_name, name, location)
+    call = Call(
+        CHILD,
+        (
+            Argument("workflow", Literal(definition.name)),
+            Argument("inputs", MapLiteral(tuple((a.name, a.value) for a in inputs))),
+            Argument("waits", Literal(False)),
+        ),
+    )
+    scope.appended(StepStatement(step, call, location=location), str)
+    return ChildRun(scope, step, definition)
+
+
+def _waiting(statement: StepStatement) -> StepStatement:
+    arguments = (*statement.call.arguments[:-1], Argument("waits", Literal(True)))
+    call = dataclasses.replace(statement.call, arguments=arguments)
+    return dataclasses.replace(statement, call=call)
+
+
+def _child(workflow: str, inputs: dict[str, Any], waits: bool) -> Any:
+    """What a worker runs: the run is one of the program that it runs in."""
+    return WorkflowCall(None, workflow, inputs, waits)
+
+
+CHILD_DEFINITION = Definition(
+    FacetKind.EVENT, _child, CHILD, (), location_of(_child), EventOptions()
+)
