@@ -52,6 +52,8 @@ def initialize(work: Work, step: Step) -> Signal:
             raise StepFailed(problem("EvaluationError", str(error), step.path)) from None
         if plan.schema is not None:
             _instantiate(work, step, plan.schema)
+    if plan.pre_script is not None:
+        return Signal.SCRIPT
     return Signal.MIX if plan.mixins else Signal.ADVANCE
 
 

@@ -35,7 +35,10 @@ _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", 
 def parse_program(document: Json) -> Program:
     """Return the program that the JSON document says, or raise all its problems at once."""
     reader = _Reader()
-    program = reader.program(document)
+    try:
+        program = reader.program(document)
+    except RecursionError:
+        raise InvalidProgram([reader.too_deep()]) from None
     if reader.problems:
         raise InvalidProgram(reader.problems)
     return program
