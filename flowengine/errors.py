@@ -10,6 +10,7 @@
     · UntraceableCode      … because its source says what a trace cannot carry
     · DoesNotFit           arguments or a result do not fit an event facet's annotations
     · MissingCode          an event facet is to run here and has no Python function
+  · ScriptFailed           a script block raised, took too long or gave no map
   · ValueRefused           a value cannot be stored
     · NotJson              … because JSON has no form for it
     · TooLarge             … because it is above the limit
@@ -132,6 +133,10 @@ class MissingCode(AuthoringError):
             f"no Python code for event facet {self.facet!r} in this process: import the module "
             "that decorates it with @event_facet, or let a poller that has it claim the task"
         )
+
+
+class ScriptFailed(FlowengineError):
+    """A script block raised, took too long, used too much memory or gave no map."""
 
 
 class ValueRefused(FlowengineError, ValueError):

@@ -46,6 +46,12 @@ class Settings:
     ring_pause: float = 0.005
     #: Most workers that one bell wakes.
     most_bells: int = 16
+    #: Whether programs may hold script blocks: Python text that workers run.
+    scripts: bool = False
+    #: Seconds that one script may take.
+    script_seconds: float = 10.0
+    #: Memory that the process of one script may use, in bytes.
+    script_bytes: int = 256 * 1024 * 1024
     #: Where reports wait on disk while the database cannot be reached.
     spool_directory: str = "flowengine-spool"
     #: Modules with facets, imported by `celery -A flowengine`; separated by commas.

@@ -37,6 +37,7 @@ from flowengine.store.claims import Claimant
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.tasks import open_doorways
 from flowengine.worker import Drainer, Spool
+from flowengine.worker.scripting import offer_scripts
 
 log = logging.getLogger("flowengine")
 
@@ -48,6 +49,7 @@ class Embedded:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
+        offer_scripts(settings)
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
         boot_id = uuid.uuid4().hex

@@ -39,6 +39,7 @@ from flowengine.tasks.doorways import WATCHDOG
 from flowengine.tasks.facets import register_facets
 from flowengine.tasks.showing import StepEvents
 from flowengine.worker import Drainer
+from flowengine.worker.scripting import offer_scripts
 
 log = logging.getLogger("flowengine")
 
@@ -78,6 +79,7 @@ class FlowEngine:
     def _configure(self, sender: Celery, **_: Any) -> None:
         """Add our beat entry and doorways; what the app has stays as it is."""
         settings = self._settings or Settings.from_environment(configured=sender.conf)
+        offer_scripts(settings)
         entry = {
             "task": WATCHDOG,
             "schedule": settings.watchdog_interval,

@@ -27,7 +27,7 @@ class Driving:
         self.database = database
         self.bell: Bell = bell or SilentBell()
         self.settings = settings or Settings()
-        self.programs = Programs()
+        self.programs = Programs(allow_scripts=self.settings.scripts)
         self.signals = RunSignals(database)
         self._settling = Settling(database, self.programs)
 

@@ -15,6 +15,7 @@ from flowengine.program import (
     program_hash,
     program_text,
 )
+from flowengine.program.scripts import SCRIPT
 from flowengine.store import payloads
 from flowengine.store.executing import Executor
 
@@ -24,7 +25,8 @@ _KEPT = 128
 class Programs:
     """Stores programs and hands out their plans."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, allow_scripts: bool = False) -> None:
+        self._allow_scripts = allow_scripts
         self._plans: OrderedDict[str, Plan] = OrderedDict()
         self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
         self._saved: set[str] = set()
@@ -38,8 +40,10 @@ class Programs:
             return prepared[1:]
         parsed = program if isinstance(program, Program) else parse_program(dict(program))
         digest = program_hash(parsed)
-        plan = self._kept(digest) or self._keep(digest, link_program(parsed))
-        found = digest, program_text(parsed), plan
+        kept = self._kept(digest)
+        if kept is None or (SCRIPT in kept.facets and not self._allow_scripts):
+            kept = self._keep(digest, link_program(parsed, allow_scripts=self._allow_scripts))
+        found = digest, program_text(parsed), kept
         if isinstance(program, Program):  # it cannot change; a map can
             with self._lock:
                 if len(self._prepared) >= _KEPT:
@@ -63,7 +67,8 @@ class Programs:
         if kept is not None:
             return kept
         stored = payloads.load_program(executor, digest)
-        return self._keep(digest, link_program(parse_program(stored)))
+        # Whoever started the run had allowed its scripts; here they are only evaluated.
+        return self._keep(digest, link_program(parse_program(stored), allow_scripts=True))
 
     def _kept(self, digest: str) -> Plan | None:
         with self._lock:

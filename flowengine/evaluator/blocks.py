@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowengine.evaluator import branching, unfolding
+from flowengine.evaluator import branching, scripting, unfolding
 from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope, source_key
@@ -77,6 +77,10 @@ def yield_values(work: Work, row: Step) -> Signal:
         return Signal.ADVANCE  # its items yield, and are read in item order
     if row.object_type == ObjectType.WHEN:
         return branching.gather(work, row, plan)
+    if plan.is_script:
+        script = row_key(RowKind.STEP, f"{row.path}.script")
+        row.yields = [(0, scripting.result_of(work, script))]
+        return Signal.ADVANCE
     outside = [source_key(work, row, source) for source in plan.captures]
     carriers = [row_key(RowKind.STEP, f"{row.path}.{s.name}") for s in plan.carriers]
     work.want([*outside, *carriers])

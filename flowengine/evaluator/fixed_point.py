@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from flowengine.evaluator import blocks, catching, mixing, steps
+from flowengine.evaluator import blocks, catching, mixing, scripting, steps
 from flowengine.evaluator.endings import ended
 from flowengine.evaluator.failures import StepFailed, StepSkipped
 from flowengine.evaluator.foresight import foresee
@@ -43,6 +43,8 @@ Handler = Callable[[Work, Step], Signal | None]
 #: What is done in a state. A state without a handler is passed through.
 HANDLERS: dict[str, Handler] = {
     StepState.FACET_INIT_BEGIN: steps.initialize,
+    StepState.FACET_SCRIPTS_BEGIN: scripting.begin,
+    StepState.FACET_SCRIPTS_END: scripting.capture,
     StepState.MIXIN_BLOCKS_BEGIN: mixing.begin,
     StepState.MIXIN_BLOCKS_CONTINUE: steps.await_blocks,
     StepState.MIXIN_CAPTURE_BEGIN: mixing.capture,

@@ -60,24 +60,27 @@ def _foresee_way_up(work: Work, rows: Sequence[Step]) -> None:
     Facets that call each other, or themselves, end one inside the other. Found out one by
     one, a nesting of two hundred would be evaluated two hundred times.
     """
-    together = Counter(row.parent for row in rows)
+    together = Counter(row.parent for row in rows) if len(rows) > 1 else {}
     lacking: set[str] = set()
-    ending: list[Step] = []
-    for row in {row.parent: row for row in rows}.values():
-        at, most = row, together[row.parent]
-        height = 0
-        while at.parent is not None and not _goes_on(work, at):
+    ending: dict[str, Step] = {}
+    for row in rows:
+        if row.parent is None or row.parent in ending:
+            continue
+        at, most, height = row, together.get(row.parent, 1), 0
+        while at.parent is not None:
             if not work.knows(at.parent):
                 above = paths.above(at.path)
                 lacking.update(islice(above, _NEAR) if height <= _NEAR else above)
                 break
             up = work.find(at.parent)
-            if up is None or up.remaining > most:
+            if up is None or up.remaining > most or _goes_on(work, at):
                 break
-            ending.append(up)
+            ending[up.key] = up
             at, most, height = up, 1, height + 1
-    work.want(lacking)
-    work.want([key for row in ending for key in _read_at_end(work, row)])
+    if lacking:
+        work.want(lacking)
+    if ending:
+        work.want([key for row in ending.values() for key in _read_at_end(work, row)])
 
 
 def _goes_on(work: Work, row: Step) -> bool:

@@ -105,6 +105,7 @@ class Signal(StrEnum):
     FAIL = "fail"
     SKIP = "skip"
     CATCH = "catch"  #: it failed, and has a catch that was not tried yet
+    SCRIPT = "script"  #: it has a script, which runs before all else
     MIX = "mix"  #: it has mixins, which run before its event and body
     CLOSE = "close"  #: it has come to its end, but has an always block
 
@@ -151,8 +152,8 @@ _ALWAYS_IN_A_ROW = _in_a_row(
 )
 _TO_HANDLERS = {Signal.CATCH: _S.CATCH_BEGIN, Signal.CLOSE: _S.ALWAYS_BEGIN}
 
-#: A step, the root of a run too. The scripts states are passed through. Only a step with
-#: mixins comes by their states, only a failure leads to a catch, and only a step with an
+#: A step, the root of a run too. Only a step with a script before it, or with mixins, comes
+#: by their states, only a failure leads to a catch, and only a step with an
 #: always block comes by there.
 STEP_TRANSITIONS: Table = {
     **_ALWAYS_IN_A_ROW,
@@ -165,11 +166,17 @@ STEP_TRANSITIONS = {
     **STEP_TRANSITIONS,
     _S.FACET_INIT_BEGIN: {
         **STEP_TRANSITIONS[_S.FACET_INIT_BEGIN],
+        Signal.SCRIPT: _S.FACET_SCRIPTS_BEGIN,
         Signal.MIX: _S.MIXIN_BLOCKS_BEGIN,
+    },
+    _S.FACET_INIT_END: {
+        **STEP_TRANSITIONS[_S.FACET_INIT_END],
+        Signal.ADVANCE: _S.EVENT_TRANSMIT,
     },
     _S.FACET_SCRIPTS_END: {
         **STEP_TRANSITIONS[_S.FACET_SCRIPTS_END],
         Signal.ADVANCE: _S.EVENT_TRANSMIT,
+        Signal.MIX: _S.MIXIN_BLOCKS_BEGIN,
     },
     _S.EVENT_TRANSMIT: {
         **STEP_TRANSITIONS[_S.EVENT_TRANSMIT],
@@ -198,6 +205,7 @@ class ObjectType:
     CALL = "VariableAssignment"
     SCHEMA = "SchemaInstantiation"
     MIXIN = "Mixin"
+    SCRIPT = "Script"
     LOG = "SysLog"
     ASSERT = "SysAssert"
     BLOCK = "AndThen"
@@ -209,7 +217,7 @@ class ObjectType:
     BLOCKS = frozenset({BLOCK, FAN, ITEM, WHEN, CASE})
     #: Blocks that only hold others together: a person looks at their steps, items and cases.
     FRAMES = frozenset({BLOCK, FAN, WHEN})
-    HANDLING = frozenset({WORKFLOW, CALL, SCHEMA, MIXIN})  #: what may have a catch
+    HANDLING = frozenset({WORKFLOW, CALL, SCHEMA, MIXIN, SCRIPT})  #: what may have a catch
     STEPS = frozenset(
         {CALL, SCHEMA, MIXIN, LOG, ASSERT}
     )  #: what a person counts as the steps of a run
@@ -220,6 +228,7 @@ MACHINES: Mapping[str, Table] = {
     ObjectType.CALL: STEP_TRANSITIONS,
     ObjectType.SCHEMA: STEP_TRANSITIONS,
     ObjectType.MIXIN: STEP_TRANSITIONS,
+    ObjectType.SCRIPT: STEP_TRANSITIONS,
     ObjectType.LOG: SYS_TRANSITIONS,
     ObjectType.ASSERT: SYS_TRANSITIONS,
     ObjectType.BLOCK: BLOCK_TRANSITIONS,

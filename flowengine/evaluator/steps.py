@@ -23,7 +23,6 @@ from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import FacetKind
 from flowengine.program.plan import (
     BlockPlan,
-    BodyPlan,
     FacetPlan,
     RowKind,
     SchemaPlan,
@@ -53,6 +52,8 @@ def initialize(work: Work, step: Step) -> Signal:
             raise StepFailed(problem("EvaluationError", str(error), step.path)) from None
         if plan.schema is not None:
             _instantiate(work, step, plan.schema)
+    if plan.pre_script is not None:
+        return Signal.SCRIPT
     return Signal.MIX if plan.mixins else Signal.ADVANCE
 
 
@@ -110,8 +111,9 @@ def create_task(work: Work, step: Step, again: TryAgain) -> None:
 
 def begin_blocks(work: Work, step: Step) -> Signal:
     """Create the blocks of the body; they run side by side."""
-    body = _body(work, step)
-    create_blocks(work, step, body.blocks if body else ())
+    body = plan_of(work, step).body
+    if body is not None:
+        create_blocks(work, step, body.blocks)
     return Signal.ADVANCE
 
 
@@ -176,8 +178,8 @@ def children_ended(row: Step) -> Signal | None:
 
 def capture(work: Work, step: Step) -> Signal:
     """Lay the yields of the body, and of a catch, over the results, in program order."""
-    body, plan = _body(work, step), plan_of(work, step)
-    blocks = list(body.blocks) if body else []
+    plan = plan_of(work, step)
+    blocks = list(plan.body.blocks) if plan.body else []
     if step.next_index:  # failed, and caught: not every block has yielded, or even begun
         blocks = [b for b in blocks if _is_complete(work, step, b)]
         blocks.append(plan.catches[step.next_index - 1])
@@ -234,7 +236,3 @@ def plan_of(work: Work, step: Step) -> FacetPlan | StatementPlan:
     if step.object_type == ObjectType.WORKFLOW:
         return work.plan.facets[step.address]
     return work.statement(step)
-
-
-def _body(work: Work, step: Step) -> BodyPlan | None:
-    return plan_of(work, step).body

@@ -12,6 +12,7 @@ from flowengine.program.nodes import (
     CatchClause,
     FacetDeclaration,
     FacetKind,
+    ScriptBlock,
     StepStatement,
     WhenCase,
 )
@@ -20,30 +21,43 @@ from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, Plan, Statem
 _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
 
 
-def unsupported(names: Names) -> list[Problem]:
-    """Name every construct that would be run wrongly, because it is not executed yet."""
-    found: list[tuple[str, str]] = []
+_NO_SCRIPTS = (
+    "uses a script block; scripts are run only where the setting `scripts` is on "
+    "(FLOWENGINE_SCRIPTS=on)"
+)
+_NO_AGENTS = (
+    "has a prompt block; prompts are for agents, and this version of flowengine has none to "
+    "run them"
+)
+
+
+def unsupported(names: Names, allow_scripts: bool) -> list[Problem]:
+    """Name every construct that would be run wrongly, or may not be run here."""
+    found: list[Problem] = []
     for declared in names.callables.values():
         node = declared.node
-        if isinstance(node, FacetDeclaration):
-            found += [(declared.name, what) for what in _constructs(node)]
-    return [
-        Problem(where, f"uses {what}, which this version of flowengine does not execute")
-        for where, what in dict.fromkeys(found)
-    ]
+        if not isinstance(node, FacetDeclaration):
+            continue
+        if node.prompt:
+            found.append(Problem(declared.name, _NO_AGENTS))
+        scripts = [*_scripts(node)]
+        if scripts and not allow_scripts:
+            found.append(Problem(declared.name, _NO_SCRIPTS))
+        for language in sorted({script.language for script in scripts} - {"python"}):
+            what = f"uses a script in {language!r}; the only language of scripts is 'python'"
+            found.append(Problem(declared.name, what))
+    return found
 
 
-def _constructs(node: FacetDeclaration) -> Iterator[str]:
-    if node.prompt:
-        yield "a prompt block"
+def _scripts(node: FacetDeclaration) -> Iterator[ScriptBlock]:
     if node.pre_script:
-        yield "a script block"
+        yield node.pre_script
     parts: list[Block | WhenCase | CatchClause] = [*node.body]
     parts += [node.catch] if node.catch else []
     while parts:
         part = parts.pop()
         if isinstance(part, Block) and part.script:
-            yield "a script block"
+            yield part.script
         if not isinstance(part, WhenCase):
             parts += part.cases
         for statement in part.statements:
@@ -155,6 +169,11 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
                 return f"{'.'.join(path[:depth])} has no {name!r}; {facet.name!r} returns: {known}"
             schema = {**properties[name], "$defs": schema.get("$defs", {})}
         return ""
+    blocks = step.inline_body or facet.body
+    if any(block.script for block in facet.node.body) or (
+        blocks and any(block.is_script for block in blocks.blocks)
+    ):
+        return ""  # what a script returns is known when it has run
     yielded = step.own_yields | yielded_attributes(facet.node.body, facet.node.catch)
     if facet.kind is FacetKind.EVENT or attribute in yielded:
         return ""

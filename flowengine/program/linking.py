@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flowengine.errors import InvalidProgram
+from flowengine.errors import InvalidProgram, Problem
 from flowengine.program.checks import call_cycles, step_cycles, unsupported
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.linking_blocks import BlockLinker
@@ -26,23 +26,31 @@ from flowengine.program.plan import (
     StatementPlan,
 )
 from flowengine.program.scopes import Frame
+from flowengine.program.scripts import script_statement
 from flowengine.program.types import field_misfit
 from flowengine.program.wiring import repeated
 
 
-def link_program(program: Program) -> Plan:
-    """Return the plan of a program, or raise all its problems at once."""
+def link_program(program: Program, *, allow_scripts: bool = False) -> Plan:
+    """Return the plan of a program, or raise all its problems at once.
+
+    A script block is Python text that a worker will run, so whoever starts the program must
+    have allowed it.
+    """
     linker = _Linker(Names.of(program))
-    linker.link()
+    try:
+        linker.link(allow_scripts)
+    except RecursionError:
+        raise InvalidProgram([Problem("", "the program is nested too deeply")]) from None
     if linker.problems:
         raise InvalidProgram(linker.problems)
     return linker.plan
 
 
 class _Linker(BlockLinker):
-    def link(self) -> None:
+    def link(self, allow_scripts: bool) -> None:
         facets = [d for d in self.names.callables.values() if isinstance(d.node, FacetDeclaration)]
-        self.problems += unsupported(self.names)
+        self.problems += unsupported(self.names, allow_scripts)
         if self.problems:
             return  # linking what is not executed would report problems that are none
         self._schemas()
@@ -110,6 +118,10 @@ class _Linker(BlockLinker):
         for fields, what in ((facet.params, "parameter"), (facet.returns, "return")):
             for name in repeated(field.name for field in fields):
                 self._problem(facet.name, f"declares the {what} {name!r} twice")
+        if facet.node.pre_script:
+            run, bare = self._script_facet(), BlockPlan("", 0, "")
+            script = script_statement(facet.node.pre_script, run, bare, facet.name, hops=0)
+            self.plan.statements[script.address] = facet.pre_script = script
         frame = Frame(RowKind.STEP, None, facet=facet)
         facet.body = self._body(facet.node.body, frame, facet.name, facet.name)
         if facet.node.catch:

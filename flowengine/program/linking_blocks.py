@@ -33,6 +33,7 @@ from flowengine.program.plan import (
     YieldPlan,
 )
 from flowengine.program.scopes import Frame
+from flowengine.program.scripts import SCRIPT, script_facet, script_statement
 from flowengine.program.wiring import repeated
 
 #: What separates the parts of a path: in a name they would make two paths one.
@@ -126,6 +127,12 @@ class BlockLinker(CallLinker):
             plan.foreach = ForeachPlan(
                 clause.variable, clause.iterable, Sources(), clause.limit, clause.collect_errors
             )
+        if node.script:
+            plan.is_script = True
+            facet = self._script_facet()
+            statement = script_statement(node.script, facet, plan, plan.address, hops=1)
+            self.plan.statements[statement.address] = statement
+            plan.statements = (statement,)
         if not node.cases:
             return
         cases = []
@@ -135,6 +142,10 @@ class BlockLinker(CallLinker):
             cases.append(self._outline(case, inner, f"{where}, {name}"))
         conditions = tuple(case.condition for case in node.cases)
         plan.choice = ChoicePlan(conditions, tuple(cases), node.first_match, is_optional=False)
+
+    def _script_facet(self) -> FacetPlan:
+        """The facet that runs scripts: part of a program only when it has some."""
+        return self.plan.facets.setdefault(SCRIPT, script_facet())
 
     def _block(self, node: Block, plan: BlockPlan, site: Frame, where: str) -> None:
         """Link a block whose row stands at that site."""
@@ -150,6 +161,8 @@ class BlockLinker(CallLinker):
                 variable=plan.foreach.variable,
             )
             self._contents(node, plan, frame, where)
+        elif plan.is_script:
+            self._waits[plan] = {statement: set() for statement in plan.statements}
         elif plan.choice:
             self._choice(node, plan.choice, site, where)
         else:

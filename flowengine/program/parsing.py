@@ -35,7 +35,10 @@ _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", 
 def parse_program(document: Json) -> Program:
     """Return the program that the JSON document says, or raise all its problems at once."""
     reader = _Reader()
-    program = reader.program(document)
+    try:
+        program = reader.program(document)
+    except RecursionError:
+        raise InvalidProgram([reader.too_deep()]) from None
     if reader.problems:
         raise InvalidProgram(reader.problems)
     return program
@@ -44,7 +47,7 @@ def parse_program(document: Json) -> Program:
 class _Reader(BlockReader):
     def program(self, document: Json) -> Program:
         node = self._object(document, "a Program")
-        if node and node.get("type") != "Program":
+        if isinstance(document, dict) and node.get("type") != "Program":
             self._problem(f"expected a Program, found {node.get('type')!r}")
             return Program()
         return Program(self._declarations(node))
@@ -133,8 +136,10 @@ class _Reader(BlockReader):
         return "Json"
 
 
-def _identity(node: Json) -> tuple[Any, Any]:
-    return (node.get("type"), node.get("name")) if isinstance(node, dict) else (None, id(node))
+def _identity(node: Json) -> tuple[str, str]:
+    if not isinstance(node, dict):
+        return "", str(id(node))
+    return str(node.get("type")), str(node.get("name"))
 
 
 def _is_number(value: object) -> bool:

@@ -29,6 +29,10 @@ class Places:
         yield
         self._where.pop()
 
+    def too_deep(self) -> Problem:
+        """What is wrong with a document that is nested deeper than can be read."""
+        return Problem(", ".join(self._where[:3]), "is nested too deeply")
+
     def _problem(self, what: str) -> None:
         self.problems.append(Problem(", ".join(self._where), what))
 

@@ -88,6 +88,7 @@ class StatementKind(StrEnum):
     CALL = "VariableAssignment"
     SCHEMA = "SchemaInstantiation"
     MIXIN = "Mixin"
+    SCRIPT = "Script"
     LOG = "SysLog"
     ASSERT = "SysAssert"
 
@@ -138,6 +139,10 @@ class StatementPlan:
     def mixins(self) -> tuple[MixinPlan, ...]:
         """What runs before the event or the body."""
         return self.facet.mixins if self.facet else ()
+
+    @property
+    def pre_script(self) -> StatementPlan | None:
+        return self.facet.pre_script if self.facet else None
 
     @property
     def aliases(self) -> frozenset[str]:
@@ -214,6 +219,7 @@ class BlockPlan:
     foreach: ForeachPlan | None = None
     choice: ChoicePlan | None = None
     when: BlockPlan | None = None  #: of a case: the block it is a case of
+    is_script: bool = False  #: what its only step returns is what it yields
     statements: tuple[StatementPlan, ...] = ()
     by_name: dict[str, StatementPlan] = field(default_factory=dict)
     yields: tuple[YieldPlan, ...] = ()
@@ -260,6 +266,7 @@ class FacetPlan:
     body: BodyPlan | None = None
     catch: BlockPlan | None = None
     mixins: tuple[MixinPlan, ...] = ()  #: those with an alias
+    pre_script: StatementPlan | None = None  #: what changes the parameters before all else
     schemas: Schemas = field(default_factory=dict)  #: of the whole program
 
     @property

@@ -12,6 +12,7 @@ from flowengine.engine import Engine
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Succeeded, TryOutcome
 from flowengine.evaluator.states import ObjectType
+from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import Claimant
 
@@ -43,6 +44,7 @@ def run_program(
     order: str | Sequence[str] = "any",
     redeliver: bool = False,
     seed: int = 0,
+    settings: Settings | None = None,
 ) -> Outcome:
     """Run a program to its end, or until only tasks are left that nobody answers.
 
@@ -55,7 +57,7 @@ def run_program(
     database = Database(store_url)
     try:
         ensure_schema(database, upgrade=True)
-        engine = Engine(database)
+        engine = Engine(database, settings=settings)
         run = engine.start(program, workflow, inputs)
         _Answering(engine, run.id, handlers, order, redeliver, seed).go_on()
         return _outcome(engine, run.id)

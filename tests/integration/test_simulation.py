@@ -37,8 +37,13 @@ from flowengine.store.claims import Claimant
 from flowengine.store.executing import Executor
 from tests.building import (
     Node,
+    always,
     block,
+    case,
+    catching,
+    catching_when,
     check,
+    default,
     facet,
     given,
     listed,
@@ -47,6 +52,7 @@ from tests.building import (
     program,
     step,
     to,
+    when,
     workflow,
 )
 from tests.building import (
@@ -136,6 +142,40 @@ PROGRAMS = {
             x=3,
         ),
         step("asked", "Ask", x=of("good.b")),
+    ),
+    "cases, catches and what comes at the end": block(
+        step("a", "Do", x=given("n")),
+        step(
+            "chosen",
+            "Do",
+            when(
+                case(op(of("a.y"), ">", 0), step("t", "Twice", a=1), yields=[collect("t", "b")]),
+                case(op(of("a.y"), ">", 99), step("never", "Do", x=1)),
+                default(step("never", "Do", x=2)),
+            ),
+            x=1,
+        ),
+        always(
+            catching(
+                step("caught", "Fail", x=1),
+                step("spare", "Flaky", x=2),
+                yields=[to("Fail", y=of("spare.y"))],
+            ),
+            step("free", "Flaky", x=3),
+        ),
+        step("last", "Ask", x=of("caught.y")),
+        yields=[collect("last")],
+    ),
+    "a foreach with a limit that collects its errors": block(
+        step("ok", "Flaky", x=given("v")),
+        catching_when(
+            step("bad", "Fail", x=given("v")),
+            case(op(given("v"), ">", 3), step("spare", "Do", x=1)),
+        ),
+        foreach=("v", [1, 2, 3, 4, 5]),
+        limit=2,
+        collect_errors=True,
+        yields=[collect("ok")],
     ),
 }
 

@@ -64,7 +64,7 @@ class MemoryRun:
         workflow: str = "W",
         forgetful: bool = True,
     ) -> None:
-        self.plan = link_program(parse_program(document))
+        self.plan = link_program(parse_program(document), allow_scripts=True)
         self.now = 0
         self.rows: dict[str, Stored] = {}
         self.payloads: dict[str, str] = {}
@@ -351,8 +351,8 @@ class MemoryRun:
         if row.object_type == ObjectType.FAN:
             return row.item_count - ended[row.key]
         begun = Counter(r["parent"] for r in self.rows.values())[row.key]
-        is_mixing = row.state == StepState.MIXIN_BLOCKS_CONTINUE
-        if row.object_type == ObjectType.WHEN or is_mixing or row.state in StepState.HANDLING:
+        is_preparing = row.state in (StepState.MIXIN_BLOCKS_CONTINUE, StepState.FACET_SCRIPTS_END)
+        if row.object_type == ObjectType.WHEN or is_preparing or row.state in StepState.HANDLING:
             return begun - ended[row.key]
         if row.object_type in ObjectType.BLOCKS:
             block = self.plan.blocks[row.address]
@@ -363,7 +363,8 @@ class MemoryRun:
             if row.object_type == ObjectType.WORKFLOW
             else self.plan.statements[row.address]
         )
-        assert begun == len(plan.mixins) + (len(plan.body.blocks) if plan.body else 0)
+        before = len(plan.mixins) + (plan.pre_script is not None)
+        assert begun == before + (len(plan.body.blocks) if plan.body else 0)
         return begun - ended[row.key]
 
     def _has_ended(self, row: Step, source: StepSource) -> bool:

@@ -240,3 +240,17 @@ def test_a_facet_that_calls_itself_without_end_fails_and_says_where() -> None:
     assert run.view.state == RunState.FAILED
     assert run.view.error is not None
     assert run.view.error["type"] == "NestedTooDeep"
+
+
+@pytest.mark.parametrize("depth", [3, 60])
+def test_however_deep_facets_are_nested_they_end_in_the_same_few_trips(depth: int) -> None:
+    run = run_of(
+        block(step("d", "Down", n=given("n")), yields=out(of("d.total"))),
+        beside=(COUNTDOWN,),
+        n=depth,
+    )
+    # From the outermost to the innermost: the last answer lets all levels end.
+    for task in run.outstanding():
+        run.succeed(task.step_path, y=1)
+    assert run.outputs == {"out": depth}
+    assert run.trips <= 5

@@ -684,18 +684,37 @@ def test_several_problems_are_reported_all_at_once() -> None:
 SCRIPT = {"type": "ScriptBlock", "code": "pass"}
 
 
+NO_SCRIPTS = (
+    "F: uses a script block; scripts are run only where the setting `scripts` is on "
+    "(FLOWENGINE_SCRIPTS=on)"
+)
+
+
 @pytest.mark.parametrize(
-    ("declaration", "construct"),
+    "declaration",
     [
-        (facet("F") | {"pre_script": SCRIPT}, "a script block"),
-        (facet("F") | {"body": [SCRIPT]}, "a script block"),
-        (facet("F", "", "", block() | {"script": SCRIPT}), "a script block"),
-        (event("F") | {"body": {"type": "PromptBlock", "template": "x"}}, "a prompt block"),
+        facet("F") | {"pre_script": SCRIPT},
+        facet("F") | {"body": [SCRIPT]},
+        facet("F", "", "", {"type": "AndThenBlock", "script": SCRIPT}),
     ],
 )
-def test_each_construct_that_is_not_executed_is_named(declaration: Node, construct: str) -> None:
-    expected = f"F: uses {construct}, which this version of flowengine does not execute"
-    assert expected in problems(E, declaration)
+def test_scripts_must_be_allowed(declaration: Node) -> None:
+    assert problems(E, declaration) == [NO_SCRIPTS]
+    link_program(parse_program(program(E, declaration)), allow_scripts=True)
+
+
+def test_scripts_have_one_language() -> None:
+    script = facet("F") | {"pre_script": SCRIPT | {"language": "perl"}}
+    with pytest.raises(InvalidProgram, match="the only language of scripts is 'python'"):
+        link_program(parse_program(program(script)), allow_scripts=True)
+
+
+def test_a_prompt_block_is_refused_and_it_is_said_who_could_run_it() -> None:
+    prompt = event("F") | {"body": {"type": "PromptBlock", "template": "x"}}
+    assert problems(prompt) == [
+        "F: has a prompt block; prompts are for agents, and this version of flowengine has none "
+        "to run them"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -707,10 +726,8 @@ def test_each_construct_that_is_not_executed_is_named(declaration: Node, constru
         when(default(step("t", "E", SCRIPT, x=1))),
     ],
 )
-def test_a_construct_is_named_wherever_it_stands(around: Node) -> None:
-    assert problems(E, facet("F", "", "", around)) == [
-        "F: uses a script block, which this version of flowengine does not execute"
-    ]
+def test_a_script_is_found_wherever_it_stands(around: Node) -> None:
+    assert problems(E, facet("F", "", "", around)) == [NO_SCRIPTS]
 
 
 def test_a_schema_may_be_declared() -> None:

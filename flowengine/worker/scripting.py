@@ -1,0 +1,76 @@
+"""Run a script block: a process of its own, a map in, a map out.
+
+The process is given seconds and memory, no files, few built-in functions and no import. That
+keeps accidents in bounds. It is no jail: whoever may write programs may run code, which is why
+scripts are off unless a setting turns them on.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+from flowengine.authoring import event_facet
+from flowengine.errors import ScriptFailed
+from flowengine.program.scripts import SCRIPT, SCRIPT_LIST
+from flowengine.settings import Settings
+
+#: What the process runs. It stands alone: the limits hold before the first word of the script.
+_RUNNER = """
+import json, resource, sys
+seconds, size, code, params = json.load(sys.stdin)
+resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+names = '''abs all any bool dict divmod enumerate filter float frozenset int isinstance len list
+map max min pow range repr reversed round set sorted str sum tuple zip Exception ArithmeticError
+IndexError KeyError LookupError TypeError ValueError ZeroDivisionError'''.split()
+allowed = {name: getattr(__builtins__, name) for name in names}
+try:
+    result = {}
+    names = {'__builtins__': allowed, 'params': params, 'result': result}
+    exec(compile(code, 'script', 'exec'), names)
+    answer = json.dumps({'result': result}, allow_nan=False)
+except MemoryError:
+    answer = json.dumps({'error': 'it used too much memory'})
+except BaseException as problem:
+    answer = json.dumps({'error': type(problem).__name__ + ': ' + str(problem)})
+sys.stdout.write(answer)
+"""
+
+
+def run_script(code: str, params: dict[str, Any], *, seconds: float, size: int) -> dict[str, Any]:
+    """Return the map that the script fills, or raise `ScriptFailed`."""
+    question = json.dumps([max(1, round(seconds)), size, code, params])
+    try:
+        # Isolated, without site packages, environment and working directory of the worker.
+        ended = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _RUNNER],
+            input=question,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            env={},
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ScriptFailed(f"the script took longer than {seconds:g} seconds") from None
+    if ended.returncode != 0 or not ended.stdout:
+        raise ScriptFailed(f"the script's process ended with {ended.returncode}")
+    answer = json.loads(ended.stdout)
+    if "error" in answer:
+        raise ScriptFailed(f"the script failed: {answer['error']}")
+    found: dict[str, Any] = answer["result"]
+    return found
+
+
+def offer_scripts(settings: Settings) -> None:
+    """Let this process run scripts, if the setting allows it."""
+    if not settings.scripts:
+        return
+
+    @event_facet(name=SCRIPT, task_list=SCRIPT_LIST)
+    def script(code: str, params: dict[str, Any]) -> dict[str, Any]:
+        return run_script(code, params, seconds=settings.script_seconds, size=settings.script_bytes)
