@@ -70,9 +70,13 @@ def _larger(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 
 expressions = st.recursive(_leaves, _larger, max_leaves=6)
 _arguments = some(st.fixed_dictionaries({"name": names, "value": expressions}))
-_types = st.recursive(
-    targets, lambda t: st.fixed_dictionaries({"type": st.just("ArrayType"), "elementType": t})
-)
+
+
+def _listed(name: str, times: int) -> Any:
+    return {"type": "ArrayType", "elementType": _listed(name, times - 1)} if times else name
+
+
+_types = st.builds(_listed, targets, st.integers(0, 3))
 
 
 def _mixins(kind: str) -> st.SearchStrategy[list[Node]]:
