@@ -13,9 +13,14 @@ from lark import Token
 _DECLARING = frozenset(["namespace", "facet", "event", "workflow", "schema", "implicit", "use"])
 _SPOKEN = {"and": "&&", "or": "||", "not": "!"}
 _RESERVED = frozenset(["YIELD", "TRUE", "FALSE", "NULL", "ANDTHEN", "CATCH"])
+#: They may name a step, except behind a call, where they could go on with what was said.
+_HALF_RESERVED = frozenset(
+    ["NAMESPACE", "USE", "FACET", "EVENT", "WORKFLOW", "SCHEMA", "IMPLICIT", "_SCRIPT", "_PROMPT"]
+)
 _CAPITALISED = ("andThen", "startsWith", "endsWith")
 _PLAIN = ("foreach", "when", "case", "catch", "yield", "script", "prompt", "with", "contains")
 _KEYWORDS = {word.lower(): word for word in (*_DECLARING, *_CAPITALISED, *_PLAIN)}
+_ASSIGNED = re.compile(r"\s*=[^=>]")
 _PAIRS = {"LPAR": "(", "LSQB": "[", "LBRACE": "{"}
 _CLOSES = {"RPAR": "LPAR", "RSQB": "LSQB", "RBRACE": "LBRACE"}
 
@@ -98,7 +103,9 @@ def _yield_without_target(scene: _Scene) -> str:
 def _word_as_name(scene: _Scene) -> str:
     if scene.kind in ("_EQUAL", "COLON") and scene.last in _RESERVED:
         word = str(scene.before[-1])
-    elif scene.kind in _RESERVED and "NAME" in scene.accepted:
+    elif (scene.kind in _RESERVED and "NAME" in scene.accepted) or (
+        scene.kind in _HALF_RESERVED and _ASSIGNED.match(scene.text, scene.at + len(scene.word))
+    ):
         word = scene.word
     else:
         return ""

@@ -10,10 +10,13 @@ from tests.building import Node
 from tests.unit.afl.texts import _LEVEL as OPERATORS
 
 _WORDS = ["a", "b2", "_c", "event", "in", "model", "when", "script", "case", "facet", "Long"]
-# `yield` begins a yield, and these three are values: they cannot name a step.
 names = st.one_of(
     st.sampled_from(_WORDS), st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
 ).filter(lambda name: name not in {"yield", "true", "false", "null", "_"})
+#: Behind a call these go on with it, or begin a declaration.
+_TAKEN = {"as", "with", "catch", "andThen", "use", "uses", "namespace", "facet", "event"}
+_TAKEN |= {"workflow", "schema", "implicit", "script", "prompt", "sys"}
+_step_names = names.filter(lambda name: name not in _TAKEN)
 targets = st.lists(names, min_size=1, max_size=3).map(".".join)
 texts = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\ufdd1"), max_size=8
@@ -67,9 +70,13 @@ def _larger(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
 
 expressions = st.recursive(_leaves, _larger, max_leaves=6)
 _arguments = some(st.fixed_dictionaries({"name": names, "value": expressions}))
-_types = st.recursive(
-    targets, lambda t: st.fixed_dictionaries({"type": st.just("ArrayType"), "elementType": t})
-)
+
+
+def _listed(name: str, times: int) -> Any:
+    return {"type": "ArrayType", "elementType": _listed(name, times - 1)} if times else name
+
+
+_types = st.builds(_listed, targets, st.integers(0, 3))
 
 
 def _mixins(kind: str) -> st.SearchStrategy[list[Node]]:
@@ -119,14 +126,14 @@ def _catches(steps: st.SearchStrategy[Node]) -> st.SearchStrategy[Node | None]:
 
 
 _flat = st.one_of(
-    node("StepStmt", name=names, call=_call),
+    node("StepStmt", name=_step_names, call=_call),
     node("SysLogStmt", args=_arguments),
     node("SysAssertStmt", condition=expressions),
 )
 _steps = st.recursive(
     _flat,
     lambda inner: node(
-        "StepStmt", name=names, call=_call, body=_bodies(inner), catch=_catches(inner)
+        "StepStmt", name=_step_names, call=_call, body=_bodies(inner), catch=_catches(inner)
     ),
     max_leaves=3,
 )

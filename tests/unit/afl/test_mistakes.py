@@ -32,6 +32,8 @@ def mistake(text: str) -> InvalidText:
         ('s = E(x = "abc)', 11, "the string that begins here is not closed"),
         ("s = E(x = 'a')", 11, "double quotes"),
         ("/* s = E()", 1, "the comment that begins here is not closed"),
+        ("a = E() event = E()", 9, "`event` is a word of the language"),
+        ("a = E() script = E()", 9, "`script` is a word of the language"),
         ("true = E()", 1, "`true` is a word of the language"),
         ("yield = E()", 7, "`yield` is a word of the language"),
         ("s = E(x = {})", 11, "a map is written #{…}"),
