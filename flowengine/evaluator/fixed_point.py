@@ -13,7 +13,7 @@ from typing import assert_never
 from flowengine.evaluator import blocks, catching, mixing, scripting, steps
 from flowengine.evaluator.endings import ended
 from flowengine.evaluator.failures import StepFailed, StepSkipped
-from flowengine.evaluator.foresight import foresee
+from flowengine.evaluator.foresight import foresee, lacking_above
 from flowengine.evaluator.happenings import (
     Failed,
     Happening,
@@ -109,12 +109,16 @@ def _settle(work: Work) -> None:
     # One at a time from two queues, never by recursion: a chain of ten thousand steps that
     # all end at once is an ordinary run.
     while work.queue or work.skipped:
-        if work.skipped:
-            ended(work, work.skipped.popleft())
-            continue
-        row = work.queue.popleft()
-        if not row.is_final:
-            _move(work, row)
+        is_skipped = bool(work.skipped)
+        row = work.skipped.popleft() if is_skipped else work.queue.popleft()
+        try:
+            if is_skipped:
+                ended(work, row)
+            elif not row.is_final:
+                _move(work, row)
+        except Missing as missing:
+            missing.steps |= lacking_above(work, row)
+            raise
 
 
 def _move(work: Work, row: Step) -> None:

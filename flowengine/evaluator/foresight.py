@@ -16,7 +16,7 @@ from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.steps import plan_of
-from flowengine.evaluator.work import Work
+from flowengine.evaluator.work import Missing, Work
 from flowengine.program.plan import RowKind
 
 
@@ -50,7 +50,8 @@ def _foresee_ends(work: Work, rows: Sequence[Step]) -> None:
         work.want([*items, *_concerned(work, work.parent(fan))])
 
 
-#: So many rows of the way up are asked for at first, and all of it when they do not end it.
+#: So many rows of the way up are asked for at first. From then on as many as are known: so a
+#: way of any length is known after a few rounds, and few rows are asked for in vain.
 _NEAR = 6
 
 
@@ -66,21 +67,33 @@ def _foresee_way_up(work: Work, rows: Sequence[Step]) -> None:
     for row in rows:
         if row.parent is None or row.parent in ending:
             continue
-        at, most, height = row, together.get(row.parent, 1), 0
+        at, most = row, together.get(row.parent, 1)
         while at.parent is not None:
             if not work.knows(at.parent):
                 above = paths.above(at.path)
-                lacking.update(islice(above, _NEAR) if height <= _NEAR else above)
+                lacking.update(islice(above, max(_NEAR, work.known)))
                 break
             up = work.find(at.parent)
             if up is None or up.remaining > most or _goes_on(work, at):
                 break
             ending[up.key] = up
-            at, most, height = up, 1, height + 1
+            at, most = up, 1
     if lacking:
         work.want(lacking)
     if ending:
         work.want([key for row in ending.values() for key in _read_at_end(work, row)])
+
+
+def lacking_above(work: Work, row: Step) -> set[str]:
+    """The rows that will be missed further up, if the end of this row ends those above it.
+
+    For a row that could not be foreseen, because it came to be in this evaluation.
+    """
+    try:
+        _foresee_way_up(work, [row])
+    except Missing as missing:
+        return missing.steps
+    return set()
 
 
 def _goes_on(work: Work, row: Step) -> bool:

@@ -87,6 +87,11 @@ class Work:
         if lacking:
             raise Missing(lacking, set())
 
+    @property
+    def known(self) -> int:
+        """How many rows are known."""
+        return len(self._snapshot.steps)
+
     def knows(self, key: str) -> bool:
         """Whether it is known if there is such a row."""
         return key in self._rows or key in self._snapshot.steps
