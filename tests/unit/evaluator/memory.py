@@ -284,6 +284,9 @@ class MemoryRun:
             if row.state == StepState.CREATED:
                 assert row.waiting == self._awaited(row), f"what {row.path} waits for"
             assert row.remaining == self._unfinished(row, ended), f"the counter of {row.path}"
+            if row.is_limited:
+                under_way = row.next_index - ended[row.key]
+                assert under_way <= row.params["limit"], f"items of {row.path} under way"
         at_event = sum(1 for r in self.rows.values() if r["state"] == StepState.EVENT_TRANSMIT)
         assert self._view.open_steps == at_event
         running = Counter(task.step_id for task in self.outstanding())
