@@ -50,9 +50,9 @@ def _foresee_ends(work: Work, rows: Sequence[Step]) -> None:
         work.want([*items, *_concerned(work, work.parent(fan))])
 
 
-#: So many rows of the way up are asked for at first. From then on as many as are known: so a
+#: So many rows of the way up are asked for at first, and then so many times what is known: a
 #: way of any length is known after a few rounds, and few rows are asked for in vain.
-_NEAR = 6
+_NEAR, _FURTHER = 6, 16
 
 
 def _foresee_way_up(work: Work, rows: Sequence[Step]) -> None:
@@ -71,7 +71,9 @@ def _foresee_way_up(work: Work, rows: Sequence[Step]) -> None:
         while at.parent is not None:
             if not work.knows(at.parent):
                 above = paths.above(at.path)
-                lacking.update(islice(above, max(_NEAR, work.known)))
+                lacking.update(
+                    islice(above, _NEAR if work.known <= _NEAR else _FURTHER * work.known)
+                )
                 break
             up = work.find(at.parent)
             if up is None or up.remaining > most or _goes_on(work, at):

@@ -242,7 +242,7 @@ def test_a_facet_that_calls_itself_without_end_fails_and_says_where() -> None:
     assert run.view.error["type"] == "NestedTooDeep"
 
 
-@pytest.mark.parametrize("depth", [3, 60])
+@pytest.mark.parametrize("depth", [3, 60, 150])
 def test_however_deep_facets_are_nested_they_end_in_the_same_few_trips(depth: int) -> None:
     run = run_of(
         block(step("d", "Down", n=given("n")), yields=out(of("d.total"))),
@@ -253,4 +253,35 @@ def test_however_deep_facets_are_nested_they_end_in_the_same_few_trips(depth: in
     for task in run.outstanding():
         run.succeed(task.step_path, y=1)
     assert run.outputs == {"out": depth}
-    assert run.trips <= 5
+    assert run.trips <= 6
+
+
+@pytest.mark.parametrize("depth", [10, 40, 120])
+def test_a_descent_by_answers_comes_up_again_in_a_few_trips(depth: int) -> None:
+    # The level that ends, and lets all others end, comes to be with the last answer: nothing
+    # above it could be foreseen from what happened.
+    descent = facet(
+        "Down",
+        "n",
+        "total",
+        when(
+            case(
+                op(given("n"), ">", 0),
+                step("e", "E", x=given("n")),
+                step("d", "Down", n=of("e.y")),
+                yields=[to("Down", total=op(of("e.y"), "+", of("d.total")))],
+            ),
+            default(yields=[to("Down", total=0)]),
+        ),
+    )
+    run = run_of(
+        block(step("d", "Down", n=given("n")), yields=out(of("d.total"))),
+        beside=(descent,),
+        n=depth,
+    )
+    while outstanding := run.outstanding():
+        (task,) = outstanding
+        assert task.data is not None
+        run.succeed(task.step_path, y=task.data["x"] - 1)
+    assert run.outputs == {"out": sum(range(depth))}
+    assert run.trips <= 12
