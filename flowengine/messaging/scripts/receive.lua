@@ -94,9 +94,11 @@ end
 if count > 0 then
     redis.call('HSET', RESERVED, unpack(reservations))
     redis.call('ZADD', DEADLINES, unpack(deadlines))
-elseif ARGV[4] == '1' then
-    -- Whoever waits looks again when something is sent, which rings, or when something is due.
+else
     redis.call('DEL', BELL)
+end
+-- Whoever waits looks again when something is sent, which rings, or when something is due.
+if count == 0 and ARGV[4] == '1' then
     for _, key in ipairs({HIGH, NORMAL, LOW, DEADLINES}) do
         local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
         local wait = first[2] and math.max(tonumber(first[2]) - NOW, 0)

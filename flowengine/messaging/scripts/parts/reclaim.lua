@@ -6,7 +6,7 @@ local function reclaim(most)
     local returned, dead = 0, 0
     local retries
     local tokens = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', NOW, 'LIMIT', 0, most)
-    for _, token in ipairs(tokens) do
+    for place, token in ipairs(tokens) do
         local attempts, id = string.match(redis.call('HGET', RESERVED, token) or '', '^(%d+) (.*)$')
         redis.call('ZREM', DEADLINES, token)
         redis.call('HDEL', RESERVED, token)
@@ -17,7 +17,8 @@ local function reclaim(most)
             local head = header(value)
             if head and attempts <= retries then
                 redis.call('HSET', TRIES, id, attempts .. ' ' .. EXPIRED)
-                schedule(id, head, NOW)
+                -- Available now, in the order in which they expired.
+                schedule(id, head, NOW - #tokens + place)
                 returned = returned + 1
             else
                 bury(id, value, head and 'timeout' or 'permanent', head and EXPIRED or POISON, attempts)
