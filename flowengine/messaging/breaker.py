@@ -29,7 +29,7 @@ from flowengine.messaging.driving import (
     AsyncDriver,
     Call,
     Plan,
-    RedisError,
+    RedisTrouble,
     SyncClient,
     SyncDriver,
     told,
@@ -139,7 +139,7 @@ class _Circuit:
         counts = outcome != "neither" and permit.epoch >= 0
         return permit.granted and (counts or bool(permit.token))
 
-    def _alone(self, error: RedisError) -> Permit:
+    def _alone(self, error: Exception) -> Permit:
         """The permit while Redis is away. Its epoch is nobody's, so it is never counted."""
         allowed = self._without_redis == "allow"
         if not self._alone_told:
@@ -162,7 +162,7 @@ class _Circuit:
         }
         return CircuitBreakerOpenError(self.name, permit.retry_after, reasons.get(permit.state, ""))
 
-    def _not_told(self, outcome: Outcome, error: RedisError) -> None:
+    def _not_told(self, outcome: Outcome, error: Exception) -> None:
         _log.warning(
             "circuit breaker %r could not be told of a %s: %s",
             self.name,
@@ -220,7 +220,7 @@ class CircuitBreaker(_Circuit):
         token = _new_token()
         try:
             return await self._driver.run(self._permit_plan(token, lease))
-        except RedisError as error:
+        except RedisTrouble as error:
             return self._alone(error)
         except asyncio.CancelledError:
             # It may have been granted, and nobody will ever hear of it.
@@ -256,7 +256,7 @@ class CircuitBreaker(_Circuit):
             return
         try:
             await self._driver.run(self._settle_plan(permit, outcome))
-        except RedisError as error:
+        except RedisTrouble as error:
             self._not_told(outcome, error)
 
 
@@ -297,7 +297,7 @@ class SyncCircuitBreaker(_Circuit):
         """
         try:
             return self._driver.run(self._permit_plan(_new_token(), lease))
-        except RedisError as error:
+        except RedisTrouble as error:
             return self._alone(error)
 
     def success(self, permit: Permit) -> None:
@@ -329,7 +329,7 @@ class SyncCircuitBreaker(_Circuit):
             return
         try:
             self._driver.run(self._settle_plan(permit, outcome))
-        except RedisError as error:
+        except RedisTrouble as error:
             self._not_told(outcome, error)
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from flowengine.errors import MessageCoordinatorError
 from flowengine.messaging.counting import Counting
-from flowengine.messaging.driving import AsyncClient, AsyncDriver, Plan, RedisError, told
+from flowengine.messaging.driving import AsyncClient, AsyncDriver, Plan, RedisTrouble, told
 from flowengine.messaging.interfaces import MessageCoordinator, MessageMetrics
 from flowengine.messaging.keys import Keys
 from flowengine.messaging.models import (
@@ -258,7 +258,7 @@ class RedisMessageCoordinator(MessageCoordinator):
             subscription = self._unwritten[0]
             try:
                 await self._driver.run(self._queueing.subscribe(subscription))
-            except RedisError as error:
+            except RedisTrouble as error:
                 action = f"subscribe {subscription.agent_id}"
                 raise MessageCoordinatorError(action, told(error)) from error
             with suppress(ValueError):  # somebody else wrote it too, which is the same
@@ -273,5 +273,5 @@ class RedisMessageCoordinator(MessageCoordinator):
             await self.settle()
         try:
             return await self._driver.run(plan)
-        except RedisError as error:
+        except RedisTrouble as error:
             raise MessageCoordinatorError(action, told(error)) from error

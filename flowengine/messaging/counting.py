@@ -18,28 +18,28 @@ class Counting:
         self._told = False
 
     def sent(self, taken: int, refused: int) -> None:
-        if self._sink is not None:
-            if taken:
-                self._pass_on(self._sink.inc_delivered_ok, taken)
-            if refused:
-                self._pass_on(self._sink.inc_delivered_error, refused)
+        if taken:
+            self._tell(lambda sink: sink.inc_delivered_ok(taken))
+        if refused:
+            self._tell(lambda sink: sink.inc_delivered_error(refused))
 
     def nacked(self, wait: float | None) -> None:
         """`wait` is in seconds; None: it became a dead letter."""
-        if self._sink is not None:
-            self._pass_on(self._sink.inc_nacks, 1)
-            if wait is not None:
-                self._pass_on(self._sink.inc_retries_scheduled, 1, wait)
-            else:
-                self.buried(1)
+        self._tell(lambda sink: sink.inc_nacks(1))
+        if wait is None:
+            self.buried(1)
+        else:
+            self._tell(lambda sink: sink.inc_retries_scheduled(1, wait))
 
     def buried(self, count: int) -> None:
-        if self._sink is not None and count:
-            self._pass_on(self._sink.inc_permanent, count)
+        if count:
+            self._tell(lambda sink: sink.inc_permanent(count))
 
-    def _pass_on(self, method: Callable[..., None], *arguments: float) -> None:
+    def _tell(self, tell: Callable[[MessageMetrics], None]) -> None:
+        if self._sink is None:
+            return
         try:
-            method(*arguments)
+            tell(self._sink)
         except Exception:
             if not self._told:
                 self._told = True

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 from flowengine.messaging.scripting import Script
 
 try:
-    from redis.exceptions import NoScriptError, RedisError
+    from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 except ImportError:  # pragma: no cover - depends on what is installed
     raise ImportError("flowengine.messaging needs redis: pip install 'flowengine[redis]'") from None
 
@@ -24,7 +24,7 @@ __all__ = [
     "Call",
     "Members",
     "Plan",
-    "RedisError",
+    "RedisTrouble",
     "SyncClient",
     "SyncDriver",
     "Wait",
@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 Argument: TypeAlias = str | bytes | int | float
+
+#: What a client raises when Redis did not do something: it said no, or it could not be reached.
+RedisTrouble = (RedisError, RedisClusterException)
 
 #: Seconds after which who waits looks again, though nothing has called it.
 LOOK_AGAIN = 1.0
@@ -130,7 +133,7 @@ class SyncDriver:
         return ask(*_plainly(step, self._patience), NEVER_DECODE=True)
 
 
-def told(error: RedisError) -> str:
+def told(error: Exception) -> str:
     """What Redis did not do, in its own words: they may be empty, the class never is."""
     return f"{type(error).__name__}: {error}"
 

@@ -26,7 +26,7 @@ from flowengine.messaging.driving import (
     Call,
     Members,
     Plan,
-    RedisError,
+    RedisTrouble,
     SyncClient,
     SyncDriver,
     told,
@@ -296,7 +296,7 @@ class RedisAgentRegistry(AgentRegistry):
     def _run(self, action: str, plan: Plan[T]) -> T:
         try:
             return self._opened().run(plan)
-        except RedisError as error:
+        except RedisTrouble as error:
             raise AgentRegistryError(action, told(error)) from error
 
     def _opened(self) -> SyncDriver | PrivateLoopDriver:

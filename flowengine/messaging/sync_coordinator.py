@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from flowengine.errors import MessageCoordinatorError
 from flowengine.messaging.counting import Counting
-from flowengine.messaging.driving import Plan, RedisError, SyncClient, SyncDriver, told
+from flowengine.messaging.driving import Plan, RedisTrouble, SyncClient, SyncDriver, told
 from flowengine.messaging.interfaces import MessageMetrics
 from flowengine.messaging.keys import Keys
 from flowengine.messaging.models import (
@@ -244,5 +244,5 @@ class SyncMessageCoordinator:
     def _run(self, action: str, plan: Plan[T]) -> T:
         try:
             return self._driver.run(plan)
-        except RedisError as error:
+        except RedisTrouble as error:
             raise MessageCoordinatorError(action, told(error)) from error

@@ -13,9 +13,7 @@ WORKER = AgentId(type="worker", instance="1")
 def mail(name: str | int, **fields: Any) -> AgentMessage:
     """A message of its own id."""
     given = {"message_type": MessageType.EVENT, "payload": {"name": name}, **fields}
-    return AgentMessage(
-        message_id=f"message-{name}", sender=ASKER, recipient=WORKER, **given
-    )
+    return AgentMessage(message_id=f"message-{name}", sender=ASKER, recipient=WORKER, **given)
 
 
 HIGH, NORMAL, LOW = MessagePriority.HIGH, MessagePriority.NORMAL, MessagePriority.LOW

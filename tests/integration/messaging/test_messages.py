@@ -376,9 +376,7 @@ def test_what_cannot_be_read_is_a_dead_letter_and_does_not_stop_others(
     assert coordinator.depths(WORKER).total == 1
 
 
-def test_bytes_that_are_no_text_are_a_dead_letter(
-    coordinator: Any, client: redis.Redis
-) -> None:
+def test_bytes_that_are_no_text_are_a_dead_letter(coordinator: Any, client: redis.Redis) -> None:
     coordinator.send_message(ASKER, WORKER, mail(1))
     client.hset("ao:messages:worker:1", "message-1", b"5 event 1 0 \xff\xfe")
     assert coordinator.receive(WORKER) is None
