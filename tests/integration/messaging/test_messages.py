@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from typing import Any
 
@@ -15,6 +16,7 @@ from flowengine.messaging import (
     FailureType,
     MessageCoordinatorError,
     MessageType,
+    RedisMessageCoordinator,
     RequestTimeout,
     SyncMessageCoordinator,
 )
@@ -572,3 +574,16 @@ def test_prefixes_do_not_meet(coordinator: Any, redis_server: RedisServer) -> No
     coordinator.send_message(ASKER, WORKER, mail(1))
     with redis.Redis.from_url(redis_server.url) as connection:
         assert SyncMessageCoordinator(connection, key_prefix="myapp").receive(WORKER) is None
+
+
+def test_both_coordinators_have_the_same_doors() -> None:
+    def doors(kind: type) -> dict[str, list[str]]:
+        return {
+            name: [str(parameter) for parameter in inspect.signature(member).parameters.values()]
+            for name, member in inspect.getmembers(kind, inspect.isfunction)
+            if not name.startswith("_")
+        }
+
+    ordinary, with_loop = doors(SyncMessageCoordinator), doors(RedisMessageCoordinator)
+    assert with_loop.pop("settle") == ["self"]  # only a loop can come to something later
+    assert ordinary == with_loop

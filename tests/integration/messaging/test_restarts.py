@@ -137,21 +137,29 @@ async def _until_blocked(server: RedisServer) -> None:
             await asyncio.sleep(0.005)
 
 
-@pytest.mark.parametrize(("choice", "made"), [("allow", [1]), ("refuse", [])])
-def test_without_redis_a_breaker_does_what_was_chosen(
-    redis_server: RedisServer, impatient: redis.Redis, choice: Any, made: list[int]
+def test_without_redis_a_breaker_makes_all_calls(
+    redis_server: RedisServer, impatient: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    breaker = SyncCircuitBreaker(impatient, "shop", without_redis=choice)
+    breaker = SyncCircuitBreaker(impatient, "shop")
     redis_server.stop()
     calls: list[int] = []
-    try:
+    for number in range(3):
+        breaker.call(calls.append, number)
+    assert calls == [0, 1, 2]
+    assert [record.__dict__["action"] for record in caplog.records] == ["breaker_alone"]
+
+
+def test_without_redis_a_breaker_refuses_all_calls_if_that_was_chosen(
+    redis_server: RedisServer, impatient: redis.Redis
+) -> None:
+    breaker = SyncCircuitBreaker(impatient, "shop", without_redis="refuse")
+    redis_server.stop()
+    calls: list[int] = []
+    with pytest.raises(CircuitBreakerOpenError, match="Redis is away"):
         breaker.call(calls.append, 1)
-    except CircuitBreakerOpenError as error:
-        assert "Redis is away" in str(error)
-    assert calls == made
     redis_server.start()
     breaker.call(calls.append, 2)
-    assert calls[-1] == 2
+    assert calls == [2]
 
 
 def test_heartbeats_go_on_when_redis_is_back(
