@@ -1,14 +1,11 @@
 """A process that calls a service through a circuit breaker until it is told to stop.
 
-    python -m tests.acceptance.messaging.caller <url of Redis>
-
 The service is what `test:service` says: down, up, or one that hangs.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 
 import redis
@@ -52,7 +49,3 @@ def main(url: str) -> None:
             breaker.success(permit)
         else:
             breaker.failure(permit)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

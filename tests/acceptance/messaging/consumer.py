@@ -1,14 +1,11 @@
 """A process that receives and acknowledges until it is told to stop, or killed.
 
-    python -m tests.acceptance.messaging.consumer <url of Redis>
-
 It writes down each delivery before it acknowledges it, and how that ended.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 
 import redis
 
@@ -32,7 +29,3 @@ def main(url: str) -> None:
             os._exit(1)
         outcome = "acked" if box.ack(WORKER, received.token) else "late"
         client.rpush(f"test:{outcome}", f"{name} {tries} {process}")
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

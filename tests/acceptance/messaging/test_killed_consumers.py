@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from multiprocessing.context import ForkServerProcess
 
 import pytest
 import redis
 
 from flowengine.messaging import AgentId, AgentMessage, MessageType, SyncMessageCoordinator
+from tests.acceptance.messaging import consumer
 from tests.acceptance.messaging.consumer import WORKER
+from tests.acceptance.messaging.processes import begin, end
 from tests.servers import RedisServer
 
-ROOT = Path(__file__).parent.parent.parent.parent
 CONSUMERS = 8
 
 
 @contextmanager
-def consumers(url: str, count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
-    running = [start(url) for _ in range(count)]
+def consumers(url: str, count: int) -> Iterator[list[ForkServerProcess]]:
+    running = [begin(consumer.main, url) for _ in range(count)]
     try:
         yield running
     finally:
         for process in running:
-            process.kill()
-            process.wait()
-
-
-def start(url: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.acceptance.messaging.consumer", url]
-    return subprocess.Popen(command, cwd=ROOT)
+            end(process)
 
 
 def messages(count: int, fatal: frozenset[int]) -> list[AgentMessage]:
@@ -66,27 +59,27 @@ def test_every_message_is_acknowledged_once_or_dead_though_consumers_are_killed(
     box.configure(queue_size=count, dedup_window=3600, retry_attempts=2)
     # One message kills whoever receives it: three deliveries, and it is dead.
     sent = messages(count, fatal=frozenset({count // 2}))
-    killed: set[int] = set()
+    killed: set[int | None] = set()
     with client, consumers(url, CONSUMERS) as running:
-        for begin in range(0, count, 500):
-            box.send_batch(WORKER, WORKER, sent[begin : begin + 500])
+        for first in range(0, count, 500):
+            box.send_batch(WORKER, WORKER, sent[first : first + 500])
         for mark in sorted(chance.sample(range(count // 10, count * 8 // 10), 3)):
             while client.llen("test:delivered") < mark:
                 time.sleep(0.001)
             victim = chance.choice(running)
-            victim.kill()
-            victim.wait()
+            end(victim)
             killed.add(victim.pid)
-            running[running.index(victim)] = start(url)
+            running[running.index(victim)] = begin(consumer.main, url)
         while box.depths(WORKER).total > 0:
             for place, process in enumerate(running):
-                if process.poll() is not None:
+                if not process.is_alive():
                     killed.add(process.pid)
-                    running[place] = start(url)
+                    running[place] = begin(consumer.main, url)
             time.sleep(0.02)
         client.set("test:stop", 1)
         for process in running:
-            if process.wait(30) != 0:
+            process.join(30)
+            if process.exitcode != 0:
                 killed.add(process.pid)
 
         assert client.keys("ao:messages*") == client.keys("ao:reserved*") == []
@@ -112,7 +105,7 @@ def test_every_message_is_acknowledged_once_or_dead_though_consumers_are_killed(
 
 
 def assert_that_only_lost_ones_came_again(
-    delivered: list[tuple[str, ...]], late: list[tuple[str, ...]], killed: set[int]
+    delivered: list[tuple[str, ...]], late: list[tuple[str, ...]], killed: set[int | None]
 ) -> None:
     tries: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for name, number, process in delivered:

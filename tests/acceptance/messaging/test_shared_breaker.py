@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import redis
 
 from flowengine.messaging import CircuitState, SyncCircuitBreaker
+from tests.acceptance.messaging import caller
 from tests.acceptance.messaging.caller import CONFIG
+from tests.acceptance.messaging.processes import begin, end
 from tests.servers import RedisServer
-
-ROOT = Path(__file__).parent.parent.parent.parent
 
 
 def until(holds: Callable[[], bool]) -> None:
@@ -26,8 +23,7 @@ def test_four_processes_share_one_breaker(redis_server: RedisServer) -> None:
     client = redis.Redis.from_url(redis_server.url, decode_responses=True)
     breaker = SyncCircuitBreaker(client, "service", CONFIG)
     client.set("test:service", "up")
-    command = [sys.executable, "-m", "tests.acceptance.messaging.caller", redis_server.url]
-    callers = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
+    callers = [begin(caller.main, redis_server.url) for _ in range(4)]
     try:
         with client:
             until(lambda: int(client.get("test:calls") or 0) > 100)
@@ -40,10 +36,9 @@ def test_four_processes_share_one_breaker(redis_server: RedisServer) -> None:
             client.set("test:service", "hangs")
             until(lambda: client.scard("test:probes") == 2)
             first = {int(pid) for pid in client.smembers("test:probes")}
-            for caller in callers:
-                if caller.pid in first:
-                    caller.kill()
-                    caller.wait()
+            for process in callers:
+                if process.pid in first:
+                    end(process)
             client.srem("test:probes", *first)
             until(lambda: client.scard("test:probes") == 2)  # their slots were freed
             assert not first & {int(pid) for pid in client.smembers("test:probes")}
@@ -56,9 +51,8 @@ def test_four_processes_share_one_breaker(redis_server: RedisServer) -> None:
             client.set("test:stop", 1)
             most = int(client.get("test:most"))
     finally:
-        for caller in callers:
-            caller.kill()
-            caller.wait()
+        for process in callers:
+            end(process)
     assert snapshot.state is CircuitState.CLOSED
     assert snapshot.epoch == 3  # opened, half open, closed: once each
     assert most == 2
