@@ -45,7 +45,7 @@ class Call:
     """Run a script; the answer is what it returns, with texts as bytes."""
 
     script: Script
-    keys: tuple[str, ...]
+    keys: tuple[bytes, ...]
     arguments: tuple[Argument, ...] = ()
 
 
@@ -53,7 +53,7 @@ class Call:
 class Wait:
     """Wait until the bell is rung, or for about so many seconds; it may be shorter."""
 
-    bell: str
+    bell: bytes
     seconds: float
 
 
@@ -61,7 +61,7 @@ class Wait:
 class Members:
     """The members of a set."""
 
-    key: str
+    key: bytes
 
 
 Step: TypeAlias = Call | Wait | Members

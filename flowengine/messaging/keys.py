@@ -25,11 +25,10 @@ _OF_AN_AGENT = {
     "seen": "seen:{}",  # sorted set: id of what was acknowledged by when to forget it
     "dlq": "dlq:{}",  # list: the id of every dead letter, as they died
     "dead": "dead:{}",  # hash: id to the dead letter itself
-    "stats": "stats:{}",  # hash: what was counted
+    "meta": "meta:{}",  # hash: what every operation asks for: types, who waits, turns
     "subs": "subs:{}",  # set: the types that the agent takes
     "subscriptions": "subscriptions:{}",  # hash: subscription to its types
     "bell": "bell:{}",  # list: one element for each waiting receiver to wake
-    "turns": "turns:{}",  # number: deliveries, for the fairness
     "agent": "agents:{}",  # JSON: what the registry knows; gone some time after the last beat
     "capabilities": "capabilities:{}",  # JSON: a list
 }
@@ -70,9 +69,9 @@ class Keys:
 
     prefix: str
 
-    def named(self, names: Iterable[str], name: str) -> tuple[str, ...]:
+    def named(self, names: Iterable[str], name: str) -> tuple[bytes, ...]:
         """The keys that a script wants, of one agent's endpoint or of something with a name."""
-        return tuple(f"{self.prefix}:{_PATTERNS[key].format(name)}" for key in names)
+        return tuple(f"{self.prefix}:{_PATTERNS[key].format(name)}".encode() for key in names)
 
 
 def name_of(text: str) -> str:

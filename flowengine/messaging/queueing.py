@@ -49,8 +49,8 @@ _DEAD_LETTERS = Script.load("dead_letters")
 _REQUEUE = Script.load("requeue")
 _PURGE = Script.load("purge")
 
-_REFUSALS = {3: "queue full", 4: "not subscribed"}
-_DUPLICATE = 2
+_TAKEN, _DUPLICATE, _FULL, _NOT_SUBSCRIBED = 1, 2, 3, 4
+_REFUSALS = {_FULL: "queue full", _NOT_SUBSCRIBED: "not subscribed"}
 _Item = TypeVar("_Item")
 
 
@@ -59,7 +59,7 @@ class Queueing:
 
     def __init__(self, keys: Keys, counting: Counting) -> None:
         self._keys, self._counting = keys, counting
-        self._known: dict[tuple[str, AgentId], tuple[str, ...]] = {}
+        self._known: dict[tuple[str, AgentId], tuple[bytes, ...]] = {}
 
     # --- sending ---
 
@@ -75,19 +75,35 @@ class Queueing:
             raise ValueError("delay must be 0 or more, expires_in more than 0 seconds")
         head = (endpoint(recipient), letters.microseconds(delay))
         lifetime = letters.microseconds(expires_in or 0)
+        addressed = {"sender": sender, "recipient": recipient}
+        now = datetime.now(UTC).isoformat()
         results: list[MessageResult] = []
         for some in _chunks(messages):
             written: list[Argument] = []
             for message in some:
-                message = _addressed(message, sender, recipient)
+                # Who sends it to whom is what the call says: a broadcast is one message to many.
+                sent = {**addressed, "timestamp": message.timestamp or now}
+                body = message.model_copy(update=sent).model_dump_json()
                 kind = message.message_type.value
-                body = message.model_dump_json()
                 written += (message.message_id, message.priority.value, kind, body)
-            answers = yield self._call(_SEND, recipient, (*head, lifetime, *written))
+            call = self._call(_SEND, recipient, (*head, lifetime, *written))
+            answers = yield call
+            if _FULL in answers and (yield from self._recovered(recipient)):
+                # What had expired made room. What was taken in before is a duplicate now.
+                again = yield call
+                answers = [
+                    old if old == _TAKEN else new for old, new in zip(answers, again, strict=True)
+                ]
             results += map(_result, some, answers)
         taken = sum(result.delivered for result in results)
         self._counting.sent(taken, len(results) - taken)
         return results
+
+    def _recovered(self, agent_id: AgentId) -> Plan[bool]:
+        """Whether anything that had expired is out of the way."""
+        _, dead, _ = yield self._call(_RECOVER, agent_id, (endpoint(agent_id), MOST_AT_ONCE))
+        self._counting.buried(dead)
+        return bool(dead)
 
     # --- receiving ---
 
@@ -99,16 +115,18 @@ class Queueing:
         until = time.monotonic() + (timeout or 0.0)
         (bell,) = self._keys.named(["bell"], endpoint(agent_id))
         while True:
-            token = f"res_{secrets.token_hex(8)}"
+            token = f"res_{random.getrandbits(64):016x}"
             answer = yield self._call(
                 _RECEIVE, agent_id, (token, visibility, most, int(timeout is not None))
             )
-            _, dead, deadline, due, *stored = answer
-            self._counting.buried(dead)
-            found = letters.received(token, deadline, stored)
+            if answer[0]:
+                yield from self.recover(agent_id)
+                continue
+            _, types, deadline, due, *stored = answer
+            found = letters.received(token, types, deadline, stored)
             good = [one for one in found if isinstance(one, ReceivedMessage)]
             if len(good) < len(found):
-                yield from self._bury_unreadable(agent_id, found)
+                yield from self._bury_unfit(agent_id, found)
                 if not good:
                     continue
             left = until - time.monotonic()
@@ -116,11 +134,11 @@ class Queueing:
                 return good
             yield Wait(bell, left if due < 0 else min(left, due / 1_000_000))
 
-    def _bury_unreadable(
-        self, agent_id: AgentId, found: Sequence[ReceivedMessage | letters.Unreadable]
+    def _bury_unfit(
+        self, agent_id: AgentId, found: Sequence[ReceivedMessage | letters.Unfit]
     ) -> Plan[None]:
         for one in found:
-            if isinstance(one, letters.Unreadable):
+            if isinstance(one, letters.Unfit):
                 failure = FailureType.PERMANENT.value
                 yield self._call(_NACK, agent_id, (one.token, failure, one.problem, 0))
                 self._counting.buried(1)
@@ -249,14 +267,6 @@ def subscription_for(agent_id: AgentId, message_types: list[MessageType]) -> Mes
         subscription_id=f"sub_{secrets.token_hex(6)}",
         agent_id=agent_id,
         message_types=message_types,
-    )
-
-
-def _addressed(message: AgentMessage, sender: AgentId, recipient: AgentId) -> AgentMessage:
-    # Who sends it to whom is what the call says; a broadcast is one message to many.
-    timestamp = message.timestamp or datetime.now(UTC).isoformat()
-    return message.model_copy(
-        update={"sender": sender, "recipient": recipient, "timestamp": timestamp}
     )
 
 

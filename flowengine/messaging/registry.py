@@ -278,7 +278,7 @@ class RedisAgentRegistry(AgentRegistry):
 
     def _listing(self) -> Plan[list[dict[str, Any]]]:
         (index,) = self._keys.named(["agents_index"], "")
-        found = sorted(key.decode() for key in (yield Members(index)))
+        found = sorted((yield Members(index)))
         fixed = self._keys.named(_LIST.keys, "")
         agents: list[dict[str, Any]] = []
         for start in range(0, len(found), _MOST_AT_ONCE):
@@ -287,11 +287,12 @@ class RedisAgentRegistry(AgentRegistry):
             agents += (_shown(record, now / 1_000_000) for record in records)
         return agents
 
-    def _besides(self, agent_keys: Iterable[str]) -> Iterable[str]:
+    def _besides(self, agent_keys: Iterable[bytes]) -> Iterable[str | bytes]:
         (beginning,) = self._keys.named(["agent"], "")
         for key in agent_keys:
-            name = key.removeprefix(beginning)
-            yield from (*self._keys.named(["capabilities"], name), name)
+            name = key.removeprefix(beginning).decode()
+            yield from self._keys.named(["capabilities"], name)
+            yield name
 
     def _run(self, action: str, plan: Plan[T]) -> T:
         try:

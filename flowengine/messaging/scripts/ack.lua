@@ -1,8 +1,8 @@
---! keys: config queue messages tries reserved deadlines seen bell turns
+--! keys: config queue messages tries reserved deadlines seen
 --! uses: clock settings
 -- arguments: tokens; answers for each: 1, or 0 when the reservation does not hold
 local answers, tokens, ids, retried, seen = {}, {}, {}, {}, {}
-local window = setting('dedup_window')
+local size, window = settings('queue_size', 'dedup_window')
 local remembered = NOW + window * 1000000
 local found = redis.call('HMGET', RESERVED, unpack(ARGV))
 local deadlines = redis.call('ZMSCORE', DEADLINES, unpack(ARGV))
@@ -27,10 +27,7 @@ redis.call('HDEL', MESSAGES, unpack(ids))
 if #retried > 0 then redis.call('HDEL', TRIES, unpack(retried)) end
 if window > 0 then
     redis.call('ZADD', SEEN, unpack(seen))
-    redis.call('ZREMRANGEBYSCORE', SEEN, '-inf', NOW)
-    redis.call('ZREMRANGEBYRANK', SEEN, 0, -setting('queue_size') - 1)
     redis.call('PEXPIRE', SEEN, math.ceil(window * 1000))
+    if redis.call('ZCARD', SEEN) > size then redis.call('ZREMRANGEBYRANK', SEEN, 0, -size - 1) end
 end
--- An agent with nothing to receive leaves nothing behind.
-if redis.call('LLEN', QUEUE) == 0 then redis.call('DEL', BELL, TURNS) end
 return answers

@@ -1,4 +1,4 @@
---! keys: queue messages reserved dlq stats high normal low
+--! keys: queue messages reserved dlq meta high normal low
 --! uses: clock
 -- answers: ready by level, delayed, reserved, total, age of the oldest (µs or -1), dead, dropped
 local answer, delayed = {}, 0
@@ -12,5 +12,5 @@ local oldest = redis.call('LINDEX', QUEUE, 0)
 local sent = oldest and string.match(redis.call('HGET', MESSAGES, oldest) or '', '^%d %a+ (%d+) ')
 answer[7] = sent and math.max(NOW - tonumber(sent), 0) or -1
 answer[8] = redis.call('LLEN', DLQ)
-answer[9] = tonumber(redis.call('HGET', STATS, 'dead_dropped') or 0)
+answer[9] = tonumber(redis.call('HGET', META, 'dead_dropped') or 0)
 return answer

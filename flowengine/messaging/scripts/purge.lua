@@ -1,4 +1,4 @@
---! keys: dlq dead stats
+--! keys: dlq dead meta
 -- arguments: most, ids; no ids: the oldest. Answers the number that was forgotten.
 local ids = {unpack(ARGV, 2)}
 if #ids == 0 then ids = redis.call('LRANGE', DLQ, 0, tonumber(ARGV[1]) - 1) end
@@ -9,5 +9,5 @@ for _, id in ipairs(ids) do
         count = count + 1
     end
 end
-if redis.call('LLEN', DLQ) == 0 then redis.call('DEL', STATS) end
+if redis.call('LLEN', DLQ) == 0 then redis.call('HDEL', META, 'dead_dropped') end
 return count

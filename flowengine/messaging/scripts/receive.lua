@@ -1,16 +1,19 @@
---! keys: config queue messages tries reserved deadlines expiries subs bell turns dlq dead stats high normal low
---! uses: clock settings letters bury reclaim
+--! keys: config meta messages tries reserved deadlines expiries bell high normal low
+--! uses: clock settings
 -- arguments: token, visibility (µs), most, 1 when the caller would wait
--- answers: returned, dead, deadline (µs), µs until something is due (-1: nothing waits), and for
--- each message what is stored and its tries. The tokens are `token`, `token-2`, `token-3`, …
+-- answers {1} when something has expired: `recover` comes first. Otherwise 0, the types that the
+-- agent takes, the deadline (µs), µs until something is due (-1: nothing waits), and for each
+-- message what is stored and its tries. The tokens are `token`, `token-2`, `token-3`, …
 local token, visibility, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local types, expiring = unpack(redis.call('HMGET', META, 'subs', 'expiring'))
+local answer = {0, types or '', NOW + visibility, -1}
 
 local function named(number) return number == 1 and token or token .. '-' .. number end
 
 -- The same token again: the answer was lost on its way. What it reserved is handed out again.
 local given = redis.call('ZSCORE', DEADLINES, token)
 if given and tonumber(given) > NOW then
-    local answer = {0, 0, tonumber(given), -1}
+    answer[3] = tonumber(given)
     for number = 1, most do
         local id = string.match(redis.call('HGET', RESERVED, named(number)) or '', '^%d+ (.*)$')
         if not id then break end
@@ -20,46 +23,27 @@ if given and tonumber(given) > NOW then
     return answer
 end
 
-local returned, dead = reclaim(100)
-dead = dead + bury_expired(100)
+local function over(key) return redis.call('ZRANGEBYSCORE', key, '-inf', NOW, 'LIMIT', 0, 1)[1] end
+if over(DEADLINES) or (expiring and over(EXPIRIES)) then return {1} end
 
-local deadline = NOW + visibility
-local answer = {returned, dead, deadline, -1}
 local reservations, deadlines, count = {}, {}, 0
-local wanted
-for _, kind in ipairs(redis.call('SMEMBERS', SUBS)) do
-    wanted = wanted or {}
-    wanted[kind] = true
-end
 
-local function hand_out(id, value, tries)
-    local attempts = tonumber(string.match(tries or '', '^(%d+) ') or 0)
-    local head = header(value)
-    if not head then
-        bury(id, value, 'permanent', POISON, attempts)
-    elseif head.expires > 0 and head.expires <= NOW then
-        bury(id, value, 'timeout', 'expired: nobody received it in time', attempts)
-    elseif wanted and not wanted[head.kind] then
-        bury(id, value, 'permanent', 'not subscribed: the agent takes no ' .. head.kind, attempts)
-    else
-        count = count + 1
-        if head.expires > 0 then redis.call('ZREM', EXPIRIES, id) end
-        reservations[2 * count - 1], reservations[2 * count] = named(count), (attempts + 1) .. ' ' .. id
-        deadlines[2 * count - 1], deadlines[2 * count] = deadline, named(count)
-        answer[#answer + 1], answer[#answer + 2] = value, tries or ''
-        return
-    end
-    answer[2] = answer[2] + 1
-end
-
--- Whether anything was taken from this level, though it may all have been buried.
+-- Whether anything was taken from this level.
 local function take(level, number)
     local ids = redis.call('ZRANGEBYSCORE', level, '-inf', NOW, 'LIMIT', 0, number)
     if #ids == 0 then return false end
     redis.call('ZREM', level, unpack(ids))
+    if expiring then redis.call('ZREM', EXPIRIES, unpack(ids)) end
     local values = redis.call('HMGET', MESSAGES, unpack(ids))
     local tries = redis.call('HMGET', TRIES, unpack(ids))
-    for i, id in ipairs(ids) do hand_out(id, values[i], tries[i]) end
+    for i, id in ipairs(ids) do
+        count = count + 1
+        local attempts = tries[i] and tonumber(string.match(tries[i], '^(%d+) ')) or 0
+        local place, name = 2 * count, named(count)
+        reservations[place - 1], reservations[place] = name, (attempts + 1) .. ' ' .. id
+        deadlines[place - 1], deadlines[place] = NOW + visibility, name
+        answer[place + 3], answer[place + 4] = values[i] or '', tries[i] or ''
+    end
     return true
 end
 
@@ -74,11 +58,11 @@ local function longest_waiting()
     return found
 end
 
-local fairness = setting('fairness')
+local fairness = settings('fairness')
 if fairness > 0 then
     repeat
         local anything
-        if redis.call('INCR', TURNS) % fairness == 0 then
+        if redis.call('HINCRBY', META, 'turns', 1) % fairness == 0 then
             local level = longest_waiting()
             anything = level and take(level, 1)
         else
@@ -87,18 +71,18 @@ if fairness > 0 then
     until count == most or not anything
 else
     for _, level in ipairs({HIGH, NORMAL, LOW}) do
-        while count < most and take(level, most - count) do end
+        if count < most then take(level, most - count) end
     end
 end
 
 if count > 0 then
     redis.call('HSET', RESERVED, unpack(reservations))
     redis.call('ZADD', DEADLINES, unpack(deadlines))
-else
+elseif ARGV[4] == '1' then
+    -- Whoever waits looks again when something is sent, which rings while somebody is known to
+    -- wait, and when something is due.
     redis.call('DEL', BELL)
-end
--- Whoever waits looks again when something is sent, which rings, or when something is due.
-if count == 0 and ARGV[4] == '1' then
+    redis.call('HSET', META, 'waiting', NOW + 2000000)
     for _, key in ipairs({HIGH, NORMAL, LOW, DEADLINES}) do
         local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
         local wait = first[2] and math.max(tonumber(first[2]) - NOW, 0)

@@ -1,10 +1,10 @@
---! keys: config queue messages tries expiries bell endpoints dlq dead stats high normal low
---! uses: clock settings letters bury
+--! keys: config meta queue messages expiries bell endpoints dlq dead high normal low
+--! uses: clock settings letters bell
 -- arguments: endpoint, most, ids; no ids: the oldest. Answers the number that was put back.
 -- A message begins anew: its attempts are forgotten, and so is when it expires.
 local ids = {unpack(ARGV, 3)}
 if #ids == 0 then ids = redis.call('LRANGE', DLQ, 0, tonumber(ARGV[2]) - 1) end
-local room = setting('queue_size') - redis.call('LLEN', QUEUE)
+local room = settings('queue_size') - redis.call('LLEN', QUEUE)
 local count = 0
 for _, id in ipairs(ids) do
     local letter = redis.call('HGET', DEAD, id)
@@ -24,6 +24,6 @@ for _, id in ipairs(ids) do
 end
 if count > 0 then
     redis.call('SADD', ENDPOINTS, ARGV[1])
-    ring(count)
+    ring(count, redis.call('HGET', META, 'waiting'))
 end
 return count

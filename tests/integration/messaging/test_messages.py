@@ -121,7 +121,7 @@ def test_an_acknowledged_message_is_gone_with_all_its_traces(
     assert coordinator.ack(WORKER, token) is True
     assert coordinator.ack(WORKER, token) is False
     coordinator.recover_pending()
-    assert client.keys() == ["ao:config"]
+    assert client.keys() == ["ao:config"], "an agent with nothing to receive leaves nothing"
 
 
 def test_an_unknown_token_settles_nothing(coordinator: Any) -> None:
@@ -262,12 +262,17 @@ def test_a_receiver_waits_for_what_is_delayed_and_for_what_expires(coordinator: 
     assert again.queue_message.delivery_attempts == 1
 
 
-def test_bells_that_nobody_heard_do_not_keep_a_receiver_from_waiting(
+def test_bells_are_rung_for_those_who_wait_and_for_nobody_else(
     coordinator: Any, client: redis.Redis
 ) -> None:
     coordinator.send_batch(ASKER, WORKER, [mail(number) for number in range(100)])
+    assert client.exists("ao:bell:worker:1") == 0
+    coordinator.receive_batch(WORKER, 100, visibility_timeout=60)
+    assert coordinator.receive(WORKER, timeout=0) is None
+    coordinator.send_batch(ASKER, WORKER, [mail(number) for number in range(100, 200)])
     assert client.llen("ao:bell:worker:1") == 64
     coordinator.receive_batch(WORKER, 100, visibility_timeout=60)
+    # Those that nobody heard do not keep a receiver from waiting.
     before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
     assert coordinator.receive(WORKER, timeout=0.1) is None
     assert client.info("commandstats")["cmdstat_evalsha"]["calls"] - before < 5

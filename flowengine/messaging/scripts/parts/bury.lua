@@ -9,9 +9,9 @@ local function bury(id, value, failure, error, attempts)
         .. error .. (value or '')
     if redis.call('HSET', DEAD, id, letter) == 0 then redis.call('LREM', DLQ, 1, id) end
     redis.call('RPUSH', DLQ, id)
-    for _ = 1, redis.call('LLEN', DLQ) - setting('dlq_size') do
+    for _ = 1, redis.call('LLEN', DLQ) - settings('dlq_size') do
         redis.call('HDEL', DEAD, redis.call('LPOP', DLQ))
-        redis.call('HINCRBY', STATS, 'dead_dropped', 1)
+        redis.call('HINCRBY', META, 'dead_dropped', 1)
     end
 end
 

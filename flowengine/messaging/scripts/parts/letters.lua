@@ -10,13 +10,8 @@ local function header(value)
     return {level = LEVELS[priority], kind = kind, sent = tonumber(sent), expires = tonumber(expires)}
 end
 
--- From here on it can be received, or from `moment` on.
+-- It can be received from `moment` on.
 local function schedule(id, head, moment)
     redis.call('ZADD', head.level, moment, id)
     if head.expires > 0 then redis.call('ZADD', EXPIRIES, head.expires, id) end
-end
-
--- More bells than could wake anybody would only be more looks in vain.
-local function ring(count)
-    for _ = 1, math.min(count, 64 - redis.call('LLEN', BELL)) do redis.call('RPUSH', BELL, '1') end
 end

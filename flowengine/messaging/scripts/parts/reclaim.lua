@@ -11,7 +11,7 @@ local function reclaim(most)
         redis.call('ZREM', DEADLINES, token)
         redis.call('HDEL', RESERVED, token)
         if id then
-            retries = retries or setting('retry_attempts')
+            retries = retries or settings('retry_attempts')
             attempts = tonumber(attempts)
             local value = redis.call('HGET', MESSAGES, id)
             local head = header(value)

@@ -1,3 +1,6 @@
-local function setting(name)
-    return tonumber(redis.call('HGET', CONFIG, name) or DEFAULTS[name])
+-- Settings by name, in the order asked for.
+local function settings(...)
+    local found = redis.call('HMGET', CONFIG, ...)
+    for place, name in ipairs({...}) do found[place] = tonumber(found[place] or DEFAULTS[name]) end
+    return unpack(found)
 end
