@@ -22,6 +22,10 @@
     · DatabaseTooOld       the database wants `flowengine db upgrade`
     · DatabaseReadOnly     the database cannot be written
     · DatabaseBusy         another transaction keeps the database for itself
+  · MessageCoordinatorError  Redis did not do what a message needs
+    · RequestTimeout       … because nobody answered a request in time
+  · AgentRegistryError     an agent cannot be registered, kept or found
+  · CircuitBreakerOpenError  a call was not made, because its breaker is open
   · InvalidSetting         an environment variable cannot be read as its setting
   · IllegalTransition      a state machine was asked for a move it does not have
 
@@ -313,6 +317,55 @@ class DatabaseBusy(StoreError):
             f"the database {self.url} is kept by another transaction; if that is your own, with "
             "which you start a run, call flowengine.default_engine() before you begin it"
         )
+
+
+class MessageCoordinatorError(FlowengineError):
+    """Redis did not do what a message needs."""
+
+    def __init__(self, action: str, reason: str = "") -> None:
+        super().__init__(action, reason)
+        self.action, self.reason = action, reason
+
+    def __str__(self) -> str:
+        return f"cannot {self.action}: {self.reason}" if self.reason else self.action
+
+
+class RequestTimeout(MessageCoordinatorError, TimeoutError):
+    """Nobody answered a request in time."""
+
+    def __init__(self, recipient: str, message_id: str, seconds: float) -> None:
+        super().__init__(recipient, message_id)
+        self.args = (recipient, message_id, seconds)
+        self.recipient, self.message_id, self.seconds = recipient, message_id, seconds
+
+    def __str__(self) -> str:
+        return (
+            f"agent {self.recipient} did not answer request {self.message_id!r} within "
+            f"{self.seconds:g} s; the request has expired with the wait"
+        )
+
+
+class AgentRegistryError(FlowengineError):
+    """An agent cannot be registered, kept or found."""
+
+    def __init__(self, action: str, reason: str = "") -> None:
+        super().__init__(action, reason)
+        self.action, self.reason = action, reason
+
+    def __str__(self) -> str:
+        return f"cannot {self.action}: {self.reason}" if self.reason else self.action
+
+
+class CircuitBreakerOpenError(FlowengineError):
+    """A call was not made, because its circuit breaker is open."""
+
+    def __init__(self, name: str, retry_after: float, reason: str = "") -> None:
+        super().__init__(name, retry_after, reason)
+        self.name, self.retry_after, self.reason = name, retry_after, reason
+
+    def __str__(self) -> str:
+        why = f" ({self.reason})" if self.reason else ""
+        return f"circuit breaker {self.name!r} is open{why}: try again in {self.retry_after:.1f} s"
 
 
 class InvalidSetting(FlowengineError):

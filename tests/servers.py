@@ -210,10 +210,14 @@ class PostgresServer:
 
 
 class RedisServer:
-    """A Redis that keeps nothing: a restart finds it empty, as after the worst night."""
+    """A Redis that keeps nothing: a restart finds it empty, as after the worst night.
 
-    def __init__(self) -> None:
+    With a directory for its `data` and options that make it write there, it keeps what it has.
+    """
+
+    def __init__(self, *options: str, data: Path | None = None) -> None:
         self._program = _program("redis-server")
+        self._options, self._data = options or ("--appendonly", "no"), data
         self._port = _free_port()
         self._server: GuardedServer | None = None
         self.start()
@@ -235,8 +239,8 @@ class RedisServer:
         server = GuardedServer(
             [
                 self._program,
-                *("--port", str(self._port), "--bind", "127.0.0.1", "--dir", self.directory),
-                *("--save", "", "--appendonly", "no"),
+                *("--port", str(self._port), "--bind", "127.0.0.1"),
+                *("--dir", self._data or self.directory, "--save", "", *self._options),
             ],
             directory=self.directory,
             stop_signal="KILL",
@@ -263,8 +267,9 @@ class RedisServer:
         # Whoever took the port before us answers too, but from elsewhere.
         with redis.Redis(port=self._port, decode_responses=True) as client:
             try:
-                return bool(client.config_get("dir") == {"dir": str(self.directory)})
-            except redis.ConnectionError:
+                place = str(self._data or self.directory)
+                return bool(client.config_get("dir") == {"dir": place})
+            except (redis.ConnectionError, redis.BusyLoadingError):
                 return False
 
 

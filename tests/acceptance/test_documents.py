@@ -32,7 +32,7 @@ from pathlib import Path
 import pytest
 
 import flowengine
-from flowengine import errors
+from flowengine import errors, messaging
 from flowengine.dispatch import bells
 from flowengine.settings import Settings
 from flowengine.store import tables
@@ -183,6 +183,21 @@ def test_every_setting_is_explained_with_its_variable() -> None:
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference" / "python-api.md").read_text()
     assert [name for name in flowengine.__all__ if f"`{name}" not in text] == []
+
+
+def test_every_name_and_setting_of_messaging_is_in_its_guide() -> None:
+    text = (ROOT / "docs" / "messaging.md").read_text()
+    assert [name for name in messaging.__all__ if f"`{name}" not in text] == []
+    configs = (messaging.CoordinatorConfig, messaging.CircuitBreakerConfig)
+    settings = [name for config in configs for name in config.model_fields]
+    assert [name for name in settings if f"| `{name}` |" not in text] == []
+    doors = [
+        name
+        for kind in (messaging.RedisMessageCoordinator, messaging.RedisAgentRegistry)
+        for name in vars(kind)
+        if not name.startswith("_")
+    ]
+    assert [name for name in doors if f"`{name}(" not in text] == []
 
 
 def test_every_error_is_in_the_reference() -> None:

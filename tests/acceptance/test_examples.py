@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent.parent / "examples").rglob("*.py"))
+from tests.servers import RedisServer
+
+FOLDER = Path(__file__).parent.parent.parent / "examples"
+WITH_REDIS = sorted((FOLDER / "messaging").glob("*.py"))
+EXAMPLES = [path for path in sorted(FOLDER.rglob("*.py")) if path not in WITH_REDIS]
 SAYS = {
     "quickstart": ["29 words"],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
@@ -29,14 +34,43 @@ SAYS = {
     "composition": ["usage of /: 51\nlarger: /music/\nlarger: /music/\n"],
     "expressions": ["Dear ada (EUR): 900 cents, written in", "'safe': True, 'half': 450.0"],
     "reminders": ["to Ben: Please bring back Emma. Your fine is 220", "'costs': [85, 85]"],
+    "two_agents": [
+        "Emma: A, 1st shelf",
+        "Ulysses: not here",
+        "question-9 is dead: a question without a title",
+    ],
+    "worker_pool": [
+        "60 orders wait",
+        "60 orders packed, 0 of them by Cid",
+        "of the first ten",
+        "still registered: Cid",
+    ],
+    "guarded_service": [
+        "it says rain",
+        "broken: 3 calls were made, 7 were refused",
+        "well again: the breaker is closed",
+        "a wrong address is no failure: 0 counted",
+    ],
 }
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_an_example_runs_alone(example: Path, tmp_path: Path) -> None:
+    run(example, tmp_path, {})
+
+
+@pytest.mark.parametrize("example", WITH_REDIS, ids=lambda path: path.stem)
+def test_an_example_runs_with_a_redis(
+    example: Path, tmp_path: Path, redis_server: RedisServer
+) -> None:
+    run(example, tmp_path, {"FLOWENGINE_EXAMPLE_REDIS": redis_server.url})
+
+
+def run(example: Path, directory: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", example],
-        cwd=tmp_path,
+        cwd=directory,
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,0 +1,302 @@
+"""How fast are messages beside Redis Streams and kombu?
+
+One Redis, three ways to move the same JSON through it: flowengine's coordinator, a consumer group
+of Redis Streams driven by redis-py, and kombu's simple queue. In each round every contender has
+its turn; medians over the rounds are shown, with the ratio to Streams. What is received is
+checked: all messages, each once.
+
+    PYTHONPATH=. python benchmarks/messaging.py --messages 3000 --rounds 5
+
+Streams is asked for less: nothing is deleted after `XACK`, there are no priorities, no capacity,
+no retries and no deduplication. kombu acknowledges, and has no batches.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import click
+import kombu
+import redis
+from rich.console import Console
+from rich.table import Table
+
+from flowengine.messaging import AgentId, AgentMessage, MessageType, SyncMessageCoordinator
+from tests.servers import RedisServer
+
+BATCH = 100
+CONSUMERS = (1, 8)
+PAYLOAD = {"customer": "ada@example.org", "items": ["kettle", "pot"], "total": 42.5}
+
+Timed = Callable[[Callable[[], int]], int]
+
+
+class Contender(ABC):
+    """A queue with `count` messages to put in and to take out."""
+
+    name: str
+    batches = True
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.redis = redis.Redis.from_url(url)
+
+    def prepare(self, count: int) -> None:  # noqa: B027 - most need nothing
+        """Before anything is sent."""
+
+    @abstractmethod
+    def send(self, numbers: range) -> None:
+        """Send these, one or many of them in one go."""
+
+    @abstractmethod
+    def receive(self, most: int) -> tuple[list[int], object]:
+        """Up to so many messages, and what is needed to acknowledge them."""
+
+    @abstractmethod
+    def ack(self, handle: object) -> None:
+        """Acknowledge what was received."""
+
+    def close(self) -> None:
+        self.redis.close()
+
+
+class Coordinator(Contender):
+    name = "flowengine"
+    _AGENT = AgentId(type="bench")
+
+    def prepare(self, count: int) -> None:
+        self._box().configure(queue_size=count)
+
+    def _box(self) -> SyncMessageCoordinator:
+        if not hasattr(self, "box"):
+            self.box = SyncMessageCoordinator(self.redis)
+        return self.box
+
+    def send(self, numbers: range) -> None:
+        messages = [
+            AgentMessage(
+                message_id=f"message-{number}",
+                sender=self._AGENT,
+                recipient=self._AGENT,
+                message_type=MessageType.EVENT,
+                payload={**PAYLOAD, "number": number},
+            )
+            for number in numbers
+        ]
+        if len(messages) == 1:
+            self._box().send_message(self._AGENT, self._AGENT, messages[0])
+        else:
+            self._box().send_batch(self._AGENT, self._AGENT, messages)
+
+    def receive(self, most: int) -> tuple[list[int], object]:
+        found = self._box().receive_batch(self._AGENT, most, visibility_timeout=60)
+        return [one.message.payload["number"] for one in found], [one.token for one in found]
+
+    def ack(self, handle: object) -> None:
+        assert isinstance(handle, list)
+        assert all(self._box().ack_batch(self._AGENT, handle))
+
+
+class Streams(Contender):
+    name = "streams"
+
+    def prepare(self, count: int) -> None:
+        self.redis.xgroup_create("bench", "group", id="0", mkstream=True)
+        self.consumer = "consumer"
+
+    def send(self, numbers: range) -> None:
+        bodies = [json.dumps({**PAYLOAD, "number": number}) for number in numbers]
+        if len(bodies) == 1:
+            self.redis.xadd("bench", {"body": bodies[0]})
+            return
+        with self.redis.pipeline(transaction=False) as pipeline:
+            for body in bodies:
+                pipeline.xadd("bench", {"body": body})
+            pipeline.execute()
+
+    def receive(self, most: int) -> tuple[list[int], object]:
+        found = self.redis.xreadgroup("group", f"{id(self)}", {"bench": ">"}, count=most)
+        entries = found[0][1] if found else []
+        return [json.loads(fields[b"body"])["number"] for _, fields in entries], [
+            entry for entry, _ in entries
+        ]
+
+    def ack(self, handle: object) -> None:
+        assert isinstance(handle, list)
+        self.redis.xack("bench", "group", *handle)
+
+
+class Kombu(Contender):
+    name = "kombu"
+    batches = False
+
+    def _queue(self) -> kombu.simple.SimpleQueue:
+        if not hasattr(self, "queue"):
+            self.connection = kombu.Connection(self.url)
+            self.queue = self.connection.SimpleQueue("bench")
+        return self.queue
+
+    def send(self, numbers: range) -> None:
+        for number in numbers:
+            self._queue().put({**PAYLOAD, "number": number}, serializer="json")
+
+    def receive(self, most: int) -> tuple[list[int], object]:
+        try:
+            message = self._queue().get(block=True, timeout=0.2)
+        except self._queue().Empty:
+            return [], None
+        return [message.payload["number"]], message
+
+    def ack(self, handle: object) -> None:
+        handle.ack()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        if hasattr(self, "queue"):
+            self.queue.close()
+            self.connection.close()
+        super().close()
+
+
+CONTENDERS: tuple[type[Contender], ...] = (Coordinator, Streams, Kombu)
+
+
+@dataclass
+class Measured:
+    """Messages a second, and the seconds that each operation took."""
+
+    rate: float
+    latencies: list[float] = field(repr=False)
+
+    @property
+    def p99(self) -> float:
+        return sorted(self.latencies)[int(len(self.latencies) * 0.99)] * 1000
+
+
+def send_all(kind: type[Contender], url: str, count: int, batch: int) -> Measured:
+    contender = kind(url)
+    contender.prepare(count)
+    contender.send(range(count, count + batch))  # connected, and the script is known
+    drain(contender, batch)
+    latencies = []
+    begun = time.perf_counter()
+    for first in range(0, count, batch):
+        before = time.perf_counter()
+        contender.send(range(first, min(first + batch, count)))
+        latencies.append(time.perf_counter() - before)
+    rate = count / (time.perf_counter() - begun)
+    contender.close()
+    return Measured(rate, latencies)
+
+
+def drain(contender: Contender, batch: int) -> list[int]:
+    seen: list[int] = []
+    while True:
+        numbers, handle = contender.receive(batch)
+        if not numbers:
+            return seen
+        contender.ack(handle)
+        seen += numbers
+
+
+def consume(kind: type[Contender], url: str, batch: int, ready: Connection, go: Connection) -> None:
+    """One consumer, in a process of its own: until nothing is left."""
+    contender = kind(url)
+    contender.redis.ping()
+    seen, latencies = [], []
+    ready.send(None)
+    go.recv()
+    begun = ended = time.time()
+    while True:
+        before = time.perf_counter()
+        numbers, handle = contender.receive(batch)
+        if not numbers:
+            break
+        contender.ack(handle)
+        latencies.append(time.perf_counter() - before)
+        ended = time.time()
+        seen += numbers
+    contender.close()
+    ready.send((seen, latencies, begun, ended))
+
+
+def consume_all(
+    kind: type[Contender], url: str, count: int, batch: int, consumers: int
+) -> Measured:
+    context = multiprocessing.get_context("fork")
+    lines = [(context.Pipe(), context.Pipe()) for _ in range(consumers)]
+    processes = [
+        context.Process(target=consume, args=(kind, url, batch, told[1], go[1]))
+        for told, go in lines
+    ]
+    for process in processes:
+        process.start()
+    for told, _ in lines:
+        told[0].recv()
+    for _, go in lines:
+        go[0].send(None)
+    results = [told[0].recv() for told, _ in lines]
+    for process in processes:
+        process.join()
+    seen = sorted(number for numbers, *_ in results for number in numbers)
+    if seen != list(range(count)):
+        raise click.ClickException(f"{kind.name} delivered {len(seen)} of {count} messages")
+    taken = max(ended for *_, ended in results) - min(begun for *_, begun, _ in results)
+    return Measured(count / taken, [one for _, latencies, *_ in results for one in latencies])
+
+
+@click.command()
+@click.option(
+    "--messages", default=3000, help="Messages of one measurement; batches get three times as many."
+)
+@click.option("--rounds", default=5, help="Rounds; medians are shown.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the figures as JSON.")
+def main(messages: int, rounds: int, out: Path | None) -> None:
+    """Measure, and print a table."""
+    found: dict[tuple[str, str], list[Measured]] = defaultdict(list)
+    server = RedisServer()
+    try:
+        for _ in range(rounds):
+            for batch in (1, BATCH):
+                for consumers in CONSUMERS:
+                    for kind in CONTENDERS:
+                        if batch > 1 and not kind.batches:
+                            continue
+                        count = messages * 3 if batch > 1 else messages
+                        server.flush()
+                        form = "batch of 100" if batch > 1 else "one by one"
+                        sent = send_all(kind, server.url, count, batch)
+                        found[f"send, {form}", kind.name].append(sent)
+                        got = consume_all(kind, server.url, count, batch, consumers)
+                        label = f"receive and ack, {form}, consumers: {consumers}"
+                        found[label, kind.name].append(got)
+    finally:
+        server.stop()
+    figures = show(found)
+    if out is not None:
+        out.write_text(json.dumps(figures, indent=2))
+
+
+def show(found: dict[tuple[str, str], list[Measured]]) -> list[dict[str, object]]:
+    table = Table("", "contender", "messages/s", "beside streams", "p99 of a call, ms")
+    figures: list[dict[str, object]] = []
+    medians = {key: statistics.median(one.rate for one in runs) for key, runs in found.items()}
+    for (label, name), runs in sorted(found.items()):
+        rate, ratio = medians[label, name], medians[label, name] / medians[label, "streams"]
+        p99 = statistics.median(one.p99 for one in runs)
+        table.add_row(label, name, f"{rate:,.0f}", f"{ratio:.2f} ×", f"{p99:.2f}")
+        figures.append({"what": label, "contender": name, "rate": rate, "ratio": ratio, "p99": p99})
+    Console(width=110).print(table)
+    return figures
+
+
+if __name__ == "__main__":
+    main()

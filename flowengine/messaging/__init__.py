@@ -1,0 +1,75 @@
+"""Messages between agents over Redis, a registry of agents, and a circuit breaker.
+
+It knows nothing of runs. Needs ``flowengine[redis]``; metrics for Prometheus are in
+`flowengine.messaging.prometheus`, with ``flowengine[prometheus]``.
+"""
+
+from flowengine.errors import (
+    AgentRegistryError,
+    CircuitBreakerOpenError,
+    MessageCoordinatorError,
+    RequestTimeout,
+)
+from flowengine.messaging.breaker import CircuitBreaker, SyncCircuitBreaker
+from flowengine.messaging.coordinator import RedisMessageCoordinator
+from flowengine.messaging.interfaces import AgentRegistry, MessageCoordinator, MessageMetrics
+from flowengine.messaging.models import (
+    Agent,
+    AgentEvent,
+    AgentId,
+    AgentMessage,
+    CircuitBreakerConfig,
+    CircuitSnapshot,
+    CircuitState,
+    CoordinatorConfig,
+    DeadLetter,
+    FailureType,
+    MessagePriority,
+    MessageResult,
+    MessageSubscription,
+    MessageType,
+    Permit,
+    QueueDepths,
+    QueueMessage,
+    ReceivedMessage,
+)
+from flowengine.messaging.registry import RedisAgentRegistry
+from flowengine.messaging.sync_coordinator import SyncMessageCoordinator
+
+__all__ = [  # noqa: RUF022 - grouped
+    # Messages
+    "RedisMessageCoordinator",
+    "SyncMessageCoordinator",
+    "AgentId",
+    "AgentMessage",
+    "MessagePriority",
+    "MessageType",
+    "MessageResult",
+    "QueueMessage",
+    "ReceivedMessage",
+    "FailureType",
+    "MessageSubscription",
+    "DeadLetter",
+    "QueueDepths",
+    "CoordinatorConfig",
+    # Agents
+    "RedisAgentRegistry",
+    "Agent",
+    "AgentEvent",
+    # Circuit breakers
+    "CircuitBreaker",
+    "SyncCircuitBreaker",
+    "CircuitBreakerConfig",
+    "CircuitSnapshot",
+    "CircuitState",
+    "Permit",
+    # What they promise
+    "MessageCoordinator",
+    "AgentRegistry",
+    "MessageMetrics",
+    # Errors
+    "MessageCoordinatorError",
+    "RequestTimeout",
+    "AgentRegistryError",
+    "CircuitBreakerOpenError",
+]

@@ -1,0 +1,163 @@
+"""Two ways to carry out one plan: from a coroutine, or from ordinary code.
+
+What is to be asked of Redis is written once, as a *plan*: a generator that yields a `Call` or a
+`Wait` and is sent the answer. A driver asks, and knows nothing of what it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Generator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from flowengine.messaging.scripting import Script
+
+try:
+    from redis.exceptions import NoScriptError, RedisClusterException, RedisError
+except ImportError:  # pragma: no cover - depends on what is installed
+    raise ImportError("flowengine.messaging needs redis: pip install 'flowengine[redis]'") from None
+
+__all__ = [
+    "Argument",
+    "AsyncClient",
+    "AsyncDriver",
+    "Call",
+    "Members",
+    "Plan",
+    "RedisTrouble",
+    "SyncClient",
+    "SyncDriver",
+    "Wait",
+    "told",
+]
+
+Argument: TypeAlias = str | bytes | int | float
+
+#: What a client raises when Redis did not do something: it said no, or it could not be reached.
+RedisTrouble = (RedisError, RedisClusterException)
+
+#: Seconds after which who waits looks again, though nothing has called it.
+LOOK_AGAIN = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a script; the answer is what it returns, with texts as bytes."""
+
+    script: Script
+    keys: tuple[bytes, ...]
+    arguments: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until the bell is rung, or for about so many seconds; it may be shorter."""
+
+    bell: bytes
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The members of a set."""
+
+    key: bytes
+
+
+Step: TypeAlias = Call | Wait | Members
+T = TypeVar("T")
+Plan: TypeAlias = Generator[Step, Any, T]
+
+
+class AsyncClient(Protocol):
+    """`redis.asyncio.Redis` or `redis.asyncio.RedisCluster`."""
+
+    def execute_command(self, *args: Any, **kwargs: Any) -> Awaitable[Any]: ...
+
+
+class SyncClient(Protocol):
+    """`redis.Redis` or `redis.RedisCluster`."""
+
+    def execute_command(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+class AsyncDriver:
+    """Carries out plans from coroutines."""
+
+    def __init__(self, redis: AsyncClient) -> None:
+        self._redis = redis
+        self._patience = _patience(redis)
+
+    async def run(self, plan: Plan[T]) -> T:
+        answer: Any = None
+        while True:
+            try:
+                step = plan.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = await self._ask(step)
+
+    async def _ask(self, step: Step) -> Any:
+        ask = self._redis.execute_command
+        if isinstance(step, Call):
+            try:
+                return await ask(*_by_hash(step), NEVER_DECODE=True)
+            except NoScriptError:
+                return await ask(*_by_text(step), NEVER_DECODE=True)
+        return await ask(*_plainly(step, self._patience), NEVER_DECODE=True)
+
+
+class SyncDriver:
+    """Carries out plans from ordinary code; threads may share one."""
+
+    def __init__(self, redis: SyncClient) -> None:
+        self._redis = redis
+        self._patience = _patience(redis)
+
+    def run(self, plan: Plan[T]) -> T:
+        answer: Any = None
+        while True:
+            try:
+                step = plan.send(answer)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            answer = self._ask(step)
+
+    def _ask(self, step: Step) -> Any:
+        ask = self._redis.execute_command
+        if isinstance(step, Call):
+            try:
+                return ask(*_by_hash(step), NEVER_DECODE=True)
+            except NoScriptError:
+                return ask(*_by_text(step), NEVER_DECODE=True)
+        return ask(*_plainly(step, self._patience), NEVER_DECODE=True)
+
+
+def told(error: Exception) -> str:
+    """What Redis did not do, in its own words: they may be empty, the class never is."""
+    return f"{type(error).__name__}: {error}"
+
+
+def _by_hash(call: Call) -> tuple[Argument, ...]:
+    return ("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.arguments)
+
+
+def _by_text(call: Call) -> tuple[Argument, ...]:
+    return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
+
+
+def _plainly(step: Wait | Members, patience: float) -> tuple[Argument, ...]:
+    if isinstance(step, Members):
+        return ("SMEMBERS", step.key)
+    # Zero would be for ever.
+    return ("BLPOP", step.bell, max(min(step.seconds, patience), 0.001))
+
+
+def _patience(redis: object) -> float:
+    """How long one wait may take before the client itself would call it a lost connection."""
+    pool = getattr(redis, "connection_pool", None)
+    options = getattr(pool, "connection_kwargs", None)
+    if options is None and hasattr(redis, "get_connection_kwargs"):
+        options = redis.get_connection_kwargs()
+    timeout = (options or {}).get("socket_timeout")
+    return LOOK_AGAIN if not timeout else min(LOOK_AGAIN, timeout / 2)

@@ -1,0 +1,17 @@
+-- A stored message is a header and the body as it came:
+--     <priority> <type> <sent, µs> <expires, µs, or 0> <body>
+-- A reservation is `<attempts, with this one> <id>`, a try `<attempts so far> <error>`.
+local LEVELS = {['9'] = HIGH, ['5'] = NORMAL, ['1'] = LOW}
+
+local function header(value)
+    if not value then return nil end
+    local priority, kind, sent, expires = string.match(value, '^(%d) (%a+) (%d+) (%d+) ')
+    if not LEVELS[priority] then return nil end
+    return {level = LEVELS[priority], kind = kind, sent = tonumber(sent), expires = tonumber(expires)}
+end
+
+-- It can be received from `moment` on.
+local function schedule(id, head, moment)
+    redis.call('ZADD', head.level, moment, id)
+    if head.expires > 0 then redis.call('ZADD', EXPIRIES, head.expires, id) end
+end

@@ -1,0 +1,29 @@
+--! keys: config meta queue messages expiries bell endpoints dlq dead high normal low
+--! uses: clock settings letters bell
+-- arguments: endpoint, most, ids; no ids: the oldest. Answers the number that was put back.
+-- A message begins anew: its attempts are forgotten, and so is when it expires.
+local ids = {unpack(ARGV, 3)}
+if #ids == 0 then ids = redis.call('LRANGE', DLQ, 0, tonumber(ARGV[2]) - 1) end
+local room = settings('queue_size') - redis.call('LLEN', QUEUE)
+local count = 0
+for _, id in ipairs(ids) do
+    local letter = redis.call('HGET', DEAD, id)
+    local length, rest = string.match(letter or '', '^%a+ %d+ %d+ (%d+) ()')
+    local value = length and string.sub(letter, rest + tonumber(length))
+    local head = header(value)
+    if head and count < room and redis.call('HEXISTS', MESSAGES, id) == 0 then
+        redis.call('HDEL', DEAD, id)
+        redis.call('LREM', DLQ, 1, id)
+        head.expires = 0
+        value = string.gsub(value, '^(%d %a+ %d+) %d+ ', '%1 0 ', 1)
+        redis.call('HSET', MESSAGES, id, value)
+        redis.call('RPUSH', QUEUE, id)
+        schedule(id, head, NOW + count)
+        count = count + 1
+    end
+end
+if count > 0 then
+    redis.call('SADD', ENDPOINTS, ARGV[1])
+    ring(count, redis.call('HGET', META, 'waiting'))
+end
+return count

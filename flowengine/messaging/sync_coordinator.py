@@ -1,0 +1,248 @@
+"""Messages between agents over Redis, for ordinary code: Celery tasks, threads, scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from flowengine.errors import MessageCoordinatorError
+from flowengine.messaging.counting import Counting
+from flowengine.messaging.driving import Plan, RedisTrouble, SyncClient, SyncDriver, told
+from flowengine.messaging.interfaces import MessageMetrics
+from flowengine.messaging.keys import Keys
+from flowengine.messaging.models import (
+    AgentId,
+    AgentMessage,
+    CoordinatorConfig,
+    DeadLetter,
+    FailureType,
+    MessageResult,
+    MessageSubscription,
+    MessageType,
+    QueueDepths,
+    ReceivedMessage,
+)
+from flowengine.messaging.queueing import Queueing, subscription_for
+from flowengine.messaging.requesting import Requesting
+
+T = TypeVar("T")
+
+
+class SyncMessageCoordinator:
+    """What `RedisMessageCoordinator` does, method by method, without a loop.
+
+    Threads may share one. After a fork a process needs a `redis.Redis` of its own.
+    """
+
+    def __init__(
+        self,
+        redis: SyncClient,
+        key_prefix: str = "ao",
+        metrics: MessageMetrics | None = None,
+    ) -> None:
+        self._driver = SyncDriver(redis)
+        keys, self._counting = Keys(key_prefix), Counting(metrics)
+        self._queueing = Queueing(keys, self._counting)
+        self._requesting = Requesting(keys, self._queueing)
+
+    # --- sending ---
+
+    def send_message(
+        self,
+        sender: AgentId,
+        recipient: AgentId,
+        message: AgentMessage,
+        *,
+        delay: float = 0.0,
+        expires_in: float | None = None,
+    ) -> MessageResult:
+        """Send a message; it can be received after `delay` and until `expires_in` seconds."""
+        (result,) = self.send_batch(
+            sender, recipient, [message], delay=delay, expires_in=expires_in
+        )
+        return result
+
+    def send_batch(
+        self,
+        sender: AgentId,
+        recipient: AgentId,
+        messages: Sequence[AgentMessage],
+        *,
+        delay: float = 0.0,
+        expires_in: float | None = None,
+    ) -> list[MessageResult]:
+        """Send several messages to one agent; one result for each, in their order."""
+        plan = self._queueing.send(sender, recipient, messages, delay, expires_in)
+        try:
+            return self._run(f"send to {recipient}", plan)
+        except MessageCoordinatorError:
+            self._counting.sent(0, len(messages))
+            raise
+
+    def broadcast_message(
+        self,
+        sender: AgentId,
+        message: AgentMessage,
+        recipients: list[AgentId],
+    ) -> list[MessageResult]:
+        """Send a message to several agents; what cannot be sent is told in its result."""
+        results = []
+        for recipient in recipients:
+            try:
+                results.append(self.send_message(sender, recipient, message))
+            except MessageCoordinatorError as error:
+                failed = MessageResult(
+                    message_id=message.message_id, delivered=False, error=str(error)
+                )
+                results.append(failed)
+        return results
+
+    # --- receiving ---
+
+    def receive(
+        self,
+        agent_id: AgentId,
+        visibility_timeout: float = 5,
+        *,
+        timeout: float | None = None,
+    ) -> ReceivedMessage | None:
+        """Reserve the next message; wait up to `timeout` seconds for one."""
+        found = self.receive_batch(agent_id, 1, visibility_timeout, timeout=timeout)
+        return found[0] if found else None
+
+    def receive_batch(
+        self,
+        agent_id: AgentId,
+        max_messages: int,
+        visibility_timeout: float = 5,
+        *,
+        timeout: float | None = None,
+    ) -> list[ReceivedMessage]:
+        """Reserve up to so many messages, 500 at most; wait up to `timeout` for the first."""
+        plan = self._queueing.receive(agent_id, max_messages, visibility_timeout, timeout)
+        return self._run(f"receive for {agent_id}", plan)
+
+    def ack(self, agent_id: AgentId, token: str) -> bool:
+        """Say that a message is dealt with; False, and no change, if its reservation is over."""
+        (settled,) = self.ack_batch(agent_id, [token])
+        return settled
+
+    def ack_batch(self, agent_id: AgentId, tokens: Sequence[str]) -> list[bool]:
+        """Acknowledge several; one answer for each, in their order."""
+        return self._run(f"acknowledge for {agent_id}", self._queueing.ack(agent_id, tokens))
+
+    def nack(
+        self,
+        agent_id: AgentId,
+        token: str,
+        failure: FailureType = FailureType.TRANSIENT,
+        error: str | None = None,
+    ) -> bool:
+        """Have a message tried again later, or make it a dead letter; False as for `ack`."""
+        plan = self._queueing.nack(agent_id, token, failure, error)
+        return self._run(f"refuse a message for {agent_id}", plan)
+
+    def extend(self, agent_id: AgentId, token: str, visibility_timeout: float) -> bool:
+        """Keep a message for so many seconds from now; False if its reservation is over."""
+        plan = self._queueing.extend(agent_id, token, visibility_timeout)
+        return self._run(f"extend a reservation for {agent_id}", plan)
+
+    def recover_pending(self, agent_id: AgentId | None = None) -> int:
+        """Make expired reservations available at once; `receive` does so for its own agent."""
+        return self._run("recover reservations", self._queueing.recover(agent_id))
+
+    # --- requests ---
+
+    def request(
+        self, sender: AgentId, recipient: AgentId, message: AgentMessage, *, timeout: float
+    ) -> AgentMessage:
+        """Send a request and wait for its answer; `RequestTimeout` when none comes."""
+        plan = self._requesting.request(sender, recipient, message, timeout)
+        return self._run(f"send a request to {recipient}", plan)
+
+    def respond(self, request: ReceivedMessage, payload: Mapping[str, Any]) -> bool:
+        """Answer a request; False when nobody waits for it any more. It is still to be acked."""
+        return self._run("answer a request", self._requesting.respond(request, payload))
+
+    # --- looking after it ---
+
+    def depths(self, agent_id: AgentId) -> QueueDepths:
+        """How much waits for an agent, and for how long."""
+        return self._run(f"look at {agent_id}", self._queueing.depths(agent_id))
+
+    def dead_letters(
+        self, agent_id: AgentId, *, first: int = 0, limit: int = 100
+    ) -> list[DeadLetter]:
+        """Dead letters, the oldest first."""
+        plan = self._queueing.dead_letters(agent_id, first, limit)
+        return self._run(f"look at {agent_id}", plan)
+
+    def dead_letter(self, agent_id: AgentId, message_id: str) -> DeadLetter | None:
+        """The dead letter of this id."""
+        plan = self._queueing.dead_letter(agent_id, message_id)
+        return self._run(f"look at {agent_id}", plan)
+
+    def requeue_dead_letters(
+        self,
+        agent_id: AgentId,
+        message_ids: Sequence[str] | None = None,
+        *,
+        limit: int = 1000,
+    ) -> int:
+        """Put these, or the oldest, back into the queue while there is room; how many."""
+        plan = self._queueing.requeue(agent_id, message_ids, limit)
+        return self._run(f"requeue for {agent_id}", plan)
+
+    def purge_dead_letters(
+        self,
+        agent_id: AgentId,
+        message_ids: Sequence[str] | None = None,
+        *,
+        limit: int = 1000,
+    ) -> int:
+        """Forget these, or the oldest; how many."""
+        plan = self._queueing.purge(agent_id, message_ids, limit)
+        return self._run(f"purge for {agent_id}", plan)
+
+    def configure(
+        self,
+        *,
+        queue_size: int | None = None,
+        retry_attempts: int | None = None,
+        backoff_base: float | None = None,
+        backoff_factor: float | None = None,
+        backoff_max: float | None = None,
+        backoff_jitter: float | None = None,
+        fairness: int | None = None,
+        dedup_window: float | None = None,
+        dlq_size: int | None = None,
+    ) -> None:
+        """Change the configuration of all processes with this prefix; `CoordinatorConfig`."""
+        changes = {name: value for name, value in locals().items() if name != "self"}
+        self._run("configure", self._queueing.configure(changes))
+
+    def configuration(self) -> CoordinatorConfig:
+        """The configuration as it is now."""
+        return self._run("read the configuration", self._queueing.configure({}))
+
+    # --- subscriptions ---
+
+    def subscribe_to_messages(
+        self, agent_id: AgentId, message_types: list[MessageType]
+    ) -> MessageSubscription:
+        """Let an agent have these types only, and those of its other subscriptions."""
+        subscription = subscription_for(agent_id, message_types)
+        if message_types:
+            self._run(f"subscribe {agent_id}", self._queueing.subscribe(subscription))
+        return subscription
+
+    def unsubscribe(self, subscription: MessageSubscription) -> bool:
+        """End a subscription; an agent without any takes all types."""
+        plan = self._queueing.unsubscribe(subscription)
+        return self._run(f"unsubscribe {subscription.agent_id}", plan)
+
+    def _run(self, action: str, plan: Plan[T]) -> T:
+        try:
+            return self._driver.run(plan)
+        except RedisTrouble as error:
+            raise MessageCoordinatorError(action, told(error)) from error

@@ -1,0 +1,214 @@
+"""Which agents there are, and whether they live."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import redis
+import redis.asyncio
+
+from flowengine.messaging import Agent, AgentEvent, AgentId, AgentRegistryError, RedisAgentRegistry
+from tests.integration.messaging.mail import WORKER
+from tests.servers import RedisServer
+
+ADA = Agent(agent_id=WORKER, name="Ada", capabilities={"add", "divide"}, status={"load": 1})
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait for something that Redis does by its own clock."""
+    while not holds():
+        time.sleep(0.005)
+
+
+class Heard:
+    """The events that were published since it was made."""
+
+    def __init__(self, client: redis.Redis, channel: str) -> None:
+        self._pubsub = client.pubsub(ignore_subscribe_messages=True)
+        self._pubsub.subscribe(channel)
+        self._pubsub.get_message(timeout=5)
+
+    def all(self) -> list[tuple[str, str]]:
+        found = []
+        while (message := self._pubsub.get_message(timeout=0.05)) is not None:
+            event = AgentEvent.model_validate_json(message["data"])
+            found.append((event.event, event.name))
+        return found
+
+    def close(self) -> None:
+        self._pubsub.close()
+
+
+@pytest.fixture
+def heard(client: redis.Redis) -> Iterator[Heard]:
+    listening = Heard(client, "ao:events:agent_status")
+    yield listening
+    listening.close()
+
+
+def test_a_registered_agent_is_listed_with_what_it_says_of_itself(client: redis.Redis) -> None:
+    registry = RedisAgentRegistry(client)
+    registry.register(ADA)
+    (shown,) = registry.list_agents()
+    assert shown["name"] == "Ada"
+    assert shown["agent_id"] == {"type": "worker", "instance": "1"}
+    assert (shown["status"], shown["capabilities"]) == ({"load": 1}, ["add", "divide"])
+    assert shown["alive"] is True
+    assert abs(shown["last_heartbeat"] - client.time()[0]) < 5
+    assert client.smembers("ao:agents:index") == {"ao:agents:worker:1"}
+    assert client.smembers("ao:capabilities:index") == {"ao:capabilities:worker:1"}
+
+
+def test_a_heartbeat_tells_what_has_changed(client: redis.Redis) -> None:
+    registry = RedisAgentRegistry(client)
+    agent = ADA.model_copy(deep=True)
+    registry.register(agent)
+    agent.status["load"] = 7
+    registry.beat()
+    assert registry.list_agents()[0]["status"] == {"load": 7}
+
+
+def test_agents_are_found_by_what_they_can_do_while_they_live(client: redis.Redis) -> None:
+    registry = RedisAgentRegistry(client)
+    registry.register(ADA)
+    short = RedisAgentRegistry(client, heartbeat_ttl_s=0.03)
+    short.register(Agent(agent_id=AgentId(type="short"), name="Bob", capabilities={"add"}))
+    eventually(lambda: registry.find_agents("add") == [WORKER])
+    assert registry.find_agents("divide") == [WORKER]
+    assert registry.find_agents("fly") == []
+
+
+def test_a_deregistered_agent_leaves_nothing_behind(client: redis.Redis) -> None:
+    registry = RedisAgentRegistry(client)
+    registry.register(ADA)
+    registry.deregister(WORKER)
+    registry.beat()
+    assert client.keys() == []
+
+
+def test_an_agent_is_seen_dead_before_its_record_disappears(client: redis.Redis) -> None:
+    registry = RedisAgentRegistry(client, heartbeat_ttl_s=0.05, keep_lost_s=60)
+    registry.register(ADA)
+    eventually(lambda: not registry.list_agents()[0]["alive"])
+    assert client.pttl("ao:agents:worker:1") > 50_000
+
+
+def test_a_record_that_has_disappeared_leaves_the_indexes_too(client: redis.Redis) -> None:
+    registry = RedisAgentRegistry(client, heartbeat_ttl_s=0.03, keep_lost_s=0.01)
+    registry.register(ADA)
+    eventually(lambda: not client.exists("ao:agents:worker:1"))
+    assert registry.list_agents() == []
+    assert client.keys("*index*") == client.keys("*names*") == []
+
+
+def test_every_turn_of_an_agents_life_is_told_once(client: redis.Redis, heard: Heard) -> None:
+    options: dict[str, Any] = {"heartbeat_ttl_s": 0.05, "keep_lost_s": 60, "enable_events": True}
+    registry, watcher, other = (RedisAgentRegistry(client, **options) for _ in range(3))
+    registry.register(ADA)
+    registry.beat()
+    eventually(lambda: not registry.list_agents()[0]["alive"])
+    watcher.beat()
+    other.beat()
+    watcher.beat()
+    registry.beat()
+    registry.deregister(WORKER)
+    turns = ["registered", "lost", "recovered", "deregistered"]
+    assert heard.all() == [(turn, "Ada") for turn in turns]
+
+
+def test_nothing_is_published_unless_it_was_asked_for(client: redis.Redis, heard: Heard) -> None:
+    registry = RedisAgentRegistry(client)
+    registry.register(ADA)
+    registry.beat()
+    registry.deregister(WORKER)
+    assert heard.all() == []
+
+
+def test_who_takes_a_living_agents_id_displaces_it_and_both_are_told(
+    client: redis.Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = RedisAgentRegistry(client), RedisAgentRegistry(client)
+    first.register(ADA)
+    second.register(ADA.model_copy(update={"name": "Bob"}))
+    first.beat()
+    assert first.displaced() == {WORKER}
+    assert second.displaced() == set()
+    actions = [record.__dict__["action"] for record in caplog.records]
+    assert actions == ["agent_replaced", "agent_displaced"]
+    first.beat()
+    second.beat()
+    assert [agent["name"] for agent in second.list_agents()] == ["Bob"]
+
+
+def test_a_displaced_process_cannot_deregister_its_successor(client: redis.Redis) -> None:
+    first, second = RedisAgentRegistry(client), RedisAgentRegistry(client)
+    first.register(ADA)
+    second.register(ADA)
+    first.deregister(WORKER)
+    assert len(second.list_agents()) == 1
+
+
+def test_an_exclusive_registration_is_refused_while_another_lives(client: redis.Redis) -> None:
+    first = RedisAgentRegistry(client, heartbeat_ttl_s=0.05, keep_lost_s=60)
+    second = RedisAgentRegistry(client)
+    first.register(ADA)
+    with pytest.raises(AgentRegistryError, match=r"process \d+ has registered it and is alive"):
+        second.register(ADA, exclusive=True)
+    eventually(lambda: not first.list_agents()[0]["alive"])
+    second.register(ADA, exclusive=True)
+
+
+def test_anybody_may_deregister_an_agent_that_is_not_theirs(client: redis.Redis) -> None:
+    RedisAgentRegistry(client).register(ADA)
+    operator = RedisAgentRegistry(client)
+    operator.deregister(WORKER)
+    assert operator.list_agents() == []
+
+
+def test_heartbeats_keep_an_agent_alive_where_no_loop_runs(redis_server: RedisServer) -> None:
+    client = redis.asyncio.Redis.from_url(redis_server.url)
+    with RedisAgentRegistry(client, heartbeat_ttl_s=30, heartbeat_interval_s=0.01) as registry:
+        registry.register(ADA)
+        first = registry.list_agents()[0]["last_heartbeat"]
+        registry.start_heartbeats()
+        registry.start_heartbeats()
+        eventually(lambda: registry.list_agents()[0]["last_heartbeat"] > first)
+        registry.stop_heartbeats()
+        last = registry.list_agents()[0]["last_heartbeat"]
+        assert registry.list_agents()[0]["last_heartbeat"] == last
+        registry.start_heartbeats()
+        eventually(lambda: registry.list_agents()[0]["last_heartbeat"] > last)
+        registry.deregister(WORKER)
+
+
+def test_heartbeats_go_on_while_the_loop_is_busy(redis_server: RedisServer) -> None:
+    async def live() -> None:
+        async with redis.asyncio.Redis.from_url(redis_server.url) as client:
+            await client.ping()  # connections of this loop, which are of no use elsewhere
+            registry = RedisAgentRegistry(client, heartbeat_ttl_s=30, heartbeat_interval_s=0.01)
+            with registry:
+                registry.register(ADA)
+                registry.start_heartbeats()
+                (before,) = await registry.list_registered()
+                with redis.Redis.from_url(redis_server.url) as other:
+                    looking = RedisAgentRegistry(other)
+                    # No await from here on: this loop does nothing else.
+                    eventually(
+                        lambda: (
+                            looking.list_agents()[0]["last_heartbeat"] > before["last_heartbeat"]
+                        )
+                    )
+                assert await registry.find_by_capability("add") == [WORKER]
+                registry.deregister(WORKER)
+                assert await registry.list_registered() == []
+
+    asyncio.run(live())
+
+
+def test_an_interval_that_keeps_nobody_alive_is_refused(client: redis.Redis) -> None:
+    with pytest.raises(ValueError, match="does not keep an agent alive"):
+        RedisAgentRegistry(client, heartbeat_ttl_s=10, heartbeat_interval_s=10)
