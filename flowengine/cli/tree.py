@@ -20,6 +20,7 @@ _COLOURS = {
     Look.CREATED: "dim",
     Look.WAITING: "cyan",
     Look.RUNNING: "bold cyan",
+    Look.HANDED_OVER: "cyan",
     Look.UNDER_WAY: "cyan",
 }
 _RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
@@ -49,6 +50,8 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
         (run.state, f"bold {_RUN_COLOURS.get(run.state, 'white')}"),
         (f"  {duration((run.finished or now) - run.created)}", "dim"),
     )
+    if run.parent:
+        head.append(f"  started by run {run.parent[:8]}", style="dim")
     parts: list[Text | Tree] = [head]
     for root in children[None]:
         tree = Tree(_line(root, root.path, now), guide_style="dim")
@@ -101,6 +104,8 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
         line.append(f"  {word}", style=colour)
     if step.state not in (StepState.CREATED, StepState.SKIPPED):
         line.append(f"  {took}", style="dim")
+    if step.child_run:
+        line.append(f"  run {step.child_run[:8]}", style="dim")
     if step.tries > 1 or step.losses:
         line.append(f"  try {step.tries}", style="yellow")
         if step.losses:

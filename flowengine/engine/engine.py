@@ -23,7 +23,7 @@ from flowengine.engine.results import ExecutionResult
 from flowengine.engine.working import Working
 from flowengine.errors import UnknownRun, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.records import Step, derived_id
+from flowengine.evaluator.records import Step
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
@@ -144,7 +144,7 @@ class Engine(Working, Looking):
             key=None,
             priority=of_step.priority,
             tenant=of_step.tenant,
-            run_id=derived_id(task.step_id, "run"),
+            run_id=starting.child_run_id(task.step_id),
             parent=starting.Parent(
                 of_step.id, task.step_id, task.step_key, of_step.root_run_id, waits
             ),

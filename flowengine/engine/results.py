@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowengine.engine.starting import child_run_id
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.nodes import Json
+from flowengine.program.standard import CHILD
 
 
 class ExecutionStatus:
@@ -137,3 +139,10 @@ class StepInfo:
     losses: int = 0
     started: int | None = None
     task_state: str | None = None
+
+    @property
+    def child_run(self) -> str | None:
+        """The run that the step has started, if it has."""
+        is_told = self.facet == CHILD and self.state == StepState.COMPLETE
+        has_one = is_told or self.task_state == TaskState.IGNORED
+        return child_run_id(self.id) if has_one else None

@@ -13,7 +13,7 @@ from flowengine.engine.programs import Programs
 from flowengine.errors import InvalidInputs
 from flowengine.evaluator import Missing, RunView
 from flowengine.evaluator.happenings import Started
-from flowengine.evaluator.records import Waiter
+from flowengine.evaluator.records import Waiter, derived_id
 from flowengine.program import Plan
 from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
@@ -48,6 +48,11 @@ class Parent:
     step_key: str
     root_run_id: str
     waits: bool  #: for the end of the run, which is the step's result
+
+
+def child_run_id(step_id: str) -> str:
+    """The id of the run that a step starts: it has one, whoever starts it, and how often."""
+    return derived_id(step_id, "run")
 
 
 def order(

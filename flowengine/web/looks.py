@@ -29,6 +29,7 @@ _COLOURS = {
     Look.CREATED: "text-body-secondary",
     Look.WAITING: "flow-blue",
     Look.RUNNING: "flow-blue",
+    Look.HANDED_OVER: "flow-blue",
     Look.UNDER_WAY: "flow-blue",
 }
 

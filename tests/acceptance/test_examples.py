@@ -31,6 +31,10 @@ SAYS = {
         "7 pages; missing: [5] 404 for site/gone\n",
         "at most 3 connections at once: True",
     ],
+    "child_runs": [
+        "no[0] in English\nyes[0] in English, yes[1] in English, yes[2] in English",
+        "pages: [2, 3]",
+    ],
     "composition": ["usage of /: 51\nlarger: /music/\nlarger: /music/\n"],
     "expressions": ["Dear ada (EUR): 900 cents, written in", "'safe': True, 'half': 450.0"],
     "reminders": ["to Ben: Please bring back Emma. Your fine is 220", "'costs': [85, 85]"],
