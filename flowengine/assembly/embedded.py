@@ -218,6 +218,8 @@ class _Pool(ThreadPool):  # type: ignore[misc]
     """
 
     app: Celery
+    #: A flag of the whole process: set, the user's own code could wait for no Celery result.
+    task_join_will_block = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -215,3 +215,43 @@ assert len(many.start([1]).result(timeout=20)) == 1
     )
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.glob("*.boots/*")) == []
+
+
+USERS_APP = """
+from celery import Celery
+from flowengine import event_facet, workflow
+
+app = Celery("users", broker="memory://", backend="cache+memory://")
+
+@app.task
+def add(x, y):
+    return x + y
+
+@event_facet(name="t.inc")
+def inc(n: int) -> int:
+    return n + 1
+
+@workflow(name="t.once")
+def once(n: int) -> int:
+    return inc(n)
+
+if __name__ == "__main__":
+    assert once.start(1).result(timeout=30) == 2
+    sent = add.delay(1, 2)
+    import celery.exceptions
+    try:
+        sent.get(timeout=0.2)
+    except celery.exceptions.TimeoutError:
+        print("waited")
+"""
+
+
+def test_the_users_own_celery_results_can_be_waited_for(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "users.py"
+    script.write_text(USERS_APP)
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "waited\n", done.stderr
