@@ -23,6 +23,7 @@ from flowengine.cli.starting import prepare
 from flowengine.cli.tree import run_tree
 from flowengine.cli.watching import watch
 from flowengine.engine import Engine, Run, RunInfo
+from flowengine.engine.sweeps import unserved_tasks
 from flowengine.engine.wording import duration
 from flowengine.errors import FlowengineError
 from flowengine.evaluator.states import RunState
@@ -118,6 +119,7 @@ def resume(modules: Sequence[str], as_json: bool) -> None:
     from flowengine.assembly import default_engine
 
     engine = default_engine()
+    unserved_tasks(engine)  # what was missed without these modules is missed no more
     unfinished = list(reversed(engine.list(state=RunState.RUNNING, limit=1000)))
     ended = []
     for info in unfinished:

@@ -96,6 +96,14 @@ def test_a_run_killed_in_the_middle_goes_on(here: Path) -> None:
     assert run["outputs"] == {"result": list(range(40))}
 
 
+def test_an_alarm_of_a_process_without_the_code_stops_nobody_who_has_it(here: Path) -> None:
+    (here / "other.py").write_text("")
+    flowengine(here, "run", "slow:naps", "-i", "count=[1]", "--no-wait")
+    told = flowengine(here, "resume", "other", expect=1)
+    assert "slow.nap" in told
+    assert "✓ naps  complete" in flowengine(here, "resume", "slow")
+
+
 def test_ctrl_c_ends_the_command_and_resume_goes_on_without_a_loss(here: Path) -> None:
     words = [FLOWENGINE, "run", "slow:naps", "-i", f"count={list(range(20))}"]
     environment = {**os.environ, "FLOWENGINE_CONCURRENCY": "1"}
