@@ -80,9 +80,10 @@ def transmit(work: Work, step: Step) -> Signal | None:
 
 def create_task(work: Work, step: Step, again: TryAgain) -> None:
     """Open one try of a step's event."""
-    facet = work.facet(step)
+    plan = work.statement(step)
+    facet = plan.facet
     assert facet is not None
-    timeout = facet.options.timeout
+    timeout = facet.options.timeout if plan.timeout is None else plan.timeout
     work.changes.add_created_task(
         TaskDefinition(
             uuid=derived_id(step.id, again.try_number, again.losses),

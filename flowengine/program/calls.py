@@ -22,6 +22,7 @@ from flowengine.program.nodes import (
     StepStatement,
 )
 from flowengine.program.plan import FacetPlan, SchemaPlan, StatementKind, StatementPlan
+from flowengine.program.timeouts import timeout_of
 from flowengine.program.types import field_misfit
 from flowengine.program.wiring import Wiring, repeated
 
@@ -50,6 +51,14 @@ class CallLinker(Wiring):
             self._miss(facet.name, facet.params, given, where)
             nested = self._nested(node.call, plan, facet, where)
             plan.arguments = (*given.items(), *nested.items())
+            self._limit(node.call, plan, facet, where)
+
+    def _limit(self, call: Call, plan: StatementPlan, facet: FacetPlan, where: str) -> None:
+        timeout = timeout_of((*call.mixins, *facet.node.mixins))  # the call's own comes first
+        if isinstance(timeout, str):
+            self._problem(where, timeout)
+        else:
+            plan.timeout = timeout
 
     def _instance(self, call: Call, plan: StatementPlan, name: str, where: str) -> None:
         """Link a step that is an instance of a schema: its fields are its results."""

@@ -113,6 +113,7 @@ class StatementPlan:
     facet: FacetPlan | None = None  #: what a call calls
     schema: SchemaPlan | None = None  #: what a step is an instance of
     call_aliases: tuple[str, ...] = ()  #: of the mixins at the call
+    timeout: float | None = None  #: seconds, when a mixin says so; else the facet's own holds
     arguments: tuple[tuple[str, Expression], ...] = ()
     condition: Expression | None = None  #: of an assert
     sources: Sources = field(default_factory=Sources)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from flowengine.errors import InvalidProgram
 from flowengine.evaluator import RunState
 from tests.building import (
     Node,
@@ -171,3 +174,27 @@ def test_values_that_do_not_fit_the_schema_fail_the_step() -> None:
 def test_an_instance_that_does_not_fit_may_be_caught() -> None:
     made = catching(step("s", "Spot", lat=given("n"), tags=[]), yields=out(given("error_type")))
     assert run_of(block(made), beside=(SPOT,), n="x").outputs == {"out": "TypeMismatch"}
+
+
+# --- a timeout ---
+
+
+def test_a_timeout_of_the_call_comes_before_that_of_the_signature() -> None:
+    slow = signed(event("Slow", "x", "y"), "Timeout", minutes=2)
+    calls = (step("a", "Slow", x=1), mixed(step("b", "Slow", x=1), "Timeout", seconds=3, ms=500))
+    run = run_of(block(*calls), beside=(slow,))
+    assert run.task("W.a").timeout_ms == 120_000
+    assert run.task("W.b").timeout_ms == 3_500
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"fortnights": 1}, "it has hours, minutes, seconds, ms"),
+        ({"seconds": given("n")}, "must be a number that the program says"),
+        ({"seconds": 0}, "longer than nothing"),
+    ],
+)
+def test_a_timeout_that_cannot_be_is_refused(said: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidProgram, match=why):
+        run_of(block(mixed(step("s", "E", x=1), "Timeout", **said)), n=1)
