@@ -93,7 +93,7 @@ def _insert(name: str, columns: tuple[str, ...]) -> str:
     constants = _CONSTANTS.get(name, {})
     names = ", ".join(itertools.chain(columns, constants))
     values = ", ".join(itertools.chain((f":{c}" for c in columns), constants.values()))
-    return f"INSERT OR IGNORE INTO {_TABLES[name]} ({names}) VALUES ({values})"
+    return f"INSERT INTO {_TABLES[name]} ({names}) VALUES ({values})"
 
 
 @functools.cache

@@ -125,7 +125,7 @@ def _type(section: str, column: str) -> str:
 def _allowed(columns: dict[str, tuple[str, ...]], guarded: bool) -> list[str]:
     """The runs whose part may be written: `ok`."""
     if "new_runs" in columns:
-        insert = _insert("new_runs", columns["new_runs"], "new_runs_")
+        insert = _insert("new_runs", columns["new_runs"], "new_runs_") + _ONCE
         return [f"ok AS ({insert} RETURNING flowengine_run.id)"]
     if not guarded:
         concerned = [name for name in ("runs", "taken_tasks", "taken_facts") if name in columns]
@@ -171,6 +171,7 @@ def _allowed_alone(columns: dict[str, tuple[str, ...]]) -> list[str]:
 
 
 _SAME_RUN = "t.id = g.run_id"
+_ONCE = " ON CONFLICT DO NOTHING"
 _TAKEN_IN = ", activity = g.updated, taken_in = true"
 
 
@@ -193,12 +194,12 @@ def _write(name: str, columns: tuple[str, ...]) -> str:
             update = "UPDATE flowengine_fact t SET taken_in = true"
             return f"{update} FROM {source} WHERE t.id = g.id"
         case "payloads":
-            return _insert(name, tuple(c for c in columns if c != "run_id"), source)
+            return _insert(name, tuple(c for c in columns if c != "run_id"), source) + _ONCE
         case "letters":
             written = _insert(name, tuple(c for c in columns if c != "run_id"), source)
-            return written.replace('"to_run"', '"run_id"', 1)
+            return written.replace('"to_run"', '"run_id"', 1) + _ONCE
         case "joins":
-            insert = _insert(name, columns, source, conflict="")
+            insert = _insert(name, columns, source)
             more = "flowengine_join.remaining + excluded.remaining"
             return f"{insert} ON CONFLICT (id) DO UPDATE SET remaining = {more}"
         case _:
@@ -219,14 +220,11 @@ def _update(
     return f"UPDATE {_TABLES[name].name} t SET {changed}{more} FROM {source} WHERE {where}"
 
 
-def _insert(
-    name: str,
-    columns: tuple[str, ...],
-    source: str,
-    conflict: str = " ON CONFLICT DO NOTHING",
-) -> str:
+def _insert(name: str, columns: tuple[str, ...], source: str) -> str:
+    # What is new in a run cannot be there already: nobody else writes while we hold the lock,
+    # or the guard. Looking for it nevertheless would cost as much as the insertion.
     constants = _CONSTANTS.get(name, {})
     names = ", ".join(f'"{column}"' for column in (*columns, *constants))
     prefix = "" if name == "new_runs" else "g."
     values = ", ".join([*(f'{prefix}"{column}"' for column in columns), *constants.values()])
-    return f"INSERT INTO {_TABLES[name].name} ({names}) SELECT {values} FROM {source}{conflict}"
+    return f"INSERT INTO {_TABLES[name].name} ({names}) SELECT {values} FROM {source}"

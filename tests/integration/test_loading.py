@@ -81,7 +81,7 @@ def test_python_functions_answer_with_the_returns_their_facets_declare(
         run = Engine(database).start(load_program(file), "n.W", {"x": 1})
         worker = Engine(database)  # a process that has not met the program
         while task := worker.claim_task(["n.One", "n.Two"]):
-            worker.report(task, run_try(task, lambda: True))
+            worker.report(task, run_try(worker, task, lambda: True))
         info = worker.get(run.id)
         database.close()
     assert info.state == state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from flowengine.afl import read_text
@@ -19,6 +20,7 @@ def without_places(node: Any) -> Any:
 
 
 # Documents are large, and one is not made much smaller in an hour.
+@pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
     deadline=None,
     max_examples=100,

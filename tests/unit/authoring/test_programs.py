@@ -426,10 +426,10 @@ def test_outside_a_trace_everything_is_plain_python() -> None:
     assert countdown([1, 2]) == [[1, 2]]
 
 
-def test_starting_a_workflow_inside_a_trace_is_refused() -> None:
+def test_many_starts_inside_a_trace_are_refused() -> None:
     @workflow(name="t.starter")
     def starter(url: str) -> None:
-        page_size.start(url)
+        page_size.start_many([{"url": url}])
 
     with pytest.raises(AuthoringError, match="call it like a function"):
         starter.program()
