@@ -18,7 +18,6 @@ from flowengine.errors import AuthoringError
 from flowengine.program.nodes import (
     Argument,
     Call,
-    EventOptions,
     FacetKind,
     Literal,
     MapLiteral,
@@ -96,5 +95,5 @@ def _child(workflow: str, inputs: dict[str, Any], waits: bool) -> Any:
 
 
 CHILD_DEFINITION = Definition(
-    FacetKind.EVENT, _child, CHILD, (), location_of(_child), EventOptions()
+    FacetKind.EVENT, _child, CHILD, (), location_of(_child), STANDARD[CHILD].options
 )

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from flowengine.program.nodes import (
     ArrayType,
+    EventOptions,
     FacetDeclaration,
     FacetKind,
     Field,
@@ -43,10 +44,11 @@ def _facet(
     schema: Mapping[str, Json] | None = None,
     others: tuple[Field, ...] = (),
     kind: FacetKind = FacetKind.FACET,
+    options: EventOptions = EventOptions(),
 ) -> FacetDeclaration:
     returns = (Field(RESULT, result, schema=schema), *others)
     short = name.rpartition(".")[2]
-    return FacetDeclaration(kind, short, params=fields, returns=returns)
+    return FacetDeclaration(kind, short, params=fields, returns=returns, options=options)
 
 
 #: The declaration of each, by its qualified name.
@@ -68,6 +70,9 @@ STANDARD: Mapping[str, FacetDeclaration] = {
         Field("waits", "Boolean"),
         others=(Field(RUN, "String"),),
         kind=FacetKind.EVENT,
+        # A run that is started twice is started once: however many workers die of something
+        # else meanwhile, it is tried again.
+        options=EventOptions(max_losses=1_000_000),
     ),
 }
 

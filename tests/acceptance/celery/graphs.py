@@ -64,6 +64,24 @@ def wide(numbers: list[int]) -> int:
     return add_up(0, foreach(numbers, lambda i: square(i)))
 
 
+@workflow
+def squared(n: int) -> int:
+    return square(n)
+
+
+@event_facet(max_losses=1000)
+def choose(n: int) -> int:
+    """Go on with a run of its own."""
+    _trace("choose")
+    return squared.call(n)
+
+
+@workflow
+def family(n: int) -> int:
+    """A run that waits for four it has started, and for one that a facet has chosen."""
+    return add_up(choose(n), foreach([1, 2, 3, 4], lambda i: squared.start(i).result()))
+
+
 @event_facet(max_losses=1000)
 def hold(name: str) -> int:
     """Say that it has begun, then wait until a file allows it to end."""

@@ -1,0 +1,28 @@
+"""Runs that wait for runs, while workers and their children are killed."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.acceptance.celery import graphs
+from tests.acceptance.celery.mixing import Killer
+from tests.acceptance.celery.rows import wait_for
+from tests.celery_nodes import Fleet
+
+RUNS = 12
+
+
+def test_runs_wait_for_runs_whoever_dies_meanwhile(fleet: Fleet) -> None:
+    seen = {run.id for run in fleet.engine.list(limit=100_000)}
+    parents = {fleet.start(graphs.family, n=n).id: n for n in range(RUNS)}
+    killer = Killer(fleet, seed=5)
+    for what in ("child", "child", "worker", "child"):
+        killer.wait(0.3)
+        killer.kill(what)
+    wait_for(fleet.engine, [fleet.engine.run(run_id) for run_id in parents], 90)
+    outputs = {parents[run_id]: fleet.engine.get(run_id).outputs for run_id in parents}
+    assert outputs == {n: {"result": n * n + 30} for n in range(RUNS)}
+    started = [run for run in fleet.engine.list(limit=100_000) if run.id not in seen]
+    children = Counter(run.parent for run in started if run.parent is not None)
+    assert children == dict.fromkeys(parents, 5), "each once, however often it was tried"
+    assert {run.state for run in started} == {"COMPLETED"}
