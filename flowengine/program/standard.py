@@ -35,6 +35,7 @@ AFTER = "after"  #: a value that `now` waits for
 RUN = "run"  #: the id of the run that a `child` has started
 
 _List: Type = ArrayType("Json")
+_PLAIN = EventOptions()
 
 
 def _facet(
@@ -44,7 +45,7 @@ def _facet(
     schema: Mapping[str, Json] | None = None,
     others: tuple[Field, ...] = (),
     kind: FacetKind = FacetKind.FACET,
-    options: EventOptions = EventOptions(),
+    options: EventOptions = _PLAIN,
 ) -> FacetDeclaration:
     returns = (Field(RESULT, result, schema=schema), *others)
     short = name.rpartition(".")[2]
