@@ -1,5 +1,5 @@
 --! keys: config meta queue messages tries reserved deadlines expiries bell endpoints dlq dead high normal low
---! uses: clock settings letters bell bury reclaim
+--! uses: clock settings levels letters bell bury reclaim
 -- arguments: endpoint, most; answers: returned, dead, 1 when there may be more
 local most = tonumber(ARGV[2])
 local returned, dead, looked = reclaim(most)

@@ -1,5 +1,5 @@
 --! keys: config meta queue messages expiries bell endpoints dlq dead high normal low
---! uses: clock settings letters bell
+--! uses: clock settings levels letters bell
 -- arguments: endpoint, most, ids; no ids: the oldest. Answers the number that was put back.
 -- A message begins anew: its attempts are forgotten, and so is when it expires.
 local ids = {unpack(ARGV, 3)}

@@ -1,5 +1,5 @@
 --! keys: config meta queue messages expiries seen bell endpoints high normal low
---! uses: clock settings letters bell
+--! uses: clock settings levels bell
 -- arguments: endpoint, delay (µs), lifetime (µs or 0), then for each message: id, priority, type, body
 -- answers for each message: 1 taken in, 2 a duplicate, 3 full, 4 not subscribed
 local delay, lifetime = tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -9,13 +9,19 @@ local length = redis.call('LLEN', QUEUE)
 if length == 0 then redis.call('SADD', ENDPOINTS, ARGV[1]) end
 
 local before = ' ' .. stamp(NOW) .. ' ' .. (lifetime > 0 and stamp(NOW + lifetime) or '0') .. ' '
+local remembered = {}
+if window > 0 then
+    local asked = {}
+    for i = 4, #ARGV, 4 do asked[#asked + 1] = ARGV[i] end
+    remembered = redis.call('ZMSCORE', SEEN, unpack(asked))
+end
 local answers, ids, due, expiring = {}, {}, {}, {}
 for i = 4, #ARGV, 4 do
     local id, priority, kind = ARGV[i], ARGV[i + 1], ARGV[i + 2]
     local answer = 1
     if types and not string.find(types, kind, 1, true) then
         answer = 4
-    elseif window > 0 and tonumber(redis.call('ZSCORE', SEEN, id) or 0) > NOW then
+    elseif tonumber(remembered[i / 4] or 0) > NOW then
         answer = 2
     elseif length + #ids >= size then
         answer = redis.call('HEXISTS', MESSAGES, id) == 1 and 2 or 3
