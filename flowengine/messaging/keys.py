@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote
 
 from flowengine.messaging.models import AgentId, MessagePriority
@@ -51,6 +52,7 @@ _OF_ALL = {
 }
 
 
+@lru_cache(maxsize=10_000)
 def endpoint(agent: AgentId) -> str:
     """The part of a key that names an agent; its own colons cannot be taken for ours."""
     return f"{_plain(agent.type)}:{_plain(agent.instance or 'default')}"

@@ -8,7 +8,8 @@ local types, waiting = unpack(redis.call('HMGET', META, 'subs', 'waiting'))
 local length = redis.call('LLEN', QUEUE)
 if length == 0 then redis.call('SADD', ENDPOINTS, ARGV[1]) end
 
-local before = ' ' .. stamp(NOW) .. ' ' .. (lifetime > 0 and stamp(NOW + lifetime) or '0') .. ' '
+local expires = lifetime > 0 and stamp(NOW + lifetime) or '0'
+local before = ' ' .. stamp(NOW) .. ' ' .. expires .. ' '
 local remembered = {}
 if window > 0 then
     local asked = {}
@@ -33,7 +34,7 @@ for i = 4, #ARGV, 4 do
         level[#level + 1], level[#level + 2] = NOW + delay + #ids, id
         due[priority] = level
         ids[#ids + 1] = id
-        if lifetime > 0 then expiring[#expiring + 1], expiring[#expiring + 2] = NOW + lifetime, id end
+        if lifetime > 0 then expiring[#expiring + 1], expiring[#expiring + 2] = expires, id end
     end
     answers[#answers + 1] = answer
 end
