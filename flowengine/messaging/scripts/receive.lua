@@ -1,4 +1,4 @@
---! keys: config meta messages tries reserved deadlines expiries bell high normal low
+--! keys: config meta messages tries reserved deadlines expiries waiting bell high normal low
 --! uses: clock settings
 -- arguments: token, visibility (µs), most, 1 when the caller would wait
 -- answers {1} when something has expired: `recover` comes first. Otherwise 0, the types that the
@@ -84,7 +84,7 @@ elseif ARGV[4] == '1' then
     -- Whoever waits looks again when something is sent, which rings while somebody is known to
     -- wait, and when something is due.
     redis.call('DEL', BELL)
-    redis.call('HSET', META, 'waiting', NOW + 2000000)
+    redis.call('SET', WAITING, '1', 'PX', 2000)
     for _, key in ipairs({HIGH, NORMAL, LOW, DEADLINES}) do
         local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
         local wait = first[2] and math.max(tonumber(first[2]) - NOW, 0)

@@ -1,10 +1,10 @@
---! keys: config meta queue messages expiries seen bell endpoints high normal low
+--! keys: config meta queue messages expiries seen waiting bell endpoints high normal low
 --! uses: clock settings levels bell
 -- arguments: endpoint, delay (µs), lifetime (µs or 0), then for each message: id, priority, type, body
 -- answers for each message: 1 taken in, 2 a duplicate, 3 full, 4 not subscribed
 local delay, lifetime = tonumber(ARGV[2]), tonumber(ARGV[3])
 local size, window = settings('queue_size', 'dedup_window')
-local types, waiting = unpack(redis.call('HMGET', META, 'subs', 'waiting'))
+local types = redis.call('HGET', META, 'subs')
 local length = redis.call('LLEN', QUEUE)
 if length == 0 then redis.call('SADD', ENDPOINTS, ARGV[1]) end
 
@@ -45,5 +45,5 @@ if #expiring > 0 then
     redis.call('ZADD', EXPIRIES, unpack(expiring))
     redis.call('HSET', META, 'expiring', 1)
 end
-ring(#ids, waiting)
+ring(#ids)
 return answers
