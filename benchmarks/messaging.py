@@ -5,6 +5,9 @@ of Redis Streams driven by redis-py, and kombu's simple queue. In each round eve
 its turn; medians over the rounds are shown, with the ratio to Streams. What is received is
 checked: all messages, each once.
 
+*In slices* all are in one process and take turns of 20 calls; the rate is that of the median call.
+On a machine that others use these are the ratios to read.
+
     PYTHONPATH=. python benchmarks/messaging.py --messages 3000 --rounds 5
 
 Streams is asked for less: nothing is deleted after `XACK`, there are no priorities, no capacity,
@@ -13,6 +16,7 @@ no retries and no deduplication. kombu acknowledges, and has no batches.
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import statistics
@@ -211,6 +215,7 @@ def consume(kind: type[Contender], url: str, batch: int, ready: Connection, go: 
     """One consumer, in a process of its own: until nothing is left."""
     contender = kind(url)
     contender.redis.ping()
+    gc.freeze()  # what the parent had is not looked through again and again
     seen, latencies = [], []
     ready.send(None)
     go.recv()
@@ -253,6 +258,40 @@ def consume_all(
     return Measured(count / taken, [one for _, latencies, *_ in results for one in latencies])
 
 
+def in_slices(server: RedisServer, count: int, batch: int) -> dict[tuple[str, str], Measured]:
+    """Everybody in one process, in turns of a few calls: what disturbs one disturbs all."""
+    address = server.url.rpartition("/")[0]
+    kinds = [kind for kind in CONTENDERS if batch == 1 or kind.batches]
+    contenders = [kind(f"{address}/{database}") for database, kind in enumerate(kinds)]
+    for contender in contenders:
+        contender.prepare(count)
+        contender.send(range(batch))
+        drain(contender, batch)
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    calls = 20
+    for first in range(batch, batch + count, batch * calls):
+        numbers = [range(n, n + batch) for n in range(first, first + batch * calls, batch)]
+        for contender in contenders:
+            for some in numbers:
+                before = time.perf_counter()
+                contender.send(some)
+                times["send", contender.name].append(time.perf_counter() - before)
+            for some in numbers:
+                before = time.perf_counter()
+                received, handle = contender.receive(batch)
+                contender.ack(handle)
+                times["receive and ack", contender.name].append(time.perf_counter() - before)
+                if received != list(some):
+                    raise click.ClickException(f"{contender.name} delivered {received}")
+    for contender in contenders:
+        contender.close()
+    form = "batch of 100" if batch > 1 else "one by one"
+    return {
+        (f"{what}, {form}, in slices", name): Measured(batch / statistics.median(taken), taken)
+        for (what, name), taken in times.items()
+    }
+
+
 @click.command()
 @click.option(
     "--messages", default=3000, help="Messages of one measurement; batches get three times as many."
@@ -266,6 +305,11 @@ def main(messages: int, rounds: int, out: Path | None) -> None:
     try:
         for _ in range(rounds):
             for batch in (1, BATCH):
+                server.flush()
+                for key, measured in in_slices(
+                    server, messages * (3 if batch > 1 else 1), batch
+                ).items():
+                    found[key].append(measured)
                 for consumers in CONSUMERS:
                     for kind in CONTENDERS:
                         if batch > 1 and not kind.batches:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote
 
 from flowengine.messaging.models import AgentId, MessagePriority
@@ -25,9 +26,10 @@ _OF_AN_AGENT = {
     "seen": "seen:{}",  # sorted set: id of what was acknowledged by when to forget it
     "dlq": "dlq:{}",  # list: the id of every dead letter, as they died
     "dead": "dead:{}",  # hash: id to the dead letter itself
-    "meta": "meta:{}",  # hash: what every operation asks for: types, who waits, turns
+    "meta": "meta:{}",  # hash: what every operation asks for: types, turns
     "subs": "subs:{}",  # set: the types that the agent takes
     "subscriptions": "subscriptions:{}",  # hash: subscription to its types
+    "waiting": "waiting:{}",  # there while somebody waits for a message
     "bell": "bell:{}",  # list: one element for each waiting receiver to wake
     "agent": "agents:{}",  # JSON: what the registry knows; gone some time after the last beat
     "capabilities": "capabilities:{}",  # JSON: a list
@@ -51,6 +53,7 @@ _OF_ALL = {
 }
 
 
+@lru_cache(maxsize=10_000)
 def endpoint(agent: AgentId) -> str:
     """The part of a key that names an agent; its own colons cannot be taken for ours."""
     return f"{_plain(agent.type)}:{_plain(agent.instance or 'default')}"

@@ -32,12 +32,14 @@ class Script:
         asked = dict(_asked_for(body))
         keys = tuple(asked.get("keys", "").split())
         parts = asked.get("uses", "").split()
+        bodies = [(_FOLDER / "parts" / f"{part}.lua").read_text() for part in parts] + [body]
+        # Every line is run each time, so a script gets the defaults it asks for and no others.
+        used = {name: value for name, value in _DEFAULTS.items() if f"'{name}'" in "".join(bodies)}
         text = "\n".join(
             [
                 *(f"local {key.upper()} = KEYS[{place}]" for place, key in enumerate(keys, 1)),
-                *([f"local DEFAULTS = {_lua_table(_DEFAULTS)}"] if "settings" in parts else []),
-                *((_FOLDER / "parts" / f"{part}.lua").read_text() for part in parts),
-                body,
+                f"local DEFAULTS = {_lua_table(used)}",
+                *bodies,
             ]
         )
         return cls(name, keys, text, hashlib.sha1(text.encode()).hexdigest())

@@ -3,7 +3,7 @@
 -- arguments: tokens; answers for each: 1, or 0 when the reservation does not hold
 local answers, tokens, ids, retried, seen = {}, {}, {}, {}, {}
 local size, window = settings('queue_size', 'dedup_window')
-local remembered = NOW + window * 1000000
+local remembered = stamp(NOW + window * 1000000)
 local found = redis.call('HMGET', RESERVED, unpack(ARGV))
 local deadlines = redis.call('ZMSCORE', DEADLINES, unpack(ARGV))
 local settled = {}

@@ -1,5 +1,5 @@
---! keys: config meta queue messages tries reserved deadlines expiries bell dlq dead high normal low
---! uses: clock settings letters bell bury reservation
+--! keys: config meta queue messages tries reserved deadlines expiries waiting bell dlq dead high normal low
+--! uses: clock settings levels letters bell bury reservation
 -- arguments: token, failure, error, a number between 0 and 1 for the jitter
 -- answers: 0 when the reservation does not hold; 1 and the wait (µs); 2 for a dead letter
 local token, failure, error = ARGV[1], ARGV[2], ARGV[3]
@@ -25,5 +25,5 @@ if wait > 0 then
 end
 redis.call('HSET', TRIES, id, attempts .. ' ' .. error)
 schedule(id, head, NOW + math.floor(wait * 1000000))
-ring(1, redis.call('HGET', META, 'waiting'))
+ring(1)
 return {1, math.floor(wait * 1000000)}

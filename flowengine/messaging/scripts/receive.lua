@@ -1,4 +1,4 @@
---! keys: config meta messages tries reserved deadlines expiries bell high normal low
+--! keys: config meta messages tries reserved deadlines expiries waiting bell high normal low
 --! uses: clock settings
 -- arguments: token, visibility (µs), most, 1 when the caller would wait
 -- answers {1} when something has expired: `recover` comes first. Otherwise 0, the types that the
@@ -7,6 +7,8 @@
 local token, visibility, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local types, expiring = unpack(redis.call('HMGET', META, 'subs', 'expiring'))
 local answer = {0, types or '', NOW + visibility, -1}
+-- A number is written out anew for every command that gets it; a text is not.
+local now, deadline = stamp(NOW), stamp(NOW + visibility)
 
 local function named(number) return number == 1 and token or token .. '-' .. number end
 
@@ -23,14 +25,14 @@ if given and tonumber(given) > NOW then
     return answer
 end
 
-local function over(key) return redis.call('ZRANGEBYSCORE', key, '-inf', NOW, 'LIMIT', 0, 1)[1] end
+local function over(key) return redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, 1)[1] end
 if over(DEADLINES) or (expiring and over(EXPIRIES)) then return {1} end
 
 local reservations, deadlines, count = {}, {}, 0
 
 -- Whether anything was taken from this level.
 local function take(level, number)
-    local ids = redis.call('ZRANGEBYSCORE', level, '-inf', NOW, 'LIMIT', 0, number)
+    local ids = redis.call('ZRANGEBYSCORE', level, '-inf', now, 'LIMIT', 0, number)
     if #ids == 0 then return false end
     redis.call('ZREM', level, unpack(ids))
     if expiring then redis.call('ZREM', EXPIRIES, unpack(ids)) end
@@ -38,10 +40,10 @@ local function take(level, number)
     local tries = redis.call('HMGET', TRIES, unpack(ids))
     for i, id in ipairs(ids) do
         count = count + 1
-        local attempts = tries[i] and tonumber(string.match(tries[i], '^(%d+) ')) or 0
+        local attempts = tries[i] and string.match(tries[i], '^(%d+) ') or 0
         local place, name = 2 * count, named(count)
         reservations[place - 1], reservations[place] = name, (attempts + 1) .. ' ' .. id
-        deadlines[place - 1], deadlines[place] = NOW + visibility, name
+        deadlines[place - 1], deadlines[place] = deadline, name
         answer[place + 3], answer[place + 4] = values[i] or '', tries[i] or ''
     end
     return true
@@ -82,7 +84,7 @@ elseif ARGV[4] == '1' then
     -- Whoever waits looks again when something is sent, which rings while somebody is known to
     -- wait, and when something is due.
     redis.call('DEL', BELL)
-    redis.call('HSET', META, 'waiting', NOW + 2000000)
+    redis.call('SET', WAITING, '1', 'PX', 2000)
     for _, key in ipairs({HIGH, NORMAL, LOW, DEADLINES}) do
         local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
         local wait = first[2] and math.max(tonumber(first[2]) - NOW, 0)

@@ -1,14 +1,14 @@
---! keys: config meta queue messages tries reserved deadlines expiries bell endpoints dlq dead high normal low
---! uses: clock settings letters bell bury reclaim
+--! keys: config meta queue messages tries reserved deadlines expiries waiting bell endpoints dlq dead high normal low
+--! uses: clock settings levels letters bell bury reclaim
 -- arguments: endpoint, most; answers: returned, dead, 1 when there may be more
 local most = tonumber(ARGV[2])
 local returned, dead, looked = reclaim(most)
 local expired = bury_expired(most)
-ring(returned, redis.call('HGET', META, 'waiting'))
+ring(returned)
 if redis.call('LLEN', QUEUE) == 0 then
     -- An agent with nothing to receive leaves nothing behind.
     redis.call('DEL', BELL)
-    redis.call('HDEL', META, 'turns', 'expiring', 'waiting')
+    redis.call('HDEL', META, 'turns', 'expiring')
     if redis.call('LLEN', DLQ) == 0 then redis.call('SREM', ENDPOINTS, ARGV[1]) end
 end
 return {returned, dead + expired, (looked == most or expired == most) and 1 or 0}

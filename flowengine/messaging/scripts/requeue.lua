@@ -1,5 +1,5 @@
---! keys: config meta queue messages expiries bell endpoints dlq dead high normal low
---! uses: clock settings letters bell
+--! keys: config queue messages expiries waiting bell endpoints dlq dead high normal low
+--! uses: clock settings levels letters bell
 -- arguments: endpoint, most, ids; no ids: the oldest. Answers the number that was put back.
 -- A message begins anew: its attempts are forgotten, and so is when it expires.
 local ids = {unpack(ARGV, 3)}
@@ -24,6 +24,6 @@ for _, id in ipairs(ids) do
 end
 if count > 0 then
     redis.call('SADD', ENDPOINTS, ARGV[1])
-    ring(count, redis.call('HGET', META, 'waiting'))
+    ring(count)
 end
 return count

@@ -130,11 +130,10 @@ def test_what_a_lost_answer_handed_out_is_handed_out_again_when_the_client_repea
     line: Line,
 ) -> None:
     line.prepare()
-    line.steady.receive(WORKER, visibility_timeout=0)
+    line.steady.recover_pending(WORKER)  # so that the first answer is the one with the messages
     with redis.Redis(port=line.proxy.port, retry=Retry(NoBackoff(), 2)) as stubborn:
         box = SyncMessageCoordinator(stubborn)
-        line.prepare()
-        box.configuration()
+        box.receive(ASKER)  # the script is known
         line.proxy.cut_after(3)
         received = box.receive_batch(WORKER, 9)
         assert line.proxy.has_cut

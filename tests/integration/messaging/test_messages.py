@@ -248,9 +248,12 @@ def test_a_receiver_waits_for_a_message(coordinator: Any, redis_server: RedisSer
         timer.join()
 
 
-def test_a_receiver_waits_no_longer_than_it_said(coordinator: Any) -> None:
+def test_a_receiver_waits_no_longer_than_it_said_and_leaves_nothing(
+    coordinator: Any, client: redis.Redis
+) -> None:
     assert coordinator.receive(WORKER, timeout=0.05) is None
     assert coordinator.receive(WORKER, timeout=0) is None
+    assert all(client.pttl(key) > 0 for key in client.scan_iter())  # a mark that goes by itself
 
 
 def test_a_receiver_waits_for_what_is_delayed_and_for_what_expires(coordinator: Any) -> None:

@@ -44,6 +44,8 @@ class Model:
         if name in self.live():
             return True, True
         if len(self.live()) >= self.size:
+            self.reclaim()  # what has expired too often makes room
+        if len(self.live()) >= self.size:
             return False, False
         self.priority[name], self.attempts[name] = priority, 0
         (self.delayed if delayed else self.ready).append(name)

@@ -1,8 +1,6 @@
 -- A stored message is a header and the body as it came:
 --     <priority> <type> <sent, µs> <expires, µs, or 0> <body>
 -- A reservation is `<attempts, with this one> <id>`, a try `<attempts so far> <error>`.
-local LEVELS = {['9'] = HIGH, ['5'] = NORMAL, ['1'] = LOW}
-
 local function header(value)
     if not value then return nil end
     local priority, kind, sent, expires = string.match(value, '^(%d) (%a+) (%d+) (%d+) ')

@@ -1,0 +1,1 @@
+local LEVELS = {['9'] = HIGH, ['5'] = NORMAL, ['1'] = LOW}
