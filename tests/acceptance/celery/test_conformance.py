@@ -84,7 +84,7 @@ def test_a_task_that_no_worker_has_the_code_of_stays_pending_and_is_told(
     name: str, started: dict[str, Run[None]], module_fleet: Fleet
 ) -> None:
     run, case = started[name], WAITING[name]
-    told = until(lambda: run.info().alarm, "the alarm of the watchdog")
+    told = until(lambda: run.info().alarm or "", "the alarm of the watchdog")
     assert any(repr(facet) in told for facet in unanswered(case))
     check(case, outcome_of(module_fleet.engine, run.id))
     states = Counter(task.state for task in module_fleet.engine.tasks(run.id))

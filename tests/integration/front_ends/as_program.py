@@ -60,6 +60,7 @@ _BY = {"name": "by", "type": "Long", "default": {"type": "Int", "value": DEFAULT
 _FACETS = (
     event("act", ["x:Long", _BY], "y:Long"),
     event("add", "a:Long b:Long", "y:Long"),
+    event("risk", "x:Long", "y:Long"),
     event("total", "xs:[Long]", "y:Long"),
     event("tell", "text:String", "y:Long"),
     facet("Choose", "", "y"),

@@ -194,7 +194,13 @@ def _beyond_text(statement: Statement) -> bool:
 
 
 #: The event facets there are, with their parameters; `by` has a default, `xs` is a list.
-EVENTS = {"act": ("x", "by"), "add": ("a", "b"), "total": ("xs",), "tell": ("text",)}
+EVENTS = {
+    "act": ("x", "by"),
+    "add": ("a", "b"),
+    "risk": ("x",),  # what is attempted: it fails often
+    "total": ("xs",),
+    "tell": ("text",),
+}
 DEFAULT_BY = 2
 ERRORS = ("Refused", "Odd")  #: the types of their failures
 
@@ -269,13 +275,16 @@ class _Drawing:
     def _some(self, found: list[Results] | list[Errors]) -> list[Value]:
         return [value for value in found if self._lots.random() < 0.6]
 
-    def _body(self, names: _Names, depth: int) -> Body:
+    def _body(self, names: _Names, depth: int, *first: str) -> Body:
+        """A body; the first event facets may be chosen."""
         inner = names.inner()
-        statements = self._statements(inner, depth, most=2)
+        statements: list[Statement] = []
+        for facet in first:
+            parameters = {p: self._value(inner) for p in EVENTS[facet]}
+            statements.append(Call(f"s{next(self._counter)}", facet, parameters))
+            inner.numbers.append(Result(statements[-1].name))
+        statements += [self._statement(inner, depth) for _ in range(self._lots.randint(0, 2))]
         return Body(tuple(statements), self._value(inner))
-
-    def _statements(self, names: _Names, depth: int, most: int) -> list[Statement]:
-        return [self._statement(names, depth) for _ in range(self._lots.randint(0, most))]
 
     def _statement(self, names: _Names, depth: int) -> Statement:
         self._left -= 1
@@ -342,9 +351,9 @@ class _Drawing:
             kinds = []
         return Attempt(
             name,
-            self._body(names, depth),
+            self._body(names, depth, "risk"),
             tuple((kind, self._body(names, depth)) for kind in kinds),
-            self._lots.choice([None, None, None, "message", "type", "path"]),
+            self._lots.choice([None, "message", "type", "path"]),
             self._body(names, depth) if always else None,
         )
 
