@@ -23,7 +23,7 @@ test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to 
 
 test-chaos: .venv/.installed-dev ## Kill and cut off for minutes (ARGS="--chaos-seed 7" to repeat)
 	scripts/ensure-servers
-	LAWS_AT_RANDOM=1 .venv/bin/python -m pytest -q tests/unit/evaluator/test_laws.py
+	LAWS_AT_RANDOM=1 .venv/bin/python -m pytest -q tests/unit/evaluator/test_laws.py tests/integration/test_front_ends.py
 	.venv/bin/python -m pytest -m chaos -s tests/acceptance/celery tests/acceptance/messaging $(ARGS)
 
 check: .venv/.installed-dev ## Lint, formatting, types and the floors

@@ -10,6 +10,8 @@ import pytest
 
 from tests.servers import PostgresServer, RabbitServer, RedisServer
 
+pytest.register_assert_rewrite("tests.corpus")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(

@@ -60,7 +60,7 @@ def run_program(
         engine = Engine(database, settings=settings)
         run = engine.start(program, workflow, inputs)
         _Answering(engine, run.id, handlers, order, redeliver, seed).go_on()
-        return _outcome(engine, run.id)
+        return outcome_of(engine, run.id)
     finally:
         database.close()
 
@@ -146,7 +146,8 @@ def _fits(hint: str, task: TaskDefinition) -> bool:
     return wanted in (found, json.dumps(found))
 
 
-def _outcome(engine: Engine, run_id: str) -> Outcome:
+def outcome_of(engine: Engine, run_id: str) -> Outcome:
+    """How a run ended, or that it waits."""
     info = engine.get(run_id)
     steps = engine.steps(run_id)
     return Outcome(
