@@ -30,8 +30,8 @@ from tests.integration.front_ends.descriptions import (
     Description,
     Loop,
     Number,
-    described,
 )
+from tests.integration.front_ends.drawing import described
 
 SEEDS = st.integers(0, 2**32)
 INPUTS = st.integers(-3, 12)
@@ -104,7 +104,7 @@ _AT_RANDOM = "LAWS_AT_RANDOM" in os.environ
 
 @settings(
     derandomize=not _AT_RANDOM,
-    max_examples=2000 if _AT_RANDOM else 50,
+    max_examples=2000 if _AT_RANDOM else 40,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
