@@ -27,7 +27,7 @@ SIGNS = {
     Look.SKIPPED: "↷",
     Look.CREATED: "·",
     Look.WAITING: "◌",
-    Look.PARKED: "⏸",
+    Look.PARKED: "⊘",
     Look.RUNNING: "▶",
     Look.HANDED_OVER: "⇢",
     Look.UNDER_WAY: "…",
