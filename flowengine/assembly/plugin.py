@@ -178,7 +178,7 @@ def _show_in_flower() -> None:
         importlib.import_module("flowengine.web").install()
 
 
-def _redis_of(app: Celery) -> str:
+def redis_of(app: Celery) -> str:
     """The Redis that an app has already, if it has one and its address needs no translation."""
     found = (app.conf.broker_url, app.conf.broker_write_url, app.conf.result_backend)
     addresses = [url for url in found if isinstance(url, str) and ";" not in url]
@@ -208,7 +208,7 @@ class _Process:
             event_facet_names,
             plugin.consumed,
             show=self.events.show if shows else None,
-            circuits=Circuits(settings, _redis_of(plugin.app), shares=True),
+            circuits=Circuits(settings, redis_of(plugin.app), shares=True),
         )
         self.watchdog = Watchdog(self.engine)
 

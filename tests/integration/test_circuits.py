@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from celery import Celery
 from rich.console import Console
 
 from flowengine import Breaker, Retry, RunFailed, event_facet, foreach, workflow
+from flowengine.assembly.plugin import redis_of
 from flowengine.authoring import event_facet_names
 from flowengine.cli.tree import run_tree
 from flowengine.dispatch import SilentBell
@@ -19,7 +21,7 @@ from flowengine.engine import Engine
 from flowengine.engine.outline import DrawnStep, outline
 from flowengine.engine.sweeps import ring_for_unheard_tasks
 from flowengine.errors import InvalidSetting
-from flowengine.evaluator import TaskState
+from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.settings import Settings
 from flowengine.store.claims import Claimant
 from flowengine.testing import Flow
@@ -387,6 +389,33 @@ def test_while_redis_is_away_tasks_are_parked_if_the_settings_say_so(
     flow.settle()
     assert not CALLS
     assert pending(flow.engine, run.id) == [(flow.clock.now + 1000, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("broker", "backend", "found"),
+    [
+        ("redis://one:6379/0", "redis://two:6379/1", "redis://one:6379/0"),
+        ("amqp://rabbit", "redis://two:6379/1", "redis://two:6379/1"),
+        ("amqp://rabbit", "rpc://", ""),
+        ("redis://one;redis://two", None, ""),
+        ("rediss://one/0?ssl_cert_reqs=CERT_REQUIRED", None, ""),
+    ],
+)
+def test_a_celery_app_has_a_redis_for_its_circuits_if_its_address_is_plain(
+    broker: str, backend: str | None, found: str
+) -> None:
+    app = Celery("t", broker=broker, backend=backend, set_as_current=False)
+    assert redis_of(app) == found
+
+
+def test_workers_without_a_redis_are_told_that_they_share_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    circuits = Circuits(Settings(), "", shares=True)
+    for _ in range(2):
+        assert circuits.ask(TaskDefinition("u", "n", "", "r", "h", "s", circuit="alone")).granted
+    said = [getattr(record, "action", "") for record in caplog.records]
+    assert said == ["breaker_not_shared"]
 
 
 @pytest.mark.parametrize(
