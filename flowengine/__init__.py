@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from flowengine.authoring import (
+    Breaker,
     CaughtError,
     Collected,
     EventFacet,
@@ -61,6 +62,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "facet",
     "workflow",
     "Retry",
+    "Breaker",
     # The ways a run goes
     "foreach",
     "when",

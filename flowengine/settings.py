@@ -52,6 +52,17 @@ class Settings:
     script_seconds: float = 10.0
     #: Memory that the process of one script may use, in bytes.
     script_bytes: int = 256 * 1024 * 1024
+    #: The Redis through which processes share circuit breakers. Empty: the Celery app's own
+    #: broker or result backend, where it is one; else each process has its own circuits.
+    breaker_redis_url: str = ""
+    #: Failures in a row that open a circuit.
+    breaker_failure_threshold: int = 5
+    #: Seconds for which an open circuit lets nothing through before it lets probes.
+    breaker_timeout_seconds: float = 60.0
+    #: Most probes under way at a time through a circuit that may have recovered.
+    breaker_half_open_max_calls: int = 3
+    #: What becomes of tasks with a breaker while its Redis is away: `run` or `park`.
+    breaker_without_redis: str = "run"
     #: Where reports wait on disk while the database cannot be reached.
     spool_directory: str = "flowengine-spool"
     #: Modules with facets, imported by `celery -A flowengine`; separated by commas.

@@ -38,7 +38,7 @@ from flowengine.tasks.attendance import Attendance, server_of
 from flowengine.tasks.doorways import WATCHDOG
 from flowengine.tasks.facets import register_facets
 from flowengine.tasks.showing import StepEvents
-from flowengine.worker import Drainer
+from flowengine.worker import Circuits, Drainer
 from flowengine.worker.scripting import offer_scripts
 
 log = logging.getLogger("flowengine")
@@ -178,6 +178,13 @@ def _show_in_flower() -> None:
         importlib.import_module("flowengine.web").install()
 
 
+def redis_of(app: Celery) -> str:
+    """The Redis that an app has already, if it has one and its address needs no translation."""
+    found = (app.conf.broker_url, app.conf.broker_write_url, app.conf.result_backend)
+    addresses = [url for url in found if isinstance(url, str) and ";" not in url]
+    return next((url for url in addresses if url.startswith("redis://")), "")
+
+
 class _Process:
     """What one process of the app works with."""
 
@@ -201,6 +208,7 @@ class _Process:
             event_facet_names,
             plugin.consumed,
             show=self.events.show if shows else None,
+            circuits=Circuits(settings, redis_of(plugin.app), shares=True),
         )
         self.watchdog = Watchdog(self.engine)
 

@@ -3,6 +3,7 @@
 from flowengine.authoring.annotations import json_value
 from flowengine.authoring.attempts import CaughtError, attempt
 from flowengine.authoring.branches import when
+from flowengine.authoring.breakers import Breaker
 from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.decorators import event_facet, facet, workflow
 from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow
@@ -25,11 +26,17 @@ from flowengine.authoring.operators import (
     starts_with,
 )
 from flowengine.authoring.recorded import now, uuid
-from flowengine.authoring.registry import event_facet_named, event_facet_names, workflow_named
+from flowengine.authoring.registry import (
+    breaker_named,
+    event_facet_named,
+    event_facet_names,
+    workflow_named,
+)
 from flowengine.program.nodes import RetryPolicy as Retry
 
 __all__ = [  # noqa: RUF022 - grouped by who needs them
     # What an author writes
+    "Breaker",
     "Retry",
     "and_",
     "attempt",
@@ -61,6 +68,7 @@ __all__ = [  # noqa: RUF022 - grouped by who needs them
     "Launcher",
     "StartOptions",
     "WorkflowCall",
+    "breaker_named",
     "event_facet_named",
     "event_facet_names",
     "json_value",

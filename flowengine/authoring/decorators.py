@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from flowengine.authoring.borrowing import borrowed, final_errors, is_celery_task
+from flowengine.authoring.breakers import LONGEST_NAME, Breaker
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
@@ -23,7 +24,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _NAMING = ("name", "aliases")
-_RUNNING = ("task_list", "retry", "timeout", "max_losses", "on_loss")
+_RUNNING = ("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker")
 
 
 class EventFacetDecorator:
@@ -45,6 +46,8 @@ class EventFacetDecorator:
             made.is_final = final_errors(fn)
         else:
             made = EventFacet(_defined(FacetKind.EVENT, fn, options))
+        breaker = options.get("breaker")
+        made.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
         register_event_facet(made)
         return made
 
@@ -83,6 +86,7 @@ def event_facet(
     timeout: float | None = ...,
     max_losses: int = ...,
     on_loss: Literal["retry", "fail"] = ...,
+    breaker: str | Breaker | None = ...,
     name: str | None = ...,
     aliases: Sequence[str] = ...,
 ) -> EventFacetDecorator: ...
@@ -92,6 +96,7 @@ def event_facet(fn: Any = None, /, **options: Any) -> Any:
     `task_list` is the queue it is sent to, `retry` how often it is tried, `timeout` the
     seconds without activity after which a try has failed, `max_losses` how many tries may
     die with their worker; with ``on_loss="fail"`` none may, for what must not run twice.
+    While the circuit `breaker` is open its tasks wait, and are neither run nor failed.
     `name` and `aliases` keep stored runs working when code moves. An existing Celery task may
     be given in place of a function.
     """
@@ -143,6 +148,7 @@ def _defined(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
         raise AuthoringError(f"facet {label!r} ({location_of(fn)}): {'; '.join(problems)}")
     if running.get("timeout") is not None:
         running["timeout"] = float(running["timeout"])  # 30 and 30.0 are one program, one hash
+    running["breaker"] = _circuit(running.get("breaker"))
     options = EventOptions(**running)
     return define(kind, fn, name=given.get("name"), aliases=tuple(aliases), options=options)
 
@@ -161,6 +167,11 @@ def _unsound(options: Mapping[str, Any]) -> list[str]:
         problems.append(f"max_losses={max_losses!r} is not a whole number, 0 or more")
     if options.get("on_loss", "retry") not in ("retry", "fail"):
         problems.append(f"on_loss={options['on_loss']!r} is neither 'retry' nor 'fail'")
+    breaker = options.get("breaker")
+    if breaker is not None and not isinstance(breaker, str | Breaker):
+        problems.append(f"breaker={breaker!r} is neither the name of a circuit nor a Breaker(…)")
+    elif isinstance(breaker, str) and not 0 < len(breaker.strip()) <= len(breaker) <= LONGEST_NAME:
+        problems.append(f"breaker={breaker!r} is not a name of 1 to {LONGEST_NAME} letters")
     retry = options.get("retry", RetryPolicy())
     if not isinstance(retry, RetryPolicy):
         return [*problems, f"retry={retry!r} is not a Retry(attempts=…)"]
@@ -170,6 +181,10 @@ def _unsound(options: Mapping[str, Any]) -> list[str]:
         if not _is_number(getattr(retry, name)):
             problems.append(f"retry.{name}={getattr(retry, name)!r} is not a number, 0 or more")
     return problems
+
+
+def _circuit(breaker: str | Breaker | None) -> str:
+    return breaker.name if isinstance(breaker, Breaker) else breaker or ""
 
 
 def _is_number(value: Any, above: float | None = None) -> bool:

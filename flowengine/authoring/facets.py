@@ -19,6 +19,7 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 import pydantic
 
 from flowengine.authoring.annotations import mismatch
+from flowengine.authoring.breakers import Breaker
 from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.children import CHILD_DEFINITION, start_child
 from flowengine.authoring.definitions import Definition
@@ -86,6 +87,7 @@ class EventFacet(Decorated[P, R]):
 
     #: Whether another try would meet this error again; of a Celery task, what it would not retry.
     is_final: Callable[[BaseException], bool] = staticmethod(lambda problem: False)
+    breaker: Breaker | None = None  #: what lets its tries through, as far as its author said it
 
     @property
     def fn(self) -> Callable[P, Any]:

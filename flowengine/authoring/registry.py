@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from flowengine.authoring.breakers import Breaker
 from flowengine.errors import AuthoringError
 
 if TYPE_CHECKING:
@@ -24,6 +25,16 @@ _lock = threading.Lock()  # for writers; a reader looks up one key, or copies in
 
 def register_event_facet(facet: EventFacet[..., Any]) -> None:
     """Let the facet answer to its name and aliases."""
+    breaker = facet.breaker
+    if breaker is not None and breaker != Breaker(breaker.name):
+        for other in _described(breaker.name):
+            # A module that is reloaded may describe it anew.
+            if other.breaker != breaker and other.name != facet.name:
+                raise AuthoringError(
+                    f"{facet.definition.title} and {other.definition.title} describe circuit "
+                    f"{breaker.name!r} in different ways; describe it once, and elsewhere say "
+                    f'breaker="{breaker.name}"'
+                )
     _register(_event_facets, facet)
 
 
@@ -45,6 +56,25 @@ def event_facet_named(name: str) -> EventFacet[..., Any] | None:
 def event_facet_names() -> list[str]:
     """All names and aliases of the event facets here, sorted."""
     return sorted({*_event_facets.copy(), *_standard})
+
+
+def breaker_named(name: str) -> Breaker:
+    """The circuit of that name, as the facets here describe it; else with nothing but its name."""
+    for facet in _described(name):
+        assert facet.breaker is not None
+        return facet.breaker
+    return Breaker(name)
+
+
+def _described(name: str) -> list[EventFacet[..., Any]]:
+    """The facets that say more of this circuit than its name."""
+    return [
+        facet
+        for facet in _event_facets.copy().values()
+        if facet.breaker is not None
+        and facet.breaker.name == name
+        and facet.breaker != Breaker(name)
+    ]
 
 
 def workflow_named(name: str) -> Workflow[..., Any] | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from datetime import datetime
 
 from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
 from flowengine.engine import RunInfo, StepInfo
-from flowengine.engine.wording import SIGNS, Look, duration, look
+from flowengine.engine.wording import SIGNS, Look, circuit_wait, duration, look
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 
 _COLOURS = {
@@ -19,6 +20,7 @@ _COLOURS = {
     Look.SKIPPED: "yellow",
     Look.CREATED: "dim",
     Look.WAITING: "cyan",
+    Look.PARKED: "yellow",
     Look.RUNNING: "bold cyan",
     Look.HANDED_OVER: "cyan",
     Look.UNDER_WAY: "cyan",
@@ -30,10 +32,16 @@ _ITEMS_DRAWN = 12
 _BAD_ITEMS_DRAWN = 50  # what went wrong is what one looks for
 
 
-def look_of(step: StepInfo) -> tuple[str, str, str]:
+def look_of(step: StepInfo, now: int) -> tuple[str, str, str]:
     """Return sign, colour and word for a step's state."""
-    found = look(step.state, step.task_state)
+    found = look(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
     return SIGNS[found], _COLOURS[found], found.value
+
+
+def wait_of(step: StepInfo) -> str:
+    """Say what a parked step waits for, and until when on the reader's own clock."""
+    until = datetime.fromtimestamp((step.parked_until or 0) / 1000)
+    return circuit_wait(step.circuit, f"{until:%H:%M:%S}")
 
 
 def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
@@ -74,7 +82,7 @@ def _grow(
             is_bad = child.state in (StepState.ERROR, StepState.SKIPPED)
             bad += is_bad
             if items > _ITEMS_DRAWN and not (is_bad and bad <= _BAD_ITEMS_DRAWN):
-                hidden[look_of(child)[2]] += 1
+                hidden[look_of(child, now)[2]] += 1
                 continue
         name = child.path[len(step.path) :].lstrip(".")
         _grow(tree.add(_line(child, name, now)), child, children, now)
@@ -94,7 +102,9 @@ def _below(step: StepInfo, children: defaultdict[str | None, list[StepInfo]]) ->
 
 
 def _line(step: StepInfo, name: str, now: int) -> Text:
-    sign, colour, word = look_of(step)
+    sign, colour, word = look_of(step, now)
+    if word == Look.PARKED:
+        word = wait_of(step)
     is_final = step.state in StepState.FINAL
     took = duration((step.updated if is_final else now) - step.created)
     line = Text.assemble((f"{sign} ", colour), (name, "bold" if not step.parent else ""))

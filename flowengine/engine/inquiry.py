@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from flowengine.engine.results import RunInfo, RunSummary, StepInfo, seen_state
+from flowengine.engine.results import RunInfo, RunSummary, StepInfo, parked_until, seen_state
 from flowengine.errors import AmbiguousRun, UnknownRun
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
@@ -129,6 +129,10 @@ def step_infos(connection: Connection, run_id: str) -> list[StepInfo]:
                 tries=task.try_number if task else 0,
                 losses=task.losses if task else 0,
                 task_state=task.state if task else None,
+                circuit=task.circuit if task else "",
+                parked_until=(
+                    parked_until(task.circuit, task.state, task.lease, task.due) if task else None
+                ),
             )
         )
     return found

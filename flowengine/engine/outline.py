@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row
 
-from flowengine.engine.results import seen_state
+from flowengine.engine.results import parked_until, seen_state
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import codec, steps, tasks
 
@@ -43,6 +43,8 @@ class DrawnStep:
     losses: int
     task_state: str | None
     task_list: str | None
+    circuit: str = ""
+    parked_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,7 @@ def _line(
     if row is None:
         return DrawnRest(branch.depth, branch.rest or {})
     step, task = flesh[row.id], tries.get(row.id)
+    circuit = tasks.circuit_of(task.limit_key) if task else ""
     above = flesh[branch.under].path if branch.under else ""
     return DrawnStep(
         depth=branch.depth,
@@ -158,4 +161,6 @@ def _line(
         losses=task.losses if task else 0,
         task_state=task.state if task else None,
         task_list=task.task_list_name if task else None,
+        circuit=circuit,
+        parked_until=parked_until(circuit, task.state, task.lease, task.due) if task else None,
     )

@@ -118,6 +118,14 @@ def seen_state(state: str, task_state: str | None) -> str:
     return StepState.COMPLETE if is_answered else state
 
 
+def parked_until(circuit: str, task_state: str, lease: int, due: int) -> int | None:
+    """Return until when a task was made to wait for its circuit, if it was.
+
+    A retry too may be due later. But nobody has held it yet, so its lease was never raised.
+    """
+    return due if circuit and task_state == TaskState.PENDING and lease > 0 else None
+
+
 @dataclass(frozen=True, slots=True)
 class StepInfo:
     """A step or block as one may look at it."""
@@ -139,6 +147,8 @@ class StepInfo:
     losses: int = 0
     started: int | None = None
     task_state: str | None = None
+    circuit: str = ""  #: the circuit breaker that lets its tries through
+    parked_until: int | None = None  #: when it asks the circuit again, if it was not let through
 
     @property
     def child_run(self) -> str | None:

@@ -15,6 +15,7 @@ class Look(StrEnum):
     SKIPPED = "skipped"
     CREATED = "waits for others"
     WAITING = "waits for a worker"
+    PARKED = "waits for a circuit"
     RUNNING = "running"
     HANDED_OVER = "waits for another run"
     UNDER_WAY = "under way"
@@ -26,6 +27,7 @@ SIGNS = {
     Look.SKIPPED: "↷",
     Look.CREATED: "·",
     Look.WAITING: "◌",
+    Look.PARKED: "⊘",
     Look.RUNNING: "▶",
     Look.HANDED_OVER: "⇢",
     Look.UNDER_WAY: "…",
@@ -42,11 +44,18 @@ _LOOKS = {
 _AT_THE_EVENT = {TaskState.RUNNING: Look.RUNNING, TaskState.IGNORED: Look.HANDED_OVER}
 
 
-def look(state: str, task_state: str | None = None) -> Look:
+def look(state: str, task_state: str | None = None, *, is_parked: bool = False) -> Look:
     """Return how a step stands, from its state and that of its last try."""
+    if state == StepState.EVENT_TRANSMIT and is_parked:
+        return Look.PARKED
     if state == StepState.EVENT_TRANSMIT and task_state in _AT_THE_EVENT:
         return _AT_THE_EVENT[task_state]
     return _LOOKS.get(state, Look.UNDER_WAY)
+
+
+def circuit_wait(circuit: str, until: str) -> str:
+    """Say what a parked step waits for."""
+    return f"waits for circuit {circuit!r} until {until}"
 
 
 def duration(milliseconds: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
@@ -212,6 +213,29 @@ class Working(Driving):
             released = reports.release(executor, held, self.database.now())
         if released:
             self.bell.ring(Counter(released))
+
+    def park(self, tasks: Sequence[TaskDefinition], circuit: str, seconds: float) -> int:
+        """Hand back claimed tasks that a circuit does not let through; due again in a while.
+
+        What else waits for the circuit in their lists is made to wait as long, for it would
+        only be claimed and handed back. Returns how many wait now.
+        """
+        # A moment at least: who is told to come back at once would ask without end.
+        wait = math.ceil(max(seconds, 0.1) * 1000)
+        with self.database.direct() as executor:
+            now = self.database.now()
+            held = [(task.uuid, task.lease) for task in tasks]
+            parked = reports.park(executor, held, now + wait, now)
+            for task_list in sorted({task.task_list_name for task in tasks}):
+                parked += reports.park_waiting(executor, task_list, circuit, now + wait, now)
+        log.info(
+            "%d tasks wait for circuit %r, for %.1f s",
+            parked,
+            circuit,
+            wait / 1000,
+            extra={"action": "tasks_parked", "circuit": circuit},
+        )
+        return parked
 
     def hand_back(self, task_id: str, lease: int, task_list: str) -> bool:
         """The same, for whoever knows no more of a task than that."""

@@ -134,6 +134,7 @@ class TaskDefinition:
     boot_id: str = ""  #: the boot of the server that claimed it
     pid: int | None = None  #: the process that did
     runs_once: bool = False  #: a try that has begun must not be followed by another
+    circuit: str = ""  #: the circuit breaker that lets its try through; empty: none
     #: The row that only counts this task down, with others: it enables nothing alone.
     join: str = ""
     join_id: str | None = None  #: the group it is counted with, when it was opened with others

@@ -104,6 +104,7 @@ def create_task(work: Work, step: Step, again: TryAgain) -> None:
             priority=work.run.priority,
             timeout_ms=round(timeout * 1000) if timeout is not None else None,
             runs_once=facet.options.on_loss == "fail",
+            circuit=facet.options.breaker,
             # A second try comes alone: it is evaluated when it is reported.
             join=join_of(work, step) if again.try_number + again.losses == 1 else "",
         )

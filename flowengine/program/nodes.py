@@ -242,6 +242,7 @@ class EventOptions:
     timeout: float | None = None  #: seconds without activity after which a try has failed
     max_losses: int = 3  #: how many tries may be ended by the death of their worker
     on_loss: str = "retry"  #: "fail": a try whose worker died may have done its work, and ends
+    breaker: str = ""  #: the circuit breaker that lets tries through; empty: none
 
 
 class FacetKind(StrEnum):

@@ -118,6 +118,8 @@ class _Reader(BlockReader):
             self._problem("retry needs at least one attempt")
         if not isinstance(options.task_list, str) or not options.task_list:
             self._problem(f"option 'task_list' must be text, found {kind_of(options.task_list)}")
+        if not isinstance(options.breaker, str):
+            self._problem(f"option 'breaker' must be text, found {kind_of(options.breaker)}")
         return options
 
     def _field(self, child: Json) -> Field:

@@ -17,6 +17,7 @@ from flowengine.evaluator.records import FollowUp, Waiter, derived_id
 from flowengine.evaluator.states import RunState
 from flowengine.store import codec
 from flowengine.store.claims import Claimant
+from flowengine.store.tasks import limit_key
 
 Rows = list[dict[str, Any]]
 
@@ -182,6 +183,7 @@ class CommitRows:
                     "due": task.due,
                     "timeout_ms": task.timeout_ms,
                     "runs_once": task.runs_once,
+                    "limit_key": limit_key(task.circuit),
                     "started": since,
                     "activity": since,
                     "server_id": task.runner_id or None,

@@ -29,7 +29,7 @@ from flowengine.store.commits import reported_as
 from flowengine.store.executing import Executor
 from flowengine.store.rows import MANY
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
-from flowengine.store.tasks import IS_HELD, table
+from flowengine.store.tasks import IS_HELD, limit_key, table
 
 # --- what the holder of a lease may do ---
 
@@ -45,6 +45,29 @@ _RELEASE = (
     "RETURNING t.task_list_name",
     "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = :now "
     "WHERE uuid = :uuid AND lease = :lease AND state = 'running' RETURNING task_list_name",
+)
+# Nobody has rung for when it is due again: `published` is empty, so the watchdog will.
+_PARK = (
+    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, due = g.due, "
+    "published = NULL, updated = g.now "
+    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, due bigint, now bigint) "
+    f"WHERE {IS_HELD} RETURNING t.uuid",
+    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, due = :due, "
+    "published = NULL, updated = :now "
+    "WHERE uuid = :uuid AND lease = :lease AND state = 'running' RETURNING uuid",
+)
+_WAITING = f"""
+    SELECT uuid FROM flowengine_task
+    WHERE state = 'pending' AND task_list_name = {{task_list}} AND due <= {{now}}
+        AND limit_key = {{key}}
+    ORDER BY rank, due, position LIMIT {MANY} {{lock}}"""
+_PARK_WAITING = tuple(
+    f"WITH waiting AS ({_WAITING}) UPDATE flowengine_task SET lease = lease + 1, due = {{due}}, "
+    "published = NULL, updated = {now} "
+    "WHERE uuid IN (SELECT uuid FROM waiting) AND state = 'pending' RETURNING uuid".format(
+        **{name: mark.format(name) for name in ("task_list", "now", "key", "due")}, lock=lock
+    )
+    for mark, lock in (("%({})s", "FOR UPDATE SKIP LOCKED"), (":{}", ""))
 )
 _BEAT = update(table).where(_HELD).values(activity=bindparam("now"))
 
@@ -135,6 +158,26 @@ def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> li
     if not executor.is_sqlite:
         return [row[0] for row in executor.rows(_RELEASE[0], (json.dumps(rows),))]
     return [found[0] for row in rows for found in executor.rows(_RELEASE[1], row)]
+
+
+def park(executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
+    """Hand tasks back that their circuit does not let through; they are due again then.
+
+    That they were held is all that this leaves behind: it is neither a try nor a loss.
+    """
+    rows = [{"uuid": task_id, "lease": lease, "due": due, "now": now} for task_id, lease in held]
+    if not executor.is_sqlite:
+        return len(executor.rows(_PARK[0], (json.dumps(rows),)))
+    return sum(len(executor.rows(_PARK[1], row)) for row in rows)
+
+
+def park_waiting(executor: Executor, task_list: str, circuit: str, due: int, now: int) -> int:
+    """Do the same to what waits in a list for the same circuit, some hundreds at once.
+
+    Each would be claimed only to be handed back.
+    """
+    values = {"task_list": task_list, "key": limit_key(circuit), "due": due, "now": now}
+    return len(executor.rows(_PARK_WAITING[executor.is_sqlite], values))
 
 
 def beat(connection: Connection, task_id: str, lease: int, now: int) -> bool:

@@ -21,7 +21,7 @@ COLUMNS = (
     *("uuid", "name", "server_id", "run_id", "program_hash", "step_id", "state", "created"),
     *("updated", "error", "task_list_name", "data_type", "step_key", "step_path", "try_number"),
     *("losses", "lease", "due", "rank", "timeout_ms", "boot_id", "pid", "runs_once", "join_id"),
-    "position",
+    *("position", "limit_key"),
 )
 
 #: PostgreSQL: the given row `g` names the task `t`, which is still held. In one condition about
@@ -58,7 +58,20 @@ def task_from(row: Sequence[Any], data: dict[str, Any] | None) -> TaskDefinition
         runs_once=bool(row[22]),
         join_id=row[23],
         position=row[24],
+        circuit=circuit_of(row[25]),
     )
+
+
+_CIRCUIT = "circuit:"
+
+
+def limit_key(circuit: str) -> str | None:
+    """How a task's row names what must let it through."""
+    return _CIRCUIT + circuit if circuit else None
+
+
+def circuit_of(limit_key: str | None) -> str:
+    return limit_key.removeprefix(_CIRCUIT) if limit_key else ""
 
 
 # --- for those who look ---
@@ -83,7 +96,10 @@ _TRIES = (
     select(
         *(
             table.c[name]
-            for name in ("step_id", "try_number", "losses", "state", "task_list_name", "updated")
+            for name in (
+                *("step_id", "try_number", "losses", "state", "task_list_name", "updated"),
+                *("lease", "due", "limit_key"),
+            )
         )
     )
     .where(table.c.run_id == bindparam("run"))

@@ -25,7 +25,7 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, servers, sweeping
 from flowengine.store.claims import Claimant
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import run_try
+from flowengine.worker import Circuits, run_try
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,6 +63,7 @@ class Flow:
         self.database = Database(store_url, clock=self.clock)
         ensure_schema(self.database, upgrade=True)
         self.engine = Engine(self.database, settings=settings)
+        self.circuits = Circuits(self.engine.settings, clock=lambda: self.clock.now / 1000)
         self._dead: set[str] = set()
         self._workers: dict[str, FlowWorker] = {}
 
@@ -179,9 +180,17 @@ class FlowWorker:
         return None
 
     def work_on(self, task: TaskDefinition) -> bool:
-        """Run the facet and report; False: the report came too late."""
-        outcome = run_try(self._flow.engine, task, lambda: self._flow.engine.heartbeat(task))
-        return self._flow.engine.report(task, outcome)
+        """Run the facet and report; False: the report came too late.
+
+        Or its circuit did not let it through: then it waits, and nothing was run.
+        """
+        engine = self._flow.engine
+        passage = self._flow.circuits.ask(task) if task.circuit else None
+        if passage is not None and not passage.granted:
+            engine.park([task], task.circuit, passage.retry_after)
+            return False
+        outcome = run_try(engine, task, lambda: engine.heartbeat(task), passage)
+        return engine.report(task, outcome)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:
         """Report a result without running the facet."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from flowengine.engine.outline import DrawnStep
 from flowengine.engine.results import RunSummary
-from flowengine.engine.wording import SIGNS, Look, duration, look
+from flowengine.engine.wording import SIGNS, Look, circuit_wait, duration, look
 from flowengine.evaluator.states import RunState, StepState
 
 #: Longest text of one value on a page, in characters. The API gives it whole.
@@ -28,16 +28,21 @@ _COLOURS = {
     Look.SKIPPED: "text-warning-emphasis",
     Look.CREATED: "text-body-secondary",
     Look.WAITING: "flow-blue",
+    Look.PARKED: "text-warning-emphasis",
     Look.RUNNING: "flow-blue",
     Look.HANDED_OVER: "flow-blue",
     Look.UNDER_WAY: "flow-blue",
 }
 
 
-def step_look(step: DrawnStep) -> tuple[str, str, str]:
+def step_look(step: DrawnStep, now: int) -> tuple[str, str, str]:
     """Return sign, colour and word for a step's state."""
-    found = look(step.state, step.task_state)
-    return SIGNS[found], _COLOURS[found], found.value
+    found = look(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
+    word = found.value
+    if found is Look.PARKED and step.parked_until is not None:
+        until = datetime.fromtimestamp(step.parked_until / 1000, UTC)
+        word = circuit_wait(step.circuit, f"{until:%H:%M:%S} UTC")
+    return SIGNS[found], _COLOURS[found], word
 
 
 def counted(counts: Mapping[str, int]) -> str:

@@ -22,6 +22,7 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import HandedOver, TryOutcome
 from flowengine.store.claims import Claimant
 from flowengine.store.sweeping import held_of
+from flowengine.worker.circuits import Circuits
 from flowengine.worker.continuing import Continuation
 from flowengine.worker.hand import Guard, Hand
 from flowengine.worker.pace import Pace
@@ -44,9 +45,11 @@ class Drainer:
         names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]] = tuple,
         show: Callable[[TaskDefinition, TryOutcome | HandedOver, float], object] | None = None,
+        circuits: Circuits | None = None,
     ) -> None:
         self._engine, self._claimant, self._names, self._lists = engine, claimant, names, lists
         self._show = show
+        self._circuits = circuits or Circuits(engine.settings)
         settings = engine.settings
         self._spool = Spool(settings.spool_directory)
         self._marks = Marks(settings.spool_directory, claimant.boot_id)
@@ -153,8 +156,7 @@ class Drainer:
             while True:
                 task = None if self._stopping else hand.next()
                 if task is not None:
-                    self._run(task, hand)
-                    done += 1
+                    done += self._run(task, hand)
                 elif reports := hand.take_done():
                     taken = self._report(reports, in_chord, self._taker(ends))
                     self._hold(taken)
@@ -165,16 +167,23 @@ class Drainer:
             self._hand_back(unfinished)
         return done
 
-    def _run(self, task: TaskDefinition, hand: Hand) -> None:
+    def _run(self, task: TaskDefinition, hand: Hand) -> bool:
+        """Run a task of the hand; False: its circuit does not let it through, and it waits."""
+        passage = self._circuits.ask(task) if task.circuit else None
+        if passage is not None and not passage.granted:
+            # Nobody has to ask for the others of this hand: they would hear the same.
+            self._park(hand.take_like(task), passage.retry_after)
+            return False
         began = time.monotonic()
         with self._marks.begun(task.uuid):
-            outcome = run_try(self._engine, task, lambda: self._beat(task))
+            outcome = run_try(self._engine, task, lambda: self._beat(task), passage)
         seconds = time.monotonic() - began
         self._pace.count(task.name, seconds)
         hand.finish(Report(task, outcome))
         self.tally.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)
+        return True
 
     def _taker(self, ends: float) -> Continuation | None:
         settings = self._engine.settings
@@ -221,6 +230,13 @@ class Drainer:
         except _AWAY as problem:
             # They are found when this process ends, or is declared dead.
             log.warning("cannot hand tasks back: %s", problem, extra={"action": "kept_in_hand"})
+        self._let_go(tasks)
+
+    def _park(self, tasks: Sequence[TaskDefinition], seconds: float) -> None:
+        try:
+            self._engine.park(tasks, tasks[0].circuit, seconds)
+        except _AWAY as problem:
+            log.warning("cannot park tasks: %s", problem, extra={"action": "kept_in_hand"})
         self._let_go(tasks)
 
     def _beat(self, task: TaskDefinition) -> bool:

@@ -53,6 +53,14 @@ class Hand:
             self._waiting.clear()
             return waiting
 
+    def take_like(self, task: TaskDefinition) -> list[TaskDefinition]:
+        """Take the task that was begun with out of the hand, and those of the same circuit."""
+        with self._lock:
+            self._began = None
+            alike = [task, *(other for other in self._waiting if other.circuit == task.circuit)]
+            self._waiting = deque(t for t in self._waiting if t.circuit != task.circuit)
+            return alike
+
     def is_stuck(self, patience: float) -> bool:
         """Whether something lies around a task that has been running for so long."""
         with self._lock:

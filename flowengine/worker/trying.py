@@ -23,6 +23,7 @@ from flowengine.errors import (
 )
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, HandedOver, Lost, Succeeded, TryOutcome
+from flowengine.worker.circuits import Passage
 from flowengine.worker.context import running
 
 log = logging.getLogger("flowengine")
@@ -39,19 +40,31 @@ _HOPELESS = (
 
 
 def run_try(
-    engine: Engine, task: TaskDefinition, beat: Callable[[], bool]
+    engine: Engine,
+    task: TaskDefinition,
+    beat: Callable[[], bool],
+    passage: Passage | None = None,
 ) -> TryOutcome | HandedOver:
-    """Run the facet of a task. Never raises: an error is an outcome like any other."""
+    """Run the facet of a task. Never raises: an error is an outcome like any other.
+
+    The circuit that gave the passage is told how the call of the facet ended.
+    """
     facet = event_facet_named(task.name)
     try:
         if facet is None:
             raise MissingCode(task.name)
         with running(task, beat):
             result = facet.run(task.data or {})
+        if passage is not None:
+            passage.succeeded()
         if isinstance(result, WorkflowCall):
             return _go_on(engine, task, result)
         return Succeeded(result)
     except Exception as problem:
+        if passage is not None and isinstance(problem, _HOPELESS):
+            passage.release()  # the service had no part in it
+        elif passage is not None:
+            passage.failed(problem)
         log.info(
             "%s failed: %s: %s",
             task.step_path,
@@ -61,6 +74,10 @@ def run_try(
         )
         is_final = isinstance(problem, _HOPELESS) or (facet and facet.is_final(problem))
         return Failed(_error(problem), retry=not is_final)
+    except BaseException:
+        if passage is not None:
+            passage.release()  # we are told to go: nothing is known of the call
+        raise
 
 
 def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> TryOutcome | HandedOver:

@@ -89,6 +89,7 @@ def test_the_hash_ignores_options_that_are_the_defaults() -> None:
         {"returns": []},
         {"options": {"retry": {"attempts": 2}}},
         {"options": {"max_losses": 0}},
+        {"options": {"breaker": "payments"}},
         {"params": [{"name": "sum", "type": "Long", "default": 0}]},
         {"params": [{"name": "sum", "type": "Long", "default": False}]},
         {"params": [{"name": "sum", "type": "Long", "default": {"type": "Null"}}]},

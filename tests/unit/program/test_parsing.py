@@ -277,6 +277,7 @@ def test_a_broken_expression_is_refused_with_its_step_and_argument(
         ({"retry": {"attempts": 0}}, "retry needs at least one attempt"),
         ({"retry": {"first_wait": "1s"}}, "option 'first_wait' must be a number of at least 0"),
         ({"retry": {"factor": None}}, "option 'factor' must be a number of at least 0"),
+        ({"breaker": 7}, "option 'breaker' must be text, found a number"),
         ({"task_list": 7}, "option 'task_list' must be text, found a number"),
     ],
 )
