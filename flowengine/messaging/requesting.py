@@ -38,7 +38,8 @@ class Requesting:
             update={"message_type": MessageType.REQUEST, "correlation_id": correlation}
         )
         yield self._call(_EXPECT, correlation, max(round(timeout * 1000), 1))
-        (result,) = yield from self._queueing.send(sender, recipient, [asked], expires_in=timeout)
+        left = max(until - time.monotonic(), 0.001)
+        (result,) = yield from self._queueing.send(sender, recipient, [asked], expires_in=left)
         if not result.delivered:
             yield self._call(_COLLECT, correlation, 1)
             raise MessageCoordinatorError(f"send a request to {recipient}", result.error or "")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import kombu.pools
 from celery import Celery
 
 from flowengine.assembly import FlowEngine
@@ -169,6 +170,9 @@ class Fleet:
             node.stop()
         self.engine.close()
         self.app.close()
+        # The next broker may get the port of this one: connections of the process to the dead
+        # one must not be taken for its own.
+        kombu.pools.reset()
 
     # --- work ---
 

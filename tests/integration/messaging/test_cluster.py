@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterator
 
@@ -19,13 +20,13 @@ from flowengine.messaging import (
     SyncMessageCoordinator,
 )
 from tests.integration.messaging.mail import ASKER, WORKER, mail
-from tests.servers import RedisServer
+from tests.servers import RedisServer, ServerDidNotStart
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[int]:
     """The port of a cluster of one node: slots are kept apart as in a larger one."""
-    server = RedisServer("--cluster-enabled", "yes")
+    server = _cluster_node()
     port = int(server.url.rpartition(":")[2].partition("/")[0])
     with redis.Redis(port=port) as client:
         client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
@@ -33,6 +34,14 @@ def cluster() -> Iterator[int]:
             time.sleep(0.01)
     yield port
     server.stop()
+
+
+def _cluster_node() -> RedisServer:
+    # Its second port follows from its first one, and may be taken.
+    for _ in range(5):
+        with contextlib.suppress(ServerDidNotStart):
+            return RedisServer("--cluster-enabled", "yes")
+    return RedisServer("--cluster-enabled", "yes")
 
 
 def test_everything_works_in_a_cluster_under_a_hash_tag(cluster: int) -> None:
