@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from flowengine.messaging.models import (
+    AgentId,
     AgentMessage,
     DeadLetter,
     FailureType,
+    MessagePriority,
+    MessageType,
     ReceivedMessage,
 )
 
@@ -35,40 +41,101 @@ def moment(stamp: int) -> datetime:
     return datetime.fromtimestamp(stamp / 1_000_000, UTC)
 
 
+class Writing:
+    """Messages from one agent to another as `send.lua` wants them.
+
+    Who sends it to whom is what the call says, not the message: a broadcast is one message to many.
+    So this is written once, and put behind what each message says itself.
+    """
+
+    def __init__(self, sender: AgentId, recipient: AgentId) -> None:
+        self._address = (
+            f',"sender":{sender.model_dump_json()},"recipient":{recipient.model_dump_json()}}}'
+        )
+        now = datetime.now(UTC).isoformat()
+        self._dated = f',"timestamp":"{now}"{self._address}'
+
+    def texts(self, messages: Sequence[AgentMessage]) -> tuple[str, bytes]:
+        """The heads of all, and all ids and bodies in one."""
+        heads, texts = [], []
+        for message in messages:
+            if message.timestamp:
+                body = message.model_dump_json(exclude=_ADDRESS)[:-1] + self._address
+            else:
+                body = message.model_dump_json(exclude=_DATED_ADDRESS)[:-1] + self._dated
+            name, written = message.message_id.encode(), body.encode()
+            head = _HEADS[message.priority, message.message_type]
+            heads.append(f"{head} {len(name)} {len(written)} ")
+            texts += (name, written)
+        return "".join(heads), b"".join(texts)
+
+
+_ADDRESS = {"sender", "recipient"}
+_DATED_ADDRESS = {*_ADDRESS, "timestamp"}
+_HEADS = {
+    (priority, kind): f"{priority.value} {kind.value}"
+    for priority in MessagePriority
+    for kind in MessageType
+}
+
+
 def received(
-    token: str, types: bytes, deadline: int, answer: Sequence[bytes]
-) -> list[ReceivedMessage | Unfit]:
-    """What `receive.lua` handed out, two texts for each message."""
-    until = moment(deadline).isoformat()
-    pairs = zip(answer[::2], answer[1::2], strict=True)
-    return [
-        _received(token if number == 1 else f"{token}-{number}", types, until, stored, tries)
-        for number, (stored, tries) in enumerate(pairs, 1)
-    ]
+    token: str, types: bytes, deadline: int, lengths: bytes, stored: bytes, *tried: Any
+) -> Sequence[ReceivedMessage | Unfit]:
+    """What `receive.lua` handed out."""
+    taken, until = types.split(), moment(deadline).isoformat()
+    tries: dict[int, bytes] = dict(zip(tried[::2], tried[1::2], strict=True))
+    tokens: list[str] = []
+    pieces: list[bytes | Unfit] = []
+    end = 0
+    for number, length in enumerate(lengths.split(), 1):
+        start, end = end, end + int(length)
+        name = token if number == 1 else f"{token}-{number}"
+        tokens.append(name)
+        pieces.append(_piece(name, taken, until, stored[start:end], tries.get(number, b"")))
+    texts = [piece for piece in pieces if isinstance(piece, bytes)]
+    if len(texts) == len(pieces):
+        # All of it is read in one go: message by message, part by part it takes twice the time.
+        with suppress(ValueError):
+            messages = _RECEIVED.validate_json(b"[%b]" % b",".join(texts))
+            if len(messages) == len(texts):
+                return messages
+    return list(map(_alone, tokens, pieces))
 
 
-def _received(
-    token: str, types: bytes, until: str, stored: bytes, tries: bytes
-) -> ReceivedMessage | Unfit:
+def _piece(
+    token: str, taken: Sequence[bytes], until: str, stored: bytes, tries: bytes
+) -> bytes | Unfit:
+    """The JSON of a `ReceivedMessage`, as far as can be told from its header."""
     try:
         priority, kind, sent, _, body = stored.split(b" ", 4)
-        enqueued = moment(int(sent)).isoformat()
+        enqueued = _enqueued(sent)
     except ValueError:
         return Unfit(token, UNREADABLE)
-    if types and kind not in types.split():
+    if taken and kind not in taken:
         return Unfit(token, f"not subscribed: the agent takes no {kind.decode()}")
     attempts, _, error = tries.partition(b" ")
     last_error = json.dumps(error.decode(errors="replace")) if error else "null"
-    # The whole of it is read in one go: made part by part it would take twice the time.
-    text = (
+    return (
         f'{{"token":"{token}","visibility_deadline":"{until}","queue_message":{{'
         f'"priority":{priority.decode()},"enqueued_at":"{enqueued}",'
         f'"delivery_attempts":{int(attempts or 0)},"last_error":{last_error},"message":'
-    )
+    ).encode() + b"%b}}" % body
+
+
+def _alone(token: str, piece: bytes | Unfit) -> ReceivedMessage | Unfit:
     try:
-        return ReceivedMessage.model_validate_json(text.encode() + body + b"}}")
+        return piece if isinstance(piece, Unfit) else ReceivedMessage.model_validate_json(piece)
     except ValueError:
         return Unfit(token, UNREADABLE)
+
+
+@lru_cache(maxsize=100)  # those of one batch were sent at one moment
+def _enqueued(sent: bytes) -> str:
+    return moment(int(sent)).isoformat()
+
+
+_RECEIVED = TypeAdapter(list[ReceivedMessage])
 
 
 def dead_letters(answer: Sequence[bytes]) -> list[DeadLetter]:
