@@ -73,9 +73,21 @@ class Contender(ABC):
         self.redis.close()
 
 
+AGENT = AgentId(type="bench")
+
+
+def message_of(number: int) -> AgentMessage:
+    return AgentMessage(
+        message_id=f"message-{number}",
+        sender=AGENT,
+        recipient=AGENT,
+        message_type=MessageType.EVENT,
+        payload={**PAYLOAD, "number": number},
+    )
+
+
 class Coordinator(Contender):
     name = "flowengine"
-    _AGENT = AgentId(type="bench")
 
     def prepare(self, count: int) -> None:
         self._box().configure(queue_size=count)
@@ -86,39 +98,38 @@ class Coordinator(Contender):
         return self.box
 
     def send(self, numbers: range) -> None:
-        messages = [
-            AgentMessage(
-                message_id=f"message-{number}",
-                sender=self._AGENT,
-                recipient=self._AGENT,
-                message_type=MessageType.EVENT,
-                payload={**PAYLOAD, "number": number},
-            )
-            for number in numbers
-        ]
+        messages = [message_of(number) for number in numbers]
         if len(messages) == 1:
-            self._box().send_message(self._AGENT, self._AGENT, messages[0])
+            self._box().send_message(AGENT, AGENT, messages[0])
         else:
-            self._box().send_batch(self._AGENT, self._AGENT, messages)
+            self._box().send_batch(AGENT, AGENT, messages)
 
     def receive(self, most: int) -> tuple[list[int], object]:
-        found = self._box().receive_batch(self._AGENT, most, visibility_timeout=60)
+        found = self._box().receive_batch(AGENT, most, visibility_timeout=60)
         return [one.message.payload["number"] for one in found], [one.token for one in found]
 
     def ack(self, handle: object) -> None:
         assert isinstance(handle, list)
-        assert all(self._box().ack_batch(self._AGENT, handle))
+        assert all(self._box().ack_batch(AGENT, handle))
 
 
-class Streams(Contender):
-    name = "streams"
+class BareStreams(Contender):
+    """A payload and nothing else: no sender, no type, and what was acknowledged stays for ever."""
+
+    name = "bare streams"
 
     def prepare(self, count: int) -> None:
         self.redis.xgroup_create("bench", "group", id="0", mkstream=True)
-        self.consumer = "consumer"
+
+    def written(self, number: int) -> str:
+        return json.dumps({**PAYLOAD, "number": number})
+
+    def read(self, body: bytes) -> int:
+        number: int = json.loads(body)["number"]
+        return number
 
     def send(self, numbers: range) -> None:
-        bodies = [json.dumps({**PAYLOAD, "number": number}) for number in numbers]
+        bodies = [self.written(number) for number in numbers]
         if len(bodies) == 1:
             self.redis.xadd("bench", {"body": bodies[0]})
             return
@@ -130,13 +141,32 @@ class Streams(Contender):
     def receive(self, most: int) -> tuple[list[int], object]:
         found = self.redis.xreadgroup("group", f"{id(self)}", {"bench": ">"}, count=most)
         entries = found[0][1] if found else []
-        return [json.loads(fields[b"body"])["number"] for _, fields in entries], [
-            entry for entry, _ in entries
-        ]
+        numbers = [self.read(fields[b"body"]) for _, fields in entries]
+        return numbers, [entry for entry, _ in entries]
 
     def ack(self, handle: object) -> None:
         assert isinstance(handle, list)
         self.redis.xack("bench", "group", *handle)
+
+
+class Streams(BareStreams):
+    """The same message, and the same object from it; what was acknowledged is deleted."""
+
+    name = "streams"
+
+    def written(self, number: int) -> str:
+        return message_of(number).model_dump_json()
+
+    def read(self, body: bytes) -> int:
+        number: int = AgentMessage.model_validate_json(body).payload["number"]
+        return number
+
+    def ack(self, handle: object) -> None:
+        assert isinstance(handle, list)
+        with self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.xack("bench", "group", *handle)
+            pipeline.xdel("bench", *handle)
+            pipeline.execute()
 
 
 class Kombu(Contender):
@@ -170,7 +200,7 @@ class Kombu(Contender):
         super().close()
 
 
-CONTENDERS: tuple[type[Contender], ...] = (Coordinator, Streams, Kombu)
+CONTENDERS: tuple[type[Contender], ...] = (Coordinator, Streams, BareStreams, Kombu)
 
 
 @dataclass

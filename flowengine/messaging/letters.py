@@ -49,15 +49,14 @@ class Writing:
     """
 
     def __init__(self, sender: AgentId, recipient: AgentId) -> None:
-        self._address = (
-            f',"sender":{sender.model_dump_json()},"recipient":{recipient.model_dump_json()}}}'
-        )
+        self._address = _address(sender, recipient)
         now = datetime.now(UTC).isoformat()
         self._dated = f',"timestamp":"{now}"{self._address}'
 
     def texts(self, messages: Sequence[AgentMessage]) -> tuple[str, bytes]:
         """The heads of all, and all ids and bodies in one."""
-        heads, texts = [], []
+        heads: list[str] = []
+        texts: list[bytes] = []
         for message in messages:
             if message.timestamp:
                 body = message.model_dump_json(exclude=_ADDRESS)[:-1] + self._address
@@ -70,6 +69,11 @@ class Writing:
         return "".join(heads), b"".join(texts)
 
 
+@lru_cache(maxsize=1000)
+def _address(sender: AgentId, recipient: AgentId) -> str:
+    return f',"sender":{sender.model_dump_json()},"recipient":{recipient.model_dump_json()}}}'
+
+
 _ADDRESS = {"sender", "recipient"}
 _DATED_ADDRESS = {*_ADDRESS, "timestamp"}
 _HEADS = {
@@ -80,19 +84,18 @@ _HEADS = {
 
 
 def received(
-    token: str, types: bytes, deadline: int, lengths: bytes, stored: bytes, *tried: Any
+    token: str, types: bytes, deadline: int, count: int, stored: bytes, *tried: Any
 ) -> Sequence[ReceivedMessage | Unfit]:
     """What `receive.lua` handed out."""
+    if not count:
+        return []
     taken, until = types.split(), moment(deadline).isoformat()
     tries: dict[int, bytes] = dict(zip(tried[::2], tried[1::2], strict=True))
-    tokens: list[str] = []
-    pieces: list[bytes | Unfit] = []
-    end = 0
-    for number, length in enumerate(lengths.split(), 1):
-        start, end = end, end + int(length)
-        name = token if number == 1 else f"{token}-{number}"
-        tokens.append(name)
-        pieces.append(_piece(name, taken, until, stored[start:end], tries.get(number, b"")))
+    tokens = [token, *(f"{token}-{number}" for number in range(2, count + 1))]
+    pieces = [
+        _piece(name, taken, until, line, tries.get(number, b""))
+        for number, (name, line) in enumerate(zip(tokens, stored.split(b"\n"), strict=True), 1)
+    ]
     texts = [piece for piece in pieces if isinstance(piece, bytes)]
     if len(texts) == len(pieces):
         # All of it is read in one go: message by message, part by part it takes twice the time.

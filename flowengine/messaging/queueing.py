@@ -107,7 +107,6 @@ class Queueing:
         visibility = letters.microseconds(visibility_timeout)
         most = min(most, MOST_AT_ONCE)
         until = time.monotonic() + (timeout or 0.0)
-        (bell,) = self._keys.named(["bell"], endpoint(agent_id))
         while True:
             token = f"res_{random.getrandbits(64):016x}"
             answer = yield self._call(
@@ -126,6 +125,7 @@ class Queueing:
             left = until - time.monotonic()
             if good or left <= 0:
                 return good
+            (bell,) = self._keys.named(["bell"], endpoint(agent_id))
             yield Wait(bell, left if due < 0 else min(left, due / 1_000_000))
 
     def _bury_unfit(

@@ -2,28 +2,31 @@
 --! uses: clock settings
 -- arguments: token, visibility (µs), most, 1 when the caller would wait
 -- answers {1} when something has expired: `recover` comes first. Otherwise 0, the types that the
--- agent takes, the deadline (µs), µs until something is due (-1: nothing waits), the lengths of what
--- is stored, all that is stored as one text, and for each that was tried before its place and its
--- tries. The tokens are `token`, `token-2`, `token-3`, …
+-- agent takes, the deadline (µs), µs until something is due (-1: nothing waits), how many messages,
+-- what is stored of them in one text, a line for each, and for each that was tried before its place
+-- and its tries. The tokens are `token`, `token-2`, `token-3`, …
 local token, visibility, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local types, expiring, retried, mixed =
     unpack(redis.call('HMGET', META, 'subs', 'expiring', 'retried', 'mixed'))
 -- A number is written out anew for every command that gets it; a text is not.
 local now, deadline = stamp(NOW), stamp(NOW + visibility)
-local answer = {0, types or '', NOW + visibility, -1, '', ''}
-local count, lengths, stored = 0, {}, {}
+local answer = {0, types or '', NOW + visibility, -1, 0, ''}
+local count, stored = 0, {}
 
 local function named(number) return number == 1 and token or token .. '-' .. number end
 
 local function hand_out(value, tries)
     count = count + 1
     stored[count] = value or ''
-    lengths[count] = #stored[count]
     if tries then answer[#answer + 1], answer[#answer + 2] = count, tries end
 end
 
 local function handed_out()
-    answer[5], answer[6] = table.concat(lengths, ' '), table.concat(stored)
+    -- JSON has no line feed but between its parts. What has one was not written by `send`.
+    if string.find(table.concat(stored), '\n', 1, true) then
+        for place, value in ipairs(stored) do stored[place] = string.gsub(value, '\n', ' ') end
+    end
+    answer[5], answer[6] = count, table.concat(stored, '\n')
     return answer
 end
 
@@ -55,11 +58,12 @@ local function take(level, number)
     local values = redis.call('HMGET', MESSAGES, unpack(ids))
     local tries = retried and redis.call('HMGET', TRIES, unpack(ids)) or {}
     for i, id in ipairs(ids) do
-        hand_out(values[i], tries[i])
-        local place, name, before = 2 * count, named(count), first_time
+        local before = first_time
         if tries[i] then
             before = (string.match(tries[i], '^(%d+) ') + 1) .. ':' .. deadline .. ' '
         end
+        hand_out(values[i], tries[i])
+        local place, name = 2 * count, named(count)
         reservations[place - 1], reservations[place] = name, before .. id
         deadlines[place - 1], deadlines[place] = deadline, name
     end
