@@ -84,17 +84,15 @@ _HEADS = {
 
 
 def received(
-    token: str, types: bytes, deadline: int, count: int, stored: bytes, *tried: Any
+    token: str, types: bytes, deadline: int, stored: Sequence[bytes], *tried: Any
 ) -> Sequence[ReceivedMessage | Unfit]:
     """What `receive.lua` handed out."""
-    if not count:
-        return []
     taken, until = types.split(), moment(deadline).isoformat()
     tries: dict[int, bytes] = dict(zip(tried[::2], tried[1::2], strict=True))
-    tokens = [token, *(f"{token}-{number}" for number in range(2, count + 1))]
+    tokens = [token if number == 1 else f"{token}-{number}" for number in range(1, len(stored) + 1)]
     pieces = [
         _piece(name, taken, until, line, tries.get(number, b""))
-        for number, (name, line) in enumerate(zip(tokens, stored.split(b"\n"), strict=True), 1)
+        for number, (name, line) in enumerate(zip(tokens, stored, strict=True), 1)
     ]
     texts = [piece for piece in pieces if isinstance(piece, bytes)]
     if len(texts) == len(pieces):

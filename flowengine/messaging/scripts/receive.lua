@@ -2,16 +2,16 @@
 --! uses: clock settings
 -- arguments: token, visibility (µs), most, 1 when the caller would wait
 -- answers {1} when something has expired: `recover` comes first. Otherwise 0, the types that the
--- agent takes, the deadline (µs), µs until something is due (-1: nothing waits), how many messages,
--- what is stored of them in one text, a line for each, and for each that was tried before its place
--- and its tries. The tokens are `token`, `token-2`, `token-3`, …
+-- agent takes, the deadline (µs), µs until something is due (-1: nothing waits), what is stored of
+-- the messages, and for each that was tried before its place and its tries. The tokens are `token`,
+-- `token-2`, `token-3`, …
 local token, visibility, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local types, expiring, retried, mixed =
     unpack(redis.call('HMGET', META, 'subs', 'expiring', 'retried', 'mixed'))
 -- A number is written out anew for every command that gets it; a text is not.
 local now, deadline = stamp(NOW), stamp(NOW + visibility)
-local answer = {0, types or '', NOW + visibility, -1, 0, ''}
 local count, stored = 0, {}
+local answer = {0, types or '', NOW + visibility, -1, stored}
 
 local function named(number) return number == 1 and token or token .. '-' .. number end
 
@@ -19,15 +19,6 @@ local function hand_out(value, tries)
     count = count + 1
     stored[count] = value or ''
     if tries then answer[#answer + 1], answer[#answer + 2] = count, tries end
-end
-
-local function handed_out()
-    -- JSON has no line feed but between its parts. What has one was not written by `send`.
-    if string.find(table.concat(stored), '\n', 1, true) then
-        for place, value in ipairs(stored) do stored[place] = string.gsub(value, '\n', ' ') end
-    end
-    answer[5], answer[6] = count, table.concat(stored, '\n')
-    return answer
 end
 
 -- The same token again: the answer was lost on its way. What it reserved is handed out again.
@@ -39,7 +30,7 @@ if given and tonumber(given) > NOW then
         if not id then break end
         hand_out(redis.call('HGET', MESSAGES, id), redis.call('HGET', TRIES, id))
     end
-    return handed_out()
+    return answer
 end
 
 local function over(key) return redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, 1)[1] end
@@ -112,4 +103,4 @@ elseif ARGV[4] == '1' then
         if wait and (answer[4] < 0 or wait < answer[4]) then answer[4] = wait end
     end
 end
-return handed_out()
+return answer
