@@ -49,11 +49,9 @@ local function take(level, number)
     local values = redis.call('HMGET', MESSAGES, unpack(ids))
     local tries = retried and redis.call('HMGET', TRIES, unpack(ids)) or {}
     for i, id in ipairs(ids) do
-        local before = first_time
-        if tries[i] then
-            before = (string.match(tries[i], '^(%d+) ') + 1) .. ':' .. deadline .. ' '
-        end
-        hand_out(values[i], tries[i])
+        local before, tried = first_time, tries[i]
+        if tried then before = (string.match(tried, '^(%d+) ') + 1) .. ':' .. deadline .. ' ' end
+        hand_out(values[i], tried)
         local place, name = 2 * count, named(count)
         reservations[place - 1], reservations[place] = name, before .. id
         deadlines[place - 1], deadlines[place] = deadline, name
