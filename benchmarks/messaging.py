@@ -1,17 +1,21 @@
 """How fast are messages beside Redis Streams and kombu?
 
-One Redis, three ways to move the same JSON through it: flowengine's coordinator, a consumer group
-of Redis Streams driven by redis-py, and kombu's simple queue. In each round every contender has
-its turn; medians over the rounds are shown, with the ratio to Streams. What is received is
-checked: all messages, each once.
+One Redis, and ways to move messages through it: flowengine's coordinator, a consumer group of
+Redis Streams driven by redis-py, and kombu's simple queue. In each round every contender has its
+turn; medians over the rounds are shown, with that of the ratios to Streams in the same round. What
+is received is checked: all messages, each once.
+
+`streams` does for its user what the coordinator does: the same message goes in, the same object
+comes out, and what was acknowledged is deleted. `bare streams` carries a payload without sender,
+recipient, type and id, makes a dictionary of it, and keeps everything for ever.
 
 *In slices* all are in one process and take turns of 20 calls; the rate is that of the median call.
 On a machine that others use these are the ratios to read.
 
     PYTHONPATH=. python benchmarks/messaging.py --messages 3000 --rounds 5
 
-Streams is asked for less: nothing is deleted after `XACK`, there are no priorities, no capacity,
-no retries and no deduplication. kombu acknowledges, and has no batches.
+Both are asked for less: there are no priorities, no capacity, no retries and no deduplication, and
+an acknowledgement is taken from whoever gives it. kombu acknowledges, and has no batches.
 """
 
 from __future__ import annotations
@@ -73,9 +77,21 @@ class Contender(ABC):
         self.redis.close()
 
 
+AGENT = AgentId(type="bench")
+
+
+def message_of(number: int) -> AgentMessage:
+    return AgentMessage(
+        message_id=f"message-{number}",
+        sender=AGENT,
+        recipient=AGENT,
+        message_type=MessageType.EVENT,
+        payload={**PAYLOAD, "number": number},
+    )
+
+
 class Coordinator(Contender):
     name = "flowengine"
-    _AGENT = AgentId(type="bench")
 
     def prepare(self, count: int) -> None:
         self._box().configure(queue_size=count)
@@ -86,39 +102,38 @@ class Coordinator(Contender):
         return self.box
 
     def send(self, numbers: range) -> None:
-        messages = [
-            AgentMessage(
-                message_id=f"message-{number}",
-                sender=self._AGENT,
-                recipient=self._AGENT,
-                message_type=MessageType.EVENT,
-                payload={**PAYLOAD, "number": number},
-            )
-            for number in numbers
-        ]
+        messages = [message_of(number) for number in numbers]
         if len(messages) == 1:
-            self._box().send_message(self._AGENT, self._AGENT, messages[0])
+            self._box().send_message(AGENT, AGENT, messages[0])
         else:
-            self._box().send_batch(self._AGENT, self._AGENT, messages)
+            self._box().send_batch(AGENT, AGENT, messages)
 
     def receive(self, most: int) -> tuple[list[int], object]:
-        found = self._box().receive_batch(self._AGENT, most, visibility_timeout=60)
+        found = self._box().receive_batch(AGENT, most, visibility_timeout=60)
         return [one.message.payload["number"] for one in found], [one.token for one in found]
 
     def ack(self, handle: object) -> None:
         assert isinstance(handle, list)
-        assert all(self._box().ack_batch(self._AGENT, handle))
+        assert all(self._box().ack_batch(AGENT, handle))
 
 
-class Streams(Contender):
-    name = "streams"
+class BareStreams(Contender):
+    """A payload and nothing else: no sender, no type, and what was acknowledged stays for ever."""
+
+    name = "bare streams"
 
     def prepare(self, count: int) -> None:
         self.redis.xgroup_create("bench", "group", id="0", mkstream=True)
-        self.consumer = "consumer"
+
+    def written(self, number: int) -> str:
+        return json.dumps({**PAYLOAD, "number": number})
+
+    def read(self, body: bytes) -> int:
+        number: int = json.loads(body)["number"]
+        return number
 
     def send(self, numbers: range) -> None:
-        bodies = [json.dumps({**PAYLOAD, "number": number}) for number in numbers]
+        bodies = [self.written(number) for number in numbers]
         if len(bodies) == 1:
             self.redis.xadd("bench", {"body": bodies[0]})
             return
@@ -130,13 +145,32 @@ class Streams(Contender):
     def receive(self, most: int) -> tuple[list[int], object]:
         found = self.redis.xreadgroup("group", f"{id(self)}", {"bench": ">"}, count=most)
         entries = found[0][1] if found else []
-        return [json.loads(fields[b"body"])["number"] for _, fields in entries], [
-            entry for entry, _ in entries
-        ]
+        numbers = [self.read(fields[b"body"]) for _, fields in entries]
+        return numbers, [entry for entry, _ in entries]
 
     def ack(self, handle: object) -> None:
         assert isinstance(handle, list)
         self.redis.xack("bench", "group", *handle)
+
+
+class Streams(BareStreams):
+    """The same message, and the same object from it; what was acknowledged is deleted."""
+
+    name = "streams"
+
+    def written(self, number: int) -> str:
+        return message_of(number).model_dump_json()
+
+    def read(self, body: bytes) -> int:
+        number: int = AgentMessage.model_validate_json(body).payload["number"]
+        return number
+
+    def ack(self, handle: object) -> None:
+        assert isinstance(handle, list)
+        with self.redis.pipeline(transaction=False) as pipeline:
+            pipeline.xack("bench", "group", *handle)
+            pipeline.xdel("bench", *handle)
+            pipeline.execute()
 
 
 class Kombu(Contender):
@@ -170,7 +204,7 @@ class Kombu(Contender):
         super().close()
 
 
-CONTENDERS: tuple[type[Contender], ...] = (Coordinator, Streams, Kombu)
+CONTENDERS: tuple[type[Contender], ...] = (Coordinator, Streams, BareStreams, Kombu)
 
 
 @dataclass
@@ -332,9 +366,11 @@ def main(messages: int, rounds: int, out: Path | None) -> None:
 def show(found: dict[tuple[str, str], list[Measured]]) -> list[dict[str, object]]:
     table = Table("", "contender", "messages/s", "beside streams", "p99 of a call, ms")
     figures: list[dict[str, object]] = []
-    medians = {key: statistics.median(one.rate for one in runs) for key, runs in found.items()}
     for (label, name), runs in sorted(found.items()):
-        rate, ratio = medians[label, name], medians[label, name] / medians[label, "streams"]
+        rate = statistics.median(one.rate for one in runs)
+        # Each is compared with its neighbour: what disturbs a round disturbs both.
+        neighbours = zip(runs, found[label, "streams"], strict=True)
+        ratio = statistics.median(one.rate / beside.rate for one, beside in neighbours)
         p99 = statistics.median(one.p99 for one in runs)
         table.add_row(label, name, f"{rate:,.0f}", f"{ratio:.2f} ×", f"{p99:.2f}")
         figures.append({"what": label, "contender": name, "rate": rate, "ratio": ratio, "p99": p99})

@@ -8,10 +8,10 @@ names all that are in the first two; its length is what `queue_size` limits.
 from __future__ import annotations
 
 import random
+import re
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import TypeVar
 
 from flowengine.messaging import letters
@@ -49,8 +49,10 @@ _DEAD_LETTERS = Script.load("dead_letters")
 _REQUEUE = Script.load("requeue")
 _PURGE = Script.load("purge")
 
-_TAKEN, _DUPLICATE, _FULL, _NOT_SUBSCRIBED = 1, 2, 3, 4
+_TAKEN, _DUPLICATE, _FULL, _NOT_SUBSCRIBED = b"1234"
 _REFUSALS = {_FULL: "queue full", _NOT_SUBSCRIBED: "not subscribed"}
+(_SETTLED,) = b"1"
+_TOKEN = re.compile(r"res_[0-9a-f]{16}(-[0-9]+)?")
 _Item = TypeVar("_Item")
 
 
@@ -75,25 +77,17 @@ class Queueing:
             raise ValueError("delay must be 0 or more, expires_in more than 0 seconds")
         head = (endpoint(recipient), letters.microseconds(delay))
         lifetime = letters.microseconds(expires_in or 0)
-        addressed = {"sender": sender, "recipient": recipient}
-        now = datetime.now(UTC).isoformat()
+        written = letters.Writing(sender, recipient)
         results: list[MessageResult] = []
         for some in _chunks(messages):
-            written: list[Argument] = []
-            for message in some:
-                # Who sends it to whom is what the call says: a broadcast is one message to many.
-                sent = {**addressed, "timestamp": message.timestamp or now}
-                body = message.model_copy(update=sent).model_dump_json()
-                kind = message.message_type.value
-                written += (message.message_id, message.priority.value, kind, body)
-            call = self._call(_SEND, recipient, (*head, lifetime, *written))
+            call = self._call(_SEND, recipient, (*head, lifetime, *written.texts(some)))
             answers = yield call
             if _FULL in answers and (yield from self._recovered(recipient)):
                 # What had expired made room. What was taken in before is a duplicate now.
                 again = yield call
-                answers = [
+                answers = bytes(
                     old if old == _TAKEN else new for old, new in zip(answers, again, strict=True)
-                ]
+                )
             results += map(_result, some, answers)
         taken = sum(result.delivered for result in results)
         self._counting.sent(taken, len(results) - taken)
@@ -113,7 +107,6 @@ class Queueing:
         visibility = letters.microseconds(visibility_timeout)
         most = min(most, MOST_AT_ONCE)
         until = time.monotonic() + (timeout or 0.0)
-        (bell,) = self._keys.named(["bell"], endpoint(agent_id))
         while True:
             token = f"res_{random.getrandbits(64):016x}"
             answer = yield self._call(
@@ -123,7 +116,7 @@ class Queueing:
                 yield from self.recover(agent_id)
                 continue
             _, types, deadline, due, *stored = answer
-            found = letters.received(token, types, deadline, stored)
+            found = letters.received(token, types, deadline, *stored)
             good = [one for one in found if isinstance(one, ReceivedMessage)]
             if len(good) < len(found):
                 yield from self._bury_unfit(agent_id, found)
@@ -132,6 +125,7 @@ class Queueing:
             left = until - time.monotonic()
             if good or left <= 0:
                 return good
+            (bell,) = self._keys.named(["bell"], endpoint(agent_id))
             yield Wait(bell, left if due < 0 else min(left, due / 1_000_000))
 
     def _bury_unfit(
@@ -148,8 +142,10 @@ class Queueing:
     def ack(self, agent_id: AgentId, tokens: Sequence[str]) -> Plan[list[bool]]:
         settled: list[bool] = []
         for some in _chunks(tokens):
-            answers = yield self._call(_ACK, agent_id, tuple(some))
-            settled += map(bool, answers)
+            # What cannot be a token is none, and may have spaces of its own.
+            told = " ".join(token if _TOKEN.fullmatch(token) else "?" for token in some)
+            answers = yield self._call(_ACK, agent_id, (told,))
+            settled += (answer == _SETTLED for answer in answers)
         return settled
 
     def nack(

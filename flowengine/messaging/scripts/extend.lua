@@ -1,7 +1,9 @@
 --! keys: reserved deadlines
 --! uses: clock reservation
 -- arguments: token, visibility (µs); answers the new deadline (µs), or 0
-if not reservation(ARGV[1]) then return 0 end
+local attempts, id = reservation(ARGV[1])
+if not id then return 0 end
 local deadline = NOW + tonumber(ARGV[2])
+redis.call('HSET', RESERVED, ARGV[1], attempts .. ':' .. stamp(deadline) .. ' ' .. id)
 redis.call('ZADD', DEADLINES, deadline, ARGV[1])
 return deadline

@@ -23,7 +23,7 @@ end
 if wait > 0 then
     wait = math.min(wait * factor ^ (attempts - 1), longest) * (1 - jitter * tonumber(ARGV[4]))
 end
-redis.call('HSET', TRIES, id, attempts .. ' ' .. error)
+tried(id, attempts, error)
 schedule(id, head, NOW + math.floor(wait * 1000000))
 ring(1)
 return {1, math.floor(wait * 1000000)}

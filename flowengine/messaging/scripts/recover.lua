@@ -8,7 +8,7 @@ ring(returned)
 if redis.call('LLEN', QUEUE) == 0 then
     -- An agent with nothing to receive leaves nothing behind.
     redis.call('DEL', BELL)
-    redis.call('HDEL', META, 'turns', 'expiring')
+    redis.call('HDEL', META, 'turns', 'expiring', 'retried', 'mixed')
     if redis.call('LLEN', DLQ) == 0 then redis.call('SREM', ENDPOINTS, ARGV[1]) end
 end
 return {returned, dead + expired, (looked == most or expired == most) and 1 or 0}

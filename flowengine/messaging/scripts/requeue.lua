@@ -1,4 +1,4 @@
---! keys: config queue messages expiries waiting bell endpoints dlq dead high normal low
+--! keys: config meta queue messages expiries waiting bell endpoints dlq dead high normal low
 --! uses: clock settings levels letters bell
 -- arguments: endpoint, most, ids; no ids: the oldest. Answers the number that was put back.
 -- A message begins anew: its attempts are forgotten, and so is when it expires.

@@ -7,7 +7,7 @@ local function reclaim(most)
     local retries
     local tokens = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', NOW, 'LIMIT', 0, most)
     for place, token in ipairs(tokens) do
-        local attempts, id = string.match(redis.call('HGET', RESERVED, token) or '', '^(%d+) (.*)$')
+        local attempts, id = string.match(redis.call('HGET', RESERVED, token) or '', '^(%d+):%d+ (.*)$')
         redis.call('ZREM', DEADLINES, token)
         redis.call('HDEL', RESERVED, token)
         if id then
@@ -16,7 +16,7 @@ local function reclaim(most)
             local value = redis.call('HGET', MESSAGES, id)
             local head = header(value)
             if head and attempts <= retries then
-                redis.call('HSET', TRIES, id, attempts .. ' ' .. EXPIRED)
+                tried(id, attempts, EXPIRED)
                 -- Available now, in the order in which they expired.
                 schedule(id, head, NOW - #tokens + place)
                 returned = returned + 1

@@ -1,6 +1,7 @@
 -- The attempts and the id of a reservation that still holds; nothing for any other token.
 local function reservation(token)
-    local deadline = redis.call('ZSCORE', DEADLINES, token)
-    if not deadline or tonumber(deadline) <= NOW then return nil end
-    return string.match(redis.call('HGET', RESERVED, token) or '', '^(%d+) (.*)$')
+    local found = redis.call('HGET', RESERVED, token) or ''
+    local attempts, deadline, id = string.match(found, '^(%d+):(%d+) (.*)$')
+    if not id or tonumber(deadline) <= NOW then return nil end
+    return attempts, id
 end
