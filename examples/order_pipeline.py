@@ -6,6 +6,8 @@
 functions run on workers. A step that fails skips what depends on it, the rest goes on.
 """
 
+from dataclasses import dataclass
+
 from flowengine import Retry, RunFailed, current_step, event_facet, facet, workflow
 
 STOCK = {"kettle": 3, "teapot": 0}
@@ -36,12 +38,18 @@ def send_mail(to: str, subject: str) -> bool:
     return True
 
 
+@dataclass
+class Payment:
+    receipt: str
+    cents: int
+
+
 @facet
-def pay(customer: str, cents: int, shipping: int) -> dict[str, str | int]:
+def pay(customer: str, cents: int, shipping: int) -> Payment:
     """Charge the goods and the shipping together."""
     total = cents + shipping
     receipt = charge(customer, total)
-    return {"receipt": receipt, "cents": total}
+    return Payment(receipt, total)
 
 
 @workflow
@@ -49,8 +57,8 @@ def take_order(customer: str, item: str, pieces: int = 1) -> str:
     price = reserve(item, pieces)
     paid = pay(customer, price, shipping=490)
     send_mail(customer, "We have your order")  # does not wait for the payment
-    send_mail.named("send_receipt")(customer, paid["receipt"])
-    return paid["receipt"]
+    send_mail.named("send_receipt")(customer, paid.receipt)
+    return paid.receipt
 
 
 if __name__ == "__main__":
