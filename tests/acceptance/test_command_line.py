@@ -108,7 +108,14 @@ def test_ctrl_c_ends_the_command_and_resume_goes_on_without_a_loss(here: Path) -
     words = [FLOWENGINE, "run", "slow:naps", "-i", f"count={list(range(20))}"]
     environment = {**os.environ, "FLOWENGINE_CONCURRENCY": "1"}
     child = subprocess.Popen(
-        words, cwd=here, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        words,
+        cwd=here,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that runs the tests in the background lets them ignore it, and their children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert child.stdout
     child.stdout.readline()
