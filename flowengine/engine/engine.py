@@ -131,9 +131,7 @@ class Engine(Working, Looking):
             if of_step is None:
                 raise UnknownRun(task.workflow_id)
             if program is None:
-                plan = self.programs.plan(Borrowed(connection), task.flow_id)
-                prepared = task.flow_id, "", plan
-                self.programs.saved(task.flow_id)
+                prepared = self.programs.stored(Borrowed(connection), task.flow_id)
             else:
                 prepared = self.programs.prepare(program)
         ordered = starting.order(

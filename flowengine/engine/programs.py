@@ -70,6 +70,14 @@ class Programs:
         # Whoever started the run had allowed its scripts; here they are only evaluated.
         return self._keep(digest, link_program(parse_program(stored), allow_scripts=True))
 
+    def stored(self, executor: Executor, digest: str) -> tuple[str, str, Plan]:
+        """The same as `prepare` gives, of a program that a run was started with.
+
+        Its text is stored already, and not needed again.
+        """
+        self.saved(digest)
+        return digest, "", self.plan(executor, digest)
+
     def known(self, digest: str) -> Plan | None:
         """Return the plan of a program that this process has met before."""
         with self._lock:

@@ -78,7 +78,6 @@ class Settling:
                 commits[run_id] = advancing.put(decision, rows, now, taker)
                 rows.runs[-1]["reports"] = len(of_runs[run_id])
                 for report in of_runs[run_id]:
-                    assert not isinstance(report.outcome, HandedOver)
                     rows.add_report(report.task, report.outcome, now)
                 rows.gather_payloads(run_id, now)
             written = writing.write(executor, rows, guarded=True) if decided else set()

@@ -195,7 +195,7 @@ class CommitRows:
                 }
             )
 
-    def add_report(self, task: TaskDefinition, outcome: TryOutcome, now: int) -> None:
+    def add_report(self, task: TaskDefinition, outcome: TryOutcome | HandedOver, now: int) -> None:
         """End a try, if it is still held; it is taken in with this commit."""
         self.reports.append(
             {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -53,18 +54,12 @@ def run_try(
     try:
         if facet is None:
             raise MissingCode(task.name)
-        with running(task, beat):
+        with running(task, beat), _told(passage):
             result = facet.run(task.data or {})
-        if passage is not None:
-            passage.succeeded()
         if isinstance(result, WorkflowCall):
             return _go_on(engine, task, result)
         return Succeeded(result)
     except Exception as problem:
-        if passage is not None and isinstance(problem, _HOPELESS):
-            passage.release()  # the service had no part in it
-        elif passage is not None:
-            passage.failed(problem)
         log.info(
             "%s failed: %s: %s",
             task.step_path,
@@ -74,10 +69,26 @@ def run_try(
         )
         is_final = isinstance(problem, _HOPELESS) or (facet and facet.is_final(problem))
         return Failed(_error(problem), retry=not is_final)
-    except BaseException:
-        if passage is not None:
-            passage.release()  # we are told to go: nothing is known of the call
+
+
+@contextmanager
+def _told(passage: Passage | None) -> Iterator[None]:
+    """Tell a circuit how the call ended that it let through, once."""
+    if passage is None:
+        yield
+        return
+    try:
+        yield
+    except _HOPELESS:
+        passage.release()  # the service had no part in it
         raise
+    except Exception as problem:
+        passage.failed(problem)
+        raise
+    except BaseException:
+        passage.release()  # we are told to go: nothing is known of the call
+        raise
+    passage.succeeded()
 
 
 def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> TryOutcome | HandedOver:

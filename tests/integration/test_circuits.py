@@ -290,7 +290,8 @@ def test_a_worker_asks_once_for_all_of_a_hand_and_parks_them_in_one_statement(
             asked.append(task.uuid)
             return super().ask(task)
 
-    settings = Settings(quick_seconds=1.0, hand_patience=10.0)
+    # A slice without end: how long a machine takes must not change what is counted.
+    settings = Settings(quick_seconds=1.0, hand_patience=10.0, drain_slice=60, batch_slice=60)
     with opened(database_url, settings=settings) as engine:
         claimant = Claimant("s", "b" * 32, 1)
         circuits = Shut(settings)
