@@ -8,6 +8,9 @@
 # One environment for each contender, so that no dependency of one can disturb another.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
 BENCH_ALL := $(BENCH_QUICK) .venv-bench/prefect/.installed .venv-bench/pyworkflow/.installed
+AT_RANDOM := tests/unit/evaluator/test_laws.py tests/unit/afl tests/unit/program/test_mutations.py \
+	tests/integration/test_front_ends.py tests/integration/test_as_plain_python.py \
+	tests/integration/messaging/test_model.py
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
 help: ## Show this list
@@ -23,7 +26,7 @@ test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to 
 
 test-chaos: .venv/.installed-dev ## Kill and cut off for minutes (ARGS="--chaos-seed 7" to repeat)
 	scripts/ensure-servers
-	LAWS_AT_RANDOM=1 .venv/bin/python -m pytest -q tests/unit/evaluator/test_laws.py tests/integration/test_front_ends.py
+	EXAMPLES_AT_RANDOM=1 .venv/bin/python -m pytest -q -n 2 $(AT_RANDOM)
 	.venv/bin/python -m pytest -m chaos -s tests/acceptance/celery tests/acceptance/messaging $(ARGS)
 
 check: .venv/.installed-dev ## Lint, formatting, types and the floors

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.examples_drawn  # noqa: F401 - before any test module draws one
 from tests.servers import PostgresServer, RabbitServer, RedisServer
 
 pytest.register_assert_rewrite("tests.corpus")

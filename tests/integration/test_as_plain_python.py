@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from flowengine import RunFailed, Workflow, attempt, event_facet, facet, foreach, when, workflow
 from flowengine.testing import Flow
+from tests.examples_drawn import AT_RANDOM
 
 Part: TypeAlias = Callable[[Any], Any]  #: a piece of a body: a whole number in, another out
 
@@ -96,7 +97,7 @@ def made(part: Part) -> Workflow[[int], int]:
     return workflow(name="composed.body")(body)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400 if AT_RANDOM else 40, suppress_health_check=list(HealthCheck))
 @given(part=BODIES, n=st.integers(0, 60))
 def test_a_run_gives_what_plain_python_gives(part: Part, n: int) -> None:
     body = made(part)

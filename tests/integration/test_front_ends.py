@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from flowengine.afl import compile_text
 from flowengine.program import write_program
 from flowengine.testing import Outcome, run_program
 from flowengine.testing.programs import Handler
+from tests.examples_drawn import AT_RANDOM
 from tests.integration.front_ends import as_program, as_python
 from tests.integration.front_ends.descriptions import (
     ERRORS,
@@ -97,18 +97,7 @@ TRACED = {"event": "result", "own": "result"}
 WRITTEN = {"event": "y", "own": "out"}
 
 
-# The same workflows each time, so that a red run is somebody's change; `make test-chaos` draws
-# others, and many.
-_AT_RANDOM = "LAWS_AT_RANDOM" in os.environ
-
-
-@settings(
-    derandomize=not _AT_RANDOM,
-    max_examples=2000 if _AT_RANDOM else 40,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    print_blob=True,
-)
+@settings(max_examples=2000 if AT_RANDOM else 25, suppress_health_check=list(HealthCheck))
 @given(
     drawn=st.builds(described, SEEDS, st.integers(3, 12), st.booleans()),
     answers=st.builds(Answers, SEEDS, st.sampled_from([12, 4, 0])),

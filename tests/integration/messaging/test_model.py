@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowengine.messaging import FailureType, MessagePriority, SyncMessageCoordinator
+from tests.examples_drawn import AT_RANDOM
 from tests.integration.messaging.mail import ASKER, HIGH, LOW, NORMAL, WORKER, mail
 from tests.servers import RedisServer
 
@@ -208,10 +209,8 @@ def test_any_sequence_of_operations_ends_where_the_model_ends(
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         in_redis,
         settings=settings(
-            max_examples=60,
+            max_examples=200 if AT_RANDOM else 60,
             stateful_step_count=40,
-            deadline=None,
-            database=None,
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -37,7 +37,7 @@ def mutated(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(mutated() | st.text(max_size=30) | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_a_broken_text_is_read_or_gets_an_error_with_a_place(text: str) -> None:
     told = complaint(text)

@@ -70,6 +70,12 @@ def test_a_word_of_the_language_may_be_a_name_where_nothing_else_fits(word: str)
     assert declared(f"schema {word} {{ {word}: Long }}")["name"] == word
 
 
+def test_a_step_behind_a_block_may_be_named_case() -> None:
+    read = read_text("workflow W() andThen { a = F() catch { }\n case = F() }")
+    steps = read["declarations"][0]["body"]["steps"]
+    assert [step["name"] for step in steps] == ["a", "case"]
+
+
 @pytest.mark.parametrize(
     ("written", "value"),
     [

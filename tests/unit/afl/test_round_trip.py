@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from flowengine.afl import read_text
 from tests.building import Node
+from tests.examples_drawn import AT_RANDOM
 from tests.unit.afl.documents import documents, expressions
 from tests.unit.afl.texts import expression, text_of
 
@@ -22,8 +23,7 @@ def without_places(node: Any) -> Any:
 # Documents are large, and one is not made much smaller in an hour.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
-    deadline=None,
-    max_examples=100,
+    max_examples=1000 if AT_RANDOM else 60,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
 )
@@ -32,7 +32,7 @@ def test_a_program_written_as_text_is_read_as_the_same_program(document: Node) -
     assert without_places(read_text(text_of(document))) == document
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(expressions)
 def test_an_expression_with_the_fewest_parentheses_keeps_its_shape(value: Node) -> None:
     read = read_text(f"facet F(x: Json = {expression(value)})")

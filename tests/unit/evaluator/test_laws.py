@@ -8,7 +8,6 @@ to compare the ends.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
@@ -20,17 +19,13 @@ from hypothesis import strategies as st
 from flowengine.evaluator import RunState, StepState, TaskDefinition, work
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
 from flowengine.store import codec
+from tests.examples_drawn import AT_RANDOM
 from tests.unit.evaluator.memory import MemoryRun, comparable
 from tests.unit.evaluator.programs_strategy import Case, case_of, cases
 
-# The same programs each time, so that a red run is somebody's change; `make test-chaos` draws
-# others.
 laws = settings(
-    derandomize="LAWS_AT_RANDOM" not in os.environ,
-    max_examples=150,
-    deadline=None,
+    max_examples=400 if AT_RANDOM else 100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    print_blob=True,
 )
 MOST_ROWS = 250
 seeds = st.integers(0, 2**16)

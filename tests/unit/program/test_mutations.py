@@ -89,9 +89,7 @@ def mutated(document: Any, random: Random) -> Any:
 
 
 bounded = settings(
-    derandomize=True,
     max_examples=300,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -1,0 +1,17 @@
+"""How Hypothesis draws its examples here: the same each time.
+
+So a red run is somebody's change. `make test-chaos` draws others, and more.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+AT_RANDOM = "EXAMPLES_AT_RANDOM" in os.environ
+
+settings.register_profile(
+    "flowengine", deadline=None, derandomize=not AT_RANDOM, print_blob=True, database=None
+)
+settings.load_profile("flowengine")
