@@ -163,7 +163,9 @@ def test_a_worker_that_dies_after_starting_the_run_starts_no_second_one(flow: Fl
     assert len(children(flow, run)) == 1
 
 
-def test_a_run_that_ends_before_its_starter_says_so_is_an_answer_all_the_same(flow: Flow) -> None:
+def test_a_run_that_ends_before_its_starter_says_so_is_an_answer_all_the_same(
+    flow: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
     run = flow.start(planned, 5)
     worker = flow.worker("one")
     task = worker.claim(run, "plan")
@@ -172,6 +174,7 @@ def test_a_run_that_ends_before_its_starter_says_so_is_an_answer_all_the_same(fl
     assert run.result(timeout=0) == 20
     assert not worker.work_on(task), "the step has gone on"
     assert run.result(timeout=0) == 20
+    assert not caplog.records, "and nobody is warned of it"
 
 
 def test_a_run_that_nobody_told_of_its_childs_end_is_told_by_the_watchdog(
