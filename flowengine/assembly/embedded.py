@@ -207,6 +207,9 @@ def _celery_app(queue: str, settings: Settings) -> Celery:
         worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
     )
+    # Celery would import it in the pool, at the first task: a process that forks meanwhile has a
+    # child that waits for the end of that import for ever.
+    assert app.backend
     return app
 
 

@@ -186,6 +186,20 @@ def test_a_facet_nobody_has_the_code_of_is_an_alarm_on_the_run(
         assert run.outputs(timeout=5) == {}
 
 
+def test_nothing_is_imported_beside_the_process_that_may_fork(environment: dict[str, str]) -> None:
+    # A child that is forked while another thread imports waits for that import for ever.
+    script = """
+import sys
+from flowengine import default_engine
+from tests.acceptance.shared_work import many
+default_engine()
+before = set(sys.modules)
+many.start([1]).result(timeout=20)
+assert set(sys.modules) == before, set(sys.modules) - before
+"""
+    subprocess.run([sys.executable, "-c", script], env=environment, timeout=60, check=True)
+
+
 def test_a_forked_child_opens_its_own_engine_and_leaves_its_parents_alone(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
