@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +208,10 @@ def _celery_app(queue: str, settings: Settings) -> Celery:
         worker_enable_remote_control=False,
         worker_hijack_root_logger=False,
     )
-    # Celery would import it in the pool, at the first task: a process that forks meanwhile has a
-    # child that waits for the end of that import for ever.
+    # Celery imports these when it first needs them, in threads of its own. A process that forks
+    # meanwhile would have a child that waits for the end of that import for ever.
     assert app.backend
+    import_module("celery.worker.strategy")
     return app
 
 
