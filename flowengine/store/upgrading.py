@@ -14,6 +14,7 @@ from sqlalchemy import Connection, inspect, text
 from flowengine.errors import DatabaseTooNew, DatabaseTooOld
 from flowengine.store.database import Database
 from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
+from flowengine.store.tables import metadata
 
 _LOCK = 0x666C6F77  # "flow"
 #: Alembic keeps what it is doing in a module: two threads would work on one database.
@@ -47,19 +48,39 @@ def ensure_schema(database: Database, *, upgrade: bool) -> None:
 
 def upgrade_schema(database: Database) -> tuple[str, str]:
     """Upgrade the schema; return the revision before and after."""
+    with database.write() as connection:
+        if not database.is_sqlite:
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+        before = revision_of(connection)
+        if before and before not in KNOWN:
+            raise DatabaseTooNew(database.name, before)
+        if not before:
+            # What all migrations lead to, as tests see to; and made without Alembic, which takes
+            # longer to import than most first runs take.
+            metadata.create_all(connection, checkfirst=False)
+            _stamp(connection)
+        elif before != HEAD:
+            migrate(connection)
+    return before, HEAD
+
+
+def _stamp(connection: Connection) -> None:
+    """Leave what Alembic leaves, so that it can go on from here."""
+    key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
+    connection.execute(
+        text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})")
+    )
+    connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES (:head)"), {"head": HEAD})
+
+
+def migrate(connection: Connection) -> None:
+    """Take all migrations from where the database is."""
     from alembic import command  # slow to import, and mostly not needed
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
     config.set_main_option("path_separator", "os")
-    with _alembic, database.write() as connection:
-        if not database.is_sqlite:
-            connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
-        before = revision_of(connection)
-        if before and before not in KNOWN:
-            raise DatabaseTooNew(database.name, before)
-        if before != HEAD:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
-    return before, HEAD
+    config.attributes["connection"] = connection
+    with _alembic:
+        command.upgrade(config, "head")
