@@ -27,7 +27,7 @@ test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to 
 test-chaos: .venv/.installed-dev ## Kill and cut off for minutes (ARGS="--chaos-seed 7" to repeat)
 	scripts/ensure-servers
 	EXAMPLES_AT_RANDOM=1 .venv/bin/python -m pytest -q -n 2 $(AT_RANDOM)
-	.venv/bin/python -m pytest -m chaos -s tests/acceptance/celery tests/acceptance/messaging $(ARGS)
+	.venv/bin/python -m pytest -m chaos -s tests/acceptance tests/integration/test_growth.py $(ARGS)
 
 check: .venv/.installed-dev ## Lint, formatting, types and the floors
 	.venv/bin/ruff check .
