@@ -165,15 +165,15 @@ def _mypy(tmp_path: Path, source: str) -> list[str]:
     user_file.write_text(source)
     root = Path(__file__).parents[3]
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-error-summary",
-         "--disable-error-code=empty-body", f"--cache-dir={root}/.mypy_cache", str(user_file)],
-        cwd=root,
+        [sys.executable, "-m", "mypy", "--no-error-summary", str(user_file)],
+        cwd=root,  # with the options of `make check`, mypy knows the package already
         capture_output=True,
         text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert not done.stderr, done.stderr
-    return [line.removeprefix(str(user_file)) for line in done.stdout.splitlines()]
+    lines = [line.removeprefix(str(user_file)) for line in done.stdout.splitlines()]
+    return [line for line in lines if "[empty-body]" not in line]
 
 
 def _revealed(lines: list[str]) -> list[str]:
