@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import selectors
+import socket
 import threading
 from collections.abc import Callable
 
@@ -31,6 +33,7 @@ class Listener:
     def __init__(self, database: Database, hear: Callable[[str], None]) -> None:
         self._database, self._hear = database, hear
         self._stop = threading.Event()
+        self._woken, self._waker = socket.socketpair()
         self._thread = threading.Thread(
             target=self._listen, name="flowengine-listener", daemon=True
         )
@@ -52,12 +55,20 @@ class Listener:
             connection.rollback()
             connection.autocommit = True
             connection.execute(f"LISTEN {CHANNEL}")
-            while not self._stop.is_set():
-                for note in connection.notifies(timeout=0.5, stop_after=1):
-                    self._hear(note.payload)
+            with selectors.DefaultSelector() as either:
+                either.register(connection.fileno(), selectors.EVENT_READ)
+                either.register(self._woken, selectors.EVENT_READ)
+                while not self._stop.is_set():
+                    connection.pgconn.consume_input()
+                    while note := connection.pgconn.notifies():
+                        self._hear(note.extra.decode())
+                    either.select()
         finally:
             raw.invalidate()  # it has changed its manners and must not go back to the pool
 
     def stop(self) -> None:
         self._stop.set()
+        self._waker.send(b"!")
         self._thread.join(timeout=2)
+        self._woken.close()
+        self._waker.close()
