@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tests.examples_drawn  # noqa: F401 - before any test module draws one
+from flowengine.store import Database, upgrade_schema
 from tests.servers import PostgresServer, RabbitServer, RedisServer
 
 pytest.register_assert_rewrite("tests.corpus")
@@ -35,17 +36,36 @@ def postgres() -> Iterator[PostgresServer]:
     server.stop()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """An empty database of the test's own, once of each kind we support."""
+@pytest.fixture(scope="session")
+def with_schema(postgres: PostgresServer) -> str:
+    """The name of a database with our tables: a copy is there sooner than the tables are made."""
+    database = Database(postgres.new_database())
+    upgrade_schema(database)
+    database.close()
+    return str(database.url.database)
+
+
+def _one_of_each_kind(request: pytest.FixtureRequest, tmp_path: Path, like: str) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path}/flow.db"
         return
     # Asked for here and not in the signature, so that SQLite needs no server.
     server: PostgresServer = request.getfixturevalue("postgres")
-    url = server.new_database()
+    url = server.new_database(request.getfixturevalue(like) if like else "template1")
     yield url
     server.drop_database(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database of the test's own without any runs, once of each kind we support."""
+    yield from _one_of_each_kind(request, tmp_path, like="with_schema")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The same without our tables."""
+    yield from _one_of_each_kind(request, tmp_path, like="")
 
 
 @pytest.fixture(scope="session")

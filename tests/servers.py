@@ -170,11 +170,12 @@ class PostgresServer:
         """The server's own database; tests should ask for a `new_database`."""
         return self._url_of("postgres")
 
-    def new_database(self) -> str:
-        """Create an empty database and return its URL."""
+    def new_database(self, template: str = "template1") -> str:
+        """Create a database and return its URL. Without a template it is empty."""
         self._count += 1
         name = f"test_{self._count}"
-        self._connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        self._connection.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         return self._url_of(name)
 
     def drop_database(self, url: str) -> None:

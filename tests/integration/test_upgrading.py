@@ -24,8 +24,8 @@ from tests.servers import PostgresServer
 
 
 @pytest.fixture
-def database(database_url: str) -> Iterator[Database]:
-    database = Database(database_url)
+def database(empty_database_url: str) -> Iterator[Database]:
+    database = Database(empty_database_url)
     yield database
     database.close()
 
@@ -119,10 +119,10 @@ def upgrade_in_process(ready: Ready, url: str) -> str:
 
 
 def test_two_processes_that_upgrade_an_empty_database_at_once_both_succeed(
-    database: Database, database_url: str
+    database: Database, empty_database_url: str
 ) -> None:
-    assert in_processes(upgrade_in_process, [(database_url,)] * 2) == [HEAD, HEAD]
-    with opened(database_url) as engine:
+    assert in_processes(upgrade_in_process, [(empty_database_url,)] * 2) == [HEAD, HEAD]
+    with opened(empty_database_url) as engine:
         engine.start(one(), "Flow", {})
 
 

@@ -123,14 +123,9 @@ def default_worker_container(
 
 
 @pytest.fixture
-def own_database(postgres: PostgresServer) -> Iterator[str]:
-    """An empty database with our schema."""
-    from flowengine.store import Database, ensure_schema
-
-    url = postgres.new_database()
-    database = Database(url)
-    ensure_schema(database, upgrade=True)
-    database.close()
+def own_database(postgres: PostgresServer, with_schema: str) -> Iterator[str]:
+    """A database without any runs."""
+    url = postgres.new_database(with_schema)
     yield url
     postgres.drop_database(url)
 
