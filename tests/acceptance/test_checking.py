@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-FLOWENGINE = str(Path(sys.executable).parent / "flowengine")
+from tests.acceptance import commands
+
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 BROKEN = """\
 from __future__ import annotations
@@ -73,14 +71,7 @@ def weighs(urls: list[str]) -> list[int]:
 
 
 def check(here: Path, *names: str, expect: int) -> str:
-    done = subprocess.run(
-        [FLOWENGINE, "check", *names],
-        cwd=here,
-        env={**os.environ, "COLUMNS": "80", "PYTHONWARNINGS": "error"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    done = commands.flowengine(["check", *names], here, {"COLUMNS": "80"})
     assert done.returncode == expect, done.stdout + done.stderr
     assert done.stderr == ""
     return done.stdout

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance import commands
+
 FLOWENGINE = str(Path(sys.executable).parent / "flowengine")
 EXAMPLE = str(Path(__file__).parent.parent.parent / "examples" / "quickstart.py")
 SLOW = """
@@ -43,10 +45,7 @@ def here(tmp_path: Path) -> Path:
 
 
 def flowengine(here: Path, *words: str, expect: int = 0) -> str:
-    environment = {**os.environ, "COLUMNS": "200", "PYTHONWARNINGS": "error"}
-    done = subprocess.run(
-        [FLOWENGINE, *words], cwd=here, env=environment, capture_output=True, text=True, timeout=120
-    )
+    done = commands.flowengine(words, here, {"COLUMNS": "200"})
     assert done.returncode == expect, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -157,10 +156,7 @@ def test_a_key_starts_a_run_once(here: Path) -> None:
 def test_bad_words_get_a_clear_error_and_no_traceback(
     here: Path, words: list[str], says: str
 ) -> None:
-    environment = {**os.environ, "COLUMNS": "200"}
-    done = subprocess.run(
-        [FLOWENGINE, *words], cwd=here, env=environment, capture_output=True, text=True, timeout=60
-    )
+    done = commands.flowengine(words, here, {"COLUMNS": "200"})
     assert done.returncode != 0
     assert says in done.stderr
     assert "Traceback" not in done.stderr

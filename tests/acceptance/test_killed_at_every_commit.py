@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.acceptance import thirty_steps
-
-# Children come from a server that has imported everything: a hundred of them are affordable.
-spawning: Any = multiprocessing.get_context("forkserver")
-spawning.set_forkserver_preload(
-    ["flowengine.assembly", "alembic.command", "tests.acceptance.thirty_steps"]
-)
+from tests.acceptance.commands import spawning
 
 
 def run_child(url: str, commits: int, moment: str) -> int:
