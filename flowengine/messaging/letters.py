@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -82,74 +82,83 @@ _HEADS = {
 }
 
 
-def received(
-    token: str, types: bytes, deadline: int, stored: Sequence[bytes], *tried: Any
-) -> Sequence[ReceivedMessage | Unfit]:
-    """What `receive.lua` handed out."""
-    taken, until = types.split(), moment(deadline).isoformat()
-    tries: dict[int, bytes] = dict(zip(tried[::2], tried[1::2], strict=True))
-    handed = [
-        _handed(
-            token if number == 1 else f"{token}-{number}",
-            until,
-            taken,
-            text,
-            tries.get(number, b""),
-        )
-        for number, text in enumerate(stored, 1)
-    ]
-    good = [one for one in handed if not isinstance(one, Unfit)]
-    if len(good) == len(handed):
+def received(token: str, answer: bytes | Sequence[bytes]) -> list[ReceivedMessage | Unfit] | None:
+    """What `receive.lua` handed out; None when it has to be asked for once more, apart."""
+    head, lines = _lines(answer)
+    deadline, count, numbers, types, told = head.split(b" ", 4)
+    if len(lines) != int(count):
+        return None  # a message has lines of its own, which none has that we wrote
+    places = range(1, len(lines) + 1) if numbers == b"-" else map(int, numbers.split(b","))
+    suffixes = ["" if place == 1 else f"-{place}" for place in places]
+    handed = list(_handed(token, deadline, types, told, suffixes, lines))
+    with suppress(ValueError, TypeError):  # one cannot be read, or is not to be handed out
         # All are read in one go: one by one it takes half as long again.
-        with suppress(ValueError):
-            bodies = b",".join([one["queue_message"]["message"] for one in good])
-            messages = _MESSAGES.validate_json(b"[%b]" % bodies)
-            for one, message in zip(good, messages, strict=True):
-                one["queue_message"]["message"] = message
-            return _RECEIVED.validate_python(good)
-    return [one if isinstance(one, Unfit) else _alone(one) for one in handed]
+        good = _RECEIVED.validate_json(b"[%b]" % b",".join(handed))  # type: ignore[arg-type]
+        if len(good) == len(handed):
+            return list(good)
+    return [
+        one if isinstance(one, Unfit) else _alone(token + suffix, one)
+        for suffix, one in zip(suffixes, handed, strict=True)
+    ]
+
+
+def _lines(answer: bytes | Sequence[bytes]) -> tuple[bytes, Sequence[bytes]]:
+    """The head, and what is stored of each message."""
+    if isinstance(answer, bytes):
+        head, _, line = answer.partition(b"\n")
+        return head, [line]
+    head, *texts = answer
+    if len(texts) == int(head.split(b" ", 2)[1]):
+        return head, texts
+    return head, [line for text in texts for line in text.split(b"\n")]
 
 
 def _handed(
-    token: str, until: str, taken: Sequence[bytes], stored: bytes, tries: bytes
-) -> dict[str, Any] | Unfit:
-    """The parts of a `ReceivedMessage`, the message itself still as it is stored."""
+    token: str,
+    deadline: bytes,
+    types: bytes,
+    told: bytes,
+    suffixes: Sequence[str],
+    lines: Sequence[bytes],
+) -> Iterator[bytes | Unfit]:
+    """Each a `ReceivedMessage` as JSON, around the message as it is stored."""
+    form = _HANDED % (token.encode(), _iso(deadline))
+    taken = () if types == b"-" else types.split(b",")
+    tries: dict[str, str] = {} if told == b"{}" else json.loads(told.decode(errors="replace"))
+    attempts, error = b"0", b"null"
+    for number, (suffix, line) in enumerate(zip(suffixes, lines, strict=True), 1):
+        try:
+            priority, kind, sent, _, body = line.split(b" ", 4)
+            enqueued = _iso(sent)
+        except ValueError:
+            yield Unfit(token + suffix, UNREADABLE)
+            continue
+        if taken and kind not in taken:
+            problem = f"not subscribed: the agent takes no {kind.decode()}"
+            yield Unfit(token + suffix, problem)
+            continue
+        if tries:
+            made, _, text = tries.get(str(number), "0").partition(" ")
+            attempts, error = made.encode(), json.dumps(text or None).encode()
+        yield form % (suffix.encode(), body, priority, enqueued, attempts, error)
+
+
+def _alone(token: str, handed: bytes) -> ReceivedMessage | Unfit:
     try:
-        priority, kind, sent, _, body = stored.split(b" ", 4)
-        enqueued = _enqueued(sent)
+        return ReceivedMessage.model_validate_json(handed)
     except ValueError:
         return Unfit(token, UNREADABLE)
-    if taken and kind not in taken:
-        return Unfit(token, f"not subscribed: the agent takes no {kind.decode()}")
-    attempts, _, error = tries.partition(b" ")
-    queued = {
-        "message": body,
-        "priority": _PRIORITIES.get(priority, priority),
-        "enqueued_at": enqueued,
-        "delivery_attempts": int(attempts or 0),
-        "last_error": error.decode(errors="replace") or None,
-    }
-    return {"token": token, "queue_message": queued, "visibility_deadline": until}
-
-
-def _alone(handed: dict[str, Any]) -> ReceivedMessage | Unfit:
-    queued = handed["queue_message"]
-    try:
-        # It may have been read already, with others that could not be.
-        if isinstance(queued["message"], bytes):
-            queued["message"] = AgentMessage.model_validate_json(queued["message"])
-        return ReceivedMessage.model_validate(handed)
-    except ValueError:
-        return Unfit(handed["token"], UNREADABLE)
 
 
 @lru_cache(maxsize=100)  # those of one batch were sent at one moment
-def _enqueued(sent: bytes) -> str:
-    return moment(int(sent)).isoformat()
+def _iso(stamp: bytes) -> bytes:
+    return moment(int(stamp)).isoformat().encode()
 
 
-_PRIORITIES = {b"%d" % priority.value: priority for priority in MessagePriority}
-_MESSAGES = TypeAdapter(list[AgentMessage])
+_HANDED = (
+    b'{"token":"%b%%b","queue_message":{"message":%%b,"priority":%%b,"enqueued_at":"%%b",'
+    b'"delivery_attempts":%%b,"last_error":%%b},"visibility_deadline":"%b"}'
+)
 _RECEIVED = TypeAdapter(list[ReceivedMessage])
 
 

@@ -11,7 +11,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from flowengine.messaging import letters
@@ -52,7 +52,9 @@ _PURGE = Script.load("purge")
 _TAKEN, _DUPLICATE, _FULL, _NOT_SUBSCRIBED = b"1234"
 _REFUSALS = {_FULL: "queue full", _NOT_SUBSCRIBED: "not subscribed"}
 (_SETTLED,) = b"1"
-_TOKEN = re.compile(r"res_[0-9a-f]{16}(-[0-9]+)?")
+#: What `receive.lua` answers when something has to be recovered first.
+_EXPIRED = -2
+_TOKEN = re.compile(r"(res_[0-9a-f]{16})(?:-([2-9]|[1-9][0-9]{1,2}))?")
 _Item = TypeVar("_Item")
 
 
@@ -107,26 +109,31 @@ class Queueing:
         visibility = letters.microseconds(visibility_timeout)
         most = min(most, MOST_AT_ONCE)
         until = time.monotonic() + (timeout or 0.0)
+        token, apart = _new_token(), 0
         while True:
-            token = f"res_{random.getrandbits(64):016x}"
             answer = yield self._call(
-                _RECEIVE, agent_id, (token, visibility, most, int(timeout is not None))
+                _RECEIVE, agent_id, (token, visibility, most, int(timeout is not None), apart)
             )
-            if answer[0]:
+            if answer == _EXPIRED:
                 yield from self.recover(agent_id)
                 continue
-            _, types, deadline, due, *stored = answer
-            found = letters.received(token, types, deadline, *stored)
+            if isinstance(answer, int):
+                left = until - time.monotonic()
+                if left <= 0:
+                    return []
+                (bell,) = self._keys.named(["bell"], endpoint(agent_id))
+                yield Wait(bell, left if answer < 0 else min(left, answer / 1_000_000))
+                continue
+            found = letters.received(token, answer)
+            if found is None:
+                apart = 1  # the same token is given the same messages
+                continue
             good = [one for one in found if isinstance(one, ReceivedMessage)]
             if len(good) < len(found):
                 yield from self._bury_unfit(agent_id, found)
-                if not good:
-                    continue
-            left = until - time.monotonic()
-            if good or left <= 0:
+            if good:
                 return good
-            (bell,) = self._keys.named(["bell"], endpoint(agent_id))
-            yield Wait(bell, left if due < 0 else min(left, due / 1_000_000))
+            token = _new_token()
 
     def _bury_unfit(
         self, agent_id: AgentId, found: Sequence[ReceivedMessage | letters.Unfit]
@@ -142,16 +149,14 @@ class Queueing:
     def ack(self, agent_id: AgentId, tokens: Sequence[str]) -> Plan[list[bool]]:
         settled: list[bool] = []
         for some in _chunks(tokens):
-            # What cannot be a token is none, and may have spaces of its own.
-            told = " ".join(token if _TOKEN.fullmatch(token) else "?" for token in some)
-            answers = yield self._call(_ACK, agent_id, (told,))
-            settled += (answer == _SETTLED for answer in answers)
+            answers = yield self._call(_ACK, agent_id, (_runs(some),))
+            settled += [answer == _SETTLED for answer in answers]
         return settled
 
     def nack(
         self, agent_id: AgentId, token: str, failure: FailureType, error: str | None
     ) -> Plan[bool]:
-        arguments = (token, failure.value, error or "", random.random())
+        arguments = (_known(token), failure.value, error or "", random.random())
         outcome, wait = yield self._call(_NACK, agent_id, arguments)
         if outcome:
             self._counting.nacked(wait / 1_000_000 if outcome == 1 else None)
@@ -159,7 +164,7 @@ class Queueing:
 
     def extend(self, agent_id: AgentId, token: str, visibility_timeout: float) -> Plan[bool]:
         visibility = letters.microseconds(visibility_timeout)
-        deadline = yield self._call(_EXTEND, agent_id, (token, visibility))
+        deadline = yield self._call(_EXTEND, agent_id, (_known(token), visibility))
         return bool(deadline)
 
     def recover(self, agent_id: AgentId | None) -> Plan[int]:
@@ -274,6 +279,32 @@ def _result(message: AgentMessage, answer: int) -> MessageResult:
         error=refusal,
         duplicate=answer == _DUPLICATE,
     )
+
+
+def _new_token() -> str:
+    return f"res_{random.getrandbits(64):016x}"
+
+
+def _known(token: str) -> str:
+    """What cannot be a token is none, and may have spaces of its own."""
+    return token if _TOKEN.fullmatch(token) else "?"
+
+
+def _runs(tokens: Iterable[str]) -> str:
+    """Tokens as `ack.lua` wants them: those of one batch in their order are named together."""
+    runs: list[str] = []
+    batch, first, last, following = "", 0, 0, ""
+    for token in tokens:
+        if token == following:
+            last += 1
+        else:
+            if batch:
+                runs.append(f"{batch} {first} {last} ")
+            found = _TOKEN.fullmatch(token)
+            batch, first = (found[1], int(found[2] or 1)) if found else ("?", 1)
+            last = first
+        following = f"{batch}-{last + 1}"
+    return "".join([*runs, f"{batch} {first} {last} "])
 
 
 def _chunks(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:

@@ -51,5 +51,9 @@ if #expiring > 0 then
     redis.call('ZADD', EXPIRIES, unpack(expiring))
     redis.call('HSET', META, 'expiring', 1)
 end
+-- What was acknowledged is remembered for as many as fit into the queue.
+if window > 0 and redis.call('ZCARD', SEEN) > size then
+    redis.call('ZREMRANGEBYRANK', SEEN, 0, -size - 1)
+end
 ring(#ids)
 return table.concat(answers)
