@@ -52,16 +52,20 @@ class Writing:
         now = datetime.now(UTC).isoformat()
         self._dated = f',"timestamp":"{now}"{self._address}'
 
+    def body(self, message: AgentMessage) -> str:
+        # What is not written costs nothing to keep, to carry and to read.
+        if message.timestamp:
+            unwritten, rest = _ADDRESS, self._address
+        else:
+            unwritten, rest = _DATED_ADDRESS, self._dated
+        return message.model_dump_json(exclude=unwritten[message.correlation_id is None])[:-1] + rest
+
     def texts(self, messages: Sequence[AgentMessage]) -> tuple[str, bytes]:
         """The heads of all, and all ids and bodies in one."""
         heads: list[str] = []
         texts: list[bytes] = []
         for message in messages:
-            if message.timestamp:
-                body = message.model_dump_json(exclude=_ADDRESS)[:-1] + self._address
-            else:
-                body = message.model_dump_json(exclude=_DATED_ADDRESS)[:-1] + self._dated
-            name, written = message.message_id.encode(), body.encode()
+            name, written = message.message_id.encode(), self.body(message).encode()
             head = _HEADS[message.priority, message.message_type]
             heads.append(f"{head} {len(name)} {len(written)} ")
             texts += (name, written)
@@ -70,11 +74,13 @@ class Writing:
 
 @lru_cache(maxsize=1000)
 def _address(sender: AgentId, recipient: AgentId) -> str:
-    return f',"sender":{sender.model_dump_json()},"recipient":{recipient.model_dump_json()}}}'
+    named = (agent.model_dump_json(exclude_none=True) for agent in (sender, recipient))
+    return ',"sender":{},"recipient":{}}}'.format(*named)
 
 
-_ADDRESS = {"sender", "recipient"}
-_DATED_ADDRESS = {*_ADDRESS, "timestamp"}
+#: What is not written of a message with a correlation id, and of one without.
+_ADDRESS = ({"sender", "recipient"}, {"sender", "recipient", "correlation_id"})
+_DATED_ADDRESS = ({*_ADDRESS[0], "timestamp"}, {*_ADDRESS[1], "timestamp"})
 _HEADS = {
     (priority, kind): f"{priority.value} {kind.value}"
     for priority in MessagePriority

@@ -11,7 +11,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from flowengine.messaging import letters
@@ -37,6 +37,7 @@ from flowengine.messaging.scripting import Script
 MOST_AT_ONCE = 500
 
 _SEND = Script.load("send")
+_SEND_ONE = Script.load("send_one")
 _RECEIVE = Script.load("receive")
 _ACK = Script.load("ack")
 _NACK = Script.load("nack")
@@ -77,12 +78,17 @@ class Queueing:
     ) -> Plan[list[MessageResult]]:
         if delay < 0 or (expires_in is not None and expires_in <= 0):
             raise ValueError("delay must be 0 or more, expires_in more than 0 seconds")
-        head = (endpoint(recipient), letters.microseconds(delay))
-        lifetime = letters.microseconds(expires_in or 0)
+        times = (letters.microseconds(delay), letters.microseconds(expires_in or 0))
         written = letters.Writing(sender, recipient)
         results: list[MessageResult] = []
         for some in _chunks(messages):
-            call = self._call(_SEND, recipient, (*head, lifetime, *written.texts(some)))
+            if times == (0, 0) and len(some) == 1 and some[0].priority is MessagePriority.NORMAL:
+                (one,) = some
+                said = (one.message_type.value, one.message_id, written.body(one))
+                call = self._call(_SEND_ONE, recipient, (endpoint(recipient), *said))
+            else:
+                said = written.texts(some)
+                call = self._call(_SEND, recipient, (endpoint(recipient), *times, *said))
             answers = yield call
             if _FULL in answers and (yield from self._recovered(recipient)):
                 # What had expired made room. What was taken in before is a duplicate now.
@@ -109,11 +115,10 @@ class Queueing:
         visibility = letters.microseconds(visibility_timeout)
         most = min(most, MOST_AT_ONCE)
         until = time.monotonic() + (timeout or 0.0)
-        token, apart = _new_token(), 0
+        usual = () if timeout is None else ("wait",)
+        token, asked = _new_token(), usual
         while True:
-            answer = yield self._call(
-                _RECEIVE, agent_id, (token, visibility, most, int(timeout is not None), apart)
-            )
+            answer = yield self._call(_RECEIVE, agent_id, (token, visibility, most, *asked))
             if answer == _EXPIRED:
                 yield from self.recover(agent_id)
                 continue
@@ -126,14 +131,14 @@ class Queueing:
                 continue
             found = letters.received(token, answer)
             if found is None:
-                apart = 1  # the same token is given the same messages
+                asked = ("apart",)  # the same token is given the same messages
                 continue
             good = [one for one in found if isinstance(one, ReceivedMessage)]
             if len(good) < len(found):
                 yield from self._bury_unfit(agent_id, found)
             if good:
                 return good
-            token = _new_token()
+            token, asked = _new_token(), usual
 
     def _bury_unfit(
         self, agent_id: AgentId, found: Sequence[ReceivedMessage | letters.Unfit]
@@ -290,8 +295,10 @@ def _known(token: str) -> str:
     return token if _TOKEN.fullmatch(token) else "?"
 
 
-def _runs(tokens: Iterable[str]) -> str:
+def _runs(tokens: Sequence[str]) -> str:
     """Tokens as `ack.lua` wants them: those of one batch in their order are named together."""
+    if len(tokens) == 1:
+        return _known(tokens[0])
     runs: list[str] = []
     batch, first, last, following = "", 0, 0, ""
     for token in tokens:

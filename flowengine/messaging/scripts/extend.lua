@@ -1,5 +1,5 @@
 --! keys: reserved deadlines
---! uses: clock reservation
+--! uses: clock batch reservation
 -- arguments: token, visibility (µs); answers the new deadline (µs), or 0. One of a batch has a
 -- reservation of its own from now on: the deadline of the others stays.
 local attempts, id = release(ARGV[1])

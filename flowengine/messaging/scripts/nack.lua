@@ -1,5 +1,5 @@
 --! keys: config meta queue messages tries reserved deadlines expiries waiting bell dlq dead high normal low
---! uses: clock settings levels letters bell bury reservation
+--! uses: clock settings levels letters bell bury batch reservation
 -- arguments: token, failure, error, a number between 0 and 1 for the jitter
 -- answers: 0 when the reservation does not hold; 1 and the wait (µs); 2 for a dead letter
 local token, failure, error = ARGV[1], ARGV[2], ARGV[3]

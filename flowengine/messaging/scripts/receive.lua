@@ -1,17 +1,15 @@
 --! keys: config meta messages tries reserved deadlines expiries waiting bell high normal low
---! uses: clock settings reservation
--- arguments: token, visibility (µs), most, 1 when the caller would wait, 1 to have messages apart
+--! uses: clock batch
+-- arguments: token, visibility (µs), most; `wait` when the caller would wait, `apart` for messages apart
 -- answers a number when there is nothing to hand out: the µs until something is due, -1 when nothing
 -- waits, -2 when something has expired: `recover` comes first. Otherwise a text or several: first
 --     <deadline, µs> <number of messages> <their places, or -> <types the agent takes, or -> <tries>
 -- and then, each in a line of its own, what is stored of the messages. That is some texts with many
 -- lines, for a client takes longer to read many texts; apart, it is one text for each. A message
 -- that has lines itself shows in their number. The tries are JSON: place among these to tries.
-local token, visibility, most, apart = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[5] == '1'
+local token, most, apart = ARGV[1], tonumber(ARGV[3]), ARGV[4] == 'apart'
 local types, expiring, retried, mixed =
     unpack(redis.call('HMGET', META, 'subs', 'expiring', 'retried', 'mixed'))
--- A number is written out anew for every command that gets it; a text is not.
-local now = stamp(NOW)
 local name = most == 1 and token or token .. '+'
 
 -- More lines than these in one text take Lua longer than a text of their own.
@@ -20,11 +18,11 @@ local LINES = 16
 local function handed_out(deadline, ids, places, tries)
     local values, told = redis.call('HMGET', MESSAGES, unpack(ids)), {}
     for i = 1, #ids do values[i] = values[i] or '' end
-    for i = 1, #ids do
-        if tries[i] then told[tostring(i)] = tries[i] end
+    if tries then
+        for i = 1, #ids do told[tostring(i)] = tries[i] or nil end
     end
-    local head = table.concat({deadline, #ids, places, types and string.gsub(types, ' ', ',') or '-',
-        next(told) and cjson.encode(told) or '{}'}, ' ')
+    local head = deadline .. ' ' .. #ids .. ' ' .. places .. ' '
+        .. (types and string.gsub(types, ' ', ',') or '-') .. ' ' .. (next(told) and cjson.encode(told) or '{}')
     if apart then return {head, unpack(values)} end
     if #ids == 1 then return head .. '\n' .. values[1] end
     local texts = {head}
@@ -57,53 +55,56 @@ end
 local function over(key) return redis.call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', '0', '1')[1] end
 if over(DEADLINES) or (expiring and over(EXPIRIES)) then return -2 end
 
-local ids = {}
-
--- Whether anything was taken from this level.
-local function take(level, number)
-    local found = redis.call('ZRANGEBYSCORE', level, '-inf', now, 'LIMIT', '0', number)
-    if #found == 0 then return false end
+local ids
+if not mixed then
+    -- A number is written out anew for every command that gets it; a text is not.
+    ids = redis.call('ZRANGEBYSCORE', NORMAL, '-inf', now, 'LIMIT', '0', ARGV[3])
     -- They are the first of their level: to say how many is quicker than to name them.
-    redis.call('ZREMRANGEBYRANK', level, '0', #found - 1)
-    if #ids == 0 then
-        ids = found
-    else
-        for _, id in ipairs(found) do ids[#ids + 1] = id end
-    end
-    return true
-end
-
-local function longest_waiting()
-    local oldest, found
-    for _, level in ipairs({HIGH, NORMAL, LOW}) do
-        local first = redis.call('ZRANGE', level, 0, 0, 'WITHSCORES')
-        if first[1] and (not oldest or tonumber(first[2]) < oldest) then
-            oldest, found = tonumber(first[2]), level
-        end
-    end
-    return found
-end
-
-local fairness = mixed and settings('fairness') or 0
-if fairness > 0 then
-    repeat
-        local anything
-        if redis.call('HINCRBY', META, 'turns', 1) % fairness == 0 then
-            local level = longest_waiting()
-            anything = level and take(level, 1)
-        else
-            anything = take(HIGH, 1) or take(NORMAL, 1) or take(LOW, 1)
-        end
-    until #ids == most or not anything
+    if #ids > 0 then redis.call('ZREMRANGEBYRANK', NORMAL, '0', #ids == 1 and '0' or #ids - 1) end
 else
-    for _, level in ipairs(mixed and {HIGH, NORMAL, LOW} or {NORMAL}) do
-        if #ids < most then take(level, most - #ids) end
+    ids = {}
+
+    -- Whether anything was taken from this level.
+    local function take(level, number)
+        local found = redis.call('ZRANGEBYSCORE', level, '-inf', now, 'LIMIT', 0, number)
+        if #found == 0 then return false end
+        redis.call('ZREMRANGEBYRANK', level, 0, #found - 1)
+        for _, id in ipairs(found) do ids[#ids + 1] = id end
+        return true
+    end
+
+    local function longest_waiting()
+        local oldest, found
+        for _, level in ipairs({HIGH, NORMAL, LOW}) do
+            local first = redis.call('ZRANGE', level, 0, 0, 'WITHSCORES')
+            if first[1] and (not oldest or tonumber(first[2]) < oldest) then
+                oldest, found = tonumber(first[2]), level
+            end
+        end
+        return found
+    end
+
+    local fairness = tonumber(redis.call('HGET', CONFIG, 'fairness') or DEFAULTS.fairness)
+    if fairness > 0 then
+        repeat
+            local anything
+            if redis.call('HINCRBY', META, 'turns', 1) % fairness == 0 then
+                local level = longest_waiting()
+                anything = level and take(level, 1)
+            else
+                anything = take(HIGH, 1) or take(NORMAL, 1) or take(LOW, 1)
+            end
+        until #ids == most or not anything
+    else
+        for _, level in ipairs({HIGH, NORMAL, LOW}) do
+            if #ids < most then take(level, most - #ids) end
+        end
     end
 end
 
 if #ids > 0 then
-    local deadline = stamp(NOW + visibility)
-    local tries, repeated = {}, {}
+    local deadline = stamp(NOW + ARGV[2])
+    local tries, repeated = nil, {}
     if expiring then redis.call('ZREM', EXPIRIES, unpack(ids)) end
     if retried then
         tries = redis.call('HMGET', TRIES, unpack(ids))
@@ -119,7 +120,7 @@ if #ids > 0 then
 end
 
 local due = -1
-if ARGV[4] == '1' then
+if ARGV[4] == 'wait' then
     -- Whoever waits looks again when something is sent, which rings while somebody is known to
     -- wait, and when something is due.
     redis.call('DEL', BELL)

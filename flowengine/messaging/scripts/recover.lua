@@ -1,5 +1,5 @@
 --! keys: config meta queue messages tries reserved deadlines expiries waiting bell endpoints dlq dead high normal low
---! uses: clock settings levels letters bell bury reservation reclaim
+--! uses: clock settings levels letters bell bury batch reservation reclaim
 -- arguments: endpoint, most; answers: returned, dead, 1 when there may be more
 local most = tonumber(ARGV[2])
 local returned, dead, more = reclaim(most)

@@ -11,7 +11,7 @@ local length = redis.call('LLEN', QUEUE)
 if length == 0 then redis.call('SADD', ENDPOINTS, ARGV[1]) end
 
 local expires = lifetime > 0 and stamp(NOW + lifetime) or '0'
-local between = ' ' .. stamp(NOW) .. ' ' .. expires .. ' '
+local between = ' ' .. now .. ' ' .. expires .. ' '
 local asked, heads, levels, bodies, at = {}, {}, {}, {}, 1
 for head, priority, named, written in string.gmatch(ARGV[4], '((%d) %a+) (%d+) (%d+) ') do
     local place, body = #asked + 1, at + named
@@ -50,10 +50,6 @@ if not mixed and (due['9'] or due['1']) then redis.call('HSET', META, 'mixed', 1
 if #expiring > 0 then
     redis.call('ZADD', EXPIRIES, unpack(expiring))
     redis.call('HSET', META, 'expiring', 1)
-end
--- What was acknowledged is remembered for as many as fit into the queue.
-if window > 0 and redis.call('ZCARD', SEEN) > size then
-    redis.call('ZREMRANGEBYRANK', SEEN, 0, -size - 1)
 end
 ring(#ids)
 return table.concat(answers)

@@ -333,7 +333,6 @@ def test_remembered_ids_are_no_more_than_the_queue_is_long(
     for number in range(12):
         coordinator.send_message(ASKER, WORKER, mail(number))
         coordinator.ack(WORKER, coordinator.receive(WORKER).token)
-    coordinator.send_message(ASKER, WORKER, mail("new"))
     assert client.zcard("ao:seen:worker:1") == 5
     assert client.pttl("ao:seen:worker:1") > 0
 

@@ -7,7 +7,7 @@ local EXPIRED = 'the reservation expired: its holder died, or took too long'
 local function expired(most)
     local ids, attempts = {}, {}
     local function found(id, made) ids[#ids + 1], attempts[#attempts + 1] = id, tonumber(made) end
-    local names = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', stamp(NOW), 'LIMIT', 0, most)
+    local names = redis.call('ZRANGEBYSCORE', DEADLINES, '-inf', now, 'LIMIT', 0, most)
     for _, name in ipairs(names) do
         if #ids >= most then return ids, attempts, true end
         local kept = redis.call('HGET', RESERVED, name)
