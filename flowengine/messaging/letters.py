@@ -20,6 +20,7 @@ from flowengine.messaging.models import (
     MessageType,
     ReceivedMessage,
 )
+from flowengine.messaging.tokens import suffix
 
 UNREADABLE = "the stored message cannot be read"
 
@@ -58,7 +59,9 @@ class Writing:
             unwritten, rest = _ADDRESS, self._address
         else:
             unwritten, rest = _DATED_ADDRESS, self._dated
-        return message.model_dump_json(exclude=unwritten[message.correlation_id is None])[:-1] + rest
+        return (
+            message.model_dump_json(exclude=unwritten[message.correlation_id is None])[:-1] + rest
+        )
 
     def texts(self, messages: Sequence[AgentMessage]) -> tuple[str, bytes]:
         """The heads of all, and all ids and bodies in one."""
@@ -95,7 +98,7 @@ def received(token: str, answer: bytes | Sequence[bytes]) -> list[ReceivedMessag
     if len(lines) != int(count):
         return None  # a message has lines of its own, which none has that we wrote
     places = range(1, len(lines) + 1) if numbers == b"-" else map(int, numbers.split(b","))
-    suffixes = ["" if place == 1 else f"-{place}" for place in places]
+    suffixes = [suffix(place) for place in places]
     handed = list(_handed(token, deadline, types, told, suffixes, lines))
     with suppress(ValueError, TypeError):  # one cannot be read, or is not to be handed out
         # All are read in one go: one by one it takes half as long again.
@@ -103,8 +106,8 @@ def received(token: str, answer: bytes | Sequence[bytes]) -> list[ReceivedMessag
         if len(good) == len(handed):
             return list(good)
     return [
-        one if isinstance(one, Unfit) else _alone(token + suffix, one)
-        for suffix, one in zip(suffixes, handed, strict=True)
+        one if isinstance(one, Unfit) else _alone(token + end, one)
+        for end, one in zip(suffixes, handed, strict=True)
     ]
 
 
@@ -132,21 +135,21 @@ def _handed(
     taken = () if types == b"-" else types.split(b",")
     tries: dict[str, str] = {} if told == b"{}" else json.loads(told.decode(errors="replace"))
     attempts, error = b"0", b"null"
-    for number, (suffix, line) in enumerate(zip(suffixes, lines, strict=True), 1):
+    for number, (end, line) in enumerate(zip(suffixes, lines, strict=True), 1):
         try:
             priority, kind, sent, _, body = line.split(b" ", 4)
             enqueued = _iso(sent)
         except ValueError:
-            yield Unfit(token + suffix, UNREADABLE)
+            yield Unfit(token + end, UNREADABLE)
             continue
         if taken and kind not in taken:
             problem = f"not subscribed: the agent takes no {kind.decode()}"
-            yield Unfit(token + suffix, problem)
+            yield Unfit(token + end, problem)
             continue
         if tries:
             made, _, text = tries.get(str(number), "0").partition(" ")
             attempts, error = made.encode(), json.dumps(text or None).encode()
-        yield form % (suffix.encode(), body, priority, enqueued, attempts, error)
+        yield form % (end.encode(), body, priority, enqueued, attempts, error)
 
 
 def _alone(token: str, handed: bytes) -> ReceivedMessage | Unfit:
