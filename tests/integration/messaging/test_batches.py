@@ -23,6 +23,13 @@ def attempts(received: list[Any]) -> dict[Any, int]:
     return {one.message.payload["name"]: one.queue_message.delivery_attempts for one in received}
 
 
+def let_expire(client: redis.Redis, within: float = 100) -> None:
+    """The time of all that would expire within so many seconds is over."""
+    until = (client.time()[0] + within) * 1_000_000
+    for name in client.zrangebyscore("ao:reserved_deadlines:worker:1", 0, until):
+        client.zadd("ao:reserved_deadlines:worker:1", {name: 1})
+
+
 # --- acknowledging ---
 
 
@@ -97,11 +104,12 @@ def test_the_queue_keeps_its_order_whatever_is_cut_out_of_it(
 # --- one of them ---
 
 
-def test_to_extend_one_does_not_extend_the_others(coordinator: Any) -> None:
+def test_to_extend_one_does_not_extend_the_others(coordinator: Any, client: redis.Redis) -> None:
     sent(coordinator, 3)
-    tokens = [one.token for one in coordinator.receive_batch(WORKER, 3, visibility_timeout=0.2)]
-    assert coordinator.extend(WORKER, tokens[0], 60) is True
-    again = coordinator.receive_batch(WORKER, 9, timeout=20)
+    tokens = [one.token for one in coordinator.receive_batch(WORKER, 3, visibility_timeout=60)]
+    assert coordinator.extend(WORKER, tokens[0], 3600) is True
+    let_expire(client)
+    again = coordinator.receive_batch(WORKER, 9)
     assert attempts(again) == {1: 1, 2: 1}
     assert coordinator.ack_batch(WORKER, tokens) == [True, False, False]
     assert coordinator.ack_batch(WORKER, [one.token for one in again]) == [True, True]
@@ -144,11 +152,31 @@ def test_to_refuse_one_does_not_refuse_the_others(coordinator: Any) -> None:
 # --- its end ---
 
 
-def test_what_is_left_of_a_batch_expires_and_nothing_else(coordinator: Any) -> None:
+def test_a_late_settlement_of_a_batch_changes_nothing(coordinator: Any) -> None:
+    sent(coordinator, 3)
+    tokens = [one.token for one in coordinator.receive_batch(WORKER, 3, visibility_timeout=0)]
+    assert coordinator.ack_batch(WORKER, tokens) == [False] * 3
+    assert coordinator.ack(WORKER, tokens[1]) is False
+    assert coordinator.nack(WORKER, tokens[1], FailureType.PERMANENT) is False
+    assert coordinator.extend(WORKER, tokens[1], 60) is False
+    assert coordinator.depths(WORKER).reserved == 3
+    assert attempts(coordinator.receive_batch(WORKER, 9)) == {0: 1, 1: 1, 2: 1}
+
+
+def test_a_receiver_waits_for_a_batch_that_expires(coordinator: Any) -> None:
+    sent(coordinator, 2)
+    coordinator.receive_batch(WORKER, 2, visibility_timeout=0.1)
+    assert attempts(coordinator.receive_batch(WORKER, 2, timeout=20)) == {0: 1, 1: 1}
+
+
+def test_what_is_left_of_a_batch_expires_and_nothing_else(
+    coordinator: Any, client: redis.Redis
+) -> None:
     sent(coordinator, 4)
-    tokens = [one.token for one in coordinator.receive_batch(WORKER, 4, visibility_timeout=0.2)]
+    tokens = [one.token for one in coordinator.receive_batch(WORKER, 4, visibility_timeout=60)]
     assert coordinator.ack_batch(WORKER, [tokens[0], tokens[2]]) == [True, True]
-    again = coordinator.receive_batch(WORKER, 9, visibility_timeout=60, timeout=20)
+    let_expire(client)
+    again = coordinator.receive_batch(WORKER, 9, visibility_timeout=60)
     assert attempts(again) == {1: 1, 3: 1}
     assert coordinator.ack_batch(WORKER, tokens) == [False] * 4
     assert coordinator.nack(WORKER, tokens[1]) is False
@@ -156,15 +184,17 @@ def test_what_is_left_of_a_batch_expires_and_nothing_else(coordinator: Any) -> N
     assert coordinator.depths(WORKER).reserved == 2
 
 
-def test_every_message_of_a_batch_is_recovered_and_counted(coordinator: Any) -> None:
-    sent(coordinator, 900)
-    for _ in range(3):
-        coordinator.receive_batch(WORKER, 300, visibility_timeout=0.2)
-    tokens = [one.token for one in coordinator.receive_batch(WORKER, 9, timeout=20)]
-    assert len(tokens) == 9
-    depths = coordinator.depths(WORKER)
-    assert (sum(depths.ready.values()), depths.reserved) == (891, 9)
-    assert names(coordinator.receive_batch(WORKER, 500)) == list(range(9, 509))
+def test_every_message_of_a_batch_is_recovered_and_counted(
+    coordinator: Any, client: redis.Redis
+) -> None:
+    sent(coordinator, 1200)
+    first, *_ = (coordinator.receive_batch(WORKER, 400, visibility_timeout=60) for _ in range(3))
+    coordinator.ack_batch(WORKER, [one.token for one in first[:200]])
+    let_expire(client)
+    assert coordinator.recover_pending(WORKER) == 1000
+    assert coordinator.depths(WORKER).reserved == 0
+    left = [one for _ in range(2) for one in coordinator.receive_batch(WORKER, 500)]
+    assert sorted(names(left)) == list(range(200, 1200))
 
 
 def test_deliveries_are_counted_for_each_message_of_a_batch(coordinator: Any) -> None:
