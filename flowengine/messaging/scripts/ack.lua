@@ -32,13 +32,16 @@ if not settle_alone(ARGV[1]) then
             local kept, deadline, places, repeated = redis.call('HGET', RESERVED, name)
             if kept then deadline, places, repeated = read(kept) end
             local holds = kept and tonumber(deadline) > NOW
+            local any_repeated = kept and next(repeated)
             for place = from, to do
                 local id = holds and places[place]
                 if id then
                     places[place], ids[#ids + 1] = false, id
-                    if repeated[tostring(place)] then retried[#retried + 1] = id end
+                    if any_repeated and repeated[tostring(place)] then retried[#retried + 1] = id end
+                    answers[#answers + 1] = '1'
+                else
+                    answers[#answers + 1] = settle_alone(named(place)) and '1' or '0'
                 end
-                answers[#answers + 1] = (id or settle_alone(named(place))) and '1' or '0'
             end
             if holds then keep(name, deadline, places, repeated) end
         end
