@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from flowengine.messaging.models import (
     AgentId,
@@ -18,19 +15,9 @@ from flowengine.messaging.models import (
     FailureType,
     MessagePriority,
     MessageType,
-    ReceivedMessage,
 )
-from flowengine.messaging.tokens import suffix
 
 UNREADABLE = "the stored message cannot be read"
-
-
-@dataclass(frozen=True, slots=True)
-class Unfit:
-    """What was reserved under a token cannot be handed to anybody."""
-
-    token: str
-    problem: str
 
 
 def microseconds(seconds: float) -> int:
@@ -89,86 +76,6 @@ _HEADS = {
     for priority in MessagePriority
     for kind in MessageType
 }
-
-
-def received(token: str, answer: bytes | Sequence[bytes]) -> list[ReceivedMessage | Unfit] | None:
-    """What `receive.lua` handed out; None when it has to be asked for once more, apart."""
-    head, lines = _lines(answer)
-    deadline, count, numbers, types, told = head.split(b" ", 4)
-    if len(lines) != int(count):
-        return None  # a message has lines of its own, which none has that we wrote
-    places = range(1, len(lines) + 1) if numbers == b"-" else map(int, numbers.split(b","))
-    suffixes = [suffix(place) for place in places]
-    handed = list(_handed(token, deadline, types, told, suffixes, lines))
-    with suppress(ValueError, TypeError):  # one cannot be read, or is not to be handed out
-        # All are read in one go: one by one it takes half as long again.
-        good = _RECEIVED.validate_json(b"[%b]" % b",".join(handed))  # type: ignore[arg-type]
-        if len(good) == len(handed):
-            return list(good)
-    return [
-        one if isinstance(one, Unfit) else _alone(token + end, one)
-        for end, one in zip(suffixes, handed, strict=True)
-    ]
-
-
-def _lines(answer: bytes | Sequence[bytes]) -> tuple[bytes, Sequence[bytes]]:
-    """The head, and what is stored of each message."""
-    if isinstance(answer, bytes):
-        head, _, line = answer.partition(b"\n")
-        return head, [line]
-    head, *texts = answer
-    if len(texts) == int(head.split(b" ", 2)[1]):
-        return head, texts
-    return head, [line for text in texts for line in text.split(b"\n")]
-
-
-def _handed(
-    token: str,
-    deadline: bytes,
-    types: bytes,
-    told: bytes,
-    suffixes: Sequence[str],
-    lines: Sequence[bytes],
-) -> Iterator[bytes | Unfit]:
-    """Each a `ReceivedMessage` as JSON, around the message as it is stored."""
-    form = _HANDED % (token.encode(), _iso(deadline))
-    taken = () if types == b"-" else types.split(b",")
-    tries: dict[str, str] = {} if told == b"{}" else json.loads(told.decode(errors="replace"))
-    attempts, error = b"0", b"null"
-    for number, (end, line) in enumerate(zip(suffixes, lines, strict=True), 1):
-        try:
-            priority, kind, sent, _, body = line.split(b" ", 4)
-            enqueued = _iso(sent)
-        except ValueError:
-            yield Unfit(token + end, UNREADABLE)
-            continue
-        if taken and kind not in taken:
-            problem = f"not subscribed: the agent takes no {kind.decode()}"
-            yield Unfit(token + end, problem)
-            continue
-        if tries:
-            made, _, text = tries.get(str(number), "0").partition(" ")
-            attempts, error = made.encode(), json.dumps(text or None).encode()
-        yield form % (end.encode(), body, priority, enqueued, attempts, error)
-
-
-def _alone(token: str, handed: bytes) -> ReceivedMessage | Unfit:
-    try:
-        return ReceivedMessage.model_validate_json(handed)
-    except ValueError:
-        return Unfit(token, UNREADABLE)
-
-
-@lru_cache(maxsize=100)  # those of one batch were sent at one moment
-def _iso(stamp: bytes) -> bytes:
-    return moment(int(stamp)).isoformat().encode()
-
-
-_HANDED = (
-    b'{"token":"%b%%b","queue_message":{"message":%%b,"priority":%%b,"enqueued_at":"%%b",'
-    b'"delivery_attempts":%%b,"last_error":%%b},"visibility_deadline":"%b"}'
-)
-_RECEIVED = TypeAdapter(list[ReceivedMessage])
 
 
 def dead_letters(answer: Sequence[bytes]) -> list[DeadLetter]:

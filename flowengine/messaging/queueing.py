@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from flowengine.messaging import letters
+from flowengine.messaging import handing, letters
 from flowengine.messaging.calling import MOST_AT_ONCE, Calling
 from flowengine.messaging.counting import Counting
 from flowengine.messaging.driving import Argument, Call, Members, Plan, Wait
@@ -77,7 +77,7 @@ class Queueing:
                 (bell,) = self._calling.keys.named(["bell"], endpoint(agent_id))
                 yield Wait(bell, left if answer < 0 else min(left, answer / 1_000_000))
                 continue
-            found = letters.received(token, answer)
+            found = handing.received(token, answer)
             if found is None:
                 asked = ("apart",)  # the same token is given the same messages
                 continue
@@ -89,10 +89,10 @@ class Queueing:
             token, asked = new_token(), usual
 
     def _bury_unfit(
-        self, agent_id: AgentId, found: Sequence[ReceivedMessage | letters.Unfit]
+        self, agent_id: AgentId, found: Sequence[ReceivedMessage | handing.Unfit]
     ) -> Plan[None]:
         for one in found:
-            if isinstance(one, letters.Unfit):
+            if isinstance(one, handing.Unfit):
                 failure = FailureType.PERMANENT.value
                 yield self._calling.call(_NACK, agent_id, one.token, failure, one.problem, 0)
                 self._counting.buried(1)
