@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 
 from flowengine.messaging.letters import UNREADABLE, moment
+from flowengine.messaging.making import made
 from flowengine.messaging.models import (
     AgentId,
     AgentMessage,
@@ -27,8 +28,6 @@ from flowengine.messaging.models import (
     ReceivedMessage,
 )
 from flowengine.messaging.tokens import suffix
-
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,22 +96,22 @@ def _handed(
         priority, kind, sent, _, body = parts
         if taken and kind not in taken:
             return Unfit(token, f"not subscribed: the agent takes no {kind.decode()}")
-        made, _, error = (tries or "0").partition(" ")
+        attempts, _, error = (tries or "0").partition(" ")
         queued = {
             "message": message or AgentMessage.model_validate_json(body),
             "priority": _PRIORITIES[int(priority)],
             "enqueued_at": _iso(sent),
-            "delivery_attempts": int(made),
+            "delivery_attempts": int(attempts),
             "last_error": error or None,
         }
     except (ValueError, KeyError):
         return Unfit(token, UNREADABLE)
     fields = {
         "token": token,
-        "queue_message": _made(QueueMessage, _QUEUED_FIELDS, queued),
+        "queue_message": made(QueueMessage, queued),
         "visibility_deadline": until,
     }
-    return _made(ReceivedMessage, _RECEIVED_FIELDS, fields)
+    return made(ReceivedMessage, fields)
 
 
 def _as_we_write_it(said: Any, address: bytes) -> AgentMessage | None:
@@ -138,7 +137,7 @@ def _as_we_write_it(said: Any, address: bytes) -> AgentMessage | None:
         "timestamp": stamp,
         "correlation_id": correlation,
     }
-    return _made(AgentMessage, _MESSAGE_FIELDS, fields)
+    return made(AgentMessage, fields)
 
 
 @lru_cache(maxsize=1000)  # few send to few, and an `AgentId` never changes
@@ -154,25 +153,11 @@ class _Address(BaseModel):
     recipient: AgentId
 
 
-def _made(kind: type[_Model], names: set[str], fields: dict[str, Any]) -> _Model:
-    """What `model_construct` makes of all fields, without looking at each of them."""
-    made = kind.__new__(kind)
-    _put(made, "__dict__", fields)
-    _put(made, "__pydantic_fields_set__", names)  # whichever is set later is in it already
-    _put(made, "__pydantic_extra__", None)
-    _put(made, "__pydantic_private__", None)
-    return made
-
-
 @lru_cache(maxsize=100)  # those of one batch were sent at one moment
 def _iso(stamp: bytes) -> str:
     return moment(int(stamp)).isoformat()
 
 
-_put = object.__setattr__
 _ADDRESS = b',"sender":'
 _TYPES = {kind.value: kind for kind in MessageType}
 _PRIORITIES = {priority.value: priority for priority in MessagePriority}
-_MESSAGE_FIELDS = set(AgentMessage.model_fields)
-_QUEUED_FIELDS = set(QueueMessage.model_fields)
-_RECEIVED_FIELDS = set(ReceivedMessage.model_fields)

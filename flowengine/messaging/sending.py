@@ -10,6 +10,7 @@ from flowengine.messaging.calling import MOST_AT_ONCE, Calling
 from flowengine.messaging.counting import Counting
 from flowengine.messaging.driving import Call, Plan, RedisTrouble, told
 from flowengine.messaging.keys import endpoint
+from flowengine.messaging.making import made
 from flowengine.messaging.models import AgentId, AgentMessage, MessagePriority, MessageResult
 from flowengine.messaging.scripting import Script
 
@@ -98,9 +99,10 @@ class Sending:
 
 def _result(message: AgentMessage, answer: int) -> MessageResult:
     refusal = _REFUSALS.get(answer)
-    return MessageResult(
-        message_id=message.message_id,
-        delivered=refusal is None,
-        error=refusal,
-        duplicate=answer == _DUPLICATE,
-    )
+    fields = {
+        "message_id": message.message_id,
+        "delivered": refusal is None,
+        "error": refusal,
+        "duplicate": answer == _DUPLICATE,
+    }
+    return made(MessageResult, fields)
