@@ -61,7 +61,7 @@ class Queueing:
         self, agent_id: AgentId, most: int, visibility_timeout: float, timeout: float | None
     ) -> Plan[list[ReceivedMessage]]:
         call, visibility = self._calling.call, letters.microseconds(visibility_timeout)
-        most = min(most, MOST_AT_ONCE)
+        most = max(min(most, MOST_AT_ONCE), 0)
         until = time.monotonic() + (timeout or 0.0)
         usual = () if timeout is None else ("wait",)
         token, asked = new_token(), usual
@@ -74,6 +74,7 @@ class Queueing:
                 left = until - time.monotonic()
                 if left <= 0:
                     return []
+                asked = usual
                 (bell,) = self._calling.keys.named(["bell"], endpoint(agent_id))
                 yield Wait(bell, left if answer < 0 else min(left, answer / 1_000_000))
                 continue

@@ -12,13 +12,15 @@ if tonumber(found[2] or DEFAULTS['dedup_window']) > 0 then
     local forgotten = redis.call('ZSCORE', SEEN, id)
     if forgotten and tonumber(forgotten) > tonumber(now) then return '2' end
 end
-if redis.call('HSETNX', MESSAGES, id, '5 ' .. ARGV[2] .. ' ' .. now .. ' 0 ' .. ARGV[4]) == 0 then return '2' end
+-- What finds no room, or is there already, leaves the queue again: nobody has seen it there.
 local length = redis.call('RPUSH', QUEUE, id)
 if length > tonumber(found[1] or DEFAULTS['queue_size']) then
-    -- There was no room; as nobody has seen it, it was never there.
     redis.call('RPOP', QUEUE)
-    redis.call('HDEL', MESSAGES, id)
-    return '3'
+    return redis.call('HEXISTS', MESSAGES, id) == 1 and '2' or '3'
+end
+if redis.call('HSETNX', MESSAGES, id, '5 ' .. ARGV[2] .. ' ' .. now .. ' 0 ' .. ARGV[4]) == 0 then
+    redis.call('RPOP', QUEUE)
+    return '2'
 end
 redis.call('ZADD', NORMAL, now, id)
 if length == 1 then redis.call('SADD', ENDPOINTS, ARGV[1]) end

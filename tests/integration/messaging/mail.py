@@ -15,8 +15,9 @@ WORKER = AgentId(type="worker", instance="1")
 
 def mail(name: str | int, **fields: Any) -> AgentMessage:
     """A message of its own id."""
-    given = {"message_type": MessageType.EVENT, "payload": {"name": name}, **fields}
-    return AgentMessage(message_id=f"message-{name}", sender=ASKER, recipient=WORKER, **given)
+    usual = {"message_id": f"message-{name}", "payload": {"name": name}}
+    given = {**usual, "message_type": MessageType.EVENT, **fields}
+    return AgentMessage(sender=ASKER, recipient=WORKER, **given)
 
 
 def reserved(client: redis.Redis) -> list[str]:

@@ -101,6 +101,32 @@ def test_the_queue_keeps_its_order_whatever_is_cut_out_of_it(
     assert client.lrange("ao:queue:worker:1", 0, -1) == [f"message-{name}" for name in left]
 
 
+def test_ids_may_have_any_characters(coordinator: Any, client: redis.Redis) -> None:
+    ids = [
+        'say "no"\\',
+        "two\nlines here",
+        "größer/%s + -2",
+        "123456",
+        "nul\0 del\x7f",
+        "[[false]]",
+    ]
+    coordinator.send_batch(ASKER, WORKER, [mail(1, message_id=name) for name in ids])
+    received = coordinator.receive_batch(WORKER, 9)
+    assert [one.message.message_id for one in received] == ids
+    assert coordinator.extend(WORKER, received[1].token, 60) is True
+    assert coordinator.nack(WORKER, received[0].token, FailureType.PERMANENT) is True
+    assert coordinator.ack_batch(WORKER, [one.token for one in received]) == [False] + [True] * 5
+    assert client.exists("ao:messages:worker:1", "ao:queue:worker:1", "ao:reserved:worker:1") == 0
+    assert [one.message_id for one in coordinator.dead_letters(WORKER)] == [ids[0]]
+
+
+@pytest.mark.parametrize("most", [0, -5])
+def test_who_asks_for_none_is_given_none(coordinator: Any, most: int) -> None:
+    sent(coordinator, 2)
+    assert coordinator.receive_batch(WORKER, most) == []
+    assert coordinator.depths(WORKER).reserved == 0
+
+
 # --- one of them ---
 
 
