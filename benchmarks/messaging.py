@@ -31,6 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import click
 import kombu
@@ -128,9 +129,8 @@ class BareStreams(Contender):
     def written(self, number: int) -> str:
         return json.dumps({**PAYLOAD, "number": number})
 
-    def read(self, body: bytes) -> int:
-        number: int = json.loads(body)["number"]
-        return number
+    def payloads(self, bodies: list[bytes]) -> list[dict[str, Any]]:
+        return [json.loads(body) for body in bodies]
 
     def send(self, numbers: range) -> None:
         bodies = [self.written(number) for number in numbers]
@@ -145,8 +145,9 @@ class BareStreams(Contender):
     def receive(self, most: int) -> tuple[list[int], object]:
         found = self.redis.xreadgroup("group", f"{id(self)}", {"bench": ">"}, count=most)
         entries = found[0][1] if found else []
-        numbers = [self.read(fields[b"body"]) for _, fields in entries]
-        return numbers, [entry for entry, _ in entries]
+        # All that came is there before anything is done with it, as with the coordinator.
+        payloads = self.payloads([fields[b"body"] for _, fields in entries])
+        return [payload["number"] for payload in payloads], [entry for entry, _ in entries]
 
     def ack(self, handle: object) -> None:
         assert isinstance(handle, list)
@@ -161,9 +162,9 @@ class Streams(BareStreams):
     def written(self, number: int) -> str:
         return message_of(number).model_dump_json()
 
-    def read(self, body: bytes) -> int:
-        number: int = AgentMessage.model_validate_json(body).payload["number"]
-        return number
+    def payloads(self, bodies: list[bytes]) -> list[dict[str, Any]]:
+        messages = [AgentMessage.model_validate_json(body) for body in bodies]
+        return [message.payload for message in messages]
 
     def ack(self, handle: object) -> None:
         assert isinstance(handle, list)

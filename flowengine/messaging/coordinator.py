@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from flowengine.errors import MessageCoordinatorError
+from flowengine.messaging.calling import Calling
 from flowengine.messaging.counting import Counting
 from flowengine.messaging.driving import AsyncClient, AsyncDriver, Plan, RedisTrouble, told
 from flowengine.messaging.interfaces import MessageCoordinator, MessageMetrics
@@ -26,6 +27,7 @@ from flowengine.messaging.models import (
 )
 from flowengine.messaging.queueing import Queueing, subscription_for
 from flowengine.messaging.requesting import Requesting
+from flowengine.messaging.sending import Sending
 
 T = TypeVar("T")
 
@@ -43,10 +45,12 @@ class RedisMessageCoordinator(MessageCoordinator):
         key_prefix: str = "ao",
         metrics: MessageMetrics | None = None,
     ) -> None:
-        self._driver = AsyncDriver(redis)
-        keys, self._counting = Keys(key_prefix), Counting(metrics)
-        self._queueing = Queueing(keys, self._counting)
-        self._requesting = Requesting(keys, self._queueing)
+        self._driver = AsyncDriver(redis, before=self._write_subscriptions)
+        self._writer = AsyncDriver(redis)
+        calling, counting = Calling(Keys(key_prefix)), Counting(metrics)
+        self._sending = Sending(calling, counting)
+        self._queueing = Queueing(calling, counting)
+        self._requesting = Requesting(calling.keys, self._sending)
         self._unwritten: list[MessageSubscription] = []
         self._writing: asyncio.Task[None] | None = None
 
@@ -77,12 +81,8 @@ class RedisMessageCoordinator(MessageCoordinator):
         expires_in: float | None = None,
     ) -> list[MessageResult]:
         """Send several messages to one agent; one result for each, in their order."""
-        plan = self._queueing.send(sender, recipient, messages, delay, expires_in)
-        try:
-            return await self._run(f"send to {recipient}", plan)
-        except MessageCoordinatorError:
-            self._counting.sent(0, len(messages))
-            raise
+        plan = self._sending.send(sender, recipient, messages, delay, expires_in)
+        return await self._run(f"send to {recipient}", plan)
 
     async def broadcast_message(
         self,
@@ -91,16 +91,8 @@ class RedisMessageCoordinator(MessageCoordinator):
         recipients: list[AgentId],
     ) -> list[MessageResult]:
         """Send a message to several agents; what cannot be sent is told in its result."""
-        results = []
-        for recipient in recipients:
-            try:
-                results.append(await self.send_message(sender, recipient, message))
-            except MessageCoordinatorError as error:
-                failed = MessageResult(
-                    message_id=message.message_id, delivered=False, error=str(error)
-                )
-                results.append(failed)
-        return results
+        plan = self._sending.broadcast(sender, message, recipients)
+        return await self._run("broadcast", plan)
 
     # --- receiving ---
 
@@ -254,23 +246,23 @@ class RedisMessageCoordinator(MessageCoordinator):
 
     async def settle(self) -> None:
         """Write the subscriptions that were made and are not written yet."""
+        try:
+            await self._write_subscriptions()
+        except RedisTrouble as error:
+            raise MessageCoordinatorError("write subscriptions", told(error)) from error
+
+    async def _write_in_time(self) -> None:
+        with suppress(*RedisTrouble):  # the next operation tells it
+            await self._write_subscriptions()
+
+    async def _write_subscriptions(self) -> None:
         while self._unwritten:
             subscription = self._unwritten[0]
-            try:
-                await self._driver.run(self._queueing.subscribe(subscription))
-            except RedisTrouble as error:
-                action = f"subscribe {subscription.agent_id}"
-                raise MessageCoordinatorError(action, told(error)) from error
+            await self._writer.run(self._queueing.subscribe(subscription))
             with suppress(ValueError):  # somebody else wrote it too, which is the same
                 self._unwritten.remove(subscription)
 
-    async def _write_in_time(self) -> None:
-        with suppress(MessageCoordinatorError):  # the next operation tells it
-            await self.settle()
-
     async def _run(self, action: str, plan: Plan[T]) -> T:
-        if self._unwritten:
-            await self.settle()
         try:
             return await self._driver.run(plan)
         except RedisTrouble as error:

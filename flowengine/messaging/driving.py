@@ -1,12 +1,13 @@
 """Two ways to carry out one plan: from a coroutine, or from ordinary code.
 
 What is to be asked of Redis is written once, as a *plan*: a generator that yields a `Call` or a
-`Wait` and is sent the answer. A driver asks, and knows nothing of what it asks for.
+`Wait` and is sent the answer. A driver asks, and knows nothing of what it asks for. What Redis did
+not do is raised where the plan asked for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -82,22 +83,31 @@ class SyncClient(Protocol):
 
 
 class AsyncDriver:
-    """Carries out plans from coroutines."""
+    """Carries out plans from coroutines; whatever is asked, `before` comes first."""
 
-    def __init__(self, redis: AsyncClient) -> None:
+    def __init__(
+        self, redis: AsyncClient, before: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self._redis = redis
         self._patience = _patience(redis)
+        self._before = before
 
     async def run(self, plan: Plan[T]) -> T:
         answer: Any = None
+        trouble: Exception | None = None
         while True:
             try:
-                step = plan.send(answer)
+                step = plan.send(answer) if trouble is None else plan.throw(trouble)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            answer = await self._ask(step)
+            try:
+                answer, trouble = await self._ask(step), None
+            except RedisTrouble as error:
+                trouble = error
 
     async def _ask(self, step: Step) -> Any:
+        if self._before is not None:
+            await self._before()
         ask = self._redis.execute_command
         if isinstance(step, Call):
             try:
@@ -116,12 +126,16 @@ class SyncDriver:
 
     def run(self, plan: Plan[T]) -> T:
         answer: Any = None
+        trouble: Exception | None = None
         while True:
             try:
-                step = plan.send(answer)
+                step = plan.send(answer) if trouble is None else plan.throw(trouble)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
-            answer = self._ask(step)
+            try:
+                answer, trouble = self._ask(step), None
+            except RedisTrouble as error:
+                trouble = error
 
     def _ask(self, step: Step) -> Any:
         ask = self._redis.execute_command

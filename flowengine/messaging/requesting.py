@@ -15,8 +15,8 @@ from flowengine.errors import MessageCoordinatorError, RequestTimeout
 from flowengine.messaging.driving import Call, Plan, Wait
 from flowengine.messaging.keys import Keys, name_of
 from flowengine.messaging.models import AgentId, AgentMessage, MessageType, ReceivedMessage
-from flowengine.messaging.queueing import Queueing
 from flowengine.messaging.scripting import Script
+from flowengine.messaging.sending import Sending
 
 _EXPECT = Script.load("expect")
 _RESPOND = Script.load("respond")
@@ -26,8 +26,8 @@ _COLLECT = Script.load("collect")
 class Requesting:
     """Plans for requests under one key prefix."""
 
-    def __init__(self, keys: Keys, queueing: Queueing) -> None:
-        self._keys, self._queueing = keys, queueing
+    def __init__(self, keys: Keys, sending: Sending) -> None:
+        self._keys, self._sending = keys, sending
 
     def request(
         self, sender: AgentId, recipient: AgentId, message: AgentMessage, timeout: float
@@ -39,7 +39,7 @@ class Requesting:
         )
         yield self._call(_EXPECT, correlation, max(round(timeout * 1000), 1))
         left = max(until - time.monotonic(), 0.001)
-        (result,) = yield from self._queueing.send(sender, recipient, [asked], expires_in=left)
+        (result,) = yield from self._sending.send(sender, recipient, [asked], expires_in=left)
         if not result.delivered:
             yield self._call(_COLLECT, correlation, 1)
             raise MessageCoordinatorError(f"send a request to {recipient}", result.error or "")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from flowengine.errors import MessageCoordinatorError
+from flowengine.messaging.calling import Calling
 from flowengine.messaging.counting import Counting
 from flowengine.messaging.driving import Plan, RedisTrouble, SyncClient, SyncDriver, told
 from flowengine.messaging.interfaces import MessageMetrics
@@ -24,6 +25,7 @@ from flowengine.messaging.models import (
 )
 from flowengine.messaging.queueing import Queueing, subscription_for
 from flowengine.messaging.requesting import Requesting
+from flowengine.messaging.sending import Sending
 
 T = TypeVar("T")
 
@@ -41,9 +43,10 @@ class SyncMessageCoordinator:
         metrics: MessageMetrics | None = None,
     ) -> None:
         self._driver = SyncDriver(redis)
-        keys, self._counting = Keys(key_prefix), Counting(metrics)
-        self._queueing = Queueing(keys, self._counting)
-        self._requesting = Requesting(keys, self._queueing)
+        calling, counting = Calling(Keys(key_prefix)), Counting(metrics)
+        self._sending = Sending(calling, counting)
+        self._queueing = Queueing(calling, counting)
+        self._requesting = Requesting(calling.keys, self._sending)
 
     # --- sending ---
 
@@ -72,12 +75,8 @@ class SyncMessageCoordinator:
         expires_in: float | None = None,
     ) -> list[MessageResult]:
         """Send several messages to one agent; one result for each, in their order."""
-        plan = self._queueing.send(sender, recipient, messages, delay, expires_in)
-        try:
-            return self._run(f"send to {recipient}", plan)
-        except MessageCoordinatorError:
-            self._counting.sent(0, len(messages))
-            raise
+        plan = self._sending.send(sender, recipient, messages, delay, expires_in)
+        return self._run(f"send to {recipient}", plan)
 
     def broadcast_message(
         self,
@@ -86,16 +85,8 @@ class SyncMessageCoordinator:
         recipients: list[AgentId],
     ) -> list[MessageResult]:
         """Send a message to several agents; what cannot be sent is told in its result."""
-        results = []
-        for recipient in recipients:
-            try:
-                results.append(self.send_message(sender, recipient, message))
-            except MessageCoordinatorError as error:
-                failed = MessageResult(
-                    message_id=message.message_id, delivered=False, error=str(error)
-                )
-                results.append(failed)
-        return results
+        plan = self._sending.broadcast(sender, message, recipients)
+        return self._run("broadcast", plan)
 
     # --- receiving ---
 

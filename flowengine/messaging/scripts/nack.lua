@@ -1,13 +1,10 @@
 --! keys: config meta queue messages tries reserved deadlines expiries waiting bell dlq dead high normal low
---! uses: clock settings levels letters bell bury reservation
+--! uses: clock settings levels letters bell bury batch reservation
 -- arguments: token, failure, error, a number between 0 and 1 for the jitter
 -- answers: 0 when the reservation does not hold; 1 and the wait (µs); 2 for a dead letter
 local token, failure, error = ARGV[1], ARGV[2], ARGV[3]
-local attempts, id = reservation(token)
+local attempts, id = release(token)
 if not id then return {0, 0} end
-attempts = tonumber(attempts)
-redis.call('HDEL', RESERVED, token)
-redis.call('ZREM', DEADLINES, token)
 local value = redis.call('HGET', MESSAGES, id)
 local head = header(value)
 if not head then

@@ -11,7 +11,7 @@ local length = redis.call('LLEN', QUEUE)
 if length == 0 then redis.call('SADD', ENDPOINTS, ARGV[1]) end
 
 local expires = lifetime > 0 and stamp(NOW + lifetime) or '0'
-local between = ' ' .. stamp(NOW) .. ' ' .. expires .. ' '
+local between = ' ' .. now .. ' ' .. expires .. ' '
 local asked, heads, levels, bodies, at = {}, {}, {}, {}, 1
 for head, priority, named, written in string.gmatch(ARGV[4], '((%d) %a+) (%d+) (%d+) ') do
     local place, body = #asked + 1, at + named

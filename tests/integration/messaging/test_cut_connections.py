@@ -18,7 +18,7 @@ from flowengine.messaging import (
     RedisMessageCoordinator,
     SyncMessageCoordinator,
 )
-from tests.integration.messaging.mail import ASKER, WORKER, mail
+from tests.integration.messaging.mail import ASKER, WORKER, mail, reserved
 from tests.integration.messaging.proxy import Proxy
 from tests.servers import RedisServer
 
@@ -58,9 +58,8 @@ class Line:
             for level in (9, 5, 1)
             for name in client.zrange(f"ao:sched:worker:1:prio:{level}", 0, -1)
         ]
-        tokens = client.hgetall("ao:reserved:worker:1")
-        reserved = [value.partition(" ")[2] for value in tokens.values()]
-        assert sorted(queue) == sorted(stored) == sorted(scheduled + reserved)
+        tokens = client.hkeys("ao:reserved:worker:1")
+        assert sorted(queue) == sorted(stored) == sorted(scheduled + reserved(client))
         assert set(client.zrange("ao:reserved_deadlines:worker:1", 0, -1)) == set(tokens)
         dead = client.lrange("ao:dlq:worker:1", 0, -1)
         assert sorted(dead) == sorted(client.hkeys("ao:dead:worker:1"))

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 
 import pytest
 import redis
+import redis.asyncio
 from prometheus_client import CollectorRegistry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from flowengine.messaging import FailureType, MessageCoordinatorError, SyncMessageCoordinator
+from flowengine.messaging import (
+    AgentId,
+    FailureType,
+    MessageCoordinatorError,
+    MessageResult,
+    MessageType,
+    RedisMessageCoordinator,
+    SyncMessageCoordinator,
+)
 from flowengine.messaging.prometheus import PrometheusMetrics
 from tests.integration.messaging.mail import ASKER, WORKER, mail
 from tests.servers import RedisServer
@@ -87,6 +97,28 @@ def test_what_could_not_be_sent_is_counted(redis_server: RedisServer) -> None:
         with pytest.raises(MessageCoordinatorError):
             SyncMessageCoordinator(client, metrics=counted).send_message(ASKER, WORKER, mail(1))
     assert counted.told == [("error", 1)]
+
+
+def test_a_broadcast_counts_and_tells_what_could_not_be_sent(redis_server: RedisServer) -> None:
+    others = [AgentId(type="worker", instance=str(number)) for number in range(2)]
+    counted, counted_in_a_loop = Counted(), Counted()
+
+    async def broadcast() -> list[MessageResult]:
+        retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
+        async with redis.asyncio.Redis.from_url(redis_server.url, retry=retry) as client:
+            box = RedisMessageCoordinator(client, metrics=counted_in_a_loop)
+            # It cannot be written either, and is to be written before anything is sent.
+            box.subscribe_to_messages(WORKER, [MessageType.EVENT])
+            return await box.broadcast_message(ASKER, mail(1), others)
+
+    redis_server.stop()
+    with redis.Redis.from_url(redis_server.url, retry=Retry(NoBackoff(), 0)) as client:
+        box = SyncMessageCoordinator(client, metrics=counted)
+        results = box.broadcast_message(ASKER, mail(1), others) + asyncio.run(broadcast())
+    for result, other in zip(results, others * 2, strict=True):
+        assert (result.message_id, result.delivered) == ("message-1", False)
+        assert f"cannot send to {other}: ConnectionError" in (result.error or "")
+    assert counted.told == counted_in_a_loop.told == [("error", 1)] * 2
 
 
 def test_a_sink_that_fails_disturbs_nothing_and_is_told_once(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import ClassVar
 
 import pytest
@@ -18,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flowengine.messaging import FailureType, MessagePriority, SyncMessageCoordinator
 from tests.examples_drawn import AT_RANDOM
-from tests.integration.messaging.mail import ASKER, HIGH, LOW, NORMAL, WORKER, mail
+from tests.integration.messaging.mail import ASKER, HIGH, LOW, NORMAL, WORKER, mail, reserved
 from tests.servers import RedisServer
 
 NAMES = st.integers(0, 5)
@@ -66,6 +67,9 @@ class Model:
 
     def receive(self) -> str | None:
         self.reclaim()
+        return self.take()
+
+    def take(self) -> str | None:
         # Sorting is stable: equal priorities stay in their order.
         name = next(iter(sorted(self.ready, key=lambda name: -self.priority[name])), None)
         if name is not None:
@@ -108,6 +112,25 @@ class Coordinators(RuleBasedStateMachine):
             assert received.queue_message.delivery_attempts == self.model.attempts[name] - 1
             self.model.reserved[received.token] = (name, lost)
             self.tokens.append(received.token)
+
+    @rule(most=st.integers(2, 4), lost=st.booleans())
+    def receive_batch(self, most: int, lost: bool) -> None:
+        batch = self.real.receive_batch(WORKER, most, visibility_timeout=0 if lost else 3600)
+        self.model.reclaim()
+        names = list(takewhile(bool, (self.model.take() for _ in range(most))))
+        assert [one.message.message_id for one in batch] == names
+        for received, name in zip(batch, names, strict=True):
+            assert received.queue_message.delivery_attempts == self.model.attempts[name] - 1
+            self.model.reserved[received.token] = (name, lost)
+            self.tokens.append(received.token)
+
+    @rule(data=st.data())
+    def ack_batch(self, data: st.DataObject) -> None:
+        tokens = data.draw(st.lists(st.sampled_from(self.tokens), max_size=6))
+        for token, settled in zip(tokens, self.real.ack_batch(WORKER, tokens), strict=True):
+            assert settled == self.model.holds(token)
+            if settled:
+                del self.model.reserved[token]
 
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
@@ -189,6 +212,8 @@ class Coordinators(RuleBasedStateMachine):
         assert depths.total == len(self.model.live())
         dead = [letter.message_id for letter in self.real.dead_letters(WORKER)]
         assert dead == self.model.dead
+        held = sorted(name for name, _ in self.model.reserved.values())
+        assert sorted(reserved(self.client)) == held
         stored = self.client.hkeys("ao:messages:worker:1")
         listed = self.client.lrange("ao:queue:worker:1", 0, -1)
         assert sorted(stored) == sorted(listed) == sorted(self.model.live())

@@ -1,6 +1,6 @@
 -- A stored message is a header and the body as it came:
 --     <priority> <type> <sent, µs> <expires, µs, or 0> <body>
--- A reservation is `<attempts, with this one>:<deadline, µs> <id>`, a try `<attempts so far> <error>`.
+-- A try is `<attempts so far> <error>`.
 -- `mixed`, `retried` and `expiring` in META tell who receives that there may be other priorities
 -- than NORMAL, tries and times of expiry: what is not there is not looked for.
 local function header(value)
