@@ -10,6 +10,7 @@ run facets, and its beat is the watchdog.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
@@ -190,6 +191,8 @@ class _Process:
 
     def __init__(self, plugin: FlowEngine, settings: Settings) -> None:
         self.pid = os.getpid()
+        if plugin.hostname:
+            gc.freeze()  # what a worker has imported stays: nobody has to look through it again
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
         bell = CeleryBell(

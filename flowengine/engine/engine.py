@@ -20,6 +20,7 @@ from flowengine.engine.advancing import Commit
 from flowengine.engine.handles import Run
 from flowengine.engine.looking import Looking
 from flowengine.engine.results import ExecutionResult
+from flowengine.engine.undisturbed import undisturbed
 from flowengine.engine.working import Working
 from flowengine.errors import UnknownRun, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
@@ -151,7 +152,7 @@ class Engine(Working, Looking):
 
     def _insert(self, ordered: list[starting.Order]) -> list[Commit]:
         now = self.database.now()
-        with self.database.direct() as executor:
+        with undisturbed(), self.database.direct() as executor:
             return starting.start(executor, ordered, self.programs, now)
 
     async def astart(

@@ -17,6 +17,7 @@ from flowengine.engine import advancing
 from flowengine.engine.advancing import Commit, Decision, Known, Taker
 from flowengine.engine.memory import Memory
 from flowengine.engine.programs import Programs
+from flowengine.engine.undisturbed import undisturbed
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import Missing, Snapshot, TaskDefinition
 from flowengine.evaluator.happenings import HandedOver, TryEnded, TryOutcome
@@ -72,7 +73,7 @@ class Settling:
         now = self._database.now()
         rows = CommitRows()
         commits: dict[str, Commit] = {}
-        with self._database.direct() as executor:
+        with undisturbed(), self._database.direct() as executor:
             decided = self._decide(executor, of_runs, now)
             for run_id, decision in decided.items():
                 commits[run_id] = advancing.put(decision, rows, now, taker)
@@ -152,7 +153,8 @@ class Settling:
             if known is None or known.head.revision != head.revision:
                 known = Known(head)
             known.head = head
-            commit = self.take_in(executor, known, now, taker)
+            with undisturbed():
+                commit = self.take_in(executor, known, now, taker)
             reports.cancel_open(connection, run_id, commit.canceled, now)
         self.memory.keep(known)
         return commit, accepted

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterable
+from operator import itemgetter
 
 from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
@@ -67,30 +69,66 @@ _EXTRA_TYPES = {"was": "integer", "reports": "integer", "to_run": "text"}
 
 def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
     """Write a commit; return the runs whose part was written."""
-    given = {name: found for name in _TABLES if (found := getattr(rows, name))}
-    for name, found in given.items():
-        if name not in _COLUMNS:
-            _COLUMNS[name] = tuple(found[0])  # all rows of a section have the same
+    sections: list[tuple[str, bool]] = []
+    texts: list[str] = []
+    for name in _TABLES:
+        if found := getattr(rows, name):
+            if name not in _COLUMNS:
+                _COLUMNS[name] = tuple(found[0])  # all rows of a section have the same
+            written = _written(name, found)
+            sections.append((name, len(written) > 1))
+            texts += written
     is_alone = guarded and len(rows.runs) == 1
-    text = _statement(tuple(given), guarded, is_alone)
+    text = _statement(tuple(sections), guarded, is_alone)
     try:
-        return {row[0] for row in run.rows(text, [_json(found) for found in given.values()])}
+        return {row[0] for row in run.rows(text, texts)}
     except Exception as problem:
         if is_alone and getattr(problem, "sqlstate", "") == _DIVIDED_BY_NOTHING:
             return set()
         raise
 
 
+def _written(name: str, rows: list[dict[str, object]]) -> list[str]:
+    """The rows as JSON: of many, what they all share is written once, and apart."""
+    alike = _ALIKE.get(name)
+    if alike is None or len(rows) < _MANY:
+        return [_json(rows)]
+    shared = itemgetter(*alike)
+    values = shared(rows[0])
+    if any(shared(row) != values for row in rows):
+        return [_json(rows)]
+    own = [column for column in _COLUMNS[name] if column not in alike]
+    # What is not given is read as NULL.
+    parts = [{c: value for c in own if (value := row[c]) is not None} for row in rows]
+    return [_json(dict(zip(alike, values, strict=True))), _json(parts)]
+
+
+_MANY = 8
+#: What the rows of a fan-out have in common; most of what there is to say of a task.
+_ALIKE = {
+    "new_steps": ("run_id", "generation", "created", "updated"),
+    "steps": ("run_id", "updated"),
+    "new_events": ("run_id", "event_type", "created"),
+    "new_tasks": (
+        *("run_id", "program_hash", "name", "short_name", "task_list_name", "data_type"),
+        *("try_number", "losses", "lease", "state", "rank", "due", "timeout_ms", "runs_once"),
+        *("limit_key", "started", "activity", "server_id", "boot_id", "pid"),
+        *("created", "updated"),
+    ),
+}
 _DIVIDED_BY_NOTHING = "22012"
 _json = json.JSONEncoder(separators=(",", ":")).encode
 _COLUMNS: dict[str, tuple[str, ...]] = {}
 
 
 @functools.cache
-def _statement(sections: tuple[str, ...], guarded: bool, is_alone: bool) -> str:
-    """The statement for these sections. There are few kinds of commits, so few statements."""
-    columns = {name: _COLUMNS[name] for name in sections}
-    parts = [f"{name}_ AS ({_given(name, columns[name])})" for name in columns]
+def _statement(sections: tuple[tuple[str, bool], ...], guarded: bool, is_alone: bool) -> str:
+    """The statement for these sections, of which some say apart what their rows share.
+
+    There are few kinds of commits, so few statements.
+    """
+    columns = {name: _COLUMNS[name] for name, _ in sections}
+    parts = [f"{name}_ AS ({_given(name, is_apart)})" for name, is_apart in sections]
     if is_alone:
         parts += _allowed_alone(columns)
         columns_left = [name for name in columns if name not in ("runs", "reports")]
@@ -110,9 +148,15 @@ def _statement(sections: tuple[str, ...], guarded: bool, is_alone: bool) -> str:
     return f"WITH {', '.join(parts)} SELECT o.id, {told} {source}"
 
 
-def _given(name: str, columns: tuple[str, ...]) -> str:
-    types = ", ".join(f'"{column}" {_type(name, column)}' for column in columns)
-    return f"SELECT * FROM json_to_recordset(%s::json) AS x({types})"
+def _given(name: str, is_apart: bool) -> str:
+    def typed(columns: Iterable[str]) -> str:
+        return ", ".join(f'"{column}" {_type(name, column)}' for column in columns)
+
+    alike = _ALIKE[name] if is_apart else ()
+    own = typed(column for column in _COLUMNS[name] if column not in alike)
+    rows = f"json_to_recordset(%s::json) AS x({own})"
+    shared = f"json_to_record(%s::json) AS s({typed(alike)}), " if is_apart else ""
+    return f"SELECT * FROM {shared}{rows}"
 
 
 def _type(section: str, column: str) -> str:
