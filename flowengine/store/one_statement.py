@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 
 from sqlalchemy import Table
@@ -240,8 +240,8 @@ def _write(name: str, columns: tuple[str, ...]) -> str:
         case "payloads":
             return _insert(name, tuple(c for c in columns if c != "run_id"), source) + _ONCE
         case "letters":
-            written = _insert(name, tuple(c for c in columns if c != "run_id"), source)
-            return written.replace('"to_run"', '"run_id"', 1) + _ONCE
+            own = tuple(c for c in columns if c != "run_id")  # that of the run that writes
+            return _insert(name, own, source, {"to_run": "run_id"}) + _ONCE
         case "joins":
             insert = _insert(name, columns, source)
             more = "flowengine_join.remaining + excluded.remaining"
@@ -264,11 +264,14 @@ def _update(
     return f"UPDATE {_TABLES[name].name} t SET {changed}{more} FROM {source} WHERE {where}"
 
 
-def _insert(name: str, columns: tuple[str, ...], source: str) -> str:
+def _insert(
+    name: str, columns: tuple[str, ...], source: str, renamed: Mapping[str, str] | None = None
+) -> str:
     # What is new in a run cannot be there already: nobody else writes while we hold the lock,
     # or the guard. Looking for it nevertheless would cost as much as the insertion.
     constants = _CONSTANTS.get(name, {})
-    names = ", ".join(f'"{column}"' for column in (*columns, *constants))
+    into = [(renamed or {}).get(column, column) for column in columns]
+    names = ", ".join(f'"{column}"' for column in (*into, *constants))
     prefix = "" if name == "new_runs" else "g."
     values = ", ".join([*(f'{prefix}"{column}"' for column in columns), *constants.values()])
     return f"INSERT INTO {_TABLES[name].name} ({names}) SELECT {values} FROM {source}"
