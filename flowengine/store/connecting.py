@@ -86,6 +86,8 @@ def postgres_engine(url: str, pinging: threading.local) -> Engine:
         # kept, while the tables were tiny would read them whole for ever after.
         raw.execute("SET enable_seqscan = off; SET enable_hashjoin = off")
         raw.execute("SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan")
+        # A statement with a wrong estimate is not worth being compiled for a tenth of a second.
+        raw.execute("SET jit = off")
         raw.prepare_threshold = 1
 
     @event.listens_for(engine, "begin")
