@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos check bench bench-quick bench-growth clean
+.PHONY: help demo test test-chaos test-lowest check bench bench-quick bench-growth clean
 
 # One environment for each contender, so that no dependency of one can disturb another.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
@@ -32,6 +32,10 @@ test-chaos: .venv/.installed-dev ## Kill and cut off for minutes (ARGS="--chaos-
 	EXAMPLES_AT_RANDOM=1 .venv/bin/python -m pytest -q -n 2 $(AT_RANDOM)
 	.venv/bin/python -m pytest -m chaos -s tests/acceptance tests/integration/test_growth.py $(ARGS)
 
+test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that pyproject.toml allows
+	scripts/ensure-servers
+	TMPDIR=$(SCRATCH) .venv-lowest/bin/python -m pytest -n 3 --dist loadfile $(ARGS)
+
 check: .venv/.installed-dev ## Lint, formatting, types and the floors
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -50,7 +54,7 @@ bench-growth: .venv/.installed-dev ## Measure how the cost of a step grows with 
 	.venv/bin/python benchmarks/growth.py
 
 clean: ## Remove the environment and everything built
-	rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. A development install contains the plain one, so it sets
@@ -66,6 +70,13 @@ clean: ## Remove the environment and everything built
 
 .venv/bin/python .venv/bin/pip &:
 	scripts/create-venv
+
+.venv-lowest/.installed: pyproject.toml scripts/lowest-versions | .venv/bin/python
+	.venv/bin/python -m venv --clear .venv-lowest
+	scripts/lowest-versions >.venv-lowest/constraints.txt
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check \
+		-e '.[dev]' -c .venv-lowest/constraints.txt
+	touch $@
 
 .venv-bench/flowengine/.installed: pyproject.toml
 .venv-bench/%/.installed: benchmarks/environments/%.txt | .venv/bin/python
