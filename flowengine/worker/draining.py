@@ -25,6 +25,7 @@ from flowengine.store.sweeping import held_of
 from flowengine.worker.circuits import Circuits
 from flowengine.worker.continuing import Continuation
 from flowengine.worker.hand import Guard, Hand
+from flowengine.worker.headroom import with_headroom
 from flowengine.worker.pace import Pace
 from flowengine.worker.spool import Spool
 from flowengine.worker.tally import Tally
@@ -143,6 +144,7 @@ class Drainer:
 
     # --- one hand ---
 
+    @with_headroom
     def _work_through(
         self, tasks: Sequence[TaskDefinition], ends: float, *, in_chord: bool = False
     ) -> int:

@@ -1,0 +1,33 @@
+"""The user's code does not stand at the edge of a chunk of Python's stack, however deep it is."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Callable
+
+from flowengine.worker.headroom import with_headroom
+
+
+def fib(n: int) -> int:
+    return n if n < 2 else fib(n - 1) + fib(n - 2)
+
+
+def memory_taken(function: Callable[[int], int], depth: int) -> int:
+    """Count the pages that a call takes anew, so many calls deep."""
+    if depth:
+        return memory_taken(function, depth - 1)
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    assert function(15) == 610
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+
+
+def test_calls_take_no_memory_anew_however_deep_they_are() -> None:
+    plain = max(memory_taken(fib, depth) for depth in range(150))
+    roomy = max(memory_taken(with_headroom(fib), depth) for depth in range(150))
+    assert roomy < 50
+    assert plain > 10 * roomy, "without it some depth is an edge: else this test shows nothing"
+
+
+def test_what_is_called_looks_as_before() -> None:
+    assert with_headroom(fib).__name__ == "fib"
+    assert with_headroom(fib)(10) == 55
