@@ -66,6 +66,7 @@ class Drainer:
 
     # --- what the doorways call ---
 
+    @with_headroom
     def drain(self, task_list: str, wake: int = 1) -> int:
         """Work until the list has nothing for us or the slice is over; return what was done.
 
@@ -104,6 +105,7 @@ class Drainer:
             if part:
                 self._engine.bell.ring({task_list: part})
 
+    @with_headroom
     def work(self, task_list: str, task_ids: Sequence[str]) -> int:
         """Work on these tasks, as a chord's header: its callback evaluates, so we do not.
 
@@ -134,6 +136,7 @@ class Drainer:
         settings = self._engine.settings
         return min(settings.batch, self._pace.fitting(quick, settings.hand_patience / 2))
 
+    @with_headroom
     def advance(self, run_id: str) -> int:
         """Evaluate a run, and go on with what that makes ready."""
         ends = self._slice_ends()
@@ -144,7 +147,6 @@ class Drainer:
 
     # --- one hand ---
 
-    @with_headroom
     def _work_through(
         self, tasks: Sequence[TaskDefinition], ends: float, *, in_chord: bool = False
     ) -> int:
