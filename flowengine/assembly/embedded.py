@@ -210,7 +210,7 @@ def _celery_app(queue: str, settings: Settings) -> Celery:
     )
     # Celery imports these when it first needs them, in threads of its own. A process that forks
     # meanwhile would have a child that waits for the end of that import for ever.
-    assert app.backend
+    app.backend  # noqa: B018 - an assertion would be gone under `python -O`
     import_module("celery.worker.strategy")
     return app
 

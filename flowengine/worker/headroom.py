@@ -17,8 +17,8 @@ from typing import ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-#: Values that the frame could hold. A chunk holds 2,000, or as many as are asked for and half as
-#: many again: room for some hundred calls.
+#: Values that the frame could hold. A chunk holds 2,000, doubled until what is asked for fits
+#: with 1,000 to spare: here 16,000, and what is left is room for some hundred calls.
 _SIZE = 12_000
 
 
