@@ -1,17 +1,15 @@
 """Advance a run: let the evaluator decide, and put what it decided into a commit.
 
-There are two ways to come here. Under the run's lock, with everything read after it: a
-report that is committed while we wait for the lock is seen once we have it, and whoever
-comes to the lock after us sees what we wrote, so no wake-up is lost. Or without a lock, from
-what this process knows of the run: then the commit is guarded, and is written only if the
-run still stands where it was evaluated (`settling`).
+There are two ways to come here. Under the run's lock, with everything read after it
+(`taking_in`). Or without a lock, from what this process knows of the run: then the commit is
+guarded, and is written only if the run still stands where it was evaluated (`settling`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,15 +23,14 @@ from flowengine.evaluator import (
     TaskDefinition,
     evaluate,
 )
-from flowengine.evaluator.happenings import Happening, StepContinue, StepFail, Unfold
+from flowengine.evaluator.happenings import Happening
 from flowengine.evaluator.records import Step, derived_id
 from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.program import Plan
-from flowengine.store import codec, payloads, reports, runs, steps
+from flowengine.store import payloads, steps
 from flowengine.store.claims import Claimant
 from flowengine.store.commits import CommitRows, Head, claimed_by
 from flowengine.store.executing import Executor
-from flowengine.store.rows import MANY
 
 log = logging.getLogger("flowengine")
 
@@ -63,6 +60,19 @@ class Commit:
     has_more: bool = False  #: the evaluator has left something for its next turn
     said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
     canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be stopped
+
+    def include(self, later: Commit) -> None:
+        """Add what a later commit of the same run did."""
+        for task_list, number in later.due.items():
+            self.due[task_list] = self.due.get(task_list, 0) + number
+        for key, group in later.groups.items():
+            known = self.groups.setdefault(key, Group(group.task_list, []))
+            known.task_ids.extend(group.task_ids)
+        self.taken += later.taken
+        self.has_ended, self.waiter = later.has_ended, later.waiter
+        self.has_more = self.has_more or later.has_more
+        self.said += later.said
+        self.canceled += later.canceled
 
 
 @dataclass
@@ -110,8 +120,18 @@ def supply(executor: Executor, lacking: Mapping[str, tuple[Known, Missing]]) -> 
         known.snapshot.payloads |= {digest: bodies[digest] for digest in missing.payloads}
 
 
-def put(decision: Decision, rows: CommitRows, now: int, taker: Taker | None = None) -> Commit:
-    """Put a decision into a commit; what is known of the run is from then on what follows it."""
+def put(
+    decision: Decision,
+    rows: CommitRows,
+    now: int,
+    taker: Taker | None = None,
+    *,
+    goes_on: bool = False,
+) -> Commit:
+    """Put a decision into a commit; what is known of the run is from then on what follows it.
+
+    Who `goes_on` takes care of what the evaluator has left; otherwise it is written as facts.
+    """
     known, view, changes = decision.known, decision.view, decision.changes
     head, created = known.head, changes.created_tasks
     commit = Commit(view.id, canceled=changes.canceled_steps)
@@ -129,7 +149,7 @@ def put(decision: Decision, rows: CommitRows, now: int, taker: Taker | None = No
         rows.add_events(changes.created_events, now)
         rows.add_joins(view.id, counts, now)
         rows.add_tasks(created, head.task_count)
-    if changes.follow_ups:
+    if changes.follow_ups and not goes_on:
         rows.add_follow_ups(view.id, head.revision + 1, changes.follow_ups, now)
         commit.has_more = True
     known.head = rows.save_run(head, view, _summary(decision, touched), now, tasks=len(created))
@@ -185,48 +205,3 @@ def _summary(decision: Decision, touched: Sequence[Step]) -> dict[str, Any]:
         "tasks": len(decision.changes.created_tasks),
         "state": decision.view.state,
     }
-
-
-# --- under the run's lock ---
-
-_FACTS: dict[str, Callable[[dict[str, Any]], Happening]] = {
-    "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
-    "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
-    "Unfold": lambda fact: Unfold(fact["step_key"]),
-    "ChildCompleted": lambda fact: StepContinue(
-        fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
-    ),
-    "ChildFailed": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
-}
-
-
-def take_in(
-    executor: Executor,
-    known: Known,
-    plan: Callable[[], Plan],
-    rows: CommitRows,
-    now: int,
-    taker: Taker | None = None,
-) -> Commit:
-    """Take in all facts and reports that wait; the caller has locked the run, and writes."""
-    run_id = known.head.view.id
-    reported = reports.reported(executor, run_id)
-    facts = runs.waiting_facts(executor, run_id)
-    commit = Commit(run_id)
-    if not reported and not facts:
-        return commit
-    if known.head.view.state not in RunState.FINAL:
-        happenings: list[Happening] = [report.ended for report in reported]
-        happenings += [_FACTS[kind](payload) for _, kind, payload in facts]
-        read: dict[str, Step] = {report.step.key: report.step for report in reported}
-        known.snapshot.steps |= read
-        decision = decide(plan(), known, happenings, now)
-        while isinstance(decision, Missing):
-            supply(executor, {run_id: (known, decision)})
-            decision = decide(plan(), known, happenings, now)
-        if not decision.is_empty:
-            commit = put(decision, rows, now, taker)
-    rows.take_in(run_id, [r.task_id for r in reported], [fact_id for fact_id, _, _ in facts])
-    # As many as one statement holds: there may be more behind them.
-    commit.has_more = commit.has_more or MANY in (len(reported), len(facts))
-    return commit

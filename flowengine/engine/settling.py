@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowengine.engine import advancing
+from flowengine.engine import advancing, taking_in
 from flowengine.engine.advancing import Commit, Decision, Known, Taker
 from flowengine.engine.memory import Memory
 from flowengine.engine.programs import Programs
@@ -25,7 +25,7 @@ from flowengine.evaluator.states import RunState
 from flowengine.program import Plan
 from flowengine.store import Database, reports, runs, writing
 from flowengine.store.commits import CommitRows
-from flowengine.store.executing import Borrowed, Executor
+from flowengine.store.executing import Executor
 from flowengine.store.reports import Ended
 
 
@@ -139,7 +139,7 @@ class Settling:
         Returns the commit, and the tasks whose report was accepted.
         """
         with self._database.write() as connection:
-            executor = Borrowed(connection)
+            executor = self._database.inside(connection)
             head = runs.lock(executor, run_id)
             if head is None:
                 raise UnknownRun(run_id)
@@ -153,22 +153,12 @@ class Settling:
             if known is None or known.head.revision != head.revision:
                 known = Known(head)
             known.head = head
+
+            def plan() -> Plan:
+                return self._programs.plan(executor, head.view.program_hash)
+
             with undisturbed():
-                commit = self.take_in(executor, known, now, taker)
+                commit = taking_in.take_in(executor, known, plan, now, taker)
             reports.cancel_open(connection, run_id, commit.canceled, now)
         self.memory.keep(known)
         return commit, accepted
-
-    def take_in(
-        self, executor: Executor, known: Known, now: int, taker: Taker | None = None
-    ) -> Commit:
-        """Take in what waits for a run that is locked."""
-        rows = CommitRows()
-
-        def plan() -> Plan:
-            return self._programs.plan(executor, known.head.view.program_hash)
-
-        commit = advancing.take_in(executor, known, plan, rows, now, taker)
-        if rows.runs or rows.taken_tasks or rows.taken_facts:
-            writing.write(executor, rows)
-        return commit

@@ -14,7 +14,7 @@ no clock, draws no lots and makes no ids: the time is an argument, ids follow fr
 It sees only the rows it is given, and names those it lacks (`work.Missing`).
 """
 
-from flowengine.evaluator.fixed_point import evaluate
+from flowengine.evaluator.fixed_point import evaluate, lacking
 from flowengine.evaluator.records import (
     EventDefinition,
     IterationChanges,
@@ -40,4 +40,5 @@ __all__ = [
     "TaskDefinition",
     "TaskState",
     "evaluate",
+    "lacking",
 ]

@@ -82,6 +82,17 @@ def evaluate(
     return work.changes
 
 
+def lacking(
+    plan: Plan, run: RunView, snapshot: Snapshot, happenings: Sequence[Happening], now: int
+) -> Missing:
+    """The rows that happenings concern and that are not known, as far as one can tell ahead."""
+    try:
+        foresee(Work(plan, run, snapshot, now), happenings)
+    except Missing as missing:
+        return missing
+    return Missing(set(), set())
+
+
 def _take_in_all(work: Work, happenings: Sequence[Happening]) -> Missing:
     """Take in one happening after the other, or find out which rows they lack.
 

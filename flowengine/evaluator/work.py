@@ -27,7 +27,7 @@ from flowengine.program.nodes import Json
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, RowKind, StatementPlan
 
 #: How many foreach items one evaluation unfolds: a commit stays small however long the list.
-PORTION = 250
+PORTION = 100
 
 
 @dataclass

@@ -22,7 +22,14 @@ from sqlalchemy.exc import DBAPIError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
 from flowengine.store.connecting import UNUSED, postgres_engine, sqlite_engine
-from flowengine.store.executing import CLOCK, Borrowed, DirectPostgres, DirectSqlite, Executor
+from flowengine.store.executing import (
+    CLOCK,
+    Borrowed,
+    DirectPostgres,
+    DirectSqlite,
+    Executor,
+    Sending,
+)
 from flowengine.store.forking import fork_gate
 
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's code for a write where none is allowed
@@ -87,6 +94,10 @@ class Database:
             connection.begin(),
         ):
             yield connection
+
+    def inside(self, connection: Connection) -> Executor:
+        """Execute texts inside a transaction of ours."""
+        return Borrowed(connection) if self.is_sqlite else Sending(connection)
 
     def direct(self) -> AbstractContextManager[Executor]:
         """The driver's own connection, for statements that are made for every step.

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 #: A server's own clock, to the millisecond.
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -60,16 +62,20 @@ class DirectPostgres:
 
         # It takes a text as the server does. Others read all of it each time to find the
         # places of parameters, and our texts are long.
+        self._driver = driver
         self._cursor = RawCursor(driver)
 
     def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]:
-        numbered, names = _numbered(text)
-        values = [given[name] for name in names] if isinstance(given, Mapping) else given
-        found: list[tuple[Any, ...]] = self._cursor.execute(numbered, values).fetchall()
+        found: list[tuple[Any, ...]] = self._cursor.execute(*_placed(text, given)).fetchall()
         return found
 
     def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
         raise NotImplementedError("PostgreSQL is given many rows as JSON")
+
+
+def _placed(text: str, given: Given) -> tuple[bytes, Sequence[Any]]:
+    numbered, names = _numbered(text)
+    return numbered, [given[name] for name in names] if isinstance(given, Mapping) else given
 
 
 @functools.lru_cache(maxsize=1_000)
@@ -100,3 +106,47 @@ class Borrowed:
 
     def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
         self._connection.exec_driver_sql(text, [dict(row) for row in given])
+
+
+class Sending(DirectPostgres):
+    """Executes on psycopg's connection inside a transaction of SQLAlchemy's.
+
+    Several texts may be on their way at once: the server works on one while we think about the
+    next.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._error = connection.dialect.loaded_dbapi.Error
+        super().__init__(connection.connection.driver_connection)
+
+    def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]:
+        with self._explained():
+            return super().rows(text, given)
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Inside, what is sent is not waited for; at the end all of it is done."""
+        with self._explained(), self._driver.pipeline() if self._has_pipeline() else nullcontext():
+            yield
+
+    def send(self, text: str, given: Given) -> None:
+        """Have a text executed that answers nothing; what is wrong with it may be raised later."""
+        type(self._cursor)(self._driver).execute(*_placed(text, given))
+
+    def _has_pipeline(self) -> bool:
+        from psycopg import Pipeline
+
+        return Pipeline.is_supported()  # not with a client library of before 2021
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except self._error as problem:
+            is_gone = self._connection.dialect.is_disconnect(problem, self._driver, None)
+            if is_gone:
+                self._connection.invalidate(problem)
+            raise DBAPIError.instance(
+                None, None, problem, self._error, connection_invalidated=is_gone
+            ) from problem

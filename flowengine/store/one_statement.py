@@ -22,7 +22,7 @@ from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
 
 from flowengine.store.commits import CommitRows
-from flowengine.store.executing import Executor
+from flowengine.store.executing import Executor, Sending
 from flowengine.store.listening import CHANNEL
 from flowengine.store.tables import (
     EventRow,
@@ -69,6 +69,23 @@ _EXTRA_TYPES = {"was": "integer", "reports": "integer", "to_run": "text"}
 
 def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
     """Write a commit; return the runs whose part was written."""
+    is_alone = guarded and len(rows.runs) == 1
+    text, given = _asked(rows, guarded, is_alone)
+    try:
+        return {row[0] for row in run.rows(text, given)}
+    except Exception as problem:
+        if is_alone and getattr(problem, "sqlstate", "") == _DIVIDED_BY_NOTHING:
+            return set()
+        raise
+
+
+def send(connection: Sending, rows: CommitRows) -> None:
+    """Have a commit written of a run that is locked, without waiting for it."""
+    connection.send(*_asked(rows, guarded=False, is_alone=False))
+
+
+def _asked(rows: CommitRows, guarded: bool, is_alone: bool) -> tuple[str, list[str]]:
+    """The statement that writes a commit, and what it is given."""
     sections: list[tuple[str, bool]] = []
     texts: list[str] = []
     for name in _TABLES:
@@ -78,14 +95,7 @@ def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
             written = _written(name, found)
             sections.append((name, len(written) > 1))
             texts += written
-    is_alone = guarded and len(rows.runs) == 1
-    text = _statement(tuple(sections), guarded, is_alone)
-    try:
-        return {row[0] for row in run.rows(text, texts)}
-    except Exception as problem:
-        if is_alone and getattr(problem, "sqlstate", "") == _DIVIDED_BY_NOTHING:
-            return set()
-        raise
+    return _statement(tuple(sections), guarded, is_alone), texts
 
 
 def _written(name: str, rows: list[dict[str, object]]) -> list[str]:

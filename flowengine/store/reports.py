@@ -194,7 +194,7 @@ _REPORTED = (
     "FROM flowengine_task t {index} JOIN flowengine_step s ON s.id = t.step_id "
     "WHERE t.run_id = {p} AND t.state IN ('completed', 'failed') AND NOT t.taken_in "
     # Unordered: to find the first of thousands in order, all would be read and sorted each time.
-    f"LIMIT {MANY}"
+    "LIMIT {p}"
 )
 _CANCEL = (
     update(table)
@@ -228,11 +228,11 @@ class Reported:
     ended: TryEnded
 
 
-def reported(executor: Executor, run_id: str) -> list[Reported]:
-    """Return reports that wait to be taken in: all, or as many as one commit should hold."""
+def reported(executor: Executor, run_id: str, most: int) -> list[Reported]:
+    """Return reports that wait to be taken in, so many at most."""
     text = _REPORTED.format(**(_SQLITE if executor.is_sqlite else _POSTGRES))
     found = []
-    for row in sorted(executor.rows(text, (run_id,)), key=lambda row: row[6]):
+    for row in sorted(executor.rows(text, (run_id, most)), key=lambda row: row[6]):
         task_id, try_number, losses, outcome, result, error = row[:6]
         step = steps.step_from(row[len(_REPORT) :])
         how = _outcome(outcome, result, error)

@@ -245,14 +245,16 @@ def add_fact(
 
 _FACTS = (
     "SELECT id, kind, payload FROM flowengine_fact WHERE run_id = {p} AND NOT taken_in "
-    f"ORDER BY created, id LIMIT {MANY}"
+    "ORDER BY created, id LIMIT {p}"
 )
 
 
-def waiting_facts(executor: Executor, run_id: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Return the facts that wait to be taken in: id, kind and payload."""
+def waiting_facts(
+    executor: Executor, run_id: str, most: int
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return facts that wait to be taken in, so many at most: id, kind and payload."""
     text = _FACTS.format(p="?" if executor.is_sqlite else "%s")
-    return [(row[0], row[1], codec.load(row[2])) for row in executor.rows(text, (run_id,))]
+    return [(row[0], row[1], codec.load(row[2])) for row in executor.rows(text, (run_id, most))]
 
 
 def runs_with_facts(connection: Connection) -> list[str]:

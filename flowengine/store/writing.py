@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 from flowengine.store import in_turn, one_statement
 from flowengine.store.commits import CommitRows
-from flowengine.store.executing import Executor
+from flowengine.store.executing import Executor, Sending
 
 
 def write(executor: Executor, rows: CommitRows, *, guarded: bool = False) -> set[str]:
@@ -13,8 +16,31 @@ def write(executor: Executor, rows: CommitRows, *, guarded: bool = False) -> set
     With a guard that is each run that stands where it was evaluated, and whose reported tries
     are held. Without one the caller has locked the run, and all is written.
     """
-    # In one order: two writers of the same values must not wait for each other.
-    rows.payloads.sort(key=lambda row: row["hash"])
+    _order(rows)
     if executor.is_sqlite:
         return in_turn.write(executor, rows, guarded=guarded)
     return one_statement.write(executor, rows, guarded=guarded)
+
+
+@contextmanager
+def streamed(executor: Executor) -> Iterator[Callable[[CommitRows], object]]:
+    """Write several commits of a run that is locked, in its one transaction.
+
+    Where the database is another process, one is written while the next is made. All are
+    written at the end.
+    """
+    if not isinstance(executor, Sending):
+        yield lambda rows: write(executor, rows)
+        return
+
+    def send(rows: CommitRows) -> None:
+        _order(rows)
+        one_statement.send(executor, rows)
+
+    with executor.sending():
+        yield send
+
+
+def _order(rows: CommitRows) -> None:
+    # In one order: two writers of the same values must not wait for each other.
+    rows.payloads.sort(key=lambda row: row["hash"])

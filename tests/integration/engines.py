@@ -32,7 +32,7 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import Claimant
 from flowengine.store.database import Clock
-from flowengine.store.executing import Executor
+from flowengine.store.executing import Executor, Sending
 from flowengine.store.tables import metadata
 
 # --- engines ---
@@ -59,18 +59,34 @@ def opened(
 @contextmanager
 def watched(engine: Engine, notice: Callable[[str, Any], object]) -> Iterator[None]:
     """Have each statement that goes directly to the driver noticed before it is executed."""
-    direct = engine.database.direct
+    direct, inside = engine.database.direct, engine.database.inside
 
     @contextmanager
     def noticed() -> Iterator[Executor]:
         with direct() as executor:
             yield _Watched(executor, notice)
 
+    def noticed_inside(connection: Connection) -> Executor:
+        executor = inside(connection)
+        if isinstance(executor, Sending):  # others go through SQLAlchemy, which tells itself
+            executor.rows = noticing(executor.rows)  # type: ignore[method-assign]
+            executor.send = noticing(executor.send)  # type: ignore[method-assign]
+        return executor
+
+    def noticing(execute: Callable[..., Any]) -> Callable[..., Any]:
+        def first(text: str, given: Any = ()) -> Any:
+            notice(text, given)
+            return execute(text, given)
+
+        return first
+
     engine.database.direct = noticed  # type: ignore[method-assign]
+    engine.database.inside = noticed_inside  # type: ignore[method-assign]
     try:
         yield
     finally:
         engine.database.direct = direct  # type: ignore[method-assign]
+        engine.database.inside = inside  # type: ignore[method-assign]
 
 
 class _Watched:

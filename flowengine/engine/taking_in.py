@@ -1,0 +1,121 @@
+"""Take in what waits for a run, under its lock.
+
+Everything is read after the lock was taken: a report that is committed while we wait for it is
+seen once we have it, and whoever comes to the lock after us sees what we wrote, so no wake-up
+is lost.
+
+What waits is decided in portions, all of them in the transaction that holds the lock. A
+portion is written while the next one is decided: to decide takes this process about as long as
+to write takes the database.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowengine.engine.advancing import Commit, Decision, Known, Taker, decide, put, supply
+from flowengine.evaluator import Missing, Step, lacking
+from flowengine.evaluator.happenings import Happening, StepContinue, StepFail, Unfold
+from flowengine.evaluator.states import RunState
+from flowengine.program import Plan
+from flowengine.store import codec, reports, runs, writing
+from flowengine.store.commits import CommitRows
+from flowengine.store.executing import Executor
+
+_FACTS: dict[str, Callable[[dict[str, Any]], Happening]] = {
+    "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
+    "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
+    "Unfold": lambda fact: Unfold(fact["step_key"]),
+    "ChildCompleted": lambda fact: StepContinue(
+        fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
+    ),
+    "ChildFailed": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
+}
+_PORTION = 100  # happenings that are decided together
+_MOST = 1_000  # happenings, or new rows, of one transaction: others wait for the run's lock
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Something that happened to the run, and the row that says so."""
+
+    happening: Happening
+    task_id: str = ""
+    fact_id: str = ""
+
+
+def take_in(
+    executor: Executor,
+    known: Known,
+    plan: Callable[[], Plan],
+    now: int,
+    taker: Taker | None = None,
+) -> Commit:
+    """Take in the facts and reports that wait, and what the evaluator leaves for later.
+
+    The caller has locked the run, and commits.
+    """
+    run_id = known.head.view.id
+    reported = reports.reported(executor, run_id, _MOST)
+    facts = runs.waiting_facts(executor, run_id, _MOST)
+    # Where as many were found as were asked for there may be more.
+    whole = Commit(run_id, has_more=_MOST in (len(reported), len(facts)))
+    waiting = deque(_Waiting(report.ended, task_id=report.task_id) for report in reported)
+    waiting += [_Waiting(_FACTS[kind](told), fact_id=fact_id) for fact_id, kind, told in facts]
+    if not waiting:
+        return whole
+    read: dict[str, Step] = {report.step.key: report.step for report in reported}
+    known.snapshot.steps |= read
+    is_open = known.head.view.state not in RunState.FINAL
+    turn = _Turn(executor, known, plan(), now) if is_open else None
+    if turn is not None and len(waiting) > _PORTION:
+        turn.foresee([found.happening for found in waiting])
+    room = _MOST
+    with writing.streamed(executor) as write:
+        while waiting:
+            portion = [waiting.popleft() for _ in range(min(_PORTION, len(waiting)))]
+            rows = CommitRows()
+            if turn is not None:
+                decision = turn.decide([found.happening for found in portion])
+                room -= max(len(portion), len(decision.changes.created_steps))
+                if not decision.is_empty:
+                    whole.include(put(decision, rows, now, taker, goes_on=room > 0))
+                if room > 0:
+                    left = decision.changes.follow_ups
+                    waiting += [_Waiting(_FACTS[later.kind](later.payload)) for later in left]
+                if whole.has_ended:
+                    turn = None  # what else waits comes too late
+            rows.take_in(
+                run_id,
+                [found.task_id for found in portion if found.task_id],
+                [found.fact_id for found in portion if found.fact_id],
+            )
+            if rows.runs or rows.taken_tasks or rows.taken_facts:
+                write(rows)
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A run that is locked, and what it is evaluated with."""
+
+    executor: Executor
+    known: Known
+    plan: Plan
+    now: int
+
+    def foresee(self, happenings: Sequence[Happening]) -> None:
+        """Read what all these happenings concern at once, before anything is being written."""
+        view, snapshot = self.known.head.view, self.known.snapshot
+        while missing := lacking(self.plan, view, snapshot, happenings, self.now):
+            supply(self.executor, {view.id: (self.known, missing)})
+
+    def decide(self, happenings: Sequence[Happening]) -> Decision:
+        decision = decide(self.plan, self.known, happenings, self.now)
+        while isinstance(decision, Missing):
+            supply(self.executor, {self.known.head.view.id: (self.known, decision)})
+            decision = decide(self.plan, self.known, happenings, self.now)
+        return decision

@@ -1,0 +1,144 @@
+"""A portion is written while the next is decided; the whole stands or falls together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from flowengine import event_facet, foreach, workflow
+from flowengine.authoring import Workflow
+from flowengine.engine import Engine
+from flowengine.engine.settling import Report
+from flowengine.evaluator import RunState
+from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.store.claims import Claimant
+from tests.integration.engines import dump, opened, watched
+from tests.servers import PostgresServer
+
+WIDTH = 350
+
+
+@event_facet
+def double(n: int) -> int:
+    return 2 * n
+
+
+@workflow
+def doubled(ns: list[int]) -> list[int]:
+    return foreach(ns, lambda n: double(n))
+
+
+@pytest.fixture
+def engine(database_url: str) -> Iterator[Engine]:
+    with opened(database_url) as engine:
+        yield engine
+
+
+@pytest.fixture
+def on_postgres(postgres: PostgresServer) -> Iterator[Engine]:
+    url = postgres.new_database()
+    with opened(url) as engine:
+        yield engine
+    postgres.drop_database(url)
+
+
+def start(engine: Engine, a_workflow: Workflow[..., Any] = doubled) -> str:
+    inputs = a_workflow.inputs(list(range(WIDTH)))
+    return engine.start(a_workflow.program(), a_workflow.name, inputs).id
+
+
+def report_all(engine: Engine) -> None:
+    """Have every task reported, and nothing taken in."""
+    while found := engine.claim([double.name], "default", Claimant(), most=50):
+        ended = [Report(task, Succeeded({"result": 2 * (task.data or {})["n"]})) for task in found]
+        engine.report_many(ended, in_chord=True)
+
+
+def not_taken_in(engine: Engine) -> int:
+    query = text("SELECT count(*) FROM flowengine_task WHERE NOT taken_in")
+    with engine.database.read() as connection:
+        return int(connection.execute(query).scalar_one())
+
+
+def test_what_waits_is_taken_in_by_portions_in_one_transaction(on_postgres: Engine) -> None:
+    run = start(on_postgres)
+    report_all(on_postgres)
+    assert not_taken_in(on_postgres) == WIDTH
+    sent: list[str] = []
+    with watched(on_postgres, lambda sql, _given: sent.append(sql)):
+        on_postgres.advance(run)
+    assert sum(sql.startswith("WITH runs_") for sql in sent) == 4, "portions of a hundred"
+    # What they concern is read before: nothing is asked for while something is being written.
+    first = next(at for at, sql in enumerate(sent) if sql.startswith("WITH runs_"))
+    assert all(sql.startswith("WITH runs_") for sql in sent[first:])
+    assert on_postgres.get(run).outputs == {"result": [2 * n for n in range(WIDTH)]}
+
+
+def test_nothing_is_written_when_the_server_goes_in_the_middle(on_postgres: Engine) -> None:
+    run = start(on_postgres)
+    report_all(on_postgres)
+    before = dump(on_postgres)
+    sent = 0
+
+    def kill(sql: str, _given: Any) -> None:
+        nonlocal sent
+        sent += sql.startswith("WITH runs_")
+        if sent == 3:
+            url = on_postgres.database.url.set(drivername="postgresql")
+            with psycopg.connect(url.render_as_string(hide_password=False)) as other:
+                other.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+
+    with watched(on_postgres, kill), pytest.raises(DBAPIError) as problem:
+        on_postgres.advance(run)
+    assert problem.value.connection_invalidated
+    assert dump(on_postgres) == before
+    on_postgres.advance(run)
+    assert on_postgres.get(run).state == RunState.COMPLETED
+
+
+def test_a_statement_that_fails_takes_all_portions_back(on_postgres: Engine) -> None:
+    run = start(on_postgres)
+    report_all(on_postgres)
+    before = dump(on_postgres)
+    sent: list[str] = []
+
+    def spoil(sql: str, given: list[str]) -> None:
+        sent.append(sql)
+        if sum(sql.startswith("WITH runs_") for sql in sent) == 2:
+            given[0] = given[0].replace('"revision":', '"revision":99999999999')
+
+    with watched(on_postgres, spoil), pytest.raises(DBAPIError, match="out of range"):
+        on_postgres.advance(run)
+    assert dump(on_postgres) == before
+    on_postgres.advance(run)
+    assert on_postgres.get(run).state == RunState.COMPLETED
+
+
+def test_an_old_client_library_writes_one_after_the_other(
+    on_postgres: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psycopg.Pipeline, "is_supported", classmethod(lambda _cls: False))
+    monkeypatch.setattr(psycopg.Connection, "pipeline", None)
+    run = start(on_postgres)
+    report_all(on_postgres)
+    on_postgres.advance(run)
+    assert on_postgres.get(run).state == RunState.COMPLETED
+
+
+def test_what_comes_after_the_end_is_taken_in_all_the_same(engine: Engine) -> None:
+    """The first portion ends the run; those behind it are not left to be looked at for ever."""
+    run = start(engine)
+    while found := engine.claim([double.name], "default", Claimant(), most=50):
+        failed = Failed({"type": "Oops", "message": "no"}, retry=False)
+        engine.report_many([Report(task, failed) for task in found], in_chord=True)
+    engine.advance(run)
+    assert engine.get(run).state == RunState.FAILED
+    assert not_taken_in(engine) == 0
