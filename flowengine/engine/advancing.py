@@ -24,7 +24,7 @@ from flowengine.evaluator import (
     evaluate,
 )
 from flowengine.evaluator.happenings import Happening
-from flowengine.evaluator.records import Step, derived_id
+from flowengine.evaluator.records import Step, id_within
 from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.program import Plan
 from flowengine.store import payloads, steps
@@ -185,7 +185,7 @@ def _group(view: RunView, created: Sequence[TaskDefinition]) -> dict[str, Group]
     groups: dict[str, Group] = {}
     for task in created:
         if width[task.join] >= GROUP_LEAST:
-            task.join_id = derived_id(view.id, view.generation, task.join)
+            task.join_id = id_within(view.id, view.generation, task.join)
             group = groups.setdefault(task.join_id, Group(task.task_list_name, []))
             group.task_ids.append(task.uuid)
     return groups

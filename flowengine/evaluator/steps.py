@@ -14,7 +14,7 @@ from flowengine.evaluator.answers import answer
 from flowengine.evaluator.failures import StepFailed, item_error, problem
 from flowengine.evaluator.joins import join_of
 from flowengine.evaluator.merging import Merge
-from flowengine.evaluator.records import Step, TaskDefinition, derived_id, event_of, row_key
+from flowengine.evaluator.records import Step, TaskDefinition, event_of, id_within, row_key
 from flowengine.evaluator.retries import TryAgain
 from flowengine.evaluator.scope import RowScope, source_key
 from flowengine.evaluator.states import ObjectType, Signal, StepState
@@ -86,7 +86,7 @@ def create_task(work: Work, step: Step, again: TryAgain) -> None:
     timeout = facet.options.timeout if plan.timeout is None else plan.timeout
     work.changes.add_created_task(
         TaskDefinition(
-            uuid=derived_id(step.id, again.try_number, again.losses),
+            uuid=id_within(step.id, again.try_number, again.losses),
             name=facet.name,
             runner_id="",
             workflow_id=work.run.id,

@@ -19,7 +19,7 @@ from flowengine.evaluator.records import (
     PayloadRef,
     RunView,
     Step,
-    derived_id,
+    id_within,
     row_key,
 )
 from flowengine.evaluator.states import ObjectType, Signal, next_state
@@ -116,7 +116,7 @@ class Work:
     ) -> Step:
         key = row_key(kind, path)
         row = Step(
-            id=derived_id(self.run.id, key, self.run.generation),
+            id=id_within(self.run.id, key, self.run.generation),
             run_id=self.run.id,
             key=key,
             path=path,

@@ -13,7 +13,7 @@ from typing import Any
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, HandedOver, Lost, Succeeded, TryOutcome
-from flowengine.evaluator.records import FollowUp, Waiter, derived_id
+from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
 from flowengine.store import codec
 from flowengine.store.claims import Claimant
@@ -225,7 +225,7 @@ class CommitRows:
         self.facts += [
             {
                 "run_id": run_id,
-                "id": derived_id(run_id, revision, number),
+                "id": id_within(run_id, revision, number),
                 "kind": follow_up.kind,
                 "payload": codec.dump(follow_up.payload),
                 "created": now,
@@ -246,7 +246,7 @@ class CommitRows:
             {
                 "run_id": view.id,
                 "to_run": waiter.run_id,
-                "id": derived_id(view.id, "ended"),
+                "id": id_within(view.id, "ended"),
                 "kind": kind,
                 "payload": codec.dump(told),
                 "created": now,

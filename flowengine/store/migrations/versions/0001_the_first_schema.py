@@ -12,14 +12,13 @@ depends_on = None
 def upgrade() -> None:
     op.create_table(
         "flowengine_event",
-        sa.Column("id", sa.String(length=32), nullable=False),
         sa.Column("run_id", sa.String(length=32), nullable=False),
+        sa.Column("id", sa.String(length=32), nullable=False),
         sa.Column("step_id", sa.String(length=32), nullable=False),
         sa.Column("event_type", sa.String(length=255), nullable=False),
         sa.Column("created", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("id"),
+        sa.PrimaryKeyConstraint("run_id", "id"),
     )
-    op.create_index("flowengine_event_run", "flowengine_event", ["run_id"], unique=False)
     op.create_table(
         "flowengine_fact",
         sa.Column("id", sa.String(length=32), nullable=False),
@@ -110,6 +109,7 @@ def upgrade() -> None:
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.Column("finished", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
+        postgresql_with={"fillfactor": 45},
     )
     op.create_index("flowengine_run_created", "flowengine_run", ["tenant", "created"], unique=False)
     op.create_index(
@@ -185,6 +185,7 @@ def upgrade() -> None:
         sa.Column("created", sa.BigInteger(), nullable=False),
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
+        postgresql_with={"fillfactor": 45},
     )
     op.create_index(
         "flowengine_step_instance", "flowengine_step", ["run_id", "key", "generation"], unique=True
