@@ -98,11 +98,11 @@ class Decision:
 
 
 def decide(
-    plan: Plan, known: Known, happenings: Sequence[Happening], now: int
+    plan: Plan, known: Known, happenings: Sequence[Happening], now: int, *, foreseen: bool = False
 ) -> Decision | Missing:
     """Let the evaluator decide, or say which rows it lacks."""
     view = known.head.view.copied()
-    changes = evaluate(plan, view, known.snapshot, happenings, now)
+    changes = evaluate(plan, view, known.snapshot, happenings, now, foreseen=foreseen)
     if isinstance(changes, Missing):
         return changes
     return Decision(known, view, changes, happenings)

@@ -71,7 +71,7 @@ def take_in(
     known.snapshot.steps |= read
     is_open = known.head.view.state not in RunState.FINAL
     turn = _Turn(executor, known, plan(), now) if is_open else None
-    if turn is not None and len(waiting) > _PORTION:
+    if turn is not None:
         turn.foresee([found.happening for found in waiting])
     room = _MOST
     with writing.streamed(executor) as write:
@@ -114,7 +114,7 @@ class _Turn:
             supply(self.executor, {view.id: (self.known, missing)})
 
     def decide(self, happenings: Sequence[Happening]) -> Decision:
-        decision = decide(self.plan, self.known, happenings, self.now)
+        decision = decide(self.plan, self.known, happenings, self.now, foreseen=True)
         while isinstance(decision, Missing):
             supply(self.executor, {self.known.head.view.id: (self.known, decision)})
             decision = decide(self.plan, self.known, happenings, self.now)

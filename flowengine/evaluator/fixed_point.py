@@ -63,17 +63,25 @@ HANDLERS: dict[str, Handler] = {
 
 
 def evaluate(
-    plan: Plan, run: RunView, snapshot: Snapshot, happenings: Sequence[Happening], now: int
+    plan: Plan,
+    run: RunView,
+    snapshot: Snapshot,
+    happenings: Sequence[Happening],
+    now: int,
+    *,
+    foreseen: bool = False,
 ) -> IterationChanges | Missing:
     """Decide what follows from what happened, or say which rows are wanted to decide it.
 
-    The run is changed in place; on `Missing` the caller evaluates again with a fresh one.
+    The run is changed in place; on `Missing` the caller evaluates again with a fresh one. Who
+    has asked what all happenings are `lacking` says that they are `foreseen`.
     """
     work = Work(plan, run, snapshot, now)
-    try:
-        foresee(work, happenings)
-    except Missing as missing:
-        return missing
+    if not foreseen:
+        try:
+            foresee(work, happenings)
+        except Missing as missing:
+            return missing
     if lacking := _take_in_all(work, happenings):
         return lacking
     if run.state == RunState.RUNNING and run.open_steps == 0 and not work.changes.follow_ups:

@@ -24,7 +24,7 @@ def foresee(work: Work, happenings: Sequence[Happening]) -> None:
     """Want every row that the happenings concern directly."""
     keys = [h.step_key for h in happenings if not isinstance(h, Started)]
     work.want(keys)
-    rows = [row for key in keys if (row := work.find(key)) is not None]
+    rows = [row for key in keys if (row := work.look(key)) is not None]
     work.want(key for row in rows for key in _concerned(work, row))
     _foresee_ends(work, rows)
     _foresee_way_up(work, rows)
@@ -39,11 +39,11 @@ def _foresee_ends(work: Work, rows: Sequence[Step]) -> None:
         return
     ending: dict[str, int] = {}
     for row in rows:
-        item = work.find(row.parent) if row.parent is not None else None
+        item = work.look(row.parent) if row.parent is not None else None
         if item is not None and item.object_type == ObjectType.ITEM and item.parent is not None:
             ending[item.parent] = ending.get(item.parent, 0) + 1
     for key, count in ending.items():
-        fan = work.find(key)
+        fan = work.look(key)
         if fan is None or fan.remaining > count:
             continue
         items = (row_key(RowKind.ITEM, f"{fan.path}[{i}]") for i in range(fan.item_count))
@@ -75,7 +75,7 @@ def _foresee_way_up(work: Work, rows: Sequence[Step]) -> None:
                     islice(above, _NEAR if work.known <= _NEAR else _FURTHER * work.known)
                 )
                 break
-            up = work.find(at.parent)
+            up = work.look(at.parent)
             if up is None or up.remaining > most or _goes_on(work, at):
                 break
             ending[up.key] = up

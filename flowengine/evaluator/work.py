@@ -67,14 +67,23 @@ class Work:
 
     def find(self, key: str) -> Step | None:
         """Return the row of that key, or None when the run has no such row."""
-        if key in self._rows:
-            return self._rows[key]
-        self.want([key])
-        stored = self._snapshot.steps[key]
-        if stored is None:
-            return None
-        row = self._rows[key] = stored.copied()
+        row = self._rows.get(key)
+        if row is None:
+            stored = self.look(key)
+            if stored is None:
+                return None
+            row = self._rows[key] = stored.copied()
         return row
+
+    def look(self, key: str) -> Step | None:
+        """Return the row of that key to be looked at only: it is not copied."""
+        row = self._rows.get(key)
+        if row is not None:
+            return row
+        try:
+            return self._snapshot.steps[key]
+        except KeyError:
+            raise Missing({key}, set()) from None
 
     def get(self, key: str) -> Step:
         row = self.find(key)

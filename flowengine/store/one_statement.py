@@ -137,8 +137,12 @@ def _written(name: str, rows: list[dict[str, object]]) -> list[str]:
     if any(shared(row) != values for row in rows):
         return [_json(rows)]
     own = [column for column in _COLUMNS[name] if column not in alike]
-    # What is not given is read as NULL.
-    parts = [{c: value for c in own if (value := row[c]) is not None} for row in rows]
+    nullable = _nullable(name)
+    # What is not given is read as NULL, or as nothing of its kind where that cannot be.
+    parts = [
+        {c: value for c in own if (value := row[c]) or (value is not None and c in nullable)}
+        for row in rows
+    ]
     return [_json(dict(zip(alike, values, strict=True))), _json(parts)]
 
 
@@ -195,15 +199,31 @@ def _given(section: _Section) -> str:
         row = ", ".join(f"%s::{_type(name, column)}" for column in columns)
         rows = ", ".join([f"({row})"] * section.few)
         return f"{name}_ ({', '.join(map(_quoted, columns))}) AS (VALUES {rows})"
-    alike = _ALIKE[name] if section.is_apart else ()
-    own = typed(column for column in _COLUMNS[name] if column not in alike)
-    rows = f"json_to_recordset(%s::json) AS x({own})"
-    shared = f"json_to_record(%s::json) AS s({typed(alike)}), " if section.is_apart else ""
-    return f"{name}_ AS (SELECT * FROM {shared}{rows})"
+    if not section.is_apart:
+        rows = f"json_to_recordset(%s::json) AS x({typed(_COLUMNS[name])})"
+        return f"{name}_ AS (SELECT * FROM {rows})"
+    alike = _ALIKE[name]
+    own = [column for column in _COLUMNS[name] if column not in alike]
+    read = ", ".join(["s.*", *(_read(name, column) for column in own)])
+    shared = f"json_to_record(%s::json) AS s({typed(alike)})"
+    rows = f"json_to_recordset(%s::json) AS x({typed(own)})"
+    return f"{name}_ AS (SELECT {read} FROM {shared}, {rows})"
 
 
 def _quoted(column: str) -> str:
     return f'"{column}"'
+
+
+def _read(section: str, column: str) -> str:
+    if column in _nullable(section):
+        return f'x."{column}"'
+    nothing = {bool: "false", int: "0"}.get(_TABLES[section].c[column].type.python_type, "''")
+    return f'COALESCE(x."{column}", {nothing}) AS "{column}"'
+
+
+@functools.cache
+def _nullable(section: str) -> frozenset[str]:
+    return frozenset(column.name for column in _TABLES[section].c if column.nullable)
 
 
 def _type(section: str, column: str) -> str:
