@@ -194,16 +194,20 @@ def _given(section: _Section) -> str:
     def typed(columns: Iterable[str]) -> str:
         return ", ".join(f'"{column}" {_type(name, column)}' for column in columns)
 
+    columns = _COLUMNS[name]
+    if section.few == 1:
+        # So written that the planner puts the values where they are used, and scans nothing.
+        row = ", ".join(f'%s::{_type(name, column)} AS "{column}"' for column in columns)
+        return f"{name}_ AS NOT MATERIALIZED (SELECT {row})"
     if section.few:
-        columns = _COLUMNS[name]
         row = ", ".join(f"%s::{_type(name, column)}" for column in columns)
         rows = ", ".join([f"({row})"] * section.few)
         return f"{name}_ ({', '.join(map(_quoted, columns))}) AS (VALUES {rows})"
     if not section.is_apart:
-        rows = f"json_to_recordset(%s::json) AS x({typed(_COLUMNS[name])})"
+        rows = f"json_to_recordset(%s::json) AS x({typed(columns)})"
         return f"{name}_ AS (SELECT * FROM {rows})"
     alike = _ALIKE[name]
-    own = [column for column in _COLUMNS[name] if column not in alike]
+    own = [column for column in columns if column not in alike]
     read = ", ".join(["s.*", *(_read(name, column) for column in own)])
     shared = f"json_to_record(%s::json) AS s({typed(alike)})"
     rows = f"json_to_recordset(%s::json) AS x({typed(own)})"
