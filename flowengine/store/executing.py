@@ -33,7 +33,7 @@ class Executor(Protocol):
 
     def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]: ...
 
-    def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None: ...
+    def many(self, text: str, given: Sequence[Given]) -> None: ...
 
 
 class DirectSqlite:
@@ -48,7 +48,7 @@ class DirectSqlite:
         found: list[tuple[Any, ...]] = self._driver.execute(text, given).fetchall()
         return found
 
-    def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
+    def many(self, text: str, given: Sequence[Given]) -> None:
         self._driver.executemany(text, given)
 
 
@@ -69,7 +69,7 @@ class DirectPostgres:
         found: list[tuple[Any, ...]] = self._cursor.execute(*_placed(text, given)).fetchall()
         return found
 
-    def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
+    def many(self, text: str, given: Sequence[Given]) -> None:
         raise NotImplementedError("PostgreSQL is given many rows as JSON")
 
 
@@ -104,8 +104,8 @@ class Borrowed:
         found = self._connection.exec_driver_sql(text, values or None)
         return [tuple(row) for row in found] if found.returns_rows else []
 
-    def many(self, text: str, given: Sequence[Mapping[str, Any]]) -> None:
-        self._connection.exec_driver_sql(text, [dict(row) for row in given])
+    def many(self, text: str, given: Sequence[Given]) -> None:
+        self._connection.exec_driver_sql(text, list(given))
 
 
 class Sending(DirectPostgres):

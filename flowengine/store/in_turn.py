@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable
 from typing import Any
 
 from flowengine.store.commits import CommitRows, Rows
@@ -24,6 +23,7 @@ _TABLES = {
     "facts": "flowengine_fact",
     "steps": "flowengine_step",
     "reports": "flowengine_task",
+    "runs": "flowengine_run",
 }
 _CONSTANTS = {
     "new_steps": {"superseded": "0"},
@@ -53,8 +53,7 @@ def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
         run.many(_LETTER, found)
     if found := of(rows.payloads):
         run.many(_PAYLOAD, found)
-    if found := of(rows.runs):
-        run.many(_run_update(tuple(found[0])), found)
+    _many(run, _update, "runs", of(rows.runs))
     if found := of(rows.joins):
         run.many(_JOIN, found)
     if found := of(rows.taken_tasks):
@@ -83,36 +82,37 @@ def _insert_run(run: Executor, row: dict[str, Any]) -> bool:
 
 
 def _many(run: Executor, build: Any, name: str, found: Rows) -> None:
-    # Rows of one section have the same columns.
+    # Rows of one section have the same columns, and each is given by its place: to look up a
+    # column's name takes SQLite's driver longer than to bind its value.
     if found:
-        run.many(build(name, tuple(found[0])), found)
+        run.many(build(name, tuple(found[0])), [tuple(row.values()) for row in found])
 
 
 @functools.cache
 def _insert(name: str, columns: tuple[str, ...]) -> str:
     constants = _CONSTANTS.get(name, {})
     names = ", ".join(itertools.chain(columns, constants))
-    values = ", ".join(itertools.chain((f":{c}" for c in columns), constants.values()))
+    places = (f"?{place}" for place in range(1, len(columns) + 1))
+    values = ", ".join(itertools.chain(places, constants.values()))
     return f"INSERT INTO {_TABLES[name]} ({names}) VALUES ({values})"
+
+
+#: Of the sections that are updated: the column that names the row, and those that stay.
+_NAMED = {
+    "runs": ("id", "run_id", {"was", "reports"}),
+    "steps": ("id", "id", {"run_id"}),
+    "reports": ("uuid", "uuid", {"run_id", "lease"}),
+}
 
 
 @functools.cache
 def _update(name: str, columns: tuple[str, ...]) -> str:
+    place = {column: f"?{number}" for number, column in enumerate(columns, 1)}
+    named, given, left = _NAMED[name]
+    changed = [f"{c} = {place[c]}" for c in columns if c != given and c not in left]
     if name == "reports":
-        changed = _assigned(columns, {"run_id", "uuid", "lease"})
-        more = "activity = :updated, taken_in = 1"
-        return f"UPDATE flowengine_task SET {changed}, {more} WHERE uuid = :uuid"
-    return f"UPDATE {_TABLES[name]} SET {_assigned(columns, {'run_id', 'id'})} WHERE id = :id"
-
-
-@functools.cache
-def _run_update(columns: tuple[str, ...]) -> str:
-    changed = _assigned(columns, {"run_id", "was", "reports"})
-    return f"UPDATE flowengine_run SET {changed} WHERE id = :run_id"
-
-
-def _assigned(columns: Iterable[str], leave: set[str]) -> str:
-    return ", ".join(f"{column} = :{column}" for column in columns if column not in leave)
+        changed += [f"activity = {place['updated']}", "taken_in = 1"]
+    return f"UPDATE {_TABLES[name]} SET {', '.join(changed)} WHERE {named} = {place[given]}"
 
 
 _JOIN = (

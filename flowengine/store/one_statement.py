@@ -105,20 +105,18 @@ def _asked(rows: CommitRows, guarded: bool, is_alone: bool) -> tuple[str, list[s
     if all(len(found) <= _FEW for _, found in filled):
         for name, found in filled:
             sections.append(_Section(name, len(found)))
-            given += [_plain(value) for row in found for value in row.values()]
+            # All as text: the kind of a number would be part of the statement, and so of its plan.
+            given += [
+                value if value is None or type(value) is str else str(value)
+                for row in found
+                for value in row.values()
+            ]
     else:
         for name, found in filled:
             written = _written(name, found)
             sections.append(_Section(name, is_apart=len(written) > 1))
             given += written
     return _statement(tuple(sections), guarded, is_alone), given
-
-
-def _plain(value: object) -> str | None:
-    # All as text: the kind of a number would be part of the statement, which is prepared for it.
-    if value is None or type(value) is str:
-        return value
-    return ("t" if value else "f") if isinstance(value, bool) else str(value)
 
 
 #: Where no section has more rows than this, values are given one by one: the step of a chain.
