@@ -136,7 +136,7 @@ def put(
     head, created = known.head, changes.created_tasks
     commit = Commit(view.id, canceled=changes.canceled_steps)
     touched = [*changes.created_steps, *changes.updated_steps]
-    rows.add_steps(changes.created_steps, changes.updated_steps)
+    rows.add_steps(changes.created_steps, changes.updated_steps, known.snapshot.steps)
     if created:
         due = [task for task in created if task.due <= now]
         if taker is not None:

@@ -21,6 +21,9 @@ from flowengine.store.tasks import limit_key
 
 Rows = list[dict[str, Any]]
 
+#: Sections and columns in which None does not mean nothing, but: as it is stored.
+KEPT_WHEN_NOT_GIVEN = {("steps", "params")}
+
 
 @dataclass(slots=True)
 class Head:
@@ -102,7 +105,13 @@ class CommitRows:
 
     # --- steps and events ---
 
-    def add_steps(self, created: Iterable[Step], updated: Iterable[Step]) -> None:
+    def add_steps(
+        self,
+        created: Iterable[Step],
+        updated: Iterable[Step],
+        stored: Mapping[str, Step | None],
+    ) -> None:
+        """Write new steps, and changed ones over those that are stored under their keys."""
         for step in created:
             self.new_steps.append(
                 {
@@ -117,17 +126,23 @@ class CommitRows:
                     "parent": step.parent,
                     "position": step.index,
                     "created": step.created,
+                    "params": self.encoder.attributes(step.params),
                     **self._mutable(step),
                 }
             )
         for step in updated:
-            self.steps.append({"run_id": step.run_id, "id": step.id, **self._mutable(step)})
+            before = stored.get(step.key)
+            # Parameters are large at times, and hardly ever change. None: as they are.
+            is_same = before is not None and before.params is step.params
+            params = None if is_same else self.encoder.attributes(step.params) or "{}"
+            self.steps.append(
+                {"run_id": step.run_id, "id": step.id, "params": params, **self._mutable(step)}
+            )
 
     def _mutable(self, step: Step) -> dict[str, Any]:
         encoder = self.encoder
         return {
             "state": step.state,
-            "params": encoder.attributes(step.params),
             "returns": encoder.attributes(step.returns),
             "error": codec.dump(step.error) if step.error else None,
             "waiting": step.waiting,

@@ -10,7 +10,7 @@ import functools
 import itertools
 from typing import Any
 
-from flowengine.store.commits import CommitRows, Rows
+from flowengine.store.commits import KEPT_WHEN_NOT_GIVEN, CommitRows, Rows
 from flowengine.store.executing import Executor
 
 _IS_CURRENT = "SELECT revision = ? FROM flowengine_run WHERE id = ?"
@@ -109,7 +109,13 @@ _NAMED = {
 def _update(name: str, columns: tuple[str, ...]) -> str:
     place = {column: f"?{number}" for number, column in enumerate(columns, 1)}
     named, given, left = _NAMED[name]
-    changed = [f"{c} = {place[c]}" for c in columns if c != given and c not in left]
+    changed = [
+        f"{c} = COALESCE({place[c]}, {c})"
+        if (name, c) in KEPT_WHEN_NOT_GIVEN
+        else f"{c} = {place[c]}"
+        for c in columns
+        if c != given and c not in left
+    ]
     if name == "reports":
         changed += [f"activity = {place['updated']}", "taken_in = 1"]
     return f"UPDATE {_TABLES[name]} SET {', '.join(changed)} WHERE {named} = {place[given]}"

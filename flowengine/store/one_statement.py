@@ -23,7 +23,7 @@ from typing import NamedTuple
 from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
 
-from flowengine.store.commits import CommitRows
+from flowengine.store.commits import KEPT_WHEN_NOT_GIVEN, CommitRows
 from flowengine.store.executing import Executor, Sending
 from flowengine.store.listening import CHANNEL
 from flowengine.store.tables import (
@@ -328,9 +328,14 @@ def _update(
     more: str = "",
     source: str = "",
 ) -> str:
-    changed = ", ".join(f'"{c}" = g."{c}"' for c in columns if c not in leave)
+    changed = ", ".join(f'"{c}" = {_new(name, c)}' for c in columns if c not in leave)
     source = source or f"{name}_ g JOIN ok ON ok.id = g.run_id"
     return f"UPDATE {_TABLES[name].name} t SET {changed}{more} FROM {source} WHERE {where}"
+
+
+def _new(section: str, column: str) -> str:
+    kept = (section, column) in KEPT_WHEN_NOT_GIVEN
+    return f'COALESCE(g."{column}", t."{column}")' if kept else f'g."{column}"'
 
 
 def _insert(

@@ -303,9 +303,9 @@ def plans(engine: Engine, act: Callable[[], object]) -> list[str]:
             found.append((sql, given[0] if many else given))
 
     def note(sql: str, given: Any) -> None:
-        if "flowengine_" in sql:  # a list of maps is for many executions of one text
+        if "flowengine_" in sql:  # a list of rows is for many executions of one text
             found.append(
-                (sql, given[0] if given and isinstance(given[0], dict) else given)
+                (sql, given[0] if given and isinstance(given[0], dict | tuple) else given)
                 if isinstance(given, list)
                 else (sql, given)
             )

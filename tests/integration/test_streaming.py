@@ -16,6 +16,7 @@ from flowengine.engine import Engine
 from flowengine.engine.settling import Report
 from flowengine.evaluator import RunState
 from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.store import steps
 from flowengine.store.claims import Claimant
 from tests.integration.engines import dump, opened, watched
 from tests.servers import PostgresServer
@@ -142,3 +143,16 @@ def test_what_comes_after_the_end_is_taken_in_all_the_same(engine: Engine) -> No
     engine.advance(run)
     assert engine.get(run).state == RunState.FAILED
     assert not_taken_in(engine) == 0
+
+
+def test_parameters_that_stay_as_they_are_are_not_written_again(on_postgres: Engine) -> None:
+    run = start(on_postgres)
+    report_all(on_postgres)
+    sent: list[tuple[str, Any]] = []
+    with watched(on_postgres, lambda sql, given: sent.append((sql, given))):
+        on_postgres.advance(run)
+    written = [text for sql, given in sent if sql.startswith("WITH runs_") for text in given]
+    assert not any('"params":"{' in text for text in written)
+    with on_postgres.database.read() as connection:
+        kept = [step.params for step in steps.load_run(connection, run) if step.facet_name]
+    assert sorted(params["n"] for params in kept if "n" in params) == list(range(WIDTH))
