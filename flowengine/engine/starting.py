@@ -11,7 +11,7 @@ from flowengine.engine import advancing
 from flowengine.engine.advancing import Commit, Known
 from flowengine.engine.programs import Programs
 from flowengine.errors import InvalidInputs
-from flowengine.evaluator import Missing, RunView
+from flowengine.evaluator import Missing, RunView, Snapshot, Step
 from flowengine.evaluator.happenings import Started
 from flowengine.evaluator.records import Waiter, derived_id
 from flowengine.program import Plan
@@ -106,14 +106,21 @@ def _head(an_order: Order) -> Head:
     return Head(view, 0, 0)
 
 
+class _NoRows(dict[str, Step | None]):
+    """The rows of a run that has none yet: whichever is asked for, it is known not to be there."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
 def _begin(an_order: Order, rows: CommitRows, now: int) -> Commit:
     """Evaluate a run for the first time, and make its row what comes of that."""
-    known = Known(_head(an_order))
-    started = [Started(an_order.inputs)]
-    decision = advancing.decide(an_order.plan, known, started, now)
-    while isinstance(decision, Missing):
-        known.snapshot.steps |= dict.fromkeys(decision.steps)  # it has no rows yet
-        decision = advancing.decide(an_order.plan, known, started, now)
+    known = Known(_head(an_order), Snapshot(_NoRows()))
+    decision = advancing.decide(an_order.plan, known, [Started(an_order.inputs)], now)
+    assert not isinstance(decision, Missing)  # it lacks nothing where there is nothing
     commit = advancing.put(decision, rows, now)
     parent = an_order.parent
     row = rows.runs.pop()

@@ -122,7 +122,7 @@ def _asked(rows: CommitRows, guarded: bool, is_alone: bool) -> tuple[str, list[s
 #: Where no section has more rows than this, values are given one by one: the step of a chain.
 #: To read JSON takes the server a sixth of what it takes to write it. But each number of rows
 #: is a statement of its own.
-_FEW = 2
+_FEW = 4
 
 
 def _written(name: str, rows: list[dict[str, object]]) -> list[str]:
