@@ -71,19 +71,18 @@ _EXTRA_TYPES = {"was": "integer", "reports": "integer", "to_run": "text"}
 
 def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
     """Write a commit; return the runs whose part was written."""
-    is_alone = guarded and len(rows.runs) == 1
-    text, given = _asked(rows, guarded, is_alone)
+    text, given = _asked(rows, guarded)
     try:
         return {row[0] for row in run.rows(text, given)}
     except Exception as problem:
-        if is_alone and getattr(problem, "sqlstate", "") == _DIVIDED_BY_NOTHING:
+        if guarded and getattr(problem, "sqlstate", "") == _DIVIDED_BY_NOTHING:
             return set()
         raise
 
 
 def send(connection: Sending, rows: CommitRows) -> None:
     """Have a commit written of a run that is locked, without waiting for it."""
-    connection.send(*_asked(rows, guarded=False, is_alone=False))
+    connection.send(*_asked(rows, guarded=False))
 
 
 class _Section(NamedTuple):
@@ -94,7 +93,7 @@ class _Section(NamedTuple):
     is_apart: bool = False  #: as JSON, and what the rows share apart
 
 
-def _asked(rows: CommitRows, guarded: bool, is_alone: bool) -> tuple[str, list[str | None]]:
+def _asked(rows: CommitRows, guarded: bool) -> tuple[str, list[str | None]]:
     """The statement that writes a commit, and what it is given."""
     filled = [(name, found) for name in _TABLES if (found := getattr(rows, name))]
     for name, found in filled:
@@ -116,6 +115,7 @@ def _asked(rows: CommitRows, guarded: bool, is_alone: bool) -> tuple[str, list[s
             written = _written(name, found)
             sections.append(_Section(name, is_apart=len(written) > 1))
             given += written
+    is_alone = len(rows.runs) + len(rows.new_runs) <= 1
     return _statement(tuple(sections), guarded, is_alone), given
 
 
@@ -164,26 +164,33 @@ _COLUMNS: dict[str, tuple[str, ...]] = {}
 
 @functools.cache
 def _statement(sections: tuple[_Section, ...], guarded: bool, is_alone: bool) -> str:
-    """The statement for these sections. There are few kinds of commits, so few statements."""
+    """The statement for these sections, of one run alone or of several.
+
+    There are few kinds of commits, so few statements.
+    """
     columns = {section.name: _COLUMNS[section.name] for section in sections}
     parts = [_given(section) for section in sections]
-    if is_alone:
+    if is_checked := guarded and is_alone:
         parts += _allowed_alone(columns)
         columns_left = [name for name in columns if name not in ("runs", "reports")]
     else:
         parts += _allowed(columns, guarded)
         columns_left = list(columns)
-    parts += [f"{name}_w AS ({_write(name, columns[name])})" for name in columns_left]
+    parts += [
+        f"{name}_w AS ({_write(name, columns[name], _allowed_of(name, is_alone))})"
+        for name in columns_left
+    ]
     ending = "new_runs_w" if "new_runs" in columns else "ok"
     told = (
         f"CASE WHEN g.finished IS NOT NULL THEN pg_notify('{CHANNEL}', g.run_id) END"
         if "runs" in columns
         else "NULL"
     )
-    source = f"FROM {ending} o" + (" JOIN runs_ g ON g.run_id = o.id" if "runs" in columns else "")
-    if is_alone and "reports" in columns:
+    source = _allowed_of("runs", is_alone) if "runs" in columns else f"{ending} g"
+    if is_checked and "reports" in columns:
         source += " JOIN checked ON checked.held = 1"
-    return f"WITH {', '.join(parts)} SELECT o.id, {told} {source}"
+    which = "g.run_id" if "runs" in columns else "g.id"
+    return f"WITH {', '.join(parts)} SELECT {which}, {told} FROM {source}"
 
 
 def _given(section: _Section) -> str:
@@ -250,13 +257,14 @@ def _allowed(columns: dict[str, tuple[str, ...]], guarded: bool) -> list[str]:
     )
     if "reports" not in columns:
         return [locked, "ok AS (SELECT id FROM locked)"]
+    of_locked = _those("reports", "locked")
     held = (
-        f"held AS (SELECT t.run_id FROM flowengine_task t JOIN reports_ g ON {IS_HELD} "
-        "JOIN locked l ON l.id = g.run_id FOR UPDATE OF t)"
+        f"held AS (SELECT t.run_id FROM flowengine_task t JOIN {of_locked} ON {IS_HELD} "
+        "FOR UPDATE OF t)"
     )
     ok = (
-        "ok AS (SELECT l.id FROM locked l "
-        "WHERE l.reports = (SELECT count(*) FROM held h WHERE h.run_id = l.id))"
+        "ok AS (SELECT l.id FROM locked l WHERE ((l.id, l.reports::bigint) IN "
+        "(SELECT run_id, count(*) FROM held GROUP BY run_id)) IS TRUE)"
     )
     return [locked, held, ok]
 
@@ -267,13 +275,12 @@ def _allowed_alone(columns: dict[str, tuple[str, ...]]) -> list[str]:
     Nothing is looked up twice. A try that is not held any more is an error here, which takes
     the whole statement back.
     """
-    run = _update(
-        "runs", columns["runs"], _SAME_RUN, {"run_id", "was", "reports"}, source="runs_ g"
-    )
+    run = _update("runs", columns["runs"], _SAME_RUN, {"run_id", "was", "reports"}, "runs_ g")
     parts = [f"ok AS ({run} AND t.revision = g.was RETURNING t.id)"]
     if "reports" not in columns:
         return parts
-    done = _update("reports", columns["reports"], IS_HELD, {"run_id", "uuid", "lease"}, _TAKEN_IN)
+    leave, source = {"run_id", "uuid", "lease"}, _allowed_of("reports", is_alone=True)
+    done = _update("reports", columns["reports"], IS_HELD, leave, source, _TAKEN_IN)
     return [
         *parts,
         f"done AS ({done} RETURNING 1)",
@@ -288,18 +295,28 @@ _ONCE = " ON CONFLICT DO NOTHING"
 _TAKEN_IN = ", activity = g.updated, taken_in = true"
 
 
-def _write(name: str, columns: tuple[str, ...]) -> str:
-    source = f"{name}_ g JOIN ok ON ok.id = g.run_id"
+def _allowed_of(name: str, is_alone: bool) -> str:
+    """The rows of a section that may be written."""
+    return f"{name}_ g JOIN ok ON ok.id = g.run_id" if is_alone else _those(name, "ok")
+
+
+def _those(name: str, runs: str) -> str:
+    # Looked up in a hash: as a join it would be one row against every other, for the kinds of
+    # joins that could do better are off. `IS TRUE` keeps the planner from making it one.
+    return f"(SELECT * FROM {name}_ x WHERE (x.run_id IN (SELECT id FROM {runs})) IS TRUE) g"
+
+
+def _write(name: str, columns: tuple[str, ...], source: str) -> str:
     match name:
         case "new_runs":
             return "SELECT id FROM ok"
         case "runs":
-            return _update(name, columns, _SAME_RUN, leave={"run_id", "was", "reports"})
+            return _update(name, columns, _SAME_RUN, {"run_id", "was", "reports"}, source)
         case "reports":
             leave = {"run_id", "uuid", "lease"}
-            return _update(name, columns, "t.uuid = g.uuid", leave, _TAKEN_IN)
+            return _update(name, columns, "t.uuid = g.uuid", leave, source, _TAKEN_IN)
         case "steps":
-            return _update(name, columns, "t.id = g.id", leave={"run_id", "id"})
+            return _update(name, columns, "t.id = g.id", {"run_id", "id"}, source)
         case "taken_tasks":
             update = "UPDATE flowengine_task t SET taken_in = true"
             return f"{update} FROM {source} WHERE t.uuid = g.uuid"
@@ -325,11 +342,10 @@ def _update(
     columns: tuple[str, ...],
     where: str,
     leave: set[str],
+    source: str,
     more: str = "",
-    source: str = "",
 ) -> str:
     changed = ", ".join(f'"{c}" = {_new(name, c)}' for c in columns if c not in leave)
-    source = source or f"{name}_ g JOIN ok ON ok.id = g.run_id"
     return f"UPDATE {_TABLES[name].name} t SET {changed}{more} FROM {source} WHERE {where}"
 
 
