@@ -1,9 +1,8 @@
 """A whole commit as one PostgreSQL statement.
 
 A round trip costs more than what it carries, and several in one transaction cost that often.
-So every section of a commit is a part of one statement. Its rows are given as a JSON text, which
-is the quickest way into PostgreSQL for hundreds of them; where there is a row or two, value by
-value. A statement commits by itself.
+So every section of a commit is a part of one statement (how it is given: `giving`). A statement
+commits by itself.
 
 With a guard nothing has to be locked or read beforehand: a run's part is written only if the
 run is still at the revision that was evaluated, and every try that is reported is still held.
@@ -15,49 +14,15 @@ while we hold another.
 from __future__ import annotations
 
 import functools
-import json
-from collections.abc import Iterable, Mapping
-from operator import itemgetter
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from sqlalchemy import Table
-from sqlalchemy.dialects import postgresql
-
+from flowengine.store import giving
 from flowengine.store.commits import KEPT_WHEN_NOT_GIVEN, CommitRows
 from flowengine.store.executing import Executor, Sending
+from flowengine.store.giving import COLUMNS, TABLES
 from flowengine.store.listening import CHANNEL
-from flowengine.store.tables import (
-    EventRow,
-    FactRow,
-    HistoryRow,
-    JoinRow,
-    PayloadRow,
-    RunRow,
-    StepRow,
-    TaskRow,
-)
 from flowengine.store.tasks import IS_HELD
 
-_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
-_TABLES: dict[str, Table] = {
-    name: row.__table__  # type: ignore[attr-defined]
-    for name, row in {
-        "new_runs": RunRow,
-        "runs": RunRow,
-        "history": HistoryRow,
-        "reports": TaskRow,
-        "new_steps": StepRow,
-        "steps": StepRow,
-        "new_events": EventRow,
-        "joins": JoinRow,
-        "new_tasks": TaskRow,
-        "taken_tasks": TaskRow,
-        "facts": FactRow,
-        "taken_facts": FactRow,
-        "letters": FactRow,
-        "payloads": PayloadRow,
-    }.items()
-}
 #: Columns that every new row has, besides those that are given.
 _CONSTANTS = {
     "new_steps": {"superseded": "false"},
@@ -66,7 +31,6 @@ _CONSTANTS = {
     "letters": {"taken_in": "false"},
 }
 _INSERTED = {"history", "new_steps", "new_events", "new_tasks", "facts"}
-_EXTRA_TYPES = {"was": "integer", "reports": "integer", "to_run": "text"}
 
 
 def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
@@ -85,91 +49,24 @@ def send(connection: Sending, rows: CommitRows) -> None:
     connection.send(*_asked(rows, guarded=False))
 
 
-class _Section(NamedTuple):
-    """A section of a statement: how its rows are given."""
-
-    name: str
-    few: int = 0  #: so many rows, each value by itself; 0: as JSON
-    is_apart: bool = False  #: as JSON, and what the rows share apart
-
-
 def _asked(rows: CommitRows, guarded: bool) -> tuple[str, list[str | None]]:
     """The statement that writes a commit, and what it is given."""
-    filled = [(name, found) for name in _TABLES if (found := getattr(rows, name))]
-    for name, found in filled:
-        if name not in _COLUMNS:
-            _COLUMNS[name] = tuple(found[0])  # all rows of a section have the same
-    sections: list[_Section] = []
-    given: list[str | None] = []
-    if all(len(found) <= _FEW for _, found in filled):
-        for name, found in filled:
-            sections.append(_Section(name, len(found)))
-            # All as text: the kind of a number would be part of the statement, and so of its plan.
-            given += [
-                value if value is None or type(value) is str else str(value)
-                for row in found
-                for value in row.values()
-            ]
-    else:
-        for name, found in filled:
-            written = _written(name, found)
-            sections.append(_Section(name, is_apart=len(written) > 1))
-            given += written
     is_alone = len(rows.runs) + len(rows.new_runs) <= 1
-    return _statement(tuple(sections), guarded, is_alone), given
+    sections, values = giving.give(rows, is_alone=is_alone)
+    return _statement(sections, guarded, is_alone), values
 
 
-#: Where no section has more rows than this, values are given one by one: the step of a chain.
-#: To read JSON takes the server a sixth of what it takes to write it. But each number of rows
-#: is a statement of its own.
-_FEW = 4
-
-
-def _written(name: str, rows: list[dict[str, object]]) -> list[str]:
-    """The rows as JSON: of many, what they all share is written once, and apart."""
-    alike = _ALIKE.get(name)
-    if alike is None or len(rows) < _MANY:
-        return [_json(rows)]
-    shared = itemgetter(*alike)
-    values = shared(rows[0])
-    if any(shared(row) != values for row in rows):
-        return [_json(rows)]
-    own = [column for column in _COLUMNS[name] if column not in alike]
-    nullable = _nullable(name)
-    # What is not given is read as NULL, or as nothing of its kind where that cannot be.
-    parts = [
-        {c: value for c in own if (value := row[c]) or (value is not None and c in nullable)}
-        for row in rows
-    ]
-    return [_json(dict(zip(alike, values, strict=True))), _json(parts)]
-
-
-_MANY = 8
-#: What the rows of a fan-out have in common; most of what there is to say of a task.
-_ALIKE = {
-    "new_steps": ("run_id", "generation", "created", "updated"),
-    "steps": ("run_id", "updated"),
-    "new_events": ("run_id", "event_type", "created"),
-    "new_tasks": (
-        *("run_id", "program_hash", "name", "short_name", "task_list_name", "data_type"),
-        *("try_number", "losses", "lease", "state", "rank", "due", "timeout_ms", "runs_once"),
-        *("limit_key", "started", "activity", "server_id", "boot_id", "pid"),
-        *("created", "updated"),
-    ),
-}
 _DIVIDED_BY_NOTHING = "22012"
-_json = json.JSONEncoder(separators=(",", ":")).encode
-_COLUMNS: dict[str, tuple[str, ...]] = {}
 
 
 @functools.cache
-def _statement(sections: tuple[_Section, ...], guarded: bool, is_alone: bool) -> str:
+def _statement(sections: tuple[giving.Section, ...], guarded: bool, is_alone: bool) -> str:
     """The statement for these sections, of one run alone or of several.
 
     There are few kinds of commits, so few statements.
     """
-    columns = {section.name: _COLUMNS[section.name] for section in sections}
-    parts = [_given(section) for section in sections]
+    columns = {section.name: COLUMNS[section.name] for section in sections}
+    parts = [giving.read(section) for section in sections]
     if is_checked := guarded and is_alone:
         parts += _allowed_alone(columns)
         columns_left = [name for name in columns if name not in ("runs", "reports")]
@@ -191,55 +88,6 @@ def _statement(sections: tuple[_Section, ...], guarded: bool, is_alone: bool) ->
         source += " JOIN checked ON checked.held = 1"
     which = "g.run_id" if "runs" in columns else "g.id"
     return f"WITH {', '.join(parts)} SELECT {which}, {told} FROM {source}"
-
-
-def _given(section: _Section) -> str:
-    name = section.name
-
-    def typed(columns: Iterable[str]) -> str:
-        return ", ".join(f'"{column}" {_type(name, column)}' for column in columns)
-
-    columns = _COLUMNS[name]
-    if section.few == 1:
-        # So written that the planner puts the values where they are used, and scans nothing.
-        row = ", ".join(f'%s::{_type(name, column)} AS "{column}"' for column in columns)
-        return f"{name}_ AS NOT MATERIALIZED (SELECT {row})"
-    if section.few:
-        row = ", ".join(f"%s::{_type(name, column)}" for column in columns)
-        rows = ", ".join([f"({row})"] * section.few)
-        return f"{name}_ ({', '.join(map(_quoted, columns))}) AS (VALUES {rows})"
-    if not section.is_apart:
-        rows = f"json_to_recordset(%s::json) AS x({typed(columns)})"
-        return f"{name}_ AS (SELECT * FROM {rows})"
-    alike = _ALIKE[name]
-    own = [column for column in columns if column not in alike]
-    read = ", ".join(["s.*", *(_read(name, column) for column in own)])
-    shared = f"json_to_record(%s::json) AS s({typed(alike)})"
-    rows = f"json_to_recordset(%s::json) AS x({typed(own)})"
-    return f"{name}_ AS (SELECT {read} FROM {shared}, {rows})"
-
-
-def _quoted(column: str) -> str:
-    return f'"{column}"'
-
-
-def _read(section: str, column: str) -> str:
-    if column in _nullable(section):
-        return f'x."{column}"'
-    nothing = {bool: "false", int: "0"}.get(_TABLES[section].c[column].type.python_type, "''")
-    return f'COALESCE(x."{column}", {nothing}) AS "{column}"'
-
-
-@functools.cache
-def _nullable(section: str) -> frozenset[str]:
-    return frozenset(column.name for column in _TABLES[section].c if column.nullable)
-
-
-def _type(section: str, column: str) -> str:
-    table = _TABLES[section]
-    if column not in table.c:
-        return "text" if column == "run_id" else _EXTRA_TYPES[column]
-    return str(table.c[column].type.compile(dialect=_DIALECT))
 
 
 def _allowed(columns: dict[str, tuple[str, ...]], guarded: bool) -> list[str]:
@@ -346,7 +194,7 @@ def _update(
     more: str = "",
 ) -> str:
     changed = ", ".join(f'"{c}" = {_new(name, c)}' for c in columns if c not in leave)
-    return f"UPDATE {_TABLES[name].name} t SET {changed}{more} FROM {source} WHERE {where}"
+    return f"UPDATE {TABLES[name].name} t SET {changed}{more} FROM {source} WHERE {where}"
 
 
 def _new(section: str, column: str) -> str:
@@ -364,4 +212,4 @@ def _insert(
     names = ", ".join(f'"{column}"' for column in (*into, *constants))
     prefix = "" if name == "new_runs" else "g."
     values = ", ".join([*(f'{prefix}"{column}"' for column in columns), *constants.values()])
-    return f"INSERT INTO {_TABLES[name].name} ({names}) SELECT {values} FROM {source}"
+    return f"INSERT INTO {TABLES[name].name} ({names}) SELECT {values} FROM {source}"

@@ -64,16 +64,27 @@ def indexes(database: Database) -> dict[str, str]:
         return {row[0]: row[1] for row in found if VERSION_TABLE not in row[0]}
 
 
+def room(database: Database) -> dict[str, list[str]]:
+    """The tables for which PostgreSQL is told how full a page may be."""
+    if database.is_sqlite:
+        return {}
+    options = text("SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL")
+    with database.read() as connection:
+        found = {row[0]: row[1] for row in connection.execute(options)}
+    return {name: told for name, told in found.items() if name in metadata.tables}
+
+
 def test_migrations_lead_to_the_partial_indexes_that_the_classes_say(database: Database) -> None:
     # Alembic does not compare their conditions.
     with database.write() as connection:
         migrate(connection)
-    migrated = indexes(database)
+    migrated = indexes(database), room(database)
     with database.write() as connection:
         metadata.drop_all(connection)
         connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
     assert upgrade_schema(database) == ("", HEAD)
-    assert migrated == indexes(database)
+    assert migrated == (indexes(database), room(database))
+    assert database.is_sqlite or set(room(database)) == {"flowengine_run", "flowengine_step"}
 
 
 def test_migrations_go_on_from_a_schema_that_was_made_at_once(database: Database) -> None:
