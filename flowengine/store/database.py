@@ -228,7 +228,7 @@ class _OneByOne:
         proxy = getattr(kept, "proxy", None)
         if proxy is not None and time.monotonic() - kept.used < UNUSED:
             self._proxy = proxy
-            return DirectPostgres(proxy.driver_connection)
+            return self._executor()
         self._database._bring_back()
         pinging = self._database._pinging
         # One that was kept unused came back to the pool just now, and looks fresh there.
@@ -241,7 +241,11 @@ class _OneByOne:
                 raise DBAPIError.instance(None, None, problem, error) from problem
         finally:
             pinging.is_off = False
-        return DirectPostgres(self._proxy.driver_connection)
+        return self._executor()
+
+    def _executor(self) -> Executor:
+        prepared = self._proxy.info.setdefault("flowengine_prepared", {})
+        return DirectPostgres(self._proxy.driver_connection, prepared)
 
     def __exit__(
         self,

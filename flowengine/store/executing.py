@@ -57,20 +57,51 @@ class DirectPostgres:
 
     is_sqlite = False
 
-    def __init__(self, driver: Any) -> None:
+    def __init__(self, driver: Any, prepared: dict[str, bytes] | None = None) -> None:
+        """Use a connection; what was `prepared` on it for `told` is kept with it."""
         from psycopg import RawCursor  # with SQLite alone the driver is not installed
 
         # It takes a text as the server does. Others read all of it each time to find the
         # places of parameters, and our texts are long.
-        self._driver = driver
+        self._driver, self._prepared = driver, prepared
         self._cursor = RawCursor(driver)
 
     def rows(self, text: str, given: Given = ()) -> list[tuple[Any, ...]]:
         found: list[tuple[Any, ...]] = self._cursor.execute(*_placed(text, given)).fetchall()
         return found
 
+    def told(self, text: str, given: Sequence[str | None]) -> list[str]:
+        """The first column of a text that is given texts, and answers with texts.
+
+        It goes to the server as it is, by PostgreSQL's own library. That nothing has to be
+        converted, nor waited for in Python, saves a chain a tenth of its time.
+        """
+        if self._prepared is None or len(self._prepared) >= _MOST_PREPARED:
+            return [row[0] for row in self.rows(text, given)]
+        connection = self._driver.pgconn
+        name = self._prepared.get(text)
+        if name is None:
+            name = f"flowengine_{len(self._prepared)}".encode()
+            _check(connection.prepare(name, _numbered(text)[0]))
+            self._prepared[text] = name
+        values = [None if value is None else value.encode() for value in given]
+        result = _check(connection.exec_prepared(name, values))
+        return [result.get_value(row, 0).decode() for row in range(result.ntuples)]
+
     def many(self, text: str, given: Sequence[Given]) -> None:
         raise NotImplementedError("PostgreSQL is given many rows as JSON")
+
+
+_MOST_PREPARED = 200  # of one connection: each is a plan that the server keeps
+
+
+def _check(result: Any) -> Any:
+    from psycopg.errors import error_from_result
+    from psycopg.pq import ExecStatus
+
+    if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+        raise error_from_result(result)
+    return result
 
 
 def _placed(text: str, given: Given) -> tuple[bytes, Sequence[Any]]:

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 from flowengine.store import giving
 from flowengine.store.commits import KEPT_WHEN_NOT_GIVEN, CommitRows
-from flowengine.store.executing import Executor, Sending
+from flowengine.store.executing import DirectPostgres, Executor, Sending
 from flowengine.store.giving import COLUMNS, TABLES
 from flowengine.store.listening import CHANNEL
 from flowengine.store.tasks import IS_HELD
@@ -37,6 +37,8 @@ def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
     """Write a commit; return the runs whose part was written."""
     text, given = _asked(rows, guarded)
     try:
+        if isinstance(run, DirectPostgres):
+            return set(run.told(text, given))
         return {row[0] for row in run.rows(text, given)}
     except Exception as problem:
         if guarded and getattr(problem, "sqlstate", "") == _DIVIDED_BY_NOTHING:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
 from flowengine.engine.settling import Report
 from flowengine.evaluator import RunState, TaskState
 from flowengine.evaluator.happenings import Succeeded
 from flowengine.settings import Settings
+from flowengine.store import executing
 from flowengine.store.claims import Claimant
+from flowengine.store.executing import DirectPostgres
 from flowengine.worker import Drainer
 from tests.integration.engines import chain, claim, opened, side_by_side
+from tests.servers import PostgresServer
 
 
 @pytest.fixture
@@ -88,3 +95,65 @@ def test_tasks_whose_claim_nobody_heard_of_are_handed_back(
         now += 60_000
         drainer._find_forgotten()
         assert {task.state for task in engine.tasks(run)} == {TaskState.PENDING}
+
+
+# --- a connection that is cut ---
+
+
+@pytest.fixture
+def on_postgres(postgres: PostgresServer) -> Iterator[Engine]:
+    url = postgres.new_database()
+    with opened(url) as engine:
+        yield engine
+    postgres.drop_database(url)
+
+
+def cut_off(engine: Engine) -> None:
+    """Have the server end every connection to the database but the one that asks for it."""
+    url = engine.database.url.set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(hide_password=False)) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+
+
+def test_a_commit_on_a_connection_that_was_cut_says_so_and_the_next_has_another(
+    on_postgres: Engine,
+) -> None:
+    run = on_postgres.start(chain("a", "b", "c"), "Flow", {}).id
+    assert on_postgres.report(claim(on_postgres), Succeeded({"y": 1}))
+    task = claim(on_postgres)
+    cut_off(on_postgres)
+    with pytest.raises(DBAPIError) as problem:
+        on_postgres.report_many([Report(task, Succeeded({"y": 2}))])
+    assert problem.value.connection_invalidated
+    # What was prepared on the old connection is unknown to the new one.
+    on_postgres.report_many([Report(task, Succeeded({"y": 2}))])
+    on_postgres.report_many([Report(claim(on_postgres), Succeeded({"y": 3}))])
+    assert on_postgres.get(run).state == RunState.COMPLETED
+
+
+def test_a_statement_too_many_is_executed_without_being_prepared(
+    on_postgres: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executing, "_MOST_PREPARED", 1)
+    run = on_postgres.start(chain("a", "b", "c"), "Flow", {}).id
+    for number in range(3):
+        on_postgres.report_many([Report(claim(on_postgres), Succeeded({"y": number}))])
+    assert on_postgres.get(run).state == RunState.COMPLETED
+
+
+def test_what_is_wrong_with_a_commit_is_raised_as_by_the_driver(on_postgres: Engine) -> None:
+    on_postgres.start(chain("a"), "Flow", {})
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation), _told(on_postgres) as told:
+        told("SELECT %s::integer::text", ["no number"])
+    with _told(on_postgres) as told:
+        assert told("SELECT %s::text", ["\N{SNOWMAN}"]) == ["\N{SNOWMAN}"]
+
+
+@contextmanager
+def _told(engine: Engine) -> Iterator[Any]:
+    with engine.database.engine.connect() as connection:
+        proxy = connection.connection
+        yield DirectPostgres(proxy.driver_connection, proxy.info["flowengine_prepared"]).told
