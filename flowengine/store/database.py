@@ -244,7 +244,11 @@ class _OneByOne:
         return self._executor()
 
     def _executor(self) -> Executor:
-        prepared = self._proxy.info.setdefault("flowengine_prepared", {})
+        prepared = None
+        # A worker that waits for the server is killed if need be. Others must be able to stop
+        # waiting when somebody presses Ctrl-C, which the driver sees to and libpq does not.
+        if getattr(self._database._kept, "is_on", False):
+            prepared = self._proxy.info.setdefault("flowengine_prepared", {})
         return DirectPostgres(self._proxy.driver_connection, prepared)
 
     def __exit__(

@@ -123,14 +123,15 @@ def test_a_commit_on_a_connection_that_was_cut_says_so_and_the_next_has_another(
 ) -> None:
     run = on_postgres.start(chain("a", "b", "c"), "Flow", {}).id
     assert on_postgres.report(claim(on_postgres), Succeeded({"y": 1}))
-    task = claim(on_postgres)
-    cut_off(on_postgres)
-    with pytest.raises(DBAPIError) as problem:
+    with on_postgres.database.keeping():  # as a worker does, while it has something in hand
+        task = claim(on_postgres)
+        cut_off(on_postgres)
+        with pytest.raises(DBAPIError) as problem:
+            on_postgres.report_many([Report(task, Succeeded({"y": 2}))])
+        assert problem.value.connection_invalidated
+        # What was prepared on the old connection is unknown to the new one.
         on_postgres.report_many([Report(task, Succeeded({"y": 2}))])
-    assert problem.value.connection_invalidated
-    # What was prepared on the old connection is unknown to the new one.
-    on_postgres.report_many([Report(task, Succeeded({"y": 2}))])
-    on_postgres.report_many([Report(claim(on_postgres), Succeeded({"y": 3}))])
+        on_postgres.report_many([Report(claim(on_postgres), Succeeded({"y": 3}))])
     assert on_postgres.get(run).state == RunState.COMPLETED
 
 
@@ -139,13 +140,13 @@ def test_a_statement_too_many_is_executed_without_being_prepared(
 ) -> None:
     monkeypatch.setattr(executing, "_MOST_PREPARED", 1)
     run = on_postgres.start(chain("a", "b", "c"), "Flow", {}).id
-    for number in range(3):
-        on_postgres.report_many([Report(claim(on_postgres), Succeeded({"y": number}))])
+    with on_postgres.database.keeping():
+        for number in range(3):
+            on_postgres.report_many([Report(claim(on_postgres), Succeeded({"y": number}))])
     assert on_postgres.get(run).state == RunState.COMPLETED
 
 
 def test_what_is_wrong_with_a_commit_is_raised_as_by_the_driver(on_postgres: Engine) -> None:
-    on_postgres.start(chain("a"), "Flow", {})
     with pytest.raises(psycopg.errors.InvalidTextRepresentation), _told(on_postgres) as told:
         told("SELECT %s::integer::text", ["no number"])
     with _told(on_postgres) as told:
@@ -156,4 +157,5 @@ def test_what_is_wrong_with_a_commit_is_raised_as_by_the_driver(on_postgres: Eng
 def _told(engine: Engine) -> Iterator[Any]:
     with engine.database.engine.connect() as connection:
         proxy = connection.connection
-        yield DirectPostgres(proxy.driver_connection, proxy.info["flowengine_prepared"]).told
+        prepared = proxy.info.setdefault("flowengine_prepared", {})
+        yield DirectPostgres(proxy.driver_connection, prepared).told
