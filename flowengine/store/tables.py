@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from sqlalchemy import (
+    DDL,
     BigInteger,
     Boolean,
     Index,
@@ -22,6 +23,7 @@ from sqlalchemy import (
     String,
     Text,
     TextClause,
+    event,
     text,
 )
 from sqlalchemy.orm import registry
@@ -31,10 +33,6 @@ from flowengine.evaluator.states import TaskState, tasks_that_may_become
 
 metadata = MetaData()
 _ID = 32  # hex digits of a blake2b-128 digest or a uuid
-
-# These rows are written when something begins and once more when it has ended. PostgreSQL leaves
-# the indexes alone if the new version fits into the page of the old one.
-_ROOM = {"postgresql_with": {"fillfactor": 45}}
 
 
 class _Table(SQLModel, registry=registry(metadata=metadata)):
@@ -93,7 +91,6 @@ class RunRow(_Table, table=True):
         Index("flowengine_run_created", "tenant", "created"),
         Index("flowengine_run_state", "state", "created"),
         Index("flowengine_run_parent", "parent_run_id"),
-        _ROOM,
     )
 
     id: str = _id(primary_key=True)
@@ -130,7 +127,6 @@ class StepRow(_Table, table=True):
     __table_args__ = (
         # Evaluating twice creates nothing twice.
         Index("flowengine_step_instance", "run_id", "key", "generation", unique=True),
-        _ROOM,
     )
 
     id: str = _id(primary_key=True)
@@ -157,6 +153,13 @@ class StepRow(_Table, table=True):
     program_hash: str | None = _id(default=None)  #: when it is not the run's
     created: int = _time()
     updated: int = _time()
+
+
+# These rows are written when something begins and once more when it has ended. PostgreSQL leaves
+# the indexes alone if the new version fits into the page of the old one.
+for _roomy in ("flowengine_run", "flowengine_step"):
+    _room = DDL(f"ALTER TABLE {_roomy} SET (fillfactor = 45)")
+    event.listen(metadata.tables[_roomy], "after_create", _room.execute_if(dialect="postgresql"))
 
 
 class EventRow(_Table, table=True):

@@ -109,7 +109,6 @@ def upgrade() -> None:
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.Column("finished", sa.BigInteger(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
-        postgresql_with={"fillfactor": 45},
     )
     op.create_index("flowengine_run_created", "flowengine_run", ["tenant", "created"], unique=False)
     op.create_index(
@@ -185,7 +184,6 @@ def upgrade() -> None:
         sa.Column("created", sa.BigInteger(), nullable=False),
         sa.Column("updated", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("id"),
-        postgresql_with={"fillfactor": 45},
     )
     op.create_index(
         "flowengine_step_instance", "flowengine_step", ["run_id", "key", "generation"], unique=True
@@ -290,3 +288,6 @@ def upgrade() -> None:
         sqlite_where=sa.text("fired IS NULL"),
         postgresql_where=sa.text("fired IS NULL"),
     )
+    if op.get_bind().dialect.name == "postgresql":
+        for table in ("flowengine_run", "flowengine_step"):
+            op.execute(f"ALTER TABLE {table} SET (fillfactor = 45)")
