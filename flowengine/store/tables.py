@@ -158,7 +158,7 @@ class StepRow(_Table, table=True):
 # These rows are written when something begins and once more when it has ended. PostgreSQL leaves
 # the indexes alone if the new version fits into the page of the old one.
 for _roomy in ("flowengine_run", "flowengine_step"):
-    _room = DDL(f"ALTER TABLE {_roomy} SET (fillfactor = 45)")
+    _room = DDL(f"ALTER TABLE {_roomy} SET (fillfactor = 45)")  # type: ignore[no-untyped-call]
     event.listen(metadata.tables[_roomy], "after_create", _room.execute_if(dialect="postgresql"))
 
 

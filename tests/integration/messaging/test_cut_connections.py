@@ -130,7 +130,11 @@ def test_what_a_lost_answer_handed_out_is_handed_out_again_when_the_client_repea
 ) -> None:
     line.prepare()
     line.steady.recover_pending(WORKER)  # so that the first answer is the one with the messages
-    with redis.Redis(port=line.proxy.port, retry=Retry(NoBackoff(), 2)) as stubborn:
+    with redis.Redis(
+        port=line.proxy.port,
+        retry=Retry(NoBackoff(), 2),
+        retry_on_error=[redis.ConnectionError],  # redis-py 5 repeats nothing without being told
+    ) as stubborn:
         box = SyncMessageCoordinator(stubborn)
         box.receive(ASKER)  # the script is known
         line.proxy.cut_after(3)
