@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from flowengine.dispatch import Bell, Group, SilentBell
+from flowengine.dispatch import Bell, SilentBell
 from flowengine.engine.advancing import Commit, Taker
 from flowengine.engine.programs import Programs
 from flowengine.engine.settling import Settling
@@ -65,17 +65,17 @@ class Driving:
         Groups are told at the end: a foreach is unfolded over several commits, and its join
         is rung once.
         """
-        groups = dict(commit.groups)
+        whole = Commit(commit.run_id)
+        whole.include(commit)
         while commit.has_more:
             commit, _ = self._settling.under_lock(commit.run_id, taker=taker)
-            for key, group in commit.groups.items():
-                groups.setdefault(key, Group(group.task_list, [])).task_ids.extend(group.task_ids)
+            whole.include(commit)
             taken += commit.taken
             if commit.due:
                 self.bell.ring(commit.due)
             self._told(commit)
-        if groups:
-            self.bell.gather(commit.run_id, groups.values())
+        if whole.groups:
+            self.bell.gather(commit.run_id, whole.groups.values())
         return commit
 
     def _told(self, commit: Commit) -> None:

@@ -29,6 +29,7 @@ from flowengine.store.executing import (
     DirectSqlite,
     Executor,
     Sending,
+    as_sqlalchemy,
 )
 from flowengine.store.forking import fork_gate
 
@@ -271,15 +272,11 @@ class _OneByOne:
 
     def _explain(self, problem: BaseException) -> None:
         dialect = self._database.engine.dialect
-        error = dialect.loaded_dbapi.Error
-        if not isinstance(problem, error):
+        if not isinstance(problem, dialect.loaded_dbapi.Error):
             return
-        driver: Any = self._proxy.driver_connection
-        is_gone = dialect.is_disconnect(problem, driver, None)
-        if is_gone:
+        explained = as_sqlalchemy(dialect, problem, self._proxy.driver_connection)
+        if explained.connection_invalidated:
             self._proxy.invalidate(problem)
             self._database.engine.dispose()  # where one is gone the others are too
         with self._database._explained():
-            raise DBAPIError.instance(
-                None, None, problem, error, connection_invalidated=is_gone
-            ) from problem
+            raise explained from problem

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
 #: A server's own clock, to the millisecond.
@@ -162,6 +162,7 @@ class Sending(DirectPostgres):
 
     def send(self, text: str, given: Given) -> None:
         """Have a text executed that answers nothing; what is wrong with it may be raised later."""
+        # With a cursor of its own: a second text on the same would not wait for the first answer.
         type(self._cursor)(self._driver).execute(*_placed(text, given))
 
     def _has_pipeline(self) -> bool:
@@ -174,9 +175,16 @@ class Sending(DirectPostgres):
         try:
             yield
         except self._error as problem:
-            is_gone = self._connection.dialect.is_disconnect(problem, self._driver, None)
-            if is_gone:
+            explained = as_sqlalchemy(self._connection.dialect, problem, self._driver)
+            if explained.connection_invalidated:
                 self._connection.invalidate(problem)
-            raise DBAPIError.instance(
-                None, None, problem, self._error, connection_invalidated=is_gone
-            ) from problem
+            raise explained from problem
+
+
+def as_sqlalchemy(dialect: Dialect, problem: Exception, driver: Any) -> DBAPIError:
+    """What SQLAlchemy would raise for an error of the driver; it says if the connection is gone."""
+    error = dialect.loaded_dbapi.Error
+    is_gone = dialect.is_disconnect(problem, driver, None)  # type: ignore[arg-type]
+    found = DBAPIError.instance(None, None, problem, error, connection_invalidated=is_gone)
+    assert isinstance(found, DBAPIError)
+    return found

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import psycopg
 from sqlalchemy import Connection, select
 
 from flowengine.dispatch import Bell
@@ -101,6 +102,16 @@ class _Watched:
     def many(self, text: str, given: Any) -> None:
         self._notice(text, given)
         self._executor.many(text, given)
+
+
+def cut_off(engine: Engine) -> None:
+    """Have PostgreSQL end every connection to the database but the one that asks for it."""
+    url = engine.database.url.set(drivername="postgresql")
+    with psycopg.connect(url.render_as_string(hide_password=False)) as other:
+        other.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
 
 def claim(engine: Engine, name: str = "t.Work") -> TaskDefinition:

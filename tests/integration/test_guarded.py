@@ -21,8 +21,7 @@ from flowengine.store import executing
 from flowengine.store.claims import Claimant
 from flowengine.store.executing import DirectPostgres
 from flowengine.worker import Drainer
-from tests.integration.engines import chain, claim, opened, side_by_side
-from tests.servers import PostgresServer
+from tests.integration.engines import chain, claim, cut_off, opened, side_by_side
 
 
 @pytest.fixture
@@ -98,24 +97,6 @@ def test_tasks_whose_claim_nobody_heard_of_are_handed_back(
 
 
 # --- a connection that is cut ---
-
-
-@pytest.fixture
-def on_postgres(postgres: PostgresServer) -> Iterator[Engine]:
-    url = postgres.new_database()
-    with opened(url) as engine:
-        yield engine
-    postgres.drop_database(url)
-
-
-def cut_off(engine: Engine) -> None:
-    """Have the server end every connection to the database but the one that asks for it."""
-    url = engine.database.url.set(drivername="postgresql")
-    with psycopg.connect(url.render_as_string(hide_password=False)) as other:
-        other.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
 
 
 def test_a_commit_on_a_connection_that_was_cut_says_so_and_the_next_has_another(

@@ -18,8 +18,7 @@ from flowengine.evaluator import RunState
 from flowengine.evaluator.happenings import Failed, Succeeded
 from flowengine.store import steps
 from flowengine.store.claims import Claimant
-from tests.integration.engines import dump, opened, watched
-from tests.servers import PostgresServer
+from tests.integration.engines import cut_off, dump, opened, watched
 
 WIDTH = 350
 
@@ -38,14 +37,6 @@ def doubled(ns: list[int]) -> list[int]:
 def engine(database_url: str) -> Iterator[Engine]:
     with opened(database_url) as engine:
         yield engine
-
-
-@pytest.fixture
-def on_postgres(postgres: PostgresServer) -> Iterator[Engine]:
-    url = postgres.new_database()
-    with opened(url) as engine:
-        yield engine
-    postgres.drop_database(url)
 
 
 def start(engine: Engine, a_workflow: Workflow[..., Any] = doubled) -> str:
@@ -90,12 +81,7 @@ def test_nothing_is_written_when_the_server_goes_in_the_middle(on_postgres: Engi
         nonlocal sent
         sent += sql.startswith("WITH runs_")
         if sent == 3:
-            url = on_postgres.database.url.set(drivername="postgresql")
-            with psycopg.connect(url.render_as_string(hide_password=False)) as other:
-                other.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-                )
+            cut_off(on_postgres)
 
     with watched(on_postgres, kill), pytest.raises(DBAPIError) as problem:
         on_postgres.advance(run)
