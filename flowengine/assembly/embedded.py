@@ -177,7 +177,7 @@ class Embedded:
         self._drainer.stop(_PATIENCE)
         self._watchdog.join(timeout=_PATIENCE)
         with self.database.write() as connection:
-            servers.leave(connection, self._server.uuid, ServerState.SHUTDOWN)
+            servers.leave(connection, self._server.uuid)
         if self._boot_lock:
             self._boot_lock.let_go()
         self.engine.close()

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import TypeVar
+
+from sqlalchemy import Connection
 
 from flowengine.engine.engine import Engine
 from flowengine.engine.marks import Marks
 from flowengine.evaluator.happenings import Failed, Lost, TryOutcome
 from flowengine.store import locks, runs, servers, sweeping
-from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.store.servers import ServerDefinition
 from flowengine.store.sweeping import Held
 
 log = logging.getLogger("flowengine")
@@ -38,7 +41,9 @@ def sweep(
 def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) -> None:
     """Report the tries of dead servers as lost."""
     with engine.database.read() as connection:
-        dead = [server for server in servers.alive(connection) if is_dead(server)]
+        known = servers.alive(connection)
+        known += _unattended(connection, {server.boot_id for server in known})
+        dead = [server for server in known if is_dead(server)]
         held = sweeping.held_by_boots(connection, [s.boot_id for s in dead]) if dead else []
     lost_tries(engine, held, "the worker")
     for server in dead:
@@ -49,8 +54,24 @@ def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) ->
             extra={"action": "server_lost"},
         )
         with engine.database.write() as connection:
-            error = {"type": "WorkerLost", "message": "found dead"}
-            servers.leave(connection, server.uuid, ServerState.ERROR, error)
+            servers.bury(connection, server)
+
+
+def _unattended(connection: Connection, attended: Collection[str]) -> list[ServerDefinition]:
+    """Return who holds something and is not among the living.
+
+    It claimed and died before it was registered, or before it beat again after it had been
+    taken for dead, or it claimed after its farewell. Its last claim is a sign of life, too.
+    """
+    claims = sweeping.last_claims(connection, attended)
+    if not claims:
+        return []
+    known = {server.boot_id: server for server in servers.of_boots(connection, sorted(claims))}
+    found = []
+    for boot_id, claimed in claims.items():
+        server = known.get(boot_id) or ServerDefinition("", "", "", boot_id, boot_id=boot_id)
+        found.append(replace(server, ping_time=max(server.ping_time, claimed)))
+    return found
 
 
 def lost_tries(engine: Engine, held: Sequence[Held], who: str) -> None:

@@ -73,11 +73,20 @@ _BEAT = (
         error=None,
     )
 )
-_LEAVE = (
+_LEAVE = update(_table).where(_table.c.uuid == bindparam("of")).values(state=ServerState.SHUTDOWN)
+# Not if it has beaten meanwhile: then it lives, and nobody would look after what it holds.
+_BURY = (
     update(_table)
-    .where(_table.c.uuid == bindparam("of"))
-    .values(state=bindparam("to"), error=bindparam("why"))
+    .where(
+        and_(
+            _table.c.uuid == bindparam("of"),
+            _table.c.ping_time == bindparam("seen"),
+            _table.c.state.in_(sorted(ServerState.ALIVE)),
+        )
+    )
+    .values(state=ServerState.ERROR, error=bindparam("why"))
 )
+_OF_BOOTS = select(_table).where(_table.c.boot_id.in_(bindparam("boots", expanding=True)))
 
 
 def register(connection: Connection, server: ServerDefinition) -> None:
@@ -112,16 +121,25 @@ def beat(connection: Connection, server: ServerDefinition, now: int) -> None:
     connection.execute(_BEAT, values)
 
 
-def leave(
-    connection: Connection, server_id: str, state: str, error: dict[str, Any] | None = None
-) -> None:
-    why = codec.dump(error) if error else None
-    connection.execute(_LEAVE, {"of": server_id, "to": state, "why": why})
+def leave(connection: Connection, server_id: str) -> None:
+    """Note a server's farewell."""
+    connection.execute(_LEAVE, {"of": server_id})
+
+
+def bury(connection: Connection, server: ServerDefinition) -> None:
+    """Note that a server was found dead, unless it has beaten since it was read."""
+    why = codec.dump({"type": "WorkerLost", "message": "found dead"})
+    connection.execute(_BURY, {"of": server.uuid, "seen": server.ping_time, "why": why})
 
 
 def alive(connection: Connection) -> list[ServerDefinition]:
     """Return the servers that have not left; some of them may have died."""
     return [_server_of(row) for row in connection.execute(_ALIVE)]
+
+
+def of_boots(connection: Connection, boot_ids: Sequence[str]) -> list[ServerDefinition]:
+    """Return the servers with these boot ids, whatever became of them."""
+    return [_server_of(row) for row in connection.execute(_OF_BOOTS, {"boots": list(boot_ids)})]
 
 
 _HANDLED = select(_handled).where(_handled.c.server_id.in_(bindparam("ids", expanding=True)))

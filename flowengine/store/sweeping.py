@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, and_, bindparam, exists, or_, select, text, update
+from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, text, update
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
 from flowengine.store.claims import Claimant
@@ -125,6 +125,17 @@ _HELD_BY = select(*_HELD).where(
         table.c.boot_id.in_(bindparam("boots", expanding=True)),
     )
 )
+# One boot after the other, by the index.
+_HOLDERS = text(
+    "WITH RECURSIVE boots(id) AS ("
+    "SELECT min(boot_id) FROM flowengine_task WHERE state = 'running' AND boot_id > '' "
+    "UNION ALL SELECT (SELECT min(boot_id) FROM flowengine_task "
+    "WHERE state = 'running' AND boot_id > boots.id) FROM boots WHERE boots.id IS NOT NULL"
+    ") SELECT id FROM boots WHERE id IS NOT NULL"
+)
+_LAST_CLAIM = select(func.max(table.c.started)).where(
+    and_(TASK_IS_RUNNING, table.c.boot_id == bindparam("boot"))
+)
 _HELD_SINCE = _HELD_BY.where(
     table.c.pid == bindparam("process"), table.c.started < bindparam("before")
 )
@@ -178,6 +189,16 @@ def unevaluated_runs(connection: Connection, now: int, patience_ms: int) -> list
 
 def held_by_boots(connection: Connection, boot_ids: Sequence[str]) -> list[Held]:
     return [Held(*row) for row in connection.execute(_HELD_BY, {"boots": list(boot_ids)})]
+
+
+def last_claims(connection: Connection, without: Collection[str]) -> dict[str, int]:
+    """Return when those who hold something last claimed, by boot id, without these."""
+    holders = connection.execute(_HOLDERS).scalars().all()
+    return {
+        boot_id: connection.execute(_LAST_CLAIM, {"boot": boot_id}).scalar() or 0
+        for boot_id in holders
+        if boot_id not in without
+    }
 
 
 def held_since(connection: Connection, claimant: Claimant, before: int) -> list[Held]:

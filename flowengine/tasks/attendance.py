@@ -23,7 +23,7 @@ from flowengine.engine.sweeps import dropped_tries, lost_tries
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import servers, sweeping
-from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.store.servers import ServerDefinition
 from flowengine.store.sweeping import Held
 from flowengine.worker import Spool
 
@@ -152,7 +152,7 @@ class Attendance:
                 held = sweeping.held_by_boots(connection, [self._server.boot_id])
             dropped_tries(engine, held)  # nobody looks after those of a server that has left
             with engine.database.write() as connection:
-                servers.leave(connection, self._server.uuid, ServerState.SHUTDOWN)
+                servers.leave(connection, self._server.uuid)
             self._marks.forget_all()
         except Exception:
             log.exception("could not take leave", extra={"action": "leave_failed"})

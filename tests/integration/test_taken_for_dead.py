@@ -7,12 +7,25 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from flowengine import event_facet, workflow
 from flowengine.engine import Engine
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import servers
+from flowengine.store.claims import Claimant
 from flowengine.store.servers import ServerDefinition
 from tests.integration.engines import opened
+
+
+@event_facet
+def slow(n: int) -> int:
+    return n
+
+
+@workflow
+def one(n: int) -> int:
+    return slow(n)
+
 
 SETTINGS = Settings(watchdog_interval=1, heartbeat_interval=10, server_patience=30)
 
@@ -111,3 +124,53 @@ def test_two_ticks_in_one_interval_are_one(fleet: Fleet) -> None:
     assert not one.tick()
     fleet.now += 900
     assert other.tick()
+
+
+# --- who holds something and is not among the living ---
+
+
+def _claim(fleet: Fleet, boot_id: str) -> str:
+    run = fleet.engine.start(one.program(), one.name, {"n": 1})
+    (task,) = fleet.engine.claim([slow.name], "default", Claimant(boot_id, boot_id, 7), most=1)
+    assert task.workflow_id == run.id
+    return run.id
+
+
+def _losses(fleet: Fleet, run_id: str) -> list[int]:
+    return [task.losses for task in fleet.engine.tasks(run_id)]
+
+
+def test_what_a_woken_server_claims_before_it_beats_again_is_not_lost_with_it(
+    fleet: Fleet,
+) -> None:
+    fleet.register("stopped")
+    watchdog = Watchdog(fleet.engine)
+    fleet.tick(35, watchdog)
+    assert fleet.alive() == set()
+    run_id = _claim(fleet, "stopped")  # it wakes up, claims, and is killed at once
+    fleet.tick(29, watchdog)
+    assert _losses(fleet, run_id) == [0], "it may still beat"
+    fleet.tick(3, watchdog)
+    assert _losses(fleet, run_id) == [0, 1]
+
+
+@pytest.mark.parametrize("farewell", [True, False], ids=["that has left", "never registered"])
+def test_what_a_server_claims_outside_its_life_is_found(fleet: Fleet, farewell: bool) -> None:
+    if farewell:
+        server = fleet.register("absent")
+        with fleet.engine.database.write() as connection:
+            servers.leave(connection, server.uuid)
+    run_id = _claim(fleet, "absent")
+    fleet.tick(35, Watchdog(fleet.engine))
+    assert _losses(fleet, run_id) == [0, 1]
+
+
+def test_a_beat_in_the_moment_it_is_found_dead_keeps_a_server_alive(fleet: Fleet) -> None:
+    fleet.register("slow")
+    fleet.tick(20, Watchdog(fleet.engine))
+    with fleet.engine.database.read() as connection:
+        (found,) = servers.alive(connection)
+    fleet.beat("slow")
+    with fleet.engine.database.write() as connection:
+        servers.bury(connection, found)
+    assert fleet.alive() == {"slow"}
