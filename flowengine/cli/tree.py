@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from rich.console import Group
@@ -61,9 +61,10 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
     if run.parent:
         head.append(f"  started by run {run.parent[:8]}", style="dim")
     parts: list[Text | Tree] = [head]
+    fans = {step.key for step in steps if step.object_type == ObjectType.FAN}
     for root in children[None]:
         tree = Tree(_line(root, root.path, now), guide_style="dim")
-        _grow(tree, root, children, now)
+        _grow(tree, root, children, fans, now)
         parts.append(tree)
     if run.alarm and not run.is_final:
         parts.append(Text(f"! {run.alarm}", style="bold yellow"))
@@ -71,13 +72,17 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
 
 
 def _grow(
-    tree: Tree, step: StepInfo, children: defaultdict[str | None, list[StepInfo]], now: int
+    tree: Tree,
+    step: StepInfo,
+    children: defaultdict[str | None, list[StepInfo]],
+    fans: Collection[str],
+    now: int,
 ) -> None:
     """Add what stands below a step. Blocks are not drawn: their steps and items are."""
     items = bad = 0
     hidden: Counter[str] = Counter()
     for child in _below(step, children):
-        if child.object_type == ObjectType.ITEM:
+        if child.parent in fans:
             items += 1
             is_bad = child.state in (StepState.ERROR, StepState.SKIPPED)
             bad += is_bad
@@ -85,7 +90,7 @@ def _grow(
                 hidden[look_of(child, now)[2]] += 1
                 continue
         name = child.path[len(step.path) :].lstrip(".")
-        _grow(tree.add(_line(child, name, now)), child, children, now)
+        _grow(tree.add(_line(child, name, now)), child, children, fans, now)
     if hidden:
         counted = ", ".join(f"{count:,} {word}" for word, count in hidden.most_common())
         tree.add(Text(f"… {sum(hidden.values()):,} more items: {counted}", style="dim"))

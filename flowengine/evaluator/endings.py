@@ -6,9 +6,9 @@ the rows that its edges name, and nothing else, however large the run is.
 
 from __future__ import annotations
 
-from flowengine.evaluator.blocks import create_step
 from flowengine.evaluator.failures import note_failure
 from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.statements import create_step
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 from flowengine.evaluator.work import Work
 from flowengine.program.plan import Edge, Reach
@@ -37,18 +37,18 @@ def _end_run(work: Work, root: Step) -> None:
 
 def _count_down(work: Work, parent: Step, child: Step) -> None:
     parent.remaining -= 1
-    if child.has_failed and not _is_collected(work, child):
+    if child.has_failed and not _is_collected(work, parent):
         note_failure(parent, child)
     work.touch(parent)
     if parent.remaining == 0 or parent.is_held_back:
         work.queue.append(parent)
 
 
-def _is_collected(work: Work, child: Step) -> bool:
-    """Whether a failed child is an item of a foreach that reports its failed items."""
-    if child.object_type != ObjectType.ITEM:
+def _is_collected(work: Work, parent: Step) -> bool:
+    """Whether a row is a foreach that reports its failed items."""
+    if parent.object_type != ObjectType.FAN:
         return False
-    foreach = work.block(child).foreach
+    foreach = work.block(parent).foreach
     return foreach is not None and foreach.collects_errors
 
 

@@ -61,7 +61,7 @@ def note_failure(parent: Step, child: Step) -> None:
     count = 1 + (before["count"] if before else 0)
     first = before if before and before["rank"] <= rank else {"rank": rank, "error": child.error}
     parent.failure = {**first, "count": count}
-    if child.object_type == ObjectType.ITEM:
+    if parent.object_type == ObjectType.FAN:
         told = [*(before["items"] if before else ()), [rank, item_error(child)]]
         parent.failure["items"] = sorted(told, key=lambda entry: entry[0])[:MOST_TOLD]
 

@@ -12,6 +12,7 @@ from itertools import islice
 
 from flowengine.evaluator import paths
 from flowengine.evaluator.happenings import Happening, Started
+from flowengine.evaluator.items import item_keys
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.states import ObjectType, StepState
@@ -39,14 +40,17 @@ def _foresee_ends(work: Work, rows: Sequence[Step]) -> None:
         return
     ending: dict[str, int] = {}
     for row in rows:
-        item = work.look(row.parent) if row.parent is not None else None
-        if item is not None and item.object_type == ObjectType.ITEM and item.parent is not None:
-            ending[item.parent] = ending.get(item.parent, 0) + 1
+        key = row.parent
+        above = work.look(key) if key is not None else None
+        if above is not None and above.object_type == ObjectType.ITEM:
+            key = above.parent
+        if key is not None:
+            ending[key] = ending.get(key, 0) + 1
     for key, count in ending.items():
         fan = work.look(key)
-        if fan is None or fan.remaining > count:
+        if fan is None or fan.object_type != ObjectType.FAN or fan.remaining > count:
             continue
-        items = (row_key(RowKind.ITEM, f"{fan.path}[{i}]") for i in range(fan.item_count))
+        items = item_keys(work.block(fan), fan.path, fan.item_count)
         work.want([*items, *_concerned(work, work.parent(fan))])
 
 

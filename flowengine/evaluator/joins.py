@@ -22,11 +22,12 @@ def join_of(work: Work, step: Step) -> str:
         return ""
     block = work.parent(step)
     if not statement.edges:
+        if block.object_type == ObjectType.FAN:
+            return _of_items(block)
         if block.remaining > 1:
             return block.key if block.object_type in (ObjectType.BLOCK, ObjectType.CASE) else ""
         if block.object_type == ObjectType.ITEM:
-            fan = work.parent(block)
-            return fan.key if fan.remaining > 1 and not fan.is_held_back else ""
+            return _of_items(work.parent(block))
         return ""
     if len(statement.edges) > 1:
         return ""
@@ -35,3 +36,7 @@ def join_of(work: Work, step: Step) -> str:
         return ""
     waiting = work.find(row_key(RowKind.STEP, block.path + edge.suffix))
     return waiting.key if waiting is not None and waiting.waiting > 1 else ""
+
+
+def _of_items(fan: Step) -> str:
+    return fan.key if fan.remaining > 1 and not fan.is_held_back else ""

@@ -90,6 +90,11 @@ class Step:
         return self.state in (StepState.ERROR, StepState.SKIPPED)
 
     @property
+    def is_imagined(self) -> bool:
+        """Whether it has no row: an item whose only step stands for it."""
+        return not self.id
+
+    @property
     def is_limited(self) -> bool:
         """Whether it is a foreach whose items are not all under way at once."""
         return self.object_type == ObjectType.FAN and "limit" in self.params

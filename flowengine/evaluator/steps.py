@@ -12,6 +12,7 @@ from typing import Any
 from flowengine.evaluator import mixing
 from flowengine.evaluator.answers import answer
 from flowengine.evaluator.failures import StepFailed, item_error, problem
+from flowengine.evaluator.items import item_keys, scope_row, yield_as_item
 from flowengine.evaluator.joins import join_of
 from flowengine.evaluator.merging import Merge
 from flowengine.evaluator.records import Step, TaskDefinition, event_of, id_within, row_key
@@ -40,7 +41,7 @@ def initialize(work: Work, step: Step) -> Signal:
     plan = plan_of(work, step)
     # The parameters of a workflow are its inputs, which it has already.
     if isinstance(plan, StatementPlan):
-        scope = RowScope(work, work.parent(step), plan.sources)
+        scope = RowScope(work, scope_row(work, step), plan.sources)
         try:
             if plan.kind is StatementKind.MIXIN:
                 step.params = mixing.arguments(work, step, plan, scope)
@@ -191,6 +192,8 @@ def capture(work: Work, step: Step) -> Signal:
         step.yields = [entry for b in blocks for entry in _lay_block(work, step, b, merge)]
         step.returns = merge.values
         mixing.take_apart(work, step, plan.aliases)
+    elif step.object_type == ObjectType.CALL:
+        yield_as_item(work, step)
     return Signal.ADVANCE if plan.always is None else Signal.CLOSE
 
 
@@ -208,7 +211,7 @@ def _lay_block(
         sources = [work.get(row_key(plan.kind, path))]
     else:
         count = work.get(row_key(RowKind.FAN, path)).item_count
-        sources = [work.get(row_key(RowKind.ITEM, f"{path}[{i}]")) for i in range(count)]
+        sources = [work.get(key) for key in item_keys(plan, path, count)]
         # Of a list whose items all failed, and were collected, nothing is left either.
         is_empty = all(item.has_failed for item in sources)
         for levels, name in plan.foreach.empty_lists if is_empty else ():
@@ -227,11 +230,11 @@ def _lay_block(
 
 def _want_yields(work: Work, step: Step, blocks: Sequence[BlockPlan]) -> None:
     """Ask for all rows that hold yields, so that a wide foreach is read in one trip."""
-    fans = [step.path + plan.segment for plan in blocks if plan.foreach]
     work.want([row_key(plan.kind, step.path + plan.segment) for plan in blocks])
-    for path in fans:
-        count = work.get(row_key(RowKind.FAN, path)).item_count
-        work.want(row_key(RowKind.ITEM, f"{path}[{i}]") for i in range(count))
+    for plan in blocks:
+        if plan.foreach:
+            path = step.path + plan.segment
+            work.want(item_keys(plan, path, work.get(row_key(RowKind.FAN, path)).item_count))
 
 
 def plan_of(work: Work, step: Step) -> FacetPlan | StatementPlan:

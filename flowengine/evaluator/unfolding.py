@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
+from flowengine.evaluator.items import imagined
 from flowengine.evaluator.records import Error, FollowUp, Step
 from flowengine.evaluator.scope import RowScope, source_key
+from flowengine.evaluator.statements import create_statement
 from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.steps import children_ended
 from flowengine.evaluator.work import Work
@@ -72,15 +74,25 @@ def _unfold(work: Work, fan: Step) -> None:
     items = None if fan.is_limited else _items(work, fan, foreach)
     for index in range(fan.next_index, end):
         value = _ahead(work, fan, foreach, index) if items is None else items[index]
-        item = work.create(
-            RowKind.ITEM, f"{fan.path}[{index}]", ObjectType.ITEM, plan.address, fan, index
-        )
-        item.params = {foreach.variable: value}
-        work.queue.append(item)
+        _begin_item(work, fan, plan, index, {foreach.variable: value})
     work.portion -= end - fan.next_index
     fan.next_index = end
     if end < room:
         work.changes.follow_ups.append(FollowUp("Unfold", {"step_key": fan.key}))
+
+
+def _begin_item(
+    work: Work, fan: Step, plan: BlockPlan, index: int, params: dict[str, Json]
+) -> None:
+    if (lone := _foreach(plan).lone) is not None:
+        item = imagined(fan, index)
+        item.params = params
+        create_statement(work, item, lone)
+        return
+    path = f"{fan.path}[{index}]"
+    item = work.create(RowKind.ITEM, path, ObjectType.ITEM, plan.address, fan, index)
+    item.params = params
+    work.queue.append(item)
 
 
 def _ahead(work: Work, fan: Step, foreach: ForeachPlan, index: int) -> Json:

@@ -62,6 +62,7 @@ class Work:
         self.portion = PORTION
         self._snapshot = snapshot
         self._rows: dict[str, Step] = {}
+        self.unwritten: dict[str, Step] = {}  #: items that have no row, by the key of their step
 
     # --- rows ---
 

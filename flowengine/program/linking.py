@@ -65,6 +65,9 @@ class _Linker(BlockLinker):
             for declared in facets:
                 self._seen_from = declared
                 each(self.plan.facets[declared.name])
+        for block in self.plan.blocks.values():
+            if block.foreach is not None:
+                block.foreach.lone = block.lone_step
         self.problems += step_cycles(self._waits)
         self.problems += call_cycles(self.plan)
 

@@ -195,6 +195,8 @@ class ForeachPlan:
     awaits: list[StepSource] = field(default_factory=list)
     #: Attributes that an empty list fills with ``[]``: (levels, attribute).
     empty_lists: list[tuple[int, str]] = field(default_factory=list)
+    #: The only step of an item, if it can stand for it: then items have no rows of their own.
+    lone: StatementPlan | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -230,6 +232,23 @@ class BlockPlan:
     @property
     def carriers(self) -> tuple[StatementPlan, ...]:
         return tuple(s for s in self.statements if s.carries)
+
+    @property
+    def lone_step(self) -> StatementPlan | None:
+        """Its only step, if it asks the outside for something and nothing else happens to it.
+
+        What the block yields may then depend on that step and on what lies further out, but
+        not on the item.
+        """
+        if len(self.statements) != 1 or self.is_script or self.captures:
+            return None
+        (only,) = self.statements
+        if only.kind is not StatementKind.CALL or only.facet is None:
+            return None
+        if only.facet.kind is not FacetKind.EVENT:
+            return None
+        more = only.body or only.catches or only.always or only.aliases or only.pre_script
+        return None if more or 0 in self.yield_sources.inputs.values() else only
 
     @property
     def kind(self) -> RowKind:

@@ -108,12 +108,10 @@ def test_an_outline_hangs_each_step_under_its_own(flow: Flow) -> None:
     assert [(line.depth, line.name) for line in lines] == [
         (0, "weigh_all"),
         (1, "foreach"),
-        (2, "[0]"),
-        (3, "weigh"),
-        (2, "[1]"),
-        (3, "weigh"),
+        (2, "[0].weigh"),
+        (2, "[1].weigh"),
     ]
-    assert [line.tries for line in lines] == [0, 0, 0, 1, 0, 1]
+    assert [line.tries for line in lines] == [0, 0, 1, 1]
     failed = lines[-1]
     assert failed.error
     assert failed.error["message"] == "lighter than nothing"
@@ -130,12 +128,12 @@ def test_of_a_wide_foreach_the_first_items_and_the_failed_ones_are_drawn(flow: F
     assert isinstance(rest, DrawnRest)
     assert rest.counts == {StepState.COMPLETE: 150}
     names = [item.name for item in items if isinstance(item, DrawnStep)]
-    assert names == [f"[{n}]" for n in [*range(50), 190]]
+    assert names == [f"[{n}].weigh" for n in [*range(50), 190]]
     assert (found.steps_ended, found.steps) == (202, 202)
 
 
 def test_a_foreach_of_two_hundred_is_drawn_whole(flow: Flow) -> None:
     run = flow.start(weigh_all, list(range(200)))
     found = drawn(flow, run.id)
-    assert len(found.lines) == 2 + 2 * 200
+    assert len(found.lines) == 2 + 200
     assert not found.is_cut

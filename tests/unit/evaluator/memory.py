@@ -265,6 +265,11 @@ class MemoryRun:
             for name, value in found.items()
         }
 
+    def created_items(self, changes: IterationChanges) -> int:
+        """How many items of foreachs were begun, with rows of their own or without."""
+        above = [self.rows[s.parent] for s in changes.created_steps if s.parent is not None]
+        return sum(1 for row in above if row["object_type"] == ObjectType.FAN)
+
     # --- laws ---
 
     def _check_untouched(self, snapshot: Snapshot) -> None:
@@ -275,8 +280,7 @@ class MemoryRun:
 
     def _check_laws(self, changes: IterationChanges) -> None:
         touched = {step.key for step in (*changes.created_steps, *changes.updated_steps)}
-        items = [s for s in changes.created_steps if s.object_type == ObjectType.ITEM]
-        assert len(items) <= work.PORTION
+        assert self.created_items(changes) <= work.PORTION
         ended = self._ended_children()
         for key in touched:
             row = self._step(key)
@@ -311,11 +315,11 @@ class MemoryRun:
         if row["object_type"] == ObjectType.CASE and row["error"] is None:
             return row["state"] == StepState.SKIPPED  # not taken
         while row["parent"] is not None:
-            row, inner = self.rows[row["parent"]], row
+            row = self.rows[row["parent"]]
             if row["object_type"] == ObjectType.FAN:
                 foreach = self.plan.blocks[row["address"]].foreach
                 assert foreach is not None
-                if foreach.collects_errors and inner["object_type"] == ObjectType.ITEM:
+                if foreach.collects_errors:
                     return True
             if row["object_type"] in ObjectType.HANDLING and row["next_index"]:
                 return True  # caught, further in or here

@@ -9,7 +9,7 @@ import pytest
 from flowengine.evaluator import IterationChanges, RunState, RunView, Snapshot, evaluate
 from flowengine.evaluator.happenings import Failed, Lost, Started, Succeeded, TryOutcome
 from flowengine.evaluator.records import FollowUp, TaskDefinition
-from flowengine.evaluator.states import ObjectType, TaskState
+from flowengine.evaluator.states import TaskState
 from flowengine.evaluator.work import PORTION
 from flowengine.program import link_program, parse_program
 from flowengine.store import codec
@@ -596,16 +596,12 @@ def test_foreach_inside_foreach_keeps_both_orders() -> None:
 # --- portions ---
 
 
-def created_items(changes: IterationChanges) -> int:
-    return sum(1 for s in changes.created_steps if s.object_type == ObjectType.ITEM)
-
-
 def test_a_long_foreach_is_unfolded_in_several_commits() -> None:
     run = run_of(each(step("e", "E", x=given("v")), over=given("xs")), xs=list(range(1000)))
     assert run.facts == [FollowUp("Unfold", run.facts[0].payload)]
-    assert created_items(run.commits[0]) == PORTION
+    assert run.created_items(run.commits[0]) == PORTION
     run.settle()
-    assert [created_items(commit) for commit in run.commits] == [PORTION] * (1000 // PORTION)
+    assert [run.created_items(commit) for commit in run.commits] == [PORTION] * (1000 // PORTION)
     assert len(run.outstanding()) == 1000
     assert not run.facts
 
@@ -629,7 +625,7 @@ def test_two_long_foreach_blocks_share_a_portion_and_none_is_forgotten() -> None
     run = run_of(one, one, one, beside=(facet("P", "a"),), xs=list(range(300)))
     run.settle()
     assert run.outputs == {"out": [*range(300)] * 3}
-    assert all(created_items(commit) <= PORTION for commit in run.commits)
+    assert all(run.created_items(commit) <= PORTION for commit in run.commits)
 
 
 def test_a_long_foreach_of_foreachs_ends() -> None:
@@ -641,7 +637,7 @@ def test_a_long_foreach_of_foreachs_ends() -> None:
     )
     run.settle()
     assert run.view.state == RunState.COMPLETED
-    assert sum(created_items(commit) for commit in run.commits) == 900
+    assert sum(run.created_items(commit) for commit in run.commits) == 900
 
 
 def test_answers_between_two_portions_are_taken_in() -> None:

@@ -199,3 +199,53 @@ def test_of_many_failed_items_the_first_are_told_and_all_are_counted() -> None:
     assert [entry["index"] for entry in run.view.error["items"]] == list(range(MOST_TOLD))
     assert run.view.error["count"] == 30
     assert run.view.error["message"].endswith("; and 20 more)")
+
+
+# --- items without rows ---
+
+
+def rows_below(run: MemoryRun) -> set[str]:
+    return {row["path"] for row in run.rows.values() if row["path"].startswith("W[")}
+
+
+def test_an_item_that_is_one_call_has_no_row_but_its_steps() -> None:
+    run = run_of(items_of(), xs=[0, 1])
+    assert rows_below(run) == {"W[0].s", "W[1].s"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        block(EACH, step("t", "E", x=of("s.y")), foreach=("i", given("xs"))),
+        block(EACH, yields=[to("W", out=listed(given("i")))], foreach=("i", given("xs"))),
+        block(step("s", "P", a=given("i")), foreach=("i", given("xs"))),
+        block(step("s", "E", block(step("t", "E", x=1)), x=given("i")), foreach=("i", given("xs"))),
+        block(log(said=given("i")), foreach=("i", given("xs"))),
+    ],
+    ids=["two steps", "a yield of the item", "no event", "a body", "no call"],
+)
+def test_any_other_item_has_a_row_of_its_own(body: Node) -> None:
+    given_program = program(E, facet("P", "a"), workflow("W", ["xs"], "out", body))
+    assert "W[0]" in rows_below(MemoryRun(given_program, {"xs": [0]}))
+
+
+def test_an_item_without_a_row_yields_what_lies_further_out_too() -> None:
+    both = to("W", out=listed(op(of("s.y"), "+", given("n"))))
+    run = run_of(block(EACH, yields=[both], foreach=("i", given("xs"))), xs=[0, 1], n=10)
+    assert rows_below(run) == {"W[0].s", "W[1].s"}
+    run.succeed("W[1].s", y=2)
+    run.succeed("W[0].s", y=1)
+    assert run.outputs == {"out": [11, 12]}
+
+
+def test_a_yield_that_fails_fails_the_step_that_stands_for_its_item() -> None:
+    half = to("W", out=listed(op(1, "/", of("s.y"))))
+    body = block(EACH, yields=[half], foreach=("i", given("xs")), collect_errors=True)
+    run = run_of(body, xs=[0, 1])
+    run.succeed("W[0].s", y=0)
+    run.succeed("W[1].s", y=1)
+    assert run.outputs is not None
+    assert run.outputs["out"] == [1]
+    (told,) = run.outputs["errors"]
+    assert (told["index"], told["path"]) == (0, "W[0].s")
+    assert told["message"].startswith("yield: ")
