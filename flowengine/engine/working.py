@@ -74,12 +74,20 @@ class Working(Driving):
         return claimed[0] if claimed else None
 
     def claim_these(
-        self, task_ids: Sequence[str], claimant: Claimant, quick: Collection[str] | None = None
+        self,
+        task_ids: Sequence[str],
+        claimant: Claimant,
+        *,
+        quick: Collection[str] | None = None,
+        most: int | None = None,
     ) -> list[TaskDefinition]:
-        """Take those of these tasks that are still to be had; with `quick` only those facets'."""
+        """Take those of these tasks that are still to be had, the first so many of them.
+
+        With `quick` only those of these facets.
+        """
         with self.database.direct() as executor:
             now = self.database.given_time
-            return claims.claim_these(executor, task_ids, claimant, now, quick)
+            return claims.claim_these(executor, task_ids, claimant, now, quick, most)
 
     def report(
         self, task: TaskDefinition, outcome: TryOutcome | HandedOver, *, in_chord: bool = False

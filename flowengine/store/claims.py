@@ -29,7 +29,8 @@ _RETURNED = ", ".join(f"flowengine_task.{name}" for name in COLUMNS)
 _TAKE = (
     "UPDATE flowengine_task SET state = 'running', lease = flowengine_task.lease + 1, "
     "server_id = {server}, boot_id = {boot}, pid = {process}, "
-    "started = {now}, activity = {now}, updated = {now} {which} "
+    "started = {now}, activity = {now}, updated = {now} "
+    "FROM chosen WHERE flowengine_task.uuid = chosen.uuid "
     f"RETURNING {_RETURNED}, {{number}}, "
     "(SELECT s.params FROM flowengine_step s WHERE s.id = flowengine_task.step_id)"
 )
@@ -55,48 +56,46 @@ WITH candidates AS (
         is_quick AND place <= {taken} AND (SELECT is_quick FROM numbered WHERE place = 1)
     )
 ) """
-# Each is looked up by its id, one after the other: LATERAL leaves the planner no choice, and
-# the state is hidden from it. Left to itself it walks all that is pending, or all there is.
+# Each is looked up by its id, one after the other, until there are enough: LATERAL leaves the
+# planner no choice, and the state is hidden from it. Left to itself it walks all that is
+# pending, or all there is.
 _THESE = (
+    "WITH chosen AS MATERIALIZED (SELECT found.uuid "
     "FROM json_array_elements_text({ids}::json) AS w(uuid), LATERAL ("
     "SELECT t.uuid FROM flowengine_task t WHERE t.uuid = w.uuid "
     "AND t.state || '' = 'pending' AND ({any} OR "
     "(t.name IN ({quick}) AND t.losses = 0 AND NOT t.runs_once)) "
-    "FOR UPDATE SKIP LOCKED) AS chosen "
-    "WHERE flowengine_task.uuid = chosen.uuid",
-    "WHERE uuid IN (SELECT value FROM json_each({ids})) AND +state = 'pending' "
-    "AND ({any} OR (name IN ({quick}) AND losses = 0 AND NOT runs_once))",
+    "FOR UPDATE SKIP LOCKED) AS found LIMIT {taken}) ",
+    "WITH chosen AS MATERIALIZED (SELECT t.uuid "
+    "FROM json_each({ids}) AS w CROSS JOIN flowengine_task AS t "
+    "WHERE t.uuid = w.value AND +t.state = 'pending' AND ({any} OR "
+    "(t.name IN ({quick}) AND t.losses = 0 AND NOT t.runs_once)) LIMIT {taken}) ",
 )
 _SINGLE = ("server", "boot", "process", "task_list", "most", "taken", "ids", "any")
 _SEVERAL = ("quick", "names", "short_names")
 
 
-def _texts(template: str, which: tuple[str, str]) -> tuple[str, str]:
-    """The statement for PostgreSQL and for SQLite; the time is filled in later."""
-    postgres = {
-        "which": which[0],
+def _texts(postgres: str, sqlite: str, number: str) -> tuple[str, str]:
+    """The statement for either database that takes what is chosen so; the time is filled later."""
+    places = {"now": "{now}", "number": number}
+    on_postgres = {
         "lock": "FOR UPDATE SKIP LOCKED",
         **{name: f"SELECT json_array_elements_text(%({name})s::json)" for name in _SEVERAL},
         **{name: f"%({name})s" for name in _SINGLE},
     }
-    sqlite = {
-        "which": which[1],
+    on_sqlite = {
         "lock": "",
         **{name: f"SELECT value FROM json_each(:{name})" for name in _SEVERAL},
         **{name: f":{name}" for name in _SINGLE},
     }
-    texts = []
-    for places in (postgres, sqlite):
-        places["which"] = places["which"].format(**places)
-        texts.append(template.format(now="{now}", **places))
-    return texts[0], texts[1]
+    return (
+        (postgres + _TAKE).format(**places, **on_postgres),
+        (sqlite + _TAKE).format(**places, **on_sqlite),
+    )
 
 
-_CHOSEN = "FROM chosen WHERE flowengine_task.uuid = chosen.uuid"
-_CLAIM = _texts(
-    _DUE + _TAKE.replace("{number}", "(SELECT count(*) FROM candidates)"), (_CHOSEN,) * 2
-)
-_CLAIM_THESE = _texts(_TAKE.replace("{number}", "0"), _THESE)
+_CLAIM = _texts(_DUE, _DUE, number="(SELECT count(*) FROM candidates)")
+_CLAIM_THESE = _texts(*_THESE, number="0")
 
 
 def claim(
@@ -132,10 +131,15 @@ def claim_these(
     claimant: Claimant,
     now: int | None,
     quick: Collection[str] | None = None,
+    most: int | None = None,
 ) -> list[TaskDefinition]:
-    """Take those of these tasks that are still to be had; with `quick` only the quick ones."""
+    """Take those of these tasks that are still to be had, the first so many of them.
+
+    With `quick` only the quick ones.
+    """
     values = {
         "ids": json.dumps(list(task_ids)),
+        "taken": len(task_ids) if most is None else most,
         "any": quick is None,
         "quick": json.dumps(list(quick or ())),
     }

@@ -120,14 +120,16 @@ class Drainer:
                 break
             quick = self._pace.quick([self._last_facet.get(task_list, "")])
             most = self._most(quick)
-            now, left = left[:most], left[most:]
-            claimed = self._engine.claim_these(now, self._claimant, quick if most > 1 else None)
+            claimed = self._engine.claim_these(
+                left, self._claimant, quick=quick if most > 1 else None, most=most
+            )
+            passed, left = _up_to(left, claimed)
             if claimed:
                 self._last_facet[task_list] = claimed[-1].name
-            if most > 1 and len(claimed) < len(now):
+            if most > 1 and len(claimed) < len(passed):
                 # Others have some, or some are not quick: whoever hears this takes those.
                 self._last_facet.pop(task_list, None)
-                self._engine.bell.ring({task_list: len(now) - len(claimed)})
+                self._engine.bell.ring({task_list: len(passed) - len(claimed)})
             done += self._work_through(claimed, ends, in_chord=True)
         return done
 
@@ -292,3 +294,10 @@ class Drainer:
         self._upkeep.end()
         self.tally.flush()
         self._marks.forget_all()
+
+
+def _up_to(task_ids: list[str], claimed: Sequence[TaskDefinition]) -> tuple[list[str], list[str]]:
+    """Part the ids behind the last of those that were claimed; without any all are passed over."""
+    taken = {task.uuid for task in claimed}
+    behind = max((at for at, task_id in enumerate(task_ids, 1) if task_id in taken), default=None)
+    return task_ids[:behind], task_ids[behind:] if behind is not None else []

@@ -108,6 +108,17 @@ def test_a_claim_never_takes_more_than_it_asks_for(
         )
 
 
+def test_of_certain_tasks_the_first_that_are_still_to_be_had_are_taken(engine: Engine) -> None:
+    run = engine.start(side_by_side(*(f"s{i}" for i in range(6))), "Flow", {}).id
+    ids = [task.uuid for task in engine.tasks(run)]
+    assert engine.claim_one(ids[0], Claimant())
+    assert engine.claim_one(ids[2], Claimant())
+    taken = engine.claim_these(ids, Claimant(), most=2)
+    assert [task.uuid for task in taken] == [ids[1], ids[3]], "the others of them were gone"
+    assert engine.claim_these(ids[4:], Claimant(), quick=["t.Other"], most=2) == []
+    assert len(engine.claim_these(ids, Claimant())) == 2
+
+
 def test_of_many_that_want_the_same_task_one_gets_it(engine: Engine) -> None:
     run = engine.start(one(), "Flow", {}).id
     (task,) = engine.tasks(run)

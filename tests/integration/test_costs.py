@@ -153,6 +153,15 @@ def test_a_wide_fan_out_costs_a_few_statements_per_fifty_steps(work: Work) -> No
     assert work.messages <= 1_000 / 50 + 1 + 5
 
 
+def test_a_header_whose_tasks_are_gone_asks_for_them_once(work: Work) -> None:
+    """Others have drained the list meanwhile; and it does not know yet that the facet is quick."""
+    gone = [f"{number:032}" for number in range(50)]
+    with work.counted() as statements:
+        fresh = Drainer(work.engine, Claimant("s", "b" * 32, 1), event_facet_names)
+        assert fresh.work("default", gone) == 0
+    assert sum(statements.values()) == 1, statements
+
+
 def test_items_of_two_steps_cost_no_more_per_step(work: Work) -> None:
     with work.counted() as statements:
         work.run(two_each, [list(range(500))])

@@ -41,11 +41,28 @@ def test_a_facet_is_quick_after_some_tries_that_were() -> None:
     assert pace.quick(["f", "g"]) == ["f"]
 
 
-def test_one_slow_try_is_enough_to_forget_it() -> None:
-    pace = Pace(0.002)
+def test_after_a_slow_try_few_are_taken_at_once_until_more_were_quick() -> None:
+    now = [0.0]
+    pace = Pace(0.002, clock=lambda: now[0])
     for _ in range(100):
         pace.count("f", 0.0001)
+    assert pace.fitting(["f"], 0.025) > 100
     pace.count("f", 1.0)
+    assert not pace.is_quick("f"), "alone, until one was quick again"
+    sizes = []
+    for _ in range(3):
+        pace.count("f", 0.0001)
+        assert pace.is_quick("f")
+        sizes.append(pace.fitting(["f"], 0.025))
+    assert sizes == [3, 6, 9]
+    now[0] = 11
+    assert pace.fitting(["f"], 0.025) > 100, "forgotten"
+
+
+def test_a_facet_that_is_always_slow_is_never_quick() -> None:
+    pace = Pace(0.002)
+    for _ in range(5):
+        pace.count("f", 1.0)
     assert not pace.is_quick("f")
 
 
