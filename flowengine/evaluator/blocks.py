@@ -24,10 +24,10 @@ def begin(work: Work, row: Step) -> Signal:
     waiting_for = [source_key(work, row, source) for source in plan.captures]
     work.want(waiting_for)
     awaited = sum(1 for key in waiting_for if not has_ended(work, key))
-    row.remaining = len(plan.statements) + awaited
-    for statement in plan.statements:
-        if not statement.is_lazy:
-            create_statement(work, row, statement)
+    begun = [statement for statement in plan.statements if not statement.is_lazy]
+    row.remaining = len(begun) + awaited
+    for statement in begun:
+        create_statement(work, row, statement)
     return Signal.ADVANCE
 
 

@@ -19,11 +19,11 @@ def ended(work: Work, row: Step) -> None:
     if row.object_type == ObjectType.WORKFLOW:
         _end_run(work, row)
         return
-    parent = work.parent(row)
+    parent, opened = work.parent(row), 0
     if row.object_type not in ObjectType.BLOCKS:
         for edge in work.statement(row).edges:
-            _follow(work, row, parent, edge)
-    _count_down(work, parent, row)
+            opened += _follow(work, row, parent, edge)
+    _count_down(work, parent, row, opened)
 
 
 def _end_run(work: Work, root: Step) -> None:
@@ -35,11 +35,18 @@ def _end_run(work: Work, root: Step) -> None:
         run.state, run.error = RunState.FAILED, root.error
 
 
-def _count_down(work: Work, parent: Step, child: Step) -> None:
-    parent.remaining -= 1
-    if child.has_failed and not _is_collected(work, parent):
+def _count_down(work: Work, parent: Step, child: Step, opened: int) -> None:
+    """Count a child off, and those that its end has brought in its place.
+
+    In a chain each step brings the next: its block changes at the ends, and is not written for
+    each step in between.
+    """
+    is_noted = child.has_failed and not _is_collected(work, parent)
+    if is_noted:
         note_failure(parent, child)
-    work.touch(parent)
+    if is_noted or opened != 1:
+        parent.remaining += opened - 1
+        work.touch(parent)
     if parent.remaining == 0 or parent.is_held_back:
         work.queue.append(parent)
 
@@ -52,7 +59,8 @@ def _is_collected(work: Work, parent: Step) -> bool:
     return foreach is not None and foreach.collects_errors
 
 
-def _follow(work: Work, step: Step, block: Step, edge: Edge) -> None:
+def _follow(work: Work, step: Step, block: Step, edge: Edge) -> int:
+    """Tell one row that waited; return how many rows this has added to the step's block."""
     if edge.sibling is not None and edge.sibling.is_lazy:
         # Its row is written now, once: a step ends once.
         waiting = create_step(work, block, edge.sibling)
@@ -60,13 +68,13 @@ def _follow(work: Work, step: Step, block: Step, edge: Edge) -> None:
             work.skip(waiting, step)
         else:
             work.queue.append(waiting)
-        return
+        return 1
     base = block.path
     if edge.from_container:
         base = base.removesuffix(work.block(block).segment)
     found = work.find(row_key(edge.kind, base + edge.suffix))
     if found is None or found.is_final:
-        return  # not begun: it will see this end when it begins
+        return 0  # not begun: it will see this end when it begins
     if edge.reach is Reach.CAPTURES:
         if found.state != StepState.CREATED:
             found.remaining -= 1
@@ -80,3 +88,4 @@ def _follow(work: Work, step: Step, block: Step, edge: Edge) -> None:
         work.touch(found)
         if found.waiting == 0:
             work.queue.append(found)
+    return 0

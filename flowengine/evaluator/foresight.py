@@ -18,7 +18,7 @@ from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.steps import plan_of
 from flowengine.evaluator.work import Missing, Work
-from flowengine.program.plan import RowKind
+from flowengine.program.plan import RowKind, StatementPlan
 
 
 def foresee(work: Work, happenings: Sequence[Happening]) -> None:
@@ -103,10 +103,15 @@ def lacking_above(work: Work, row: Step) -> set[str]:
 
 
 def _goes_on(work: Work, row: Step) -> bool:
-    """Whether a step that gets its answer, or whose body ends, has more to do than to end."""
+    """Whether a step that gets its answer, or whose body ends, has more to do than to end.
+
+    Or its end brings the next step of its block, which then does not end.
+    """
     if row.object_type in ObjectType.BLOCKS:
         return False
     plan = plan_of(work, row)
+    if isinstance(plan, StatementPlan) and plan.opens:
+        return True
     return plan.always is not None or (
         row.state == StepState.EVENT_TRANSMIT and plan.body is not None
     )

@@ -68,7 +68,8 @@ class Step:
     returns: dict[str, Any] = field(default_factory=dict)
     error: Error | None = None
     waiting: int = 0  #: steps that must end before this row can begin
-    remaining: int = 0  #: children that have not ended
+    #: Children that have not ended, without those that another's end will bring.
+    remaining: int = 0
     item_count: int = 0  #: of a foreach block: how many items there are
     #: Of a foreach block: the first item not unfolded yet. Of a step: its catches begun so far.
     next_index: int = 0

@@ -157,6 +157,11 @@ class StatementPlan:
         return tuple(catch for catch in (of_facet, self.own_catch) if catch is not None)
 
     @property
+    def opens(self) -> bool:
+        """Whether the end of this statement brings another of its block."""
+        return any(edge.sibling is not None and edge.sibling.is_lazy for edge in self.edges)
+
+    @property
     def is_lazy(self) -> bool:
         """One step of the same block is all it needs: its row is written when that has ended."""
         return len(self.needs) == 1 and self.needs[0].hops == 0

@@ -288,6 +288,8 @@ class MemoryRun:
             if row.state == StepState.CREATED:
                 assert row.waiting == self._awaited(row), f"what {row.path} waits for"
             assert row.remaining == self._unfinished(row, ended), f"the counter of {row.path}"
+            if row.is_final and row.object_type in (ObjectType.BLOCK, ObjectType.ITEM):
+                assert self._is_whole(row), f"{row.path} has ended without some of its steps"
             if row.is_limited:
                 under_way = row.next_index - ended[row.key]
                 assert under_way <= row.params["limit"], f"items of {row.path} under way"
@@ -307,6 +309,12 @@ class MemoryRun:
         if self._view.state == RunState.COMPLETED:
             unexcused = [row["path"] for row in self.rows.values() if not self._is_excused(row)]
             assert not unexcused, f"the run completed, but not {unexcused}"
+
+    def _is_whole(self, row: Step) -> bool:
+        """Whether a block that began has a row for each of its statements."""
+        begun = {r["address"] for r in self.rows.values() if r["parent"] == row.key}
+        statements = self.plan.blocks[row.address].statements
+        return not begun or begun == {statement.address for statement in statements}
 
     def _is_excused(self, row: Stored) -> bool:
         """Whether a row may be what it is in a run that completed."""
@@ -364,7 +372,7 @@ class MemoryRun:
         if row.object_type in ObjectType.BLOCKS:
             block = self.plan.blocks[row.address]
             captured = sum(1 for source in block.captures if not self._has_ended(row, source))
-            return len(block.statements) - ended[row.key] + captured
+            return begun - ended[row.key] + captured
         plan: FacetPlan | StatementPlan = (
             self.plan.facets[row.address]
             if row.object_type == ObjectType.WORKFLOW
