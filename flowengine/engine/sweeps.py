@@ -41,11 +41,12 @@ def sweep(
 def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) -> None:
     """Report the tries of dead servers as lost."""
     with engine.database.read() as connection:
-        known = servers.alive(connection)
-        known += _unattended(connection, {server.boot_id for server in known})
-        dead = [server for server in known if is_dead(server)]
-        held = sweeping.held_by_boots(connection, [s.boot_id for s in dead]) if dead else []
-    lost_tries(engine, held, "the worker")
+        boots = [server.boot_id for server in _dead(connection, is_dead)]
+        held = sweeping.held_by_boots(connection, boots) if boots else []
+        # Once more: what a server holds that has woken up meanwhile is its own.
+        dead = _dead(connection, is_dead) if boots else []
+    found = {server.boot_id for server in dead}
+    lost_tries(engine, [task for task in held if task.boot_id in found], "the worker")
     for server in dead:
         log.warning(
             "server %s (pid %s) is dead; tries it held are lost",
@@ -57,20 +58,29 @@ def lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) ->
             servers.bury(connection, server)
 
 
+def _dead(
+    connection: Connection, is_dead: Callable[[ServerDefinition], bool]
+) -> list[ServerDefinition]:
+    known = servers.alive(connection)
+    known += _unattended(connection, {server.boot_id for server in known})
+    return [server for server in known if is_dead(server)]
+
+
 def _unattended(connection: Connection, attended: Collection[str]) -> list[ServerDefinition]:
     """Return who holds something and is not among the living.
 
     It claimed and died before it was registered, or before it beat again after it had been
-    taken for dead, or it claimed after its farewell. Its last claim is a sign of life, too.
+    taken for dead, or it claimed after its farewell; or it is a poller, which is not registered.
+    To claim a task, or to beat for it, is a sign of life, too.
     """
-    claims = sweeping.last_claims(connection, attended)
-    if not claims:
+    signs = sweeping.last_signs(connection, attended)
+    if not signs:
         return []
-    known = {server.boot_id: server for server in servers.of_boots(connection, sorted(claims))}
+    known = {server.boot_id: server for server in servers.of_boots(connection, sorted(signs))}
     found = []
-    for boot_id, claimed in claims.items():
+    for boot_id, at in signs.items():
         server = known.get(boot_id) or ServerDefinition("", "", "", boot_id, boot_id=boot_id)
-        found.append(replace(server, ping_time=max(server.ping_time, claimed)))
+        found.append(replace(server, ping_time=max(server.ping_time, at)))
     return found
 
 

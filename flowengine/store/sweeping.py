@@ -133,7 +133,7 @@ _HOLDERS = text(
     "WHERE state = 'running' AND boot_id > boots.id) FROM boots WHERE boots.id IS NOT NULL"
     ") SELECT id FROM boots WHERE id IS NOT NULL"
 )
-_LAST_CLAIM = select(func.max(table.c.started)).where(
+_LAST_SIGN = select(func.max(table.c.activity)).where(
     and_(TASK_IS_RUNNING, table.c.boot_id == bindparam("boot"))
 )
 _HELD_SINCE = _HELD_BY.where(
@@ -191,14 +191,18 @@ def held_by_boots(connection: Connection, boot_ids: Sequence[str]) -> list[Held]
     return [Held(*row) for row in connection.execute(_HELD_BY, {"boots": list(boot_ids)})]
 
 
-def last_claims(connection: Connection, without: Collection[str]) -> dict[str, int]:
-    """Return when those who hold something last claimed, by boot id, without these."""
+def last_signs(connection: Connection, without: Collection[str]) -> dict[str, int]:
+    """Return when those who hold something last claimed or beat for it, by boot id, without these.
+
+    Who has nothing any more when we look closer is not among them.
+    """
     holders = connection.execute(_HOLDERS).scalars().all()
-    return {
-        boot_id: connection.execute(_LAST_CLAIM, {"boot": boot_id}).scalar() or 0
+    signs = {
+        boot_id: connection.execute(_LAST_SIGN, {"boot": boot_id}).scalar()
         for boot_id in holders
         if boot_id not in without
     }
+    return {boot_id: at for boot_id, at in signs.items() if at is not None}
 
 
 def held_since(connection: Connection, claimant: Claimant, before: int) -> list[Held]:

@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from sqlalchemy import event
 
 from flowengine import event_facet, workflow
 from flowengine.engine import Engine
+from flowengine.engine.sweeps import lost_servers
 from flowengine.engine.watchdog import Watchdog
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.happenings import Succeeded
 from flowengine.settings import Settings
 from flowengine.store import servers
 from flowengine.store.claims import Claimant
@@ -129,15 +133,14 @@ def test_two_ticks_in_one_interval_are_one(fleet: Fleet) -> None:
 # --- who holds something and is not among the living ---
 
 
-def _claim(fleet: Fleet, boot_id: str) -> str:
-    run = fleet.engine.start(one.program(), one.name, {"n": 1})
+def _claim(fleet: Fleet, boot_id: str) -> TaskDefinition:
+    fleet.engine.start(one.program(), one.name, {"n": 1})
     (task,) = fleet.engine.claim([slow.name], "default", Claimant(boot_id, boot_id, 7), most=1)
-    assert task.workflow_id == run.id
-    return run.id
+    return task
 
 
-def _losses(fleet: Fleet, run_id: str) -> list[int]:
-    return [task.losses for task in fleet.engine.tasks(run_id)]
+def _losses(fleet: Fleet, task: TaskDefinition) -> list[int]:
+    return [found.losses for found in fleet.engine.tasks(task.workflow_id)]
 
 
 def test_what_a_woken_server_claims_before_it_beats_again_is_not_lost_with_it(
@@ -147,11 +150,11 @@ def test_what_a_woken_server_claims_before_it_beats_again_is_not_lost_with_it(
     watchdog = Watchdog(fleet.engine)
     fleet.tick(35, watchdog)
     assert fleet.alive() == set()
-    run_id = _claim(fleet, "stopped")  # it wakes up, claims, and is killed at once
+    task = _claim(fleet, "stopped")  # it wakes up, claims, and is killed at once
     fleet.tick(29, watchdog)
-    assert _losses(fleet, run_id) == [0], "it may still beat"
+    assert _losses(fleet, task) == [0], "it may still beat"
     fleet.tick(3, watchdog)
-    assert _losses(fleet, run_id) == [0, 1]
+    assert _losses(fleet, task) == [0, 1]
 
 
 @pytest.mark.parametrize("farewell", [True, False], ids=["that has left", "never registered"])
@@ -160,9 +163,47 @@ def test_what_a_server_claims_outside_its_life_is_found(fleet: Fleet, farewell: 
         server = fleet.register("absent")
         with fleet.engine.database.write() as connection:
             servers.leave(connection, server.uuid)
-    run_id = _claim(fleet, "absent")
+    task = _claim(fleet, "absent")
     fleet.tick(35, Watchdog(fleet.engine))
-    assert _losses(fleet, run_id) == [0, 1]
+    assert _losses(fleet, task) == [0, 1]
+
+
+def test_a_poller_that_beats_for_its_task_keeps_it(fleet: Fleet) -> None:
+    task = _claim(fleet, "poller")
+    watchdog = Watchdog(fleet.engine)
+    for _ in range(20):
+        fleet.tick(5, watchdog)
+        assert fleet.engine.heartbeat(task)
+    assert _losses(fleet, task) == [0]
+    fleet.tick(35, watchdog)
+    assert _losses(fleet, task) == [0, 1]
+
+
+@pytest.mark.parametrize("moment", ["flowengine_server", "max(flowengine_task.activity)"])
+def test_what_is_claimed_while_the_dead_are_looked_for_is_not_taken(
+    fleet: Fleet, moment: str
+) -> None:
+    """It ends its task, or wakes up, and claims another one, just when it is looked at."""
+    before = _claim(fleet, "busy")
+    fleet.tick(1, Watchdog(fleet.engine))
+    fleet.now += 60_000
+    signs: list[TaskDefinition] = []
+
+    def work_on(_c: object, _cursor: object, sql: str, *_: object) -> None:
+        if moment in sql and not signs:
+            signs.append(before)
+            assert fleet.engine.report(before, Succeeded({"result": 1}))
+            signs.append(_claim(fleet, "busy"))
+
+    long_ago = fleet.now - 30_000
+    listened = fleet.engine.database.engine
+    event.listen(listened, "after_cursor_execute", work_on)
+    try:
+        lost_servers(fleet.engine, lambda server: server.ping_time < long_ago)
+    finally:
+        event.remove(listened, "after_cursor_execute", work_on)
+    assert len(signs) == 2
+    assert _losses(fleet, signs[1]) == [0]
 
 
 def test_a_beat_in_the_moment_it_is_found_dead_keeps_a_server_alive(fleet: Fleet) -> None:
