@@ -14,6 +14,9 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.store.claims import Claimant
 from flowengine.worker.pace import Pace
 
+#: A group of more is for everybody, however quick each of it is.
+WIDE = 50
+
 
 class Continuation:
     """The choice for one report. A report may concern many runs, each asks."""
@@ -24,10 +27,15 @@ class Continuation:
         pace: Pace,
         names: Collection[str],
         lists: Collection[str],
+        *,
         batch: int,
+        seconds: float,
     ) -> None:
+        """Take a batch of each facet at most, and no more than should take so long."""
         self.claimant = claimant
         self._pace, self._names, self._lists, self._batch = pace, names, lists, batch
+        self._seconds = seconds
+        self._left: dict[str, int] = {}  #: how many more of a facet
         self._room = 4 * batch
         self._took_slow = False
 
@@ -36,14 +44,17 @@ class Continuation:
         ours = [task for task in due if self._is_ours(task)]
         # A wide group is for everybody.
         width = Counter(task.join for task in ours if task.join) if len(ours) > self._batch else {}
-        quick = [
-            task
-            for task in ours
-            if width.get(task.join, 0) <= self._batch
-            and task.losses == 0
-            and not task.runs_once
-            and self._pace.is_quick(task.name)
-        ][: self._room]
+        quick: list[TaskDefinition] = []
+        for task in ours:
+            if task.losses or task.runs_once or not self._pace.is_quick(task.name):
+                continue
+            if width.get(task.join, 0) > self._batch or len(quick) == self._room:
+                continue
+            if task.name not in self._left:
+                self._left[task.name] = self._pace.fitting([task.name], self._seconds)
+            if self._left[task.name]:
+                self._left[task.name] -= 1
+                quick.append(task)
         self._room -= len(quick)
         if quick or self._took_slow or not ours:
             return {task.uuid for task in quick}

@@ -23,7 +23,7 @@ from flowengine.evaluator.happenings import HandedOver, TryOutcome
 from flowengine.store.claims import Claimant
 from flowengine.store.sweeping import held_of
 from flowengine.worker.circuits import Circuits
-from flowengine.worker.continuing import Continuation
+from flowengine.worker.continuing import WIDE, Continuation
 from flowengine.worker.hand import Guard, Hand
 from flowengine.worker.headroom import with_headroom
 from flowengine.worker.pace import Pace
@@ -58,7 +58,7 @@ class Drainer:
         self._upkeep = Upkeep(settings.heartbeat_interval, [self.tally.flush, self._find_forgotten])
         self._pace = Pace(settings.quick_seconds)
         self._guard = Guard(settings.hand_patience, self._relieve)
-        self._last_facet: dict[str, str] = {}  #: of the last chord's header of each list
+        self._last_facet: dict[str, str] = {}  #: that was claimed of each list
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
         self._held: dict[str, TaskDefinition] = {}
@@ -78,12 +78,13 @@ class Drainer:
         done = 0
         while not self._stopping:
             names = self._names()
-            quick = self._pace.quick(names)
+            quick = self._pace.quick(names, self._last_facet.get(task_list, ""))
             claimed, is_more = self._engine.claim_batch(
                 names, task_list, self._claimant, most=self._most(quick), quick=quick
             )
             if not claimed:
                 return done
+            self._last_facet[task_list] = claimed[-1].name
             if is_more and wake > 1:
                 self._wake_others(task_list, wake - 1, one_by_one=len(claimed) > 1)
                 wake = 1
@@ -118,14 +119,19 @@ class Drainer:
             if self._stopping or time.monotonic() > ends:
                 self._engine.bell.ring({task_list: len(left)})
                 break
-            quick = self._pace.quick([self._last_facet.get(task_list, "")])
+            last = self._last_facet.get(task_list, "")
+            quick = self._pace.quick([last], last)
             most = self._most(quick)
             claimed = self._engine.claim_these(
                 left, self._claimant, quick=quick if most > 1 else None, most=most
             )
+            if not claimed:
+                if most == 1:
+                    break  # others have them all
+                self._last_facet.pop(task_list, None)  # or these are another facet's
+                continue
+            self._last_facet[task_list] = claimed[-1].name
             passed, left = _up_to(left, claimed)
-            if claimed:
-                self._last_facet[task_list] = claimed[-1].name
             if most > 1 and len(claimed) < len(passed):
                 # Others have some, or some are not quick: whoever hears this takes those.
                 self._last_facet.pop(task_list, None)
@@ -196,7 +202,12 @@ class Drainer:
         if not settings.continuation or self._stopping or time.monotonic() > ends:
             return None
         return Continuation(
-            self._claimant, self._pace, set(self._names()), self._lists(), settings.batch
+            self._claimant,
+            self._pace,
+            set(self._names()),
+            self._lists(),
+            batch=min(settings.batch, WIDE),
+            seconds=settings.hand_patience / 2,
         )
 
     def _report(
@@ -297,7 +308,7 @@ class Drainer:
 
 
 def _up_to(task_ids: list[str], claimed: Sequence[TaskDefinition]) -> tuple[list[str], list[str]]:
-    """Part the ids behind the last of those that were claimed; without any all are passed over."""
+    """Part the ids behind the last of those that were claimed."""
     taken = {task.uuid for task in claimed}
-    behind = max((at for at, task_id in enumerate(task_ids, 1) if task_id in taken), default=None)
-    return task_ids[:behind], task_ids[behind:] if behind is not None else []
+    behind = max(at for at, task_id in enumerate(task_ids, 1) if task_id in taken)
+    return task_ids[:behind], task_ids[behind:]

@@ -54,16 +54,24 @@ class Pace:
             return False
         return facet.in_a_row > 0 and facet.average <= self._quick
 
-    def quick(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if self.is_quick(name)]
+    def quick(self, names: Iterable[str], last: str = "") -> list[str]:
+        """Those that may be taken together, after that one was taken last.
+
+        Of those that were slow a while ago only that one: a few are taken where it is around,
+        and it does not make all others few.
+        """
+        found = [name for name in names if self.is_quick(name)]
+        return [name for name in found if name == last or not self._was_slow(name)]
 
     def fitting(self, names: Iterable[str], seconds: float) -> int:
         """How many tries of these facets to take at once, for so much time at most."""
-        facets = [self._facets[name] for name in names]
-        slowest = max((facet.average for facet in facets), default=0.0)
+        names = list(names)
+        slowest = max((self._facets[name].average for name in names), default=0.0)
         if not slowest:
             return 1
-        remembered = self._clock() - _MEMORY
-        rows = [facet.in_a_row for facet in facets if facet.last_slow > remembered]
+        rows = [self._facets[name].in_a_row for name in names if self._was_slow(name)]
         fitting = int(seconds / slowest)
         return max(1, min(fitting, _GROWTH * min(rows)) if rows else fitting)
+
+    def _was_slow(self, name: str) -> bool:
+        return self._facets[name].last_slow > self._clock() - _MEMORY

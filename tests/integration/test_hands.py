@@ -59,6 +59,18 @@ def test_after_a_slow_try_few_are_taken_at_once_until_more_were_quick() -> None:
     assert pace.fitting(["f"], 0.025) > 100, "forgotten"
 
 
+def test_a_facet_that_was_slow_does_not_make_the_others_few() -> None:
+    pace = Pace(0.002)
+    for _ in range(3):
+        pace.count("steady", 0.0001)
+    for seconds in (1.0, 0.0001):
+        pace.count("moody", seconds)
+    names = ["steady", "moody"]
+    assert pace.quick(names, last="steady") == ["steady"]
+    assert pace.quick(names, last="moody") == names, "it is around"
+    assert pace.fitting(names, 0.025) == 3
+
+
 def test_a_facet_that_is_always_slow_is_never_quick() -> None:
     pace = Pace(0.002)
     for _ in range(5):
@@ -95,7 +107,7 @@ def practised(*names: str) -> Pace:
 
 
 def continuation(pace: Pace, lists: tuple[str, ...] = ()) -> Continuation:
-    return Continuation(Claimant(), pace, {"t.quick", "t.slow"}, lists, batch=4)
+    return Continuation(Claimant(), pace, {"t.quick", "t.slow"}, lists, batch=4, seconds=0.025)
 
 
 def test_quick_tasks_are_gone_on_with_in_numbers_and_of_others_one() -> None:
@@ -106,6 +118,15 @@ def test_quick_tasks_are_gone_on_with_in_numbers_and_of_others_one() -> None:
     taker = continuation(pace)
     assert taker.choose(slow) == {"slow 0"}
     assert taker.choose(slow) == set(), "one for all runs of a report"
+
+
+def test_after_a_slow_try_few_are_gone_on_with_of_all_runs_together() -> None:
+    pace = practised("t.quick")
+    pace.count("t.quick", 1.0)
+    pace.count("t.quick", 0.0001)
+    taker = continuation(pace)
+    assert taker.choose([task("0"), task("1")]) == {"0", "1"}
+    assert taker.choose([task("2"), task("3")]) == {"2"}
 
 
 def test_what_is_not_ours_is_left_to_others() -> None:
