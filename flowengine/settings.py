@@ -31,7 +31,7 @@ class Settings:
     #: Seconds that one drain of a task list may take before it makes room for others.
     drain_slice: float = 0.1
     #: Most tasks that are claimed at once; they must be known to be quick. 1: always one.
-    batch: int = 50
+    batch: int = 200
     #: Average seconds of a try up to which a facet is known to be quick.
     quick_seconds: float = 0.002
     #: Seconds after which what is in one hand with a slow task is taken out of it.

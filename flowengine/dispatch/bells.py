@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowengine.dispatch.coalescing import Coalescing
+from flowengine.dispatch.parcels import packed
 
 log = logging.getLogger("flowengine")
 
@@ -20,8 +21,8 @@ DRAIN = "flowengine.drain"  #: the doorway that answers a bell
 WORK = "flowengine.work"  #: the doorway for given tasks
 EVALUATE = "flowengine.evaluate"  #: the doorway to the evaluator
 
-#: Tasks in one message of a chord: their ids stay below 4 KiB.
-BATCH = 50
+#: Tasks in one message of a chord: it stays below 4 KiB.
+BATCH = 125
 
 #: A connection that broke is made anew, once and at once. Whoever rings has other things to do
 #: than to wait for a broker, and Celery by itself would wait for seconds, at each message.
@@ -130,7 +131,7 @@ class CeleryBell:
         headers = [
             self._app.signature(
                 WORK,
-                args=(group.task_list, batch),
+                args=(group.task_list, packed(batch)),
                 immutable=True,
                 queue=queue,
                 # Celery would add a kilobyte of ids for people to read.

@@ -17,6 +17,7 @@ from celery.exceptions import Reject
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from flowengine.dispatch.bells import DRAIN, EVALUATE, WORK
+from flowengine.dispatch.parcels import unpacked
 from flowengine.errors import StoreError
 
 log = logging.getLogger("flowengine")
@@ -44,9 +45,9 @@ def open_doorways(app: Any, behind: Behind) -> None:
         """Work on what is due in a task list. A bell too many finds nothing and ends."""
         behind.drain(task_list, wake)
 
-    def work(task_list: str, task_ids: list[str]) -> None:
+    def work(task_list: str, parcel: str) -> None:
         """Work on these tasks: the header of a chord. Those taken by others are passed over."""
-        behind.work(task_list, task_ids)
+        behind.work(task_list, unpacked(parcel))
 
     def evaluate(run_id: str) -> None:
         """Take in what happened to a run, and decide what follows."""
