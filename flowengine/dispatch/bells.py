@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,8 +22,12 @@ DRAIN = "flowengine.drain"  #: the doorway that answers a bell
 WORK = "flowengine.work"  #: the doorway for given tasks
 EVALUATE = "flowengine.evaluate"  #: the doorway to the evaluator
 
-#: Tasks in one message of a chord: it stays below 4 KiB.
-BATCH = 125
+#: Groups of more tasks are sent as a chord, with so many in a message at least.
+WIDE = 50
+#: Tasks in one message of a chord at most: it stays below 4 KiB.
+MOST = 125
+#: So many messages a chord has before they grow: everybody should get one.
+MESSAGES = 8
 
 #: A connection that broke is made anew, once and at once. Whoever rings has other things to do
 #: than to wait for a broker, and Celery by itself would wait for seconds, at each message.
@@ -52,6 +57,12 @@ class Group:
 
     task_list: str
     task_ids: list[str]
+
+
+def batches(task_ids: Sequence[str]) -> list[Sequence[str]]:
+    """Part the tasks of a group for the messages of its chord."""
+    size = min(max(math.ceil(len(task_ids) / MESSAGES), WIDE), MOST)
+    return [task_ids[at : at + size] for at in range(0, len(task_ids), size)]
 
 
 class Bell(Protocol):
@@ -109,7 +120,7 @@ class CeleryBell:
         where the result backend is bad at chords, the last reporter evaluates.
         """
         for group in groups:
-            if len(group.task_ids) <= BATCH or not self._has_chords():
+            if len(group.task_ids) <= WIDE or not self._has_chords():
                 self.ring({group.task_list: len(group.task_ids)})
                 continue
             self._publish(functools.partial(self._send_chord, run_id, group))
@@ -125,9 +136,7 @@ class CeleryBell:
     def _send_chord(self, run_id: str, group: Group, producer: Any) -> None:
         from celery import chord
 
-        ids = group.task_ids
         queue = self._queue_of(group.task_list)
-        batches = [ids[at : at + BATCH] for at in range(0, len(ids), BATCH)]
         headers = [
             self._app.signature(
                 WORK,
@@ -137,7 +146,7 @@ class CeleryBell:
                 # Celery would add a kilobyte of ids for people to read.
                 argsrepr=f"({group.task_list!r}, [{len(batch)} tasks])",
             )
-            for batch in batches
+            for batch in batches(group.task_ids)
         ]
         body = self._app.signature(
             EVALUATE, args=(run_id,), immutable=True, queue=self._control_queue

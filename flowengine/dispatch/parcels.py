@@ -14,9 +14,11 @@ _BYTES = 10  # that tell the tasks of a run apart
 
 def packed(task_ids: Sequence[str]) -> str:
     """Write ids of tasks of one run as one text."""
-    alike = len(task_ids[0]) - 2 * _BYTES
-    told_apart = bytes.fromhex("".join(task_id[alike:] for task_id in task_ids))
-    return f"{task_ids[0][:alike]}:{b64encode(told_apart).decode()}"
+    length = len(task_ids[0]) - 2 * _BYTES
+    alike = task_ids[0][:length]
+    assert all(task_id.startswith(alike) for task_id in task_ids), "of one run"
+    told_apart = bytes.fromhex("".join(task_id[length:] for task_id in task_ids))
+    return f"{alike}:{b64encode(told_apart).decode()}"
 
 
 def unpacked(parcel: str) -> list[str]:

@@ -111,10 +111,10 @@ class Drainer:
         """Work on these tasks, as a chord's header: its callback evaluates, so we do not.
 
         Until the facet is known to be quick they are claimed one by one: those behind one
-        that turns out slow are free for others.
+        that turns out slow are free for others, who are told so at once.
         """
         ends = time.monotonic() + self._engine.settings.batch_slice
-        left, done = list(task_ids), 0
+        left, done, is_told = list(task_ids), 0, False
         while left:
             if self._stopping or time.monotonic() > ends:
                 self._engine.bell.ring({task_list: len(left)})
@@ -132,6 +132,9 @@ class Drainer:
                 continue
             self._last_facet[task_list] = claimed[-1].name
             passed, left = _up_to(left, claimed)
+            if most == 1 and left and not is_told:
+                self._engine.bell.ring({task_list: len(left)})
+                is_told = True
             if most > 1 and len(claimed) < len(passed):
                 # Others have some, or some are not quick: whoever hears this takes those.
                 self._last_facet.pop(task_list, None)

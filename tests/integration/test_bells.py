@@ -11,6 +11,8 @@ from celery import Celery
 
 from flowengine.dispatch import CeleryBell, Group
 from flowengine.dispatch.bells import DRAIN, WORK
+from flowengine.dispatch.parcels import unpacked
+from flowengine.evaluator.records import id_within
 
 MOST = 16
 
@@ -31,7 +33,8 @@ def sent(app: Celery, group: Group) -> list[tuple[str, list[Any]]]:
 @pytest.fixture
 def group() -> Group:
     # The transport is shared by the whole process, so the queue has a name of its own.
-    return Group(f"wide-{uuid.uuid4().hex}", [uuid.uuid4().hex for _ in range(120)])
+    run_id = uuid.uuid4().hex
+    return Group(f"wide-{uuid.uuid4().hex}", [id_within(run_id, n) for n in range(120)])
 
 
 @pytest.mark.parametrize("backend", ["rpc://", "db+sqlite:///{directory}/results.db", None])
@@ -49,4 +52,5 @@ def test_where_the_backend_counts_chords_a_wide_group_is_one_of_three_headers(
     app = Celery("bells", broker="memory://", backend="cache+memory://", set_as_current=False)
     headers = sent(app, group)
     assert [name for name, _ in headers] == [WORK] * 3
-    assert [id_ for _, (_, ids) in headers for id_ in ids] == group.task_ids
+    parcels = [parcel for _, (_, parcel) in headers]
+    assert [id_ for parcel in parcels for id_ in unpacked(parcel)] == group.task_ids
