@@ -30,8 +30,9 @@ class Settings:
     server_patience: float = 30.0
     #: Seconds that one drain of a task list may take before it makes room for others.
     drain_slice: float = 0.1
-    #: Most tasks that are claimed at once; they must be known to be quick. 1: always one.
-    batch: int = 200
+    #: Most tasks that are claimed at once, but for those of one message of a wide loop; they
+    #: must be known to be quick. 1: always one.
+    batch: int = 50
     #: Average seconds of a try up to which a facet is known to be quick.
     quick_seconds: float = 0.002
     #: Seconds after which what is in one hand with a slow task is taken out of it.

@@ -14,9 +14,6 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.store.claims import Claimant
 from flowengine.worker.pace import Pace
 
-#: A group of more is for everybody, however quick each of it is.
-WIDE = 50
-
 
 class Continuation:
     """The choice for one report. A report may concern many runs, each asks."""

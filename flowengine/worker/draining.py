@@ -23,7 +23,7 @@ from flowengine.evaluator.happenings import HandedOver, TryOutcome
 from flowengine.store.claims import Claimant
 from flowengine.store.sweeping import held_of
 from flowengine.worker.circuits import Circuits
-from flowengine.worker.continuing import WIDE, Continuation
+from flowengine.worker.continuing import Continuation
 from flowengine.worker.hand import Guard, Hand
 from flowengine.worker.headroom import with_headroom
 from flowengine.worker.pace import Pace
@@ -80,7 +80,11 @@ class Drainer:
             names = self._names()
             quick = self._pace.quick(names, self._last_facet.get(task_list, ""))
             claimed, is_more = self._engine.claim_batch(
-                names, task_list, self._claimant, most=self._most(quick), quick=quick
+                names,
+                task_list,
+                self._claimant,
+                most=self._most(quick, self._engine.settings.batch),
+                quick=quick,
             )
             if not claimed:
                 return done
@@ -121,7 +125,8 @@ class Drainer:
                 break
             last = self._last_facet.get(task_list, "")
             quick = self._pace.quick([last], last)
-            most = self._most(quick)
+            # All of them are one run's: more than a batch cost hardly more than one.
+            most = self._most(quick, len(left) if self._engine.settings.batch > 1 else 1)
             claimed = self._engine.claim_these(
                 left, self._claimant, quick=quick if most > 1 else None, most=most
             )
@@ -142,10 +147,10 @@ class Drainer:
             done += self._work_through(claimed, ends, in_chord=True)
         return done
 
-    def _most(self, quick: Sequence[str]) -> int:
+    def _most(self, quick: Sequence[str], limit: int) -> int:
         """How many to claim at once: a hand should be empty before the guard loses patience."""
-        settings = self._engine.settings
-        return min(settings.batch, self._pace.fitting(quick, settings.hand_patience / 2))
+        patience = self._engine.settings.hand_patience / 2
+        return min(limit, self._pace.fitting(quick, patience))
 
     @with_headroom
     def advance(self, run_id: str) -> int:
@@ -209,7 +214,7 @@ class Drainer:
             self._pace,
             set(self._names()),
             self._lists(),
-            batch=min(settings.batch, WIDE),
+            batch=settings.batch,
             seconds=settings.hand_patience / 2,
         )
 
