@@ -1,7 +1,7 @@
 """The items of a foreach: each a row, or no row at all.
 
 Most bodies are one call. Then the step stands for its item: it is the foreach's child, with
-the item's index, and keeps what the item yields. A fan-out writes half as many rows.
+the item's index, and keeps what the item yields. A fan-out writes three rows for it, not four.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class Continuation:
         batch: int,
         seconds: float,
     ) -> None:
-        """Take a batch of each facet at most, and no more than should take so long."""
+        """Take no more of a facet than should take so long; a group wider than a batch is left."""
         self.claimant = claimant
         self._pace, self._names, self._lists, self._batch = pace, names, lists, batch
         self._seconds = seconds
