@@ -38,6 +38,10 @@ log = logging.getLogger("flowengine")
 GROUP_LEAST = 8
 
 
+#: Of a join and a task list: a message for one list reaches nobody who works on another.
+Groups = dict[tuple[str, str], Group]
+
+
 class Taker(Protocol):
     """A worker that goes on with what a commit enables, without a bell and a claim."""
 
@@ -53,7 +57,7 @@ class Commit:
 
     run_id: str
     due: dict[str, int] = field(default_factory=dict)  #: new tasks by task list
-    groups: dict[str, Group] = field(default_factory=dict)  #: new tasks that feed one join
+    groups: Groups = field(default_factory=dict)  #: new tasks that feed one join
     taken: list[TaskDefinition] = field(default_factory=list)  #: new tasks the taker goes on with
     has_ended: bool = False
     waiter: str = ""  #: the run that waits for this one, which has ended
@@ -145,7 +149,9 @@ def put(
         for task in due:
             if task.lease == 0 and task.join_id is None:
                 commit.due[task.task_list_name] = commit.due.get(task.task_list_name, 0) + 1
-        counts = {key: len(group.task_ids) for key, group in commit.groups.items()}
+        counts: Counter[str] = Counter()
+        for (join_id, _), group in commit.groups.items():
+            counts[join_id] += len(group.task_ids)
         rows.add_events(changes.created_events, now)
         rows.add_joins(view.id, counts, now)
         rows.add_tasks(created, head.task_count)
@@ -177,16 +183,17 @@ def _take(taker: Taker, due: Sequence[TaskDefinition]) -> list[TaskDefinition]:
     return [claimed_by(task, taker.claimant) for task in whole if task.uuid in chosen]
 
 
-def _group(view: RunView, created: Sequence[TaskDefinition]) -> dict[str, Group]:
+def _group(view: RunView, created: Sequence[TaskDefinition]) -> Groups:
     """Count tasks together that were opened together and enable nothing alone."""
     if len(created) < GROUP_LEAST:
         return {}
     width = Counter(task.join for task in created if task.join)
-    groups: dict[str, Group] = {}
+    groups: Groups = {}
     for task in created:
         if width[task.join] >= GROUP_LEAST:
             task.join_id = id_within(view.id, view.generation, task.join)
-            group = groups.setdefault(task.join_id, Group(task.task_list_name, []))
+            key = (task.join_id, task.task_list_name)
+            group = groups.setdefault(key, Group(task.task_list_name, []))
             group.task_ids.append(task.uuid)
     return groups
 

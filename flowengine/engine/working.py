@@ -78,16 +78,16 @@ class Working(Driving):
         task_ids: Sequence[str],
         claimant: Claimant,
         *,
-        quick: Collection[str] | None = None,
+        names: Collection[str] | None = None,
         most: int | None = None,
     ) -> list[TaskDefinition]:
         """Take those of these tasks that are still to be had, the first so many of them.
 
-        With `quick` only those of these facets.
+        With `names` only those of these facets; several only of those that may be taken together.
         """
         with self.database.direct() as executor:
             now = self.database.given_time
-            return claims.claim_these(executor, task_ids, claimant, now, quick, most)
+            return claims.claim_these(executor, task_ids, claimant, now, names, most)
 
     def report(
         self, task: TaskDefinition, outcome: TryOutcome | HandedOver, *, in_chord: bool = False

@@ -56,6 +56,10 @@ WITH candidates AS (
         is_quick AND place <= {taken} AND (SELECT is_quick FROM numbered WHERE place = 1)
     )
 ) """
+_OF_THEM = (
+    "({any} OR t.name IN ({names}) OR t.short_name IN ({short_names})) "
+    "AND ({alone} OR (t.losses = 0 AND NOT t.runs_once))"
+)
 # Each is looked up by its id, one after the other, until there are enough: LATERAL leaves the
 # planner no choice, and the state is hidden from it. Left to itself it walks all that is
 # pending, or all there is.
@@ -63,15 +67,13 @@ _THESE = (
     "WITH chosen AS MATERIALIZED (SELECT found.uuid "
     "FROM json_array_elements_text({ids}::json) AS w(uuid), LATERAL ("
     "SELECT t.uuid FROM flowengine_task t WHERE t.uuid = w.uuid "
-    "AND t.state || '' = 'pending' AND ({any} OR "
-    "(t.name IN ({quick}) AND t.losses = 0 AND NOT t.runs_once)) "
+    f"AND t.state || '' = 'pending' AND {_OF_THEM} "
     "FOR UPDATE SKIP LOCKED) AS found LIMIT {taken}) ",
     "WITH chosen AS MATERIALIZED (SELECT t.uuid "
     "FROM json_each({ids}) AS w CROSS JOIN flowengine_task AS t "
-    "WHERE t.uuid = w.value AND +t.state = 'pending' AND ({any} OR "
-    "(t.name IN ({quick}) AND t.losses = 0 AND NOT t.runs_once)) LIMIT {taken}) ",
+    f"WHERE t.uuid = w.value AND +t.state = 'pending' AND {_OF_THEM} LIMIT {{taken}}) ",
 )
-_SINGLE = ("server", "boot", "process", "task_list", "most", "taken", "ids", "any")
+_SINGLE = ("server", "boot", "process", "task_list", "most", "taken", "ids", "any", "alone")
 _SEVERAL = ("quick", "names", "short_names")
 
 
@@ -115,8 +117,7 @@ def claim(
     """
     values = {
         "task_list": task_list,
-        "names": json.dumps(list(names)),
-        "short_names": json.dumps([name for name in names if "." not in name]),
+        **_named(names),
         "quick": json.dumps(list(quick)),
         "most": most + 1,  # one more than is taken shows that there are more
         "taken": most,
@@ -130,20 +131,28 @@ def claim_these(
     task_ids: Sequence[str],
     claimant: Claimant,
     now: int | None,
-    quick: Collection[str] | None = None,
+    names: Collection[str] | None = None,
     most: int | None = None,
 ) -> list[TaskDefinition]:
     """Take those of these tasks that are still to be had, the first so many of them.
 
-    With `quick` only the quick ones.
+    With `names` only those of these names; several only of those that may be taken together.
     """
     values = {
         "ids": json.dumps(list(task_ids)),
         "taken": len(task_ids) if most is None else most,
-        "any": quick is None,
-        "quick": json.dumps(list(quick or ())),
+        "any": names is None,
+        "alone": most is None or most == 1,
+        **_named(names or ()),
     }
     return _claimed(executor, _take(executor, _CLAIM_THESE, values, claimant, now))
+
+
+def _named(names: Collection[str]) -> dict[str, str]:
+    return {
+        "names": json.dumps(list(names)),
+        "short_names": json.dumps([name for name in names if "." not in name]),
+    }
 
 
 def _take(

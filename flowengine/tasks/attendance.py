@@ -150,7 +150,7 @@ class Attendance:
             engine = self._open()
             with engine.database.read() as connection:
                 held = sweeping.held_by_boots(connection, [self._server.boot_id])
-            dropped_tries(engine, held)  # nobody looks after those of a server that has left
+            dropped_tries(engine, held)  # at once: otherwise they would be found by their age
             with engine.database.write() as connection:
                 servers.leave(connection, self._server.uuid)
             self._marks.forget_all()

@@ -34,6 +34,10 @@ _COLOURS = {
     Look.UNDER_WAY: "flow-blue",
 }
 
+#: Items are counted by the states of their steps alone. What waits at nothing itself does not wait
+#: for others, and whether a worker has one in hand is known from its task.
+_OF_ITEMS = {StepState.CREATED: "not begun", StepState.EVENT_TRANSMIT: Look.UNDER_WAY.value}
+
 
 def step_look(step: DrawnStep, now: int) -> tuple[str, str, str]:
     """Return sign, colour and word for a step's state."""
@@ -49,8 +53,7 @@ def counted(counts: Mapping[str, int]) -> str:
     """Say how many items there are in which state."""
     words: dict[str, int] = {}
     for state, count in counts.items():
-        # Of an item that waits at nothing itself, "waits for others" would be a riddle.
-        word = "not begun" if state == StepState.CREATED else look(state).value
+        word = _OF_ITEMS.get(state) or look(state).value
         words[word] = words.get(word, 0) + count
     said = ", ".join(f"{count:,} {word}" for word, count in words.items())
     return f"{sum(counts.values()):,} more items: {said}"

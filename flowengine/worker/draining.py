@@ -119,31 +119,33 @@ class Drainer:
         """
         ends = time.monotonic() + self._engine.settings.batch_slice
         left, done, is_told = list(task_ids), 0, False
+        fruitless: set[str] = set()  # quick facets of which none was found
         while left:
             if self._stopping or time.monotonic() > ends:
                 self._engine.bell.ring({task_list: len(left)})
                 break
             last = self._last_facet.get(task_list, "")
-            quick = self._pace.quick([last], last)
+            quick = [] if last in fruitless else self._pace.quick([last], last)
             # All of them are one run's: more than a batch cost hardly more than one.
             most = self._most(quick, len(left) if self._engine.settings.batch > 1 else 1)
-            claimed = self._engine.claim_these(
-                left, self._claimant, quick=quick if most > 1 else None, most=most
-            )
-            if not claimed:
-                if most == 1:
-                    break  # others have them all
-                self._last_facet.pop(task_list, None)  # or these are another facet's
+            names = quick if most > 1 else self._names()
+            claimed = self._engine.claim_these(left, self._claimant, names=names, most=most)
+            if not claimed and most > 1:
+                fruitless.add(last)  # these are another's, or have to be taken alone
                 continue
-            self._last_facet[task_list] = claimed[-1].name
             passed, left = _up_to(left, claimed)
-            if most == 1 and left and not is_told:
-                self._engine.bell.ring({task_list: len(left)})
-                is_told = True
-            if most > 1 and len(claimed) < len(passed):
-                # Others have some, or some are not quick: whoever hears this takes those.
+            # Others have these, or have the code for them, or they are not quick.
+            missing = len(passed) - len(claimed)
+            if most == 1:
+                missing, is_told = 0 if is_told else missing + len(left), True
+            if missing:
+                self._engine.bell.ring({task_list: missing})
+            if not claimed:
+                break
+            if most > 1 and missing:
                 self._last_facet.pop(task_list, None)
-                self._engine.bell.ring({task_list: len(passed) - len(claimed)})
+            else:
+                self._last_facet[task_list] = claimed[-1].name
             done += self._work_through(claimed, ends, in_chord=True)
         return done
 
@@ -318,5 +320,5 @@ class Drainer:
 def _up_to(task_ids: list[str], claimed: Sequence[TaskDefinition]) -> tuple[list[str], list[str]]:
     """Part the ids behind the last of those that were claimed."""
     taken = {task.uuid for task in claimed}
-    behind = max(at for at, task_id in enumerate(task_ids, 1) if task_id in taken)
+    behind = max((at for at, task_id in enumerate(task_ids, 1) if task_id in taken), default=0)
     return task_ids[:behind], task_ids[behind:]

@@ -1,7 +1,8 @@
 """What one thread has in hand: tasks it has claimed, and reports it has not made yet.
 
-The thread works through it alone. But when a task turns out to be slow, another takes away
-what lies around it: the finished ones to report them, the others to hand them back.
+The thread works through it alone. But when that takes long, for a task that turns out to be slow
+or for many that do, another takes away what lies around the task that runs: the finished ones to
+report them, the others to hand them back.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ class Hand:
         self._lock = threading.Lock()
         self._waiting = deque(tasks)
         self._done: list[Report] = []
-        self._began: float | None = None  #: when the task that runs was begun
+        self._since = time.monotonic()  #: nothing lies here for longer than since then
 
     def add(self, tasks: Iterable[TaskDefinition]) -> None:
         with self._lock:
+            if not self._waiting and not self._done:
+                self._since = time.monotonic()
             self._waiting.extend(tasks)
 
     def next(self) -> TaskDefinition | None:
         """Begin with the next task."""
         with self._lock:
-            if not self._waiting:
-                return None
-            self._began = time.monotonic()
-            return self._waiting.popleft()
+            return self._waiting.popleft() if self._waiting else None
 
     def finish(self, report: Report) -> None:
         with self._lock:
-            self._began = None
+            if not self._waiting and not self._done:
+                self._since = time.monotonic()
             self._done.append(report)
 
     def take_done(self) -> list[Report]:
@@ -56,19 +57,15 @@ class Hand:
     def take_like(self, task: TaskDefinition) -> list[TaskDefinition]:
         """Take the task that was begun with out of the hand, and those of the same circuit."""
         with self._lock:
-            self._began = None
             alike = [task, *(other for other in self._waiting if other.circuit == task.circuit)]
             self._waiting = deque(t for t in self._waiting if t.circuit != task.circuit)
             return alike
 
     def is_stuck(self, patience: float) -> bool:
-        """Whether something lies around a task that has been running for so long."""
+        """Whether something may have been lying here for so long."""
         with self._lock:
-            return (
-                self._began is not None
-                and time.monotonic() - self._began > patience
-                and bool(self._waiting or self._done)
-            )
+            is_full = bool(self._waiting or self._done)
+            return is_full and time.monotonic() - self._since > patience
 
 
 class Guard:

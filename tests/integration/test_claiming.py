@@ -115,7 +115,7 @@ def test_of_certain_tasks_the_first_that_are_still_to_be_had_are_taken(engine: E
     assert engine.claim_one(ids[2], Claimant())
     taken = engine.claim_these(ids, Claimant(), most=2)
     assert [task.uuid for task in taken] == [ids[1], ids[3]], "the others of them were gone"
-    assert engine.claim_these(ids[4:], Claimant(), quick=["t.Other"], most=2) == []
+    assert engine.claim_these(ids[4:], Claimant(), names=["t.Other"], most=2) == []
     assert len(engine.claim_these(ids, Claimant())) == 2
 
 

@@ -117,7 +117,11 @@ class Work:
 def working(url: str, tmp_path: Path) -> Iterator[Work]:
     # A slice without end: how long a machine takes must not change what is counted.
     settings = Settings(
-        drain_slice=60, batch_slice=60, quick_seconds=1, spool_directory=str(tmp_path)
+        drain_slice=60,
+        batch_slice=60,
+        quick_seconds=1,
+        hand_patience=60,
+        spool_directory=str(tmp_path),
     )
     with opened(url, settings=settings) as engine:
         drainer = Drainer(engine, Claimant("s", "b" * 32, 1), event_facet_names)

@@ -172,6 +172,37 @@ def test_what_lies_around_a_slow_task_is_taken_out_of_the_hand() -> None:
     assert hand.next() is None
 
 
+def test_many_that_take_a_while_each_do_not_keep_those_behind_them() -> None:
+    """None of them is slow by itself, but the last would wait for all."""
+
+    def relieve(hand: Hand) -> None:
+        hand.take_done()
+        hand.take_waiting()
+
+    guard = Guard(0.01, relieve)
+    hand = Hand([task(str(number)) for number in range(1_000)])
+    run = 0
+    with guard.over(hand):
+        while (one := hand.next()) is not None:
+            time.sleep(0.005)
+            hand.finish(report(one))
+            run += 1
+    assert run < 1_000
+
+
+def test_what_is_put_into_an_empty_hand_has_not_been_lying_there() -> None:
+    hand = Hand([task("long")])
+    first = hand.next()
+    assert first is not None
+    time.sleep(0.01)
+    hand.finish(report(first))
+    assert not hand.is_stuck(0.01)
+    hand.take_done()
+    time.sleep(0.01)
+    hand.add([task("next")])
+    assert not hand.is_stuck(0.01)
+
+
 def test_a_slow_task_that_is_alone_in_its_hand_is_left_alone() -> None:
     hand = Hand([task("slow")])
     hand.next()

@@ -37,6 +37,16 @@ def two_each(numbers: list[int]) -> int:
     return add_up(foreach(numbers, lambda n: square(square(n))))
 
 
+@event_facet(task_list="gpu")
+def square_elsewhere(n: int) -> int:
+    return n * n
+
+
+@workflow
+def on_two_lists(n: int) -> int:
+    return add_up([*(square(n) for _ in range(9)), *(square_elsewhere(n) for _ in range(9))])
+
+
 class NotingBell(SilentBell):
     """Rings for nobody and remembers what it was asked to gather."""
 
@@ -100,6 +110,19 @@ def test_a_fan_out_is_one_group_and_its_reports_touch_the_run_once(
     flow.engine.advance(run.id)  # the chord's callback
     assert evaluations(flow, run) == before + 1
     finish(flow, run, EXPECTED)
+
+
+def test_a_join_over_two_task_lists_is_told_to_both(flow: Flow, bell: NotingBell) -> None:
+    run = flow.start(on_two_lists, 3)
+    told = {group.task_list: group.task_ids for group in bell.groups}
+    assert {name: len(found) for name, found in told.items()} == {"default": 9, "gpu": 9}
+    of_list = {task.uuid: task.task_list_name for task in flow.engine.tasks(run.id)}
+    assert all(of_list[task_id] == name for name, found in told.items() for task_id in found)
+    before = evaluations(flow, run)
+    for task_id in (*told["default"], *told["gpu"]):
+        answer(flow, task_id, in_chord=False)
+    assert evaluations(flow, run) == before + 1, "one join: the last of all evaluates"
+    finish(flow, run, 18 * 9)
 
 
 def test_a_foreach_of_many_portions_is_still_one_group(flow: Flow, bell: NotingBell) -> None:
