@@ -70,7 +70,8 @@ class Annotation:
     def read(self, value: Json) -> Any:
         """The Python value of stored JSON; raises pydantic's ValidationError."""
         if self.schema is None:
-            return self.adapter.validate_python(value)
+            # What is read may be remembered, or be another step's too: nobody may change it.
+            return self.adapter.validate_python(_own(value))
         # Not validate_python: a strict model takes the text of a date in JSON only.
         return self.adapter.validate_json(json.dumps(value))
 
@@ -122,6 +123,17 @@ def json_value(value: Any, what: str, where: str = "value") -> Json:
         return _plain_json(value, what, where)
     except RecursionError:
         raise NotJson(what, where, "structure without end") from None
+
+
+def _own(value: Json) -> Json:
+    """The same JSON, of which nobody else holds a part."""
+    match value:
+        case list():
+            return [_own(item) if isinstance(item, list | dict) else item for item in value]
+        case dict():
+            return {key: _own(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 def refuse_non_finite(value: Any, what: str, where: str) -> None:
