@@ -16,7 +16,7 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, HandedOver, Succeeded, TryOutcome
 from flowengine.program.nodes import Json
 from flowengine.store import claims, codec, reports, sweeping
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import Claim, Claimant
 from flowengine.store.reports import Ended
 from flowengine.store.sweeping import Held
 
@@ -50,7 +50,7 @@ class Working(Driving):
         Only if the first is of those that are `quick`, and only quick ones; by default all are.
         """
         quick = task_names if quick is None else quick
-        return self.claim_batch(task_names, task_list, claimant, most=most, quick=quick)[0]
+        return self.claim_batch(task_names, task_list, claimant, most=most, quick=quick).tasks
 
     def claim_batch(
         self,
@@ -60,10 +60,10 @@ class Working(Driving):
         *,
         most: int,
         quick: Collection[str],
-    ) -> tuple[list[TaskDefinition], bool]:
-        """The same, and whether more are due than were taken."""
+    ) -> Claim:
+        """The same, with what is known of those that were not taken."""
         if not task_names:
-            return [], False
+            return Claim([])
         with self.database.direct() as executor:
             now = self.database.given_time
             return claims.claim(executor, task_names, task_list, claimant, now, most, quick)

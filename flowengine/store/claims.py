@@ -25,13 +25,23 @@ class Claimant:
     pid: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What was taken of a list."""
+
+    tasks: list[TaskDefinition]
+    is_more: bool = False  #: more is due than was taken
+    #: So many were locked for a moment and not taken: who looked meanwhile did not see them.
+    passed_over: int = 0
+
+
 _RETURNED = ", ".join(f"flowengine_task.{name}" for name in COLUMNS)
 _TAKE = (
     "UPDATE flowengine_task SET state = 'running', lease = flowengine_task.lease + 1, "
     "server_id = {server}, boot_id = {boot}, pid = {process}, "
     "started = {now}, activity = {now}, updated = {now} "
     "FROM chosen WHERE flowengine_task.uuid = chosen.uuid "
-    f"RETURNING {_RETURNED}, {{number}}, "
+    f"RETURNING {_RETURNED}, {{passed_over}}, {{number}}, "
     "(SELECT s.params FROM flowengine_step s WHERE s.id = flowengine_task.step_id)"
 )
 # The candidates are locked in a CTE, which is evaluated once. A plain subquery PostgreSQL may
@@ -40,22 +50,46 @@ _TAKE = (
 # Several are taken at once only if the first is known to be quick, and then only quick ones:
 # what lies behind a slow task in one pair of hands would wait for it. A task that has lost a
 # worker, or must not run twice, is taken alone.
-_DUE = """
+_IS_DUE = (
+    "state = 'pending' AND task_list_name = {task_list} AND due <= {now} "
+    "AND (name IN ({names}) OR short_name IN ({short_names}))"
+)
+_IS_QUICK = "(name IN ({quick}) AND losses = 0 AND NOT runs_once)"
+_DUE = (
+    # What is locked and not taken others would miss, and go: so first one, and more only behind
+    # a quick one. How many are left is counted without a lock.
+    f"""
+WITH foremost AS MATERIALIZED (
+    SELECT uuid, {_IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {_IS_DUE} ORDER BY rank, due, position LIMIT 1 FOR UPDATE SKIP LOCKED
+), behind AS MATERIALIZED (
+    SELECT uuid, {_IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {_IS_DUE} AND (SELECT is_quick AND {{taken}} > 1 FROM foremost)
+        AND uuid <> (SELECT uuid FROM foremost)
+    ORDER BY rank, due, position LIMIT {{taken}} - 1 FOR UPDATE SKIP LOCKED
+), chosen AS (
+    SELECT uuid FROM foremost UNION ALL SELECT uuid FROM behind WHERE is_quick
+) """,
+    # Here one writes at a time.
+    f"""
 WITH candidates AS (
-    SELECT uuid, rank, due, position, name IN ({quick}) AND losses = 0 AND NOT runs_once AS is_quick
-    FROM flowengine_task
-    WHERE state = 'pending' AND task_list_name = {task_list} AND due <= {now}
-        AND (name IN ({names}) OR short_name IN ({short_names}))
-    ORDER BY rank, due, position LIMIT {most} {lock}
+    SELECT uuid, rank, due, position, {_IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {_IS_DUE} ORDER BY rank, due, position LIMIT {{taken}} + 1
 ), numbered AS (
     SELECT uuid, is_quick, row_number() OVER (ORDER BY rank, due, position) AS place
     FROM candidates
 ), chosen AS (
     SELECT uuid FROM numbered
     WHERE place = 1 OR (
-        is_quick AND place <= {taken} AND (SELECT is_quick FROM numbered WHERE place = 1)
+        is_quick AND place <= {{taken}} AND (SELECT is_quick FROM numbered WHERE place = 1)
     )
-) """
+) """,
+)
+_DUE_NUMBER = (
+    f"(SELECT count(*) FROM (SELECT FROM flowengine_task WHERE {_IS_DUE} LIMIT {{taken}} + 1) t)",
+    "(SELECT count(*) FROM candidates)",
+)
+_PASSED_OVER = ("(SELECT count(*) FROM behind WHERE NOT is_quick)", "0")
 _OF_THEM = (
     "({any} OR t.name IN ({names}) OR t.short_name IN ({short_names})) "
     "AND ({alone} OR (t.losses = 0 AND NOT t.runs_once))"
@@ -73,31 +107,35 @@ _THESE = (
     "FROM json_each({ids}) AS w CROSS JOIN flowengine_task AS t "
     f"WHERE t.uuid = w.value AND +t.state = 'pending' AND {_OF_THEM} LIMIT {{taken}}) ",
 )
-_SINGLE = ("server", "boot", "process", "task_list", "most", "taken", "ids", "any", "alone")
+_SINGLE = ("server", "boot", "process", "task_list", "taken", "ids", "any", "alone")
 _SEVERAL = ("quick", "names", "short_names")
+_NONE = ("0", "0")
 
 
-def _texts(postgres: str, sqlite: str, number: str) -> tuple[str, str]:
+def _texts(
+    chosen: tuple[str, str], number: tuple[str, str] = _NONE, passed_over: tuple[str, str] = _NONE
+) -> tuple[str, str]:
     """The statement for either database that takes what is chosen so; the time is filled later."""
-    places = {"now": "{now}", "number": number}
-    on_postgres = {
-        "lock": "FOR UPDATE SKIP LOCKED",
-        **{name: f"SELECT json_array_elements_text(%({name})s::json)" for name in _SEVERAL},
-        **{name: f"%({name})s" for name in _SINGLE},
-    }
-    on_sqlite = {
-        "lock": "",
-        **{name: f"SELECT value FROM json_each(:{name})" for name in _SEVERAL},
-        **{name: f":{name}" for name in _SINGLE},
-    }
-    return (
-        (postgres + _TAKE).format(**places, **on_postgres),
-        (sqlite + _TAKE).format(**places, **on_sqlite),
+    places = (
+        {
+            **{name: f"SELECT json_array_elements_text(%({name})s::json)" for name in _SEVERAL},
+            **{name: f"%({name})s" for name in _SINGLE},
+        },
+        {
+            **{name: f"SELECT value FROM json_each(:{name})" for name in _SEVERAL},
+            **{name: f":{name}" for name in _SINGLE},
+        },
     )
 
+    def text(which: int) -> str:
+        take = _TAKE.replace("{number}", number[which]).replace("{passed_over}", passed_over[which])
+        return (chosen[which] + take).format(now="{now}", **places[which])
 
-_CLAIM = _texts(_DUE, _DUE, number="(SELECT count(*) FROM candidates)")
-_CLAIM_THESE = _texts(*_THESE, number="0")
+    return text(0), text(1)
+
+
+_CLAIM = _texts(_DUE, _DUE_NUMBER, _PASSED_OVER)
+_CLAIM_THESE = _texts(_THESE)
 
 
 def claim(
@@ -108,22 +146,23 @@ def claim(
     now: int | None,
     most: int = 1,
     quick: Collection[str] = (),
-) -> tuple[list[TaskDefinition], bool]:
+) -> Claim:
     """Take the most urgent due task of those names, and quick ones behind it, up to so many.
 
     Nobody else gets them. A name without a dot also takes tasks of any namespace with that
-    short name. Without `now` the server's own clock is read. Returns them, and whether more
-    are due.
+    short name. Without `now` the server's own clock is read.
     """
     values = {
         "task_list": task_list,
         **_named(names),
         "quick": json.dumps(list(quick)),
-        "most": most + 1,  # one more than is taken shows that there are more
         "taken": most,
     }
     rows = _take(executor, _CLAIM, values, claimant, now)
-    return _claimed(executor, rows), bool(rows) and rows[0][-2] > len(rows)
+    if not rows:
+        return Claim([])
+    passed_over, number = rows[0][-3:-1]
+    return Claim(_claimed(executor, rows), number > len(rows), passed_over)
 
 
 def claim_these(

@@ -79,21 +79,23 @@ class Drainer:
         while not self._stopping:
             names = self._names()
             quick = self._pace.quick(names, self._last_facet.get(task_list, ""))
-            claimed, is_more = self._engine.claim_batch(
+            claim = self._engine.claim_batch(
                 names,
                 task_list,
                 self._claimant,
                 most=self._most(quick, self._engine.settings.batch),
                 quick=quick,
             )
-            if not claimed:
+            if not claim.tasks:
                 return done
-            self._last_facet[task_list] = claimed[-1].name
-            if is_more and wake > 1:
-                self._wake_others(task_list, wake - 1, one_by_one=len(claimed) > 1)
+            self._last_facet[task_list] = claim.tasks[-1].name
+            if claim.is_more and wake > 1:
+                self._wake_others(task_list, wake - 1, one_by_one=len(claim.tasks) > 1)
                 wake = 1
-            done += self._work_through(claimed, ends)
-            if not is_more:
+            elif claim.passed_over:
+                self._engine.bell.ring({task_list: claim.passed_over})
+            done += self._work_through(claim.tasks, ends)
+            if not claim.is_more:
                 return done  # what has become due since was rung for
             if time.monotonic() > ends:
                 self._engine.bell.ring({task_list: 1})

@@ -14,7 +14,7 @@ from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.happenings import Failed, Succeeded
 from flowengine.program.nodes import EventOptions, Literal, RetryPolicy
-from flowengine.store import tasks
+from flowengine.store import claims, tasks
 from flowengine.store.claims import Claimant
 from tests.integration.engines import (
     call,
@@ -30,6 +30,7 @@ from tests.integration.engines import (
     workflow,
 )
 from tests.integration.together import Ready, in_processes, in_threads
+from tests.servers import PostgresServer
 
 
 class MovedClock:
@@ -155,6 +156,44 @@ def test_a_step_never_has_two_running_tasks(engine: Engine) -> None:
         )
     states = {task.uuid: task.state for task in engine.tasks(run)}
     assert states == {running.uuid: TaskState.RUNNING, "another": TaskState.PENDING}
+
+
+@pytest.mark.parametrize("most", [1, 10])
+def test_postgres_who_takes_one_hides_no_other_meanwhile(
+    postgres: PostgresServer, most: int
+) -> None:
+    """Whoever finds nothing goes, and its bell has been rung in vain."""
+    url = postgres.new_database()
+    with opened(url) as engine, opened(url) as other:
+        engine.start(side_by_side("a", "b", "c"), "Flow", {})
+        with engine.database.write() as connection:  # the claim is under way
+            executor = engine.database.inside(connection)
+            claim = claims.claim(executor, ["t.Work"], "default", Claimant(), None, most, [])
+            assert len(claim.tasks) == 1
+            assert claim.is_more
+            second = other.claim_batch(["t.Work"], "default", Claimant(), most=most, quick=[])
+            assert [task.step_path for task in second.tasks] == ["Flow.b"]
+    postgres.drop_database(url)
+
+
+def test_of_slow_tasks_behind_a_quick_one_it_is_said_that_they_were_passed_over(
+    engine: Engine,
+) -> None:
+    mixed = program(
+        event_facet("Quick"),
+        event_facet("Slow"),
+        workflow([call(f"s{n}", "Slow" if n % 2 else "Quick", x=Literal(n)) for n in range(6)], {}),
+    )
+    engine.start(mixed, "Flow", {})
+    names, quick = ["t.Quick", "t.Slow"], ["t.Quick"]
+    claim = engine.claim_batch(names, "default", Claimant(), most=10, quick=quick)
+    assert [task.name for task in claim.tasks] == ["t.Quick"] * 3
+    assert claim.is_more
+    assert claim.passed_over == (0 if engine.database.is_sqlite else 3), "nobody else looked"
+    claim = engine.claim_batch(names, "default", Claimant(), most=10, quick=quick)
+    assert [task.name for task in claim.tasks] == ["t.Slow"]
+    assert claim.is_more
+    assert not claim.passed_over
 
 
 # --- whose tasks ---
