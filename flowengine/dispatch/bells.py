@@ -160,12 +160,12 @@ class CeleryBell:
         """Send one bell. Who hears it wakes the others it is meant for, if there is work left."""
 
         message_id = str(uuid.uuid4())
-        told = self._app.amqp.queues[queue]
 
         def send(producer: Any) -> None:
             # As Celery's `send_task` does it, without what a bell has no use for; and to the
             # default exchange, which leads to the queue of that name on every broker: for
             # another one Redis would have to be asked first.
+            told = self._app.amqp.queues[queue]
             producer.publish(
                 ((task_list, wake), {}, _NO_CANVAS),
                 exchange="",
@@ -193,7 +193,8 @@ class CeleryBell:
                 producer.connection.ensure_connection(**_AT_ONCE)
                 send(producer)
         except Exception as problem:
-            self._quiet_until = time.monotonic() + _QUIET
+            if not isinstance(problem, LookupError):  # a queue that the app does not know
+                self._quiet_until = time.monotonic() + _QUIET
             log.warning("could not ring: %s", problem, extra={"action": "bell_lost"})
 
 

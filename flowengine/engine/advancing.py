@@ -73,7 +73,8 @@ class Commit:
             known = self.groups.setdefault(key, Group(group.task_list, []))
             known.task_ids.extend(group.task_ids)
         self.taken += later.taken
-        self.has_ended, self.waiter = later.has_ended, later.waiter
+        self.has_ended = self.has_ended or later.has_ended
+        self.waiter = self.waiter or later.waiter
         self.has_more = self.has_more or later.has_more
         self.said += later.said
         self.canceled += later.canceled

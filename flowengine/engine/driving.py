@@ -54,13 +54,13 @@ class Driving:
                 self._told(commit)
             if due:
                 self.bell.ring(due)
-            last = [self._go_on(commit, taker, taken) for commit in commits]
-            waiters = [commit.waiter for commit in last if commit.waiter]
+            all_of_each = [self._go_on(commit, taker, taken) for commit in commits]
+            waiters = [whole.waiter for whole in all_of_each if whole.waiter]
             commits = [self._settling.under_lock(run_id, taker=taker)[0] for run_id in waiters]
         return taken
 
     def _go_on(self, commit: Commit, taker: Taker | None, taken: list[TaskDefinition]) -> Commit:
-        """Let the evaluator finish what it has left; return the last commit.
+        """Let the evaluator finish what it has left; return all that was committed.
 
         Groups are told at the end: a foreach is unfolded over several commits, and its join
         is rung once.
@@ -76,7 +76,7 @@ class Driving:
             self._told(commit)
         if whole.groups:
             self.bell.gather(commit.run_id, whole.groups.values())
-        return commit
+        return whole
 
     def _told(self, commit: Commit) -> None:
         for path, said in commit.said:

@@ -170,6 +170,8 @@ class Engine(Working, Looking):
         # when the connection goes back to its pool: then we ring, and leave the rest to the
         # watchdog, for we stand in the middle of their doing.
         untold = Counter(commit.due)
+        for group in commit.groups.values():
+            untold[group.task_list] += len(group.task_ids)
 
         @event.listens_for(connection, "commit", once=True)
         def _keep(committing: Connection) -> None:

@@ -159,6 +159,7 @@ class Settling:
 
             with undisturbed():
                 commit = taking_in.take_in(executor, known, plan, now, taker)
-            reports.cancel_open(connection, run_id, commit.canceled, now)
+            if reports.cancel_open(connection, run_id, commit.canceled, now):
+                commit.has_more = True
         self.memory.keep(known)
         return commit, accepted

@@ -249,15 +249,19 @@ def _outcome(outcome: str, result: str | None, error: str | None) -> TryOutcome:
     return Failed(told, retry=outcome == "failed")
 
 
-def cancel_open(connection: Connection, run_id: str, step_ids: Sequence[str], now: int) -> None:
-    """Stop and fence what is still open for these steps of a run."""
+def cancel_open(connection: Connection, run_id: str, step_ids: Sequence[str], now: int) -> bool:
+    """Stop and fence what is still open for these steps of a run.
+
+    True: a join was counted down to nothing, so that nobody else evaluates what it counted.
+    """
     if not step_ids:
-        return
+        return False
     stopped = connection.execute(
         _CANCEL, {"run": run_id, "ids": list(step_ids), "now": now}
     ).scalars()
-    for join_id, count in sorted(Counter(join_id for join_id in stopped if join_id).items()):
-        joins.count_down(connection, join_id, now, count)
+    counts = sorted(Counter(join_id for join_id in stopped if join_id).items())
+    left = [joins.count_down(connection, join_id, now, count) for join_id, count in counts]
+    return any(number <= 0 for number in left)
 
 
 _REPORTED_COUNTS = (

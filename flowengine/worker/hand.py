@@ -7,6 +7,7 @@ report them, the others to hand them back.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -15,6 +16,8 @@ from contextlib import contextmanager
 
 from flowengine.engine.settling import Report
 from flowengine.evaluator import TaskDefinition
+
+log = logging.getLogger("flowengine")
 
 
 class Hand:
@@ -104,6 +107,9 @@ class Guard:
                 self._changed.wait_for(lambda: self._hands)
                 hands = list(self._hands)
             for hand in hands:
-                if hand.is_stuck(self._patience):
-                    self._relieve(hand)
+                try:
+                    if hand.is_stuck(self._patience):
+                        self._relieve(hand)
+                except Exception:  # nobody else looks after the other hands
+                    log.exception("the guard stumbled", extra={"action": "guard_stumbled"})
             time.sleep(self._patience / 2)

@@ -46,9 +46,10 @@ def run_try(
     beat: Callable[[], bool],
     passage: Passage | None = None,
 ) -> TryOutcome | HandedOver:
-    """Run the facet of a task. Never raises: an error is an outcome like any other.
+    """Run the facet of a task. An error is an outcome like any other, and not raised.
 
-    The circuit that gave the passage is told how the call of the facet ended.
+    What is no error, as `SystemExit`, is: somebody wants this thread to end. The circuit that
+    gave the passage is told how the call of the facet ended.
     """
     facet = event_facet_named(task.name)
     try:
@@ -60,15 +61,16 @@ def run_try(
             return _go_on(engine, task, result)
         return Succeeded(result)
     except Exception as problem:
+        error = _error(problem)
         log.info(
             "%s failed: %s: %s",
             task.step_path,
-            type(problem).__name__,
-            problem,
+            error["type"],
+            error["message"],
             extra={"action": "try_failed", "run": task.workflow_id, "facet": task.name},
         )
         is_final = isinstance(problem, _HOPELESS) or (facet and facet.is_final(problem))
-        return Failed(_error(problem), retry=not is_final)
+        return Failed(error, retry=not is_final)
 
 
 @contextmanager
@@ -105,9 +107,13 @@ def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> TryOutco
 
 def _error(problem: BaseException) -> dict[str, Any]:
     kept = traceback.format_exception(type(problem), problem, _theirs(problem.__traceback__))
+    try:
+        message = str(problem)
+    except Exception as worse:
+        message = f"(its text could not be made: {type(worse).__name__})"
     return {
         "type": type(problem).__name__,
-        "message": str(problem) or type(problem).__name__,
+        "message": message or type(problem).__name__,
         "traceback": "".join(kept)[-8000:],
     }
 

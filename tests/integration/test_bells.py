@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from kombu import Queue
 
 from flowengine.dispatch import CeleryBell, Group
 from flowengine.dispatch.bells import DRAIN, WORK
@@ -17,9 +18,10 @@ from flowengine.evaluator.records import id_within
 MOST = 16
 
 
-def sent(app: Celery, group: Group) -> list[tuple[str, list[Any]]]:
+def sent(app: Celery, group: Group, bell: CeleryBell | None = None) -> list[tuple[str, list[Any]]]:
     """Ring for a group; return the names and arguments of the messages in its queue."""
-    CeleryBell(app, most=MOST, control_queue="control").gather("run", [group])
+    bell = bell or CeleryBell(app, most=MOST, control_queue="control")
+    bell.gather("run", [group])
     found = []
     with app.connection_for_read() as connection:
         queue = connection.SimpleQueue(app.amqp.queues[group.task_list])
@@ -44,6 +46,18 @@ def test_where_no_backend_counts_chords_a_wide_group_is_one_bell_for_many(
     url = backend and backend.format(directory=tmp_path)
     app = Celery("bells", broker="memory://", backend=url, set_as_current=False)
     assert sent(app, group) == [(DRAIN, [group.task_list, MOST])]
+
+
+def test_a_queue_that_the_app_does_not_know_keeps_no_other_bell_from_ringing(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery("bells", broker="memory://", set_as_current=False)
+    app.conf.task_create_missing_queues = False
+    app.conf.task_queues = [Queue(group.task_list)]
+    bell = CeleryBell(app, most=MOST, control_queue="control")
+    bell.ring({"nowhere": 1})
+    assert "could not ring" in caplog.text
+    assert sent(app, group, bell) == [(DRAIN, [group.task_list, MOST])]
 
 
 def test_where_the_backend_counts_chords_a_wide_group_is_one_of_three_headers(

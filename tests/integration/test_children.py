@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flowengine import Retry, attempt, concat, event_facet, foreach, when, workflow
-from flowengine.engine import Run
+from flowengine.authoring import event_facet_names
+from flowengine.engine import Run, taking_in
 from flowengine.errors import AuthoringError, RunFailed
 from flowengine.evaluator.happenings import Lost
+from flowengine.settings import Settings
+from flowengine.store.claims import Claimant
 from flowengine.testing import Flow
+from flowengine.worker import Drainer
+from tests.integration.engines import opened
 
 
 @event_facet
@@ -92,6 +98,21 @@ def countdown(n: int) -> int:
 
 
 @workflow
+def all_doubled(ns: list[int]) -> list[int]:
+    return foreach(ns, lambda n: double(n))
+
+
+@event_facet
+def go_wide(ns: list[int]) -> list[int]:
+    return all_doubled.call(ns)
+
+
+@workflow
+def goes_wide(ns: list[int]) -> list[int]:
+    return go_wide(ns)
+
+
+@workflow
 def badly_planned(n: int) -> int:
     return plan_badly(n)
 
@@ -136,6 +157,21 @@ def test_a_run_that_fails_fails_the_step_that_waits_for_it(flow: Flow) -> None:
 
 def test_items_go_on_with_runs_of_their_own_and_are_joined(flow: Flow) -> None:
     assert flow.run(several, list(range(30))) == sum(2 * n for n in range(30))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_run_that_ends_with_as_many_reports_as_are_taken_in_at_once_is_heard_of(
+    more: int, database_url: str, tmp_path: Path
+) -> None:
+    """Nobody looks after it here: whoever commits its end tells the step that waits."""
+    settings = Settings(spool_directory=str(tmp_path), batch_slice=60, drain_slice=60)
+    numbers = list(range(taking_in._MOST + more))
+    with opened(database_url, settings=settings) as engine:
+        drainer = Drainer(engine, Claimant("s", "b" * 32, 1), event_facet_names)
+        run = engine.start(goes_wide.program(), goes_wide.name, {"ns": numbers})
+        while drainer.drain("default"):
+            pass
+        assert run.result(timeout=0) == [2 * n for n in numbers]
 
 
 def test_a_large_result_comes_back_whole(flow: Flow) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import pytest
 from sqlalchemy import event, text
@@ -12,9 +13,11 @@ from flowengine.dispatch import Group, SilentBell
 from flowengine.engine import Run
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, Lost, Succeeded
+from flowengine.store import reports
 from flowengine.store.claims import Claimant
 from flowengine.testing import Flow
 from tests.integration.engines import watched
+from tests.servers import PostgresServer
 
 
 @event_facet
@@ -226,3 +229,30 @@ def test_reports_of_a_group_take_no_lock_on_the_run(flow: Flow, bell: NotingBell
         answer(flow, bell.groups[0].task_ids[0])
     assert statements
     assert not [s for s in statements if "flowengine_run" in s]
+
+
+def test_postgres_a_report_between_the_look_and_a_cancellation_is_evaluated(
+    postgres: PostgresServer, bell: NotingBell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last but one is counted by who reports it, the last by who answers it from outside."""
+    url = postgres.new_database()
+    with Flow(store_url=url) as flow, Flow(store_url=url) as other:
+        flow.engine.bell = bell
+        run = flow.start(squares, NUMBERS)
+        (group,) = bell.groups
+        *most, late, last = group.task_ids
+        for task_id in most:
+            answer(flow, task_id)
+        late_task, last_task = claim(flow, late), claim(flow, last)
+        cancel_open = reports.cancel_open
+
+        def after_a_report(*given: Any) -> bool:
+            monkeypatch.undo()
+            assert other.engine.report(late_task, Succeeded({"result": 0}))
+            return cancel_open(*given)
+
+        monkeypatch.setattr(reports, "cancel_open", after_a_report)
+        flow.engine.continue_step(last_task.step_id, {"result": 0})
+        open_tasks = {task.uuid for task in flow.engine.tasks(run.id) if task.state == "pending"}
+        assert len(open_tasks) == 1, "the join's own step"
+    postgres.drop_database(url)

@@ -19,6 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from flowengine.dispatch import SilentBell
 from flowengine.engine import Engine, signals
+from flowengine.engine.advancing import GROUP_LEAST
 from flowengine.errors import (
     InvalidInputs,
     NotJson,
@@ -205,6 +206,15 @@ def test_workers_are_told_of_a_run_in_their_transaction_once_it_is_committed(
         assert bell.rung == {}
     assert bell.rung == {"default": 2}
     assert bell.seen == [2], "a bell that rings before the commit is heard in vain"
+
+
+def test_workers_are_told_of_a_fan_out_in_their_transaction_too(
+    engine: Engine, theirs: Callable[[], Connection], bell: HeardBell
+) -> None:
+    wide = side_by_side(*(f"s{number}" for number in range(GROUP_LEAST)))
+    with theirs() as connection, connection.begin():
+        engine.start(wide, "Flow", {}, connection=connection)
+    assert bell.rung == {"default": GROUP_LEAST}
 
 
 def test_a_run_can_be_started_in_the_transaction_of_a_session(

@@ -1,4 +1,4 @@
-"""The garbage collector waits, and comes back."""
+"""The garbage collector waits while anybody evaluates, and no longer."""
 
 from __future__ import annotations
 
@@ -11,30 +11,28 @@ from flowengine.engine.undisturbed import undisturbed
 
 
 @pytest.fixture(autouse=True)
-def as_it_was() -> Iterator[None]:
-    yield
+def collector() -> Iterator[None]:
+    was_on = gc.isenabled()
     gc.enable()
+    yield
+    (gc.enable if was_on else gc.disable)()
 
 
-def test_the_collector_is_off_meanwhile_and_on_again_whatever_happens() -> None:
-    with undisturbed():
-        assert not gc.isenabled()
+def test_the_last_to_leave_turns_it_on_again_in_whatever_order_they_came() -> None:
+    first, second, third = undisturbed(), undisturbed(), undisturbed()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not gc.isenabled(), "one is still inside"
+    third.__enter__()
+    second.__exit__(None, None, None)
+    assert not gc.isenabled()
+    third.__exit__(None, None, None)
     assert gc.isenabled()
-    with pytest.raises(ValueError, match="broken"), undisturbed():
-        raise ValueError("broken")
-    assert gc.isenabled()
 
 
-def test_a_collector_that_somebody_has_turned_off_stays_off() -> None:
+def test_where_somebody_has_turned_it_off_it_stays_off() -> None:
     gc.disable()
     with undisturbed():
         pass
     assert not gc.isenabled()
-
-
-def test_one_inside_the_other_is_one() -> None:
-    with undisturbed():
-        with undisturbed():
-            pass
-        assert not gc.isenabled()
-    assert gc.isenabled()
