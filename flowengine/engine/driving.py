@@ -14,6 +14,7 @@ from flowengine.engine.signals import RunSignals
 from flowengine.evaluator import TaskDefinition
 from flowengine.settings import Settings
 from flowengine.store import Database
+from flowengine.store.outages import is_away
 
 log = logging.getLogger("flowengine")
 
@@ -56,8 +57,19 @@ class Driving:
                 self.bell.ring(due)
             all_of_each = [self._go_on(commit, taker, taken) for commit in commits]
             waiters = [whole.waiter for whole in all_of_each if whole.waiter]
-            commits = [self._settling.under_lock(run_id, taker=taker)[0] for run_id in waiters]
+            found = [self._taken_in(run_id, taker) for run_id in waiters]
+            commits = [commit for commit in found if commit is not None]
         return taken
+
+    def _taken_in(self, run_id: str, taker: Taker | None) -> Commit | None:
+        """Let a run take in what it was told by another; what is wrong with it is its own."""
+        try:
+            return self._settling.under_lock(run_id, taker=taker)[0]
+        except Exception as problem:
+            if is_away(problem):
+                raise
+            log.exception("cannot advance run %s", run_id, extra={"action": "advance_failed"})
+            return None
 
     def _go_on(self, commit: Commit, taker: Taker | None, taken: list[TaskDefinition]) -> Commit:
         """Let the evaluator finish what it has left; return all that was committed.

@@ -1,4 +1,4 @@
-"""Give the one value of a Python function the names that its facet declares.
+"""What a facet returned: whether it can be stored, and under which names.
 
 A Python function returns one value, and reports it as `result`. A facet that is declared in
 AFL has returns of other names. So a value called `result` that the facet does not declare is
@@ -10,10 +10,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flowengine.errors import DoesNotFit
+from flowengine.errors import DoesNotFit, ValueRefused
+from flowengine.evaluator.happenings import Failed
 from flowengine.program.nodes import Json
+from flowengine.store import codec
 
 _OF_PYTHON = "result"
+
+
+def check(facet: str, result: Mapping[str, Json], limit: int) -> None:
+    """Raise ValueRefused for what cannot be stored."""
+    codec.check_names(f"what {facet} returned", result)
+    for name, value in result.items():
+        codec.check_value(f"{name!r} returned by {facet}", value, limit)
+
+
+def refused(problem: ValueRefused | DoesNotFit) -> Failed:
+    """A result that cannot be stored is a failure of the try that made it."""
+    return Failed({"type": type(problem).__name__, "message": str(problem)}, retry=False)
 
 
 def wants_names(result: Mapping[str, Json]) -> bool:

@@ -126,6 +126,11 @@ def dropped_tries(engine: Engine, held: Sequence[Held]) -> None:
     _each(held, drop)
 
 
+def unbegun_tries(engine: Engine, held: Sequence[Held]) -> None:
+    """Hand back what somebody claimed and surely never began with."""
+    _each(held, lambda task: engine.hand_back(task.task_id, task.lease, task.task_list))
+
+
 def hanging_tries(engine: Engine) -> None:
     """Fail the tries that have shown no activity for longer than their timeout."""
     with engine.database.read() as connection:

@@ -119,9 +119,10 @@ class Database:
             yield
         finally:
             self._kept.is_on = False
-            self._bring_back()
+            self.bring_back()
 
-    def _bring_back(self) -> None:
+    def bring_back(self) -> None:
+        """Let this thread keep its connection no longer, until it needs one again."""
         proxy, self._kept.proxy = getattr(self._kept, "proxy", None), None
         if proxy is not None and proxy.is_valid:
             proxy.close()
@@ -230,7 +231,7 @@ class _OneByOne:
         if proxy is not None and time.monotonic() - kept.used < UNUSED:
             self._proxy = proxy
             return self._executor()
-        self._database._bring_back()
+        self._database.bring_back()
         pinging = self._database._pinging
         # One that was kept unused came back to the pool just now, and looks fresh there.
         pinging.is_off = proxy is None

@@ -78,8 +78,8 @@ class Attendance:
         """Do everything once."""
         engine = self._open()
         self._beat(engine)
+        self._spool.deliver(engine)  # before it is looked whose try has been lost
         self._look_after_children(engine)
-        self._spool.deliver(engine)
         self._watch(engine)
 
     def _watch(self, engine: Engine) -> None:

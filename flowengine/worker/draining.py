@@ -6,34 +6,27 @@ makes ready is gone on with at once, for a time slice; then others have their tu
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 from collections.abc import Callable, Collection, Sequence
-
-from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
 from flowengine.engine.marks import Marks
 from flowengine.engine.settling import Report
 from flowengine.engine.sweeps import dropped_tries
-from flowengine.errors import StoreError
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import HandedOver, TryOutcome
+from flowengine.evaluator.happenings import HandedOver, Lost, TryOutcome
 from flowengine.store.claims import Claimant
+from flowengine.store.outages import is_away
 from flowengine.store.sweeping import held_of
 from flowengine.worker.circuits import Circuits
 from flowengine.worker.continuing import Continuation
 from flowengine.worker.hand import Guard, Hand
 from flowengine.worker.headroom import with_headroom
+from flowengine.worker.holdings import Holdings
 from flowengine.worker.pace import Pace
-from flowengine.worker.spool import Spool
 from flowengine.worker.tally import Tally
 from flowengine.worker.trying import run_try
 from flowengine.worker.upkeep import Upkeep
-
-log = logging.getLogger("flowengine")
-_AWAY = (DBAPIError, StoreError, OSError)
 
 
 class Drainer:
@@ -52,16 +45,15 @@ class Drainer:
         self._show = show
         self._circuits = circuits or Circuits(engine.settings)
         settings = engine.settings
-        self._spool = Spool(settings.spool_directory)
+        self.holdings = Holdings(engine, claimant)
         self._marks = Marks(settings.spool_directory, claimant.boot_id)
         self.tally = Tally(engine.database, claimant.server_id)
-        self._upkeep = Upkeep(settings.heartbeat_interval, [self.tally.flush, self._find_forgotten])
+        self._upkeep = Upkeep(
+            settings.heartbeat_interval, [self.tally.flush, self.holdings.hand_back_forgotten]
+        )
         self._pace = Pace(settings.quick_seconds)
         self._guard = Guard(settings.hand_patience, self._relieve)
         self._last_facet: dict[str, str] = {}  #: that was claimed of each list
-        self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
-        self._held: dict[str, TaskDefinition] = {}
         self._stopping = False
 
     # --- what the doorways call ---
@@ -174,39 +166,51 @@ class Drainer:
         hand, done = Hand(tasks), 0
         if not tasks:
             return done
-        self._hold(tasks)
+        self.holdings.hold(tasks)
         self._upkeep.begin()
-        with self._guard.over(hand), self._engine.database.keeping():
-            while True:
-                task = None if self._stopping else hand.next()
-                if task is not None:
-                    done += self._run(task, hand)
-                elif reports := hand.take_done():
-                    taken = self._report(reports, in_chord, self._taker(ends))
-                    self._hold(taken)
-                    hand.add(taken)
-                else:
-                    break
-        if unfinished := hand.take_waiting():
-            self._hand_back(unfinished)
+        try:
+            with self._guard.over(hand), self._engine.database.keeping():
+                while True:
+                    task = None if self._stopping else hand.next()
+                    if task is not None:
+                        done += self._run(task, hand)
+                    elif reports := hand.take_done():
+                        taker = self._taker(ends)
+                        hand.add(self.holdings.report(reports, in_chord=in_chord, taker=taker))
+                    else:
+                        break
+        finally:
+            self._relieve(hand)  # whatever it was that ended it
         return done
 
     def _run(self, task: TaskDefinition, hand: Hand) -> bool:
         """Run a task of the hand; False: its circuit does not let it through, and it waits."""
+        try:
+            return self._try(task, hand)
+        except BaseException as problem:
+            # `sys.exit` in a facet, or a signal for this process. Were it no loss, a facet that
+            # ends each process which runs it would never be given up.
+            reason = f"{type(problem).__name__} ended the thread that ran it"
+            hand.finish(Report(task, Lost(reason)))
+            raise
+
+    def _try(self, task: TaskDefinition, hand: Hand) -> bool:
         passage = self._circuits.ask(task) if task.circuit else None
         if passage is not None and not passage.granted:
             # Nobody has to ask for the others of this hand: they would hear the same.
-            self._park(hand.take_like(task), passage.retry_after)
+            self.holdings.park(hand.take_like(task), passage.retry_after)
             return False
+        if not self._pace.is_quick(task.name):
+            self._engine.database.bring_back()  # others may need a connection meanwhile
         began = time.monotonic()
         with self._marks.begun(task.uuid):
             outcome = run_try(self._engine, task, lambda: self._beat(task), passage)
         seconds = time.monotonic() - began
         self._pace.count(task.name, seconds)
-        hand.finish(Report(task, outcome))
         self.tally.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)
+        hand.finish(Report(task, outcome))
         return True
 
     def _taker(self, ends: float) -> Continuation | None:
@@ -222,85 +226,20 @@ class Drainer:
             seconds=settings.hand_patience / 2,
         )
 
-    def _report(
-        self, reports: Sequence[Report], in_chord: bool, taker: Continuation | None
-    ) -> list[TaskDefinition]:
-        """Report; what cannot be told waits on disk."""
-        try:
-            _, taken = self._engine.report_many(reports, in_chord=in_chord, taker=taker)
-            return taken
-        except _AWAY as problem:
-            for report in reports:
-                self._keep(report, problem)
-            return []
-        finally:
-            self._let_go([report.task for report in reports])
-
-    def _keep(self, report: Report, problem: Exception) -> None:
-        path = self._spool.keep(report.task, report.outcome)
-        log.warning(
-            "the report of %s waits in %s: %s",
-            report.task.step_path,
-            path,
-            problem,
-            extra={"action": "report_spooled", "run": report.task.workflow_id},
-        )
-
     def _relieve(self, hand: Hand) -> None:
-        """Take away what lies around a slow task: others can do it."""
+        """Empty a hand of all but the task that runs: others can do it."""
         if waiting := hand.take_waiting():
-            self._hand_back(waiting)
+            self.holdings.hand_back(waiting)
         if done := hand.take_done():
-            self._report(done, False, None)
-
-    def _hand_back(self, tasks: Sequence[TaskDefinition]) -> None:
-        try:
-            self._engine.release_many(tasks)
-        except _AWAY as problem:
-            # They are found when this process ends, or is declared dead.
-            log.warning("cannot hand tasks back: %s", problem, extra={"action": "kept_in_hand"})
-        self._let_go(tasks)
-
-    def _park(self, tasks: Sequence[TaskDefinition], seconds: float) -> None:
-        try:
-            self._engine.park(tasks, tasks[0].circuit, seconds)
-        except _AWAY as problem:
-            log.warning("cannot park tasks: %s", problem, extra={"action": "kept_in_hand"})
-        self._let_go(tasks)
+            self.holdings.report(done, in_chord=False, taker=None)
 
     def _beat(self, task: TaskDefinition) -> bool:
         try:
             return self._engine.heartbeat(task)
-        except _AWAY:
+        except Exception as problem:
+            if not is_away(problem):
+                raise
             return True  # nobody can say that the task was taken away, so it goes on
-
-    def _find_forgotten(self) -> None:
-        """Hand back what the database says we hold, and we do not.
-
-        A claim may be committed and its answer lost, with the connection: nobody would ever
-        work on these tasks, for their holder lives.
-        """
-        age = 2 * self._engine.settings.heartbeat_interval
-        found = self._engine.held_since(self._claimant, age)
-        with self._lock:
-            forgotten = [task for task in found if task.task_id not in self._held]
-        if forgotten:
-            log.warning(
-                "handing back %d tasks whose claim this process never heard of",
-                len(forgotten),
-                extra={"action": "claims_forgotten"},
-            )
-            dropped_tries(self._engine, forgotten)
-
-    def _hold(self, tasks: Sequence[TaskDefinition]) -> None:
-        with self._lock:
-            self._held |= {task.uuid: task for task in tasks}
-
-    def _let_go(self, tasks: Sequence[TaskDefinition]) -> None:
-        with self._idle:
-            for task in tasks:
-                self._held.pop(task.uuid, None)
-            self._idle.notify_all()
 
     # --- the end ---
 
@@ -310,9 +249,7 @@ class Drainer:
     def stop(self, patience: float) -> None:
         """Claim nothing more, wait a moment for what runs, and hand the rest back."""
         self.claim_no_more()
-        with self._idle:
-            self._idle.wait_for(lambda: not self._held, timeout=patience)
-            left = list(self._held.values())
+        left = self.holdings.left_after(patience)
         dropped_tries(self._engine, [held_of(task) for task in left])
         self._upkeep.end()
         self.tally.flush()

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from sqlalchemy.exc import DBAPIError
-
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
 from flowengine.errors import (
@@ -18,12 +16,12 @@ from flowengine.errors import (
     InvalidInputs,
     InvalidProgram,
     MissingCode,
-    StoreError,
     UnknownWorkflow,
     ValueRefused,
 )
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.happenings import Failed, HandedOver, Lost, Succeeded, TryOutcome
+from flowengine.store.outages import is_away
 from flowengine.worker.circuits import Passage
 from flowengine.worker.context import running
 
@@ -99,7 +97,9 @@ def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> TryOutco
         run_id = engine.start_child(
             task, call.program, call.workflow, call.inputs, waits=call.waits
         )
-    except (DBAPIError, StoreError, OSError) as problem:
+    except Exception as problem:
+        if not is_away(problem):
+            raise
         # Not the facet's fault: it is tried again as after the death of a worker.
         return Lost(f"the run to go on with could not be started: {problem}")
     return HandedOver(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})

@@ -1,0 +1,115 @@
+"""What a process holds, and how it gets rid of it: reported, handed back, parked, or on disk.
+
+Whatever happens, nothing may stay here that nobody works on: its holder lives, so nobody else
+would ever look after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from flowengine.engine import Engine
+from flowengine.engine.advancing import Taker
+from flowengine.engine.reporting import NotAllReported
+from flowengine.engine.settling import Report
+from flowengine.engine.sweeps import unbegun_tries
+from flowengine.evaluator import TaskDefinition
+from flowengine.store.claims import Claimant
+from flowengine.worker.spool import Spool
+
+log = logging.getLogger("flowengine")
+
+
+class Holdings:
+    """The claimed tasks of one process. Shared by all its threads."""
+
+    def __init__(self, engine: Engine, claimant: Claimant) -> None:
+        self._engine, self._claimant = engine, claimant
+        self._spool = Spool(engine.settings.spool_directory)
+        self._changed = threading.Condition()
+        self._held: dict[str, TaskDefinition] = {}
+
+    def hold(self, tasks: Sequence[TaskDefinition]) -> None:
+        with self._changed:
+            self._held |= {task.uuid: task for task in tasks}
+
+    def _let_go(self, tasks: Sequence[TaskDefinition]) -> None:
+        with self._changed:
+            for task in tasks:
+                self._held.pop(task.uuid, None)
+            self._changed.notify_all()
+
+    def left_after(self, patience: float) -> list[TaskDefinition]:
+        """Wait a while until nothing is held; return what still is."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held, timeout=patience)
+            return list(self._held.values())
+
+    # --- getting rid of it ---
+
+    def report(
+        self, reports: Sequence[Report], *, in_chord: bool, taker: Taker | None
+    ) -> list[TaskDefinition]:
+        """Report; what cannot be told waits on disk. Returns what to go on with."""
+        kept: list[Report] = []
+        try:
+            _, taken = self._engine.report_many(reports, in_chord=in_chord, taker=taker)
+        except NotAllReported as found:
+            kept, taken = [report for report, _ in found.left], found.taken
+            log.error("%s", found, exc_info=found.left[0][1], extra={"action": "report_failed"})
+        except Exception as problem:
+            kept, taken = list(reports), []
+            log.warning("cannot report: %s", problem, extra={"action": "report_postponed"})
+        lost = [report.task for report in kept if not self._keep(report)]
+        # One that must not run twice and has run stays held: it is answered when we go.
+        stay = {task.uuid for task in lost if task.runs_once}
+        self._let_go([report.task for report in reports if report.task.uuid not in stay])
+        self.hold(taken)
+        return taken
+
+    def _keep(self, report: Report) -> bool:
+        task = report.task
+        about = {"action": "report_spooled", "run": task.workflow_id}
+        try:
+            path = self._spool.keep(task, report.outcome)
+        except Exception as problem:
+            log.error("the report of %s is lost: %s", task.step_path, problem, extra=about)
+            return False
+        log.warning("the report of %s waits in %s", task.step_path, path, extra=about)
+        return True
+
+    def hand_back(self, tasks: Sequence[TaskDefinition]) -> None:
+        try:
+            self._engine.release_many(tasks)
+        except Exception as problem:
+            # Nobody holds them any more, so they are found as what was forgotten.
+            log.warning("cannot hand tasks back: %s", problem, extra={"action": "kept_in_hand"})
+        self._let_go(tasks)
+
+    def park(self, tasks: Sequence[TaskDefinition], seconds: float) -> None:
+        try:
+            self._engine.park(tasks, tasks[0].circuit, seconds)
+        except Exception as problem:
+            log.warning("cannot park tasks: %s", problem, extra={"action": "kept_in_hand"})
+        self._let_go(tasks)
+
+    def hand_back_forgotten(self) -> None:
+        """Hand back what the database says we hold, and we do not.
+
+        A claim may be committed and its answer lost, with the connection: nobody would ever
+        work on these tasks, for their holder lives. What has a report on disk is no such task.
+        """
+        age = 2 * self._engine.settings.heartbeat_interval
+        found = self._engine.held_since(self._claimant, age)
+        with self._changed:
+            unknown = [task for task in found if task.task_id not in self._held]
+        forgotten = [task for task in unknown if not self._spool.has(task.task_id, task.lease)]
+        if forgotten:
+            log.warning(
+                "handing back %d tasks whose claim this process never heard of",
+                len(forgotten),
+                extra={"action": "claims_forgotten"},
+            )
+            unbegun_tries(self._engine, forgotten)

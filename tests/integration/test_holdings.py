@@ -1,0 +1,286 @@
+"""Whatever goes wrong, a process holds nothing that nobody works on, and loses no result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy.exc import OperationalError
+
+from flowengine import event_facet, workflow
+from flowengine.authoring import event_facet_names
+from flowengine.engine import Engine, advancing
+from flowengine.engine.advancing import Commit, Decision
+from flowengine.engine.settling import Report
+from flowengine.evaluator import RunState, TaskDefinition, TaskState
+from flowengine.evaluator.happenings import HandedOver, Succeeded, TryOutcome
+from flowengine.program.nodes import EventOptions
+from flowengine.settings import Settings
+from flowengine.store.claims import Claimant
+from flowengine.worker import Drainer
+from flowengine.worker.spool import Spool
+from tests.integration.engines import one as one_event
+from tests.integration.engines import opened
+from tests.servers import PostgresServer
+
+ME = Claimant("s", "b" * 32, 1)
+CALLS: list[int] = []
+CHECKED_OUT: list[int] = []
+LEAVE_AT: set[int] = set()
+
+
+@event_facet(name="holdings.note")
+def note(n: int) -> int:
+    CALLS.append(n)
+    if n in LEAVE_AT:
+        raise SystemExit
+    return n
+
+
+@event_facet(name="holdings.leave")
+def leave(n: int) -> int:
+    raise SystemExit(n)
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+@event_facet(name="holdings.fall_silent")
+def fall_silent(n: int) -> int:
+    raise Unspeakable
+
+
+@workflow(name="holdings.noted")
+def noted(n: int) -> int:
+    return note(n)
+
+
+@workflow(name="holdings.left")
+def left(n: int) -> int:
+    return leave(n)
+
+
+@workflow(name="holdings.silent")
+def silent(n: int) -> int:
+    return fall_silent(n)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    CALLS.clear()
+    # How long a machine takes must not change what is claimed together.
+    return Settings(
+        quick_seconds=1, hand_patience=60, heartbeat_interval=0.001, spool_directory=str(tmp_path)
+    )
+
+
+@pytest.fixture
+def engine(database_url: str, settings: Settings) -> Iterator[Engine]:
+    with opened(database_url, settings=settings) as engine:
+        yield engine
+
+
+@pytest.fixture
+def drainer(engine: Engine) -> Drainer:
+    drainer = Drainer(engine, ME, event_facet_names)
+    drainer._upkeep.begin = lambda: None  # type: ignore[method-assign] # tests call its duties
+    return drainer
+
+
+@pytest.fixture
+def spool(settings: Settings) -> Spool:
+    return Spool(settings.spool_directory)
+
+
+def start(engine: Engine, a_workflow: Any, n: int) -> Any:
+    return engine.start(a_workflow.program(), a_workflow.name, {"n": n})
+
+
+def drain(drainer: Drainer) -> None:
+    while drainer.drain("default"):
+        pass
+
+
+def states(engine: Engine, run: Any) -> set[str]:
+    return {task.state for task in engine.tasks(run.id)}
+
+
+# --- one that cannot be taken in ---
+
+
+def test_a_run_that_cannot_be_decided_stops_no_other(
+    engine: Engine, drainer: Drainer, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        start(engine, noted, n)
+    drain(drainer)  # the facet is known to be quick
+    runs = [start(engine, noted, n) for n in range(6)]
+    bad, put = runs[2].id, advancing.put
+
+    def stumble(decision: Decision, *given: Any, **more: Any) -> Commit:
+        if decision.view.id == bad:
+            raise ValueError("it cannot be decided")
+        return put(decision, *given, **more)
+
+    monkeypatch.setattr(advancing, "put", stumble)
+    monkeypatch.setattr("flowengine.engine.taking_in.put", stumble)
+    drain(drainer)
+    found = [engine.get(run.id).state for run in runs]
+    assert found == [RunState.RUNNING if run.id == bad else RunState.COMPLETED for run in runs]
+    assert drainer.holdings.left_after(0) == []
+    assert len(list(spool.waiting())) == 1, "its result is not lost"
+    assert spool.deliver(engine) == 0, "not yet, and nothing behind it would be stopped"
+    drainer.holdings.hand_back_forgotten()
+    assert states(engine, runs[2]) == {TaskState.RUNNING}, "it has run, and is not run again"
+    monkeypatch.undo()
+    assert spool.deliver(engine) == 1
+    assert runs[2].result(timeout=0) == 2
+    assert sorted(CALLS) == sorted([*range(3), *range(6)])
+
+
+# --- over the disk ---
+
+
+@pytest.fixture
+def away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """The database cannot be reached by those who report."""
+
+    def fail(*_given: Any, **_more: Any) -> Any:
+        raise OperationalError("", {}, Exception("the server is away"))
+
+    monkeypatch.setattr(engine, "report_many", fail)
+    return monkeypatch
+
+
+def worked(drainer: Drainer, task: TaskDefinition, outcome: TryOutcome | HandedOver) -> None:
+    drainer.holdings.hold([task])
+    assert not drainer.holdings.report([Report(task, outcome)], in_chord=False, taker=None)
+
+
+@pytest.mark.parametrize(
+    ("result", "state", "told"),
+    [
+        ({"result": 42}, RunState.COMPLETED, {"y": 42}),
+        ({"y": {1: 2}}, RunState.FAILED, "NotJson"),
+        ({"y": object()}, RunState.FAILED, "NotJson"),
+        ({"y": "x" * 2_000_000}, RunState.FAILED, "TooLarge"),
+    ],
+)
+def test_a_result_is_recorded_as_if_it_had_not_gone_over_the_disk(
+    result: dict[str, Any],
+    state: str,
+    told: Any,
+    engine: Engine,
+    drainer: Drainer,
+    spool: Spool,
+    away: pytest.MonkeyPatch,
+) -> None:
+    engine.settings = replace(engine.settings, max_value_bytes=1_000_000)
+    run = engine.start(one_event(), "Flow", {})
+    (task,) = engine.claim(["t.Work"], "default", ME, most=1)
+    worked(drainer, task, Succeeded(result))
+    away.undo()
+    assert spool.deliver(engine) == 1
+    info = engine.get(run.id)
+    assert info.state == state
+    assert told in (info.outputs, (info.error or {}).get("type"))
+
+
+def test_what_waits_on_disk_is_not_taken_for_forgotten(
+    engine: Engine, drainer: Drainer, spool: Spool, away: pytest.MonkeyPatch
+) -> None:
+    run = start(engine, noted, 7)
+    drain(drainer)
+    assert len(list(spool.waiting())) == 1
+    away.undo()
+    drainer.holdings.hand_back_forgotten()
+    assert spool.deliver(engine) == 1
+    assert run.result(timeout=0) == 7
+    assert CALLS == [7], "it ran once"
+
+
+def test_a_claim_whose_answer_was_lost_is_handed_back_also_if_it_must_not_run_twice(
+    engine: Engine, drainer: Drainer
+) -> None:
+    run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
+    (task,) = engine.claim(["t.Work"], "default", ME, most=1)
+    assert task.runs_once
+    time.sleep(0.01)  # longer than two heartbeats
+    drainer.holdings.hand_back_forgotten()
+    assert states(engine, run) == {TaskState.PENDING}, "nobody has begun with it"
+
+
+# --- what ends a thread ---
+
+
+def test_a_facet_that_leaves_the_process_is_a_loss_and_leaves_nothing_in_the_hand(
+    engine: Engine, drainer: Drainer
+) -> None:
+    first = start(engine, left, 3)
+    with pytest.raises(SystemExit):
+        drainer.drain("default")
+    assert drainer.holdings.left_after(0) == []
+    lost, again = engine.tasks(first.id)
+    assert (lost.state, again.state, again.losses) == (TaskState.FAILED, TaskState.PENDING, 1)
+
+
+def test_what_lies_behind_such_a_task_is_handed_back(engine: Engine, drainer: Drainer) -> None:
+    for n in range(3):
+        start(engine, noted, n)
+    drain(drainer)
+    runs = [start(engine, noted, n) for n in range(5)]
+
+    LEAVE_AT.add(1)
+    with pytest.raises(SystemExit):
+        drainer.drain("default")
+    LEAVE_AT.clear()
+    assert drainer.holdings.left_after(0) == []
+    assert runs[0].result(timeout=0) == 0, "what was done is reported"
+    drain(drainer)
+    assert [run.result(timeout=0) for run in runs] == list(range(5))
+
+
+def test_an_error_without_a_text_fails_its_step(engine: Engine, drainer: Drainer) -> None:
+    run = start(engine, silent, 1)
+    drain(drainer)
+    error = engine.get(run.id).error
+    assert error is not None
+    assert (error["type"], "text could not be made" in error["message"]) == ("Unspeakable", True)
+
+
+# --- connections ---
+
+
+@event_facet(name="holdings.look")
+def look(n: int) -> int:
+    CHECKED_OUT.append(POOLS[0].checkedout())
+    return n
+
+
+POOLS: list[Any] = []
+
+
+@workflow(name="holdings.looked")
+def looked(n: int) -> int:
+    return look(note(n))
+
+
+def test_postgres_a_facet_that_is_not_known_to_be_quick_keeps_no_connection(
+    postgres: PostgresServer, settings: Settings
+) -> None:
+    url = postgres.new_database()
+    with opened(url, settings=settings) as engine:
+        POOLS[:], CHECKED_OUT[:] = [engine.database.engine.pool], []
+        drainer = Drainer(engine, ME, event_facet_names)
+        drainer._upkeep.begin = lambda: None  # type: ignore[method-assign]
+        run = start(engine, looked, 1)
+        drain(drainer)
+        assert run.result(timeout=0) == 1
+        assert CHECKED_OUT == [0]
+    postgres.drop_database(url)
