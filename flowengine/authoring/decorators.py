@@ -8,6 +8,7 @@ else, so it may be put on any number of functions.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
@@ -190,5 +191,4 @@ def _circuit(breaker: str | Breaker | None) -> str:
 def _is_number(value: Any, above: float | None = None) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    # The negation refuses NaN as well, which compares with nothing.
-    return value > above if above is not None else not (value < 0 or value != value)
+    return math.isfinite(value) and (value >= 0 if above is None else value > above)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,9 @@ class Parent:
     waits: bool  #: for the end of the run, which is the step's result
 
 
+_MOST_URGENT = 1_000_000_000
+
+
 def child_run_id(step_id: str) -> str:
     """The id of the run that a step starts: it has one, whoever starts it, and how often."""
     return derived_id(step_id, "run")
@@ -72,10 +75,20 @@ def order(
         codec.check_value(f"input {name!r} of {facet.name}", value, limit)
     given = {name: codec.plain(value) for name, value in inputs.items()}
     check_inputs(facet, given)
-    if key is not None and (not 0 < len(key) <= 255 or "\0" in key):
-        problem = "the key must have 1 to 255 characters, and no NUL among them"
-        raise InvalidInputs(facet.name, [problem])
-    return Order(digest, text, plan, facet.name, given, key, **options)
+    made = Order(digest, text, plan, facet.name, given, key, **options)
+    if problems := list(_unsound(made)):
+        raise InvalidInputs(facet.name, problems)
+    return made
+
+
+def _unsound(made: Order) -> Iterator[str]:
+    """What of a start no database keeps."""
+    if made.key is not None and (not 0 < len(made.key) <= 255 or "\0" in made.key):
+        yield "the key must have 1 to 255 characters, and no NUL among them"
+    if len(made.tenant) > 64 or "\0" in made.tenant:
+        yield "the tenant must have 64 characters at most, and no NUL among them"
+    if abs(made.priority) > _MOST_URGENT:
+        yield f"the priority must be between {-_MOST_URGENT:,} and {_MOST_URGENT:,}"
 
 
 def start(executor: Executor, orders: list[Order], programs: Programs, now: int) -> list[Commit]:

@@ -13,6 +13,7 @@ from collections import Counter
 from flowengine.errors import InvalidProgram, Problem
 from flowengine.program.checks import call_cycles, step_cycles, unsupported
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
+from flowengine.program.limits import beyond_limits
 from flowengine.program.linking_blocks import BlockLinker
 from flowengine.program.names import Names
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
@@ -118,6 +119,8 @@ class _Linker(BlockLinker):
             facet.defaults[param.name] = value
 
     def _facet(self, facet: FacetPlan) -> None:
+        for problem in beyond_limits(facet.name, facet.node):
+            self._problem(facet.name[:80], problem)
         for fields, what in ((facet.params, "parameter"), (facet.returns, "return")):
             for name in repeated(field.name for field in fields):
                 self._problem(facet.name, f"declares the {what} {name!r} twice")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
+from flowengine.program.limits import LONGEST_SECONDS
 from flowengine.program.nodes import Argument, Mixin
 
 _NAME = "Timeout"
@@ -32,4 +33,6 @@ def _seconds(arguments: Iterable[Argument]) -> float | str:
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
             return f"{argument.name!r} of {_NAME} must be a number that the program says"
         total += value * _SECONDS[argument.name]
+    if not total <= LONGEST_SECONDS:
+        return f"{_NAME} is {total:g} seconds, and may be {LONGEST_SECONDS:g}"
     return total if total > 0 else f"{_NAME} must be longer than nothing"

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import NamedTuple
 
-from sqlalchemy import Table
+from sqlalchemy import String, Table
 from sqlalchemy.dialects import postgresql
 
 from flowengine.store.commits import CommitRows
@@ -168,4 +168,6 @@ def _type(section: str, column: str) -> str:
     table = TABLES[section]
     if column not in table.c:
         return "text" if column == "run_id" else _EXTRA_TYPES[column]
-    return str(table.c[column].type.compile(dialect=_DIALECT))
+    kind = table.c[column].type
+    # As VARCHAR(n) a text that is too long would be cut off here, and not refused.
+    return "text" if isinstance(kind, String) else str(kind.compile(dialect=_DIALECT))

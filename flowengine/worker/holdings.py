@@ -53,31 +53,31 @@ class Holdings:
         self, reports: Sequence[Report], *, in_chord: bool, taker: Taker | None
     ) -> list[TaskDefinition]:
         """Report; what cannot be told waits on disk. Returns what to go on with."""
-        kept: list[Report] = []
+        left: Sequence[tuple[Report, Exception]] = ()
         try:
             _, taken = self._engine.report_many(reports, in_chord=in_chord, taker=taker)
         except NotAllReported as found:
-            kept, taken = [report for report, _ in found.left], found.taken
-            log.error("%s", found, exc_info=found.left[0][1], extra={"action": "report_failed"})
+            left, taken = found.left, found.taken
+            log.error("%s", found, exc_info=left[0][1], extra={"action": "report_failed"})
         except Exception as problem:
-            kept, taken = list(reports), []
-            log.warning("cannot report: %s", problem, extra={"action": "report_postponed"})
-        lost = [report.task for report in kept if not self._keep(report)]
+            left, taken = [(report, problem) for report in reports], []
+        lost = [report.task for report, problem in left if not self._keep(report, problem)]
         # One that must not run twice and has run stays held: it is answered when we go.
         stay = {task.uuid for task in lost if task.runs_once}
         self._let_go([report.task for report in reports if report.task.uuid not in stay])
         self.hold(taken)
         return taken
 
-    def _keep(self, report: Report) -> bool:
+    def _keep(self, report: Report, why: Exception) -> bool:
         task = report.task
         about = {"action": "report_spooled", "run": task.workflow_id}
         try:
             path = self._spool.keep(task, report.outcome)
         except Exception as problem:
+            about["action"] = "report_lost"
             log.error("the report of %s is lost: %s", task.step_path, problem, extra=about)
             return False
-        log.warning("the report of %s waits in %s", task.step_path, path, extra=about)
+        log.warning("the report of %s waits in %s: %s", task.step_path, path, why, extra=about)
         return True
 
     def hand_back(self, tasks: Sequence[TaskDefinition]) -> None:

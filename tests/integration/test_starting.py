@@ -143,6 +143,24 @@ def test_of_two_processes_that_start_with_one_key_at_once_one_makes_a_run(
     assert counts(dump(engine))["run"] == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"key": ""}, "the key must have 1 to 255 characters"),
+        ({"key": "k" * 256}, "the key must have 1 to 255 characters"),
+        ({"tenant": "t" * 65}, "the tenant must have 64 characters at most"),
+        ({"tenant": "a\0b"}, "no NUL among them"),
+        ({"priority": 2**40}, "the priority must be between -1,000,000,000 and 1,000,000,000"),
+    ],
+)
+def test_what_no_database_keeps_of_a_start_is_refused(
+    engine: Engine, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidInputs, match=problem):
+        engine.start(one(), "Flow", {}, **options)
+    assert counts(dump(engine)) == {}
+
+
 # --- in the caller's own transaction ---
 
 

@@ -1,0 +1,26 @@
+"""What is too long or too large to be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flowengine.program.nodes import FacetDeclaration
+
+_LONGEST = {"its name": 255, "task_list": 255, "breaker": 200}  # characters
+LONGEST_SECONDS = 100 * 365 * 86_400.0  #: a century; further no database can count milliseconds
+
+
+def beyond_limits(name: str, facet: FacetDeclaration) -> Iterator[str]:
+    """Say what about a facet cannot be kept, and what can."""
+    options = facet.options
+    texts = {"its name": name, "task_list": options.task_list, "breaker": options.breaker}
+    for what, text in texts.items():
+        if len(text) > _LONGEST[what]:
+            yield f"{what} has {len(text)} characters, and may have {_LONGEST[what]}"
+        if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
+            yield f"{what} has a character in it that no database keeps: {text!r}"
+    seconds = {"timeout": options.timeout or 0.0}
+    seconds |= {f"retry.{n}": getattr(options.retry, n) for n in ("first_wait", "max_wait")}
+    for what, value in seconds.items():
+        if not value <= LONGEST_SECONDS:
+            yield f"{what} is {value:g} seconds, and may be {LONGEST_SECONDS:g}"
