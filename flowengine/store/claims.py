@@ -52,9 +52,9 @@ _TAKE = (
 # worker, or must not run twice, is taken alone.
 _IS_DUE = (
     "state = 'pending' AND task_list_name = {task_list} AND due <= {now} "
-    "AND (name IN ({names}) OR short_name IN ({short_names}))"
+    "AND (name {in_names} OR short_name {in_short_names})"
 )
-_IS_QUICK = "(name IN ({quick}) AND losses = 0 AND NOT runs_once)"
+_IS_QUICK = "(name {in_quick} AND losses = 0 AND NOT runs_once)"
 _DUE = (
     # What is locked and not taken others would miss, and go: so first one, and more only behind
     # a quick one. How many are left is counted without a lock.
@@ -91,7 +91,7 @@ _DUE_NUMBER = (
 )
 _PASSED_OVER = ("(SELECT count(*) FROM behind WHERE NOT is_quick)", "0")
 _OF_THEM = (
-    "({any} OR t.name IN ({names}) OR t.short_name IN ({short_names})) "
+    "({any} OR t.name {in_names} OR t.short_name {in_short_names}) "
     "AND ({alone} OR (t.losses = 0 AND NOT t.runs_once))"
 )
 # Each is looked up by its id, one after the other, until there are enough: LATERAL leaves the
@@ -118,11 +118,11 @@ def _texts(
     """The statement for either database that takes what is chosen so; the time is filled later."""
     places = (
         {
-            **{name: f"SELECT json_array_elements_text(%({name})s::json)" for name in _SEVERAL},
+            **{f"in_{name}": f"= ANY(%({name})s::text[])" for name in _SEVERAL},
             **{name: f"%({name})s" for name in _SINGLE},
         },
         {
-            **{name: f"SELECT value FROM json_each(:{name})" for name in _SEVERAL},
+            **{f"in_{name}": f"IN (SELECT value FROM json_each(:{name}))" for name in _SEVERAL},
             **{name: f":{name}" for name in _SINGLE},
         },
     )
@@ -155,7 +155,7 @@ def claim(
     values = {
         "task_list": task_list,
         **_named(names),
-        "quick": json.dumps(list(quick)),
+        "quick": list(quick),
         "taken": most,
     }
     rows = _take(executor, _CLAIM, values, claimant, now)
@@ -187,11 +187,8 @@ def claim_these(
     return _claimed(executor, _take(executor, _CLAIM_THESE, values, claimant, now))
 
 
-def _named(names: Collection[str]) -> dict[str, str]:
-    return {
-        "names": json.dumps(list(names)),
-        "short_names": json.dumps([name for name in names if "." not in name]),
-    }
+def _named(names: Collection[str]) -> dict[str, Any]:
+    return {"names": list(names), "short_names": [name for name in names if "." not in name]}
 
 
 def _take(
@@ -205,6 +202,8 @@ def _take(
     clock = CLOCK if now is None else ":now" if executor.is_sqlite else "%(now)s"
     values |= {"server": claimant.server_id, "boot": claimant.boot_id, "process": claimant.pid}
     values["now"] = now
+    if executor.is_sqlite:
+        values |= {name: json.dumps(values.get(name, [])) for name in _SEVERAL}
     return executor.rows(texts[executor.is_sqlite].replace("{now}", clock), values)
 
 

@@ -83,9 +83,9 @@ class DirectPostgres:
             name = f"flowengine_{len(prepared)}".encode()
             _check(connection.prepare(name, _numbered(text)[0]))
             prepared[text] = name
-        values = [None if value is None else value.encode() for value in given]
-        if any(b"\0" in value for value in values if value is not None):
+        if "\0" in "".join(filter(None, given)):
             return [row[0] for row in self.rows(text, given)]  # refused; here it would be cut off
+        values = [None if value is None else value.encode() for value in given]
         result = _check(connection.exec_prepared(prepared[text], values))
         return [result.get_value(row, 0).decode() for row in range(result.ntuples)]
 
