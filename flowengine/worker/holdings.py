@@ -70,13 +70,13 @@ class Holdings:
 
     def _keep(self, report: Report, why: Exception) -> bool:
         task = report.task
-        about = {"action": "report_spooled", "run": task.workflow_id}
         try:
             path = self._spool.keep(task, report.outcome)
         except Exception as problem:
-            about["action"] = "report_lost"
+            about = {"action": "report_lost", "run": task.workflow_id}
             log.error("the report of %s is lost: %s", task.step_path, problem, extra=about)
             return False
+        about = {"action": "report_spooled", "run": task.workflow_id}
         log.warning("the report of %s waits in %s: %s", task.step_path, path, why, extra=about)
         return True
 
