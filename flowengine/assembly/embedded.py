@@ -145,9 +145,11 @@ class Embedded:
                     log.error("the worker thread died; another takes its place")
                     self._worker = self._start_worker()
                 self._beat()
-                self._spool.deliver(self.engine)
-                self._bell.forget()
-                sweep(self.engine, event_facet_names(), self._is_dead)
+                try:
+                    self._spool.deliver(self.engine)
+                finally:
+                    self._bell.forget()
+                    sweep(self.engine, event_facet_names(), self._is_dead)
             except Exception:
                 if self._stop.is_set():
                     return

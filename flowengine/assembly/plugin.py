@@ -15,6 +15,7 @@ import importlib
 import logging
 import os
 import sys
+import threading
 import uuid
 from typing import Any
 
@@ -54,6 +55,7 @@ class FlowEngine:
         # One boot per worker: pool children are forked from here and share it.
         self._boot_id, self._server_id = uuid.uuid4().hex, uuid.uuid4().hex
         self._process: _Process | None = None
+        self._making: dict[int, threading.Lock] = {}  #: by process: a fork may copy a held one
         self.hostname = ""  #: of the worker, once it is one
         self.sends_events = False
         app.flowengine = self
@@ -113,11 +115,13 @@ class FlowEngine:
     @property
     def process(self) -> _Process:
         """What this process works with. A forked child makes its own."""
-        if self._process is None or self._process.pid != os.getpid():
-            if self._process is not None:
-                self._process.database.engine.dispose(close=False)
-            self._process = _Process(self, self.settings)
-        return self._process
+        # One for all threads: two would hold what the other does not know of.
+        with self._making.setdefault(os.getpid(), threading.Lock()):
+            if self._process is None or self._process.pid != os.getpid():
+                if self._process is not None:
+                    self._process.database.engine.dispose(close=False)
+                self._process = _Process(self, self.settings)
+            return self._process
 
     @property
     def engine(self) -> Engine:

@@ -80,7 +80,10 @@ class Driving:
         whole = Commit(commit.run_id)
         whole.include(commit)
         while commit.has_more:
-            commit, _ = self._settling.under_lock(commit.run_id, taker=taker)
+            next_commit = self._taken_in(commit.run_id, taker)
+            if next_commit is None:
+                break
+            commit = next_commit
             whole.include(commit)
             taken += commit.taken
             if commit.due:

@@ -79,7 +79,8 @@ class Reporting(Driving):
         of_runs: dict[str, list[Report]] = {}
         of_joins: dict[str, list[Report]] = {}
         handed: list[Report] = []
-        for report in map(self._storable, reports):
+        left: list[tuple[Report, Exception]] = []
+        for report in self._all_storable(reports, left):
             task = report.task
             if task.join_id is not None and isinstance(report.outcome, Succeeded | HandedOver):
                 of_joins.setdefault(task.join_id, []).append(report)
@@ -90,7 +91,6 @@ class Reporting(Driving):
         accepted = set(self._count(handed)) if handed else set()
         taken: list[TaskDefinition] = []
         complete: list[str] = []
-        left: list[tuple[Report, Exception]] = []
         for join_id in sorted(of_joins):
             found = of_joins[join_id]
             with _apart(found, left):
@@ -161,6 +161,15 @@ class Reporting(Driving):
             lease,
             extra={"action": "report_refused", "run": run_id},
         )
+
+    def _all_storable(
+        self, found: Sequence[Report], left: list[tuple[Report, Exception]]
+    ) -> list[Report]:
+        storable: list[Report] = []
+        for report in found:
+            with _apart([report], left):
+                storable.append(self._storable(report))
+        return storable
 
     def _storable(self, report: Report) -> Report:
         outcome = self.storable(report.task.name, report.task.flow_id, report.outcome)

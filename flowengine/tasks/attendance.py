@@ -78,9 +78,11 @@ class Attendance:
         """Do everything once."""
         engine = self._open()
         self._beat(engine)
-        self._spool.deliver(engine)  # before it is looked whose try has been lost
-        self._look_after_children(engine)
-        self._watch(engine)
+        try:
+            self._spool.deliver(engine)  # before it is looked whose try has been lost
+        finally:
+            self._look_after_children(engine)
+            self._watch(engine)
 
     def _watch(self, engine: Engine) -> None:
         """Be the watchdog while nobody else is: until a tick of somebody else's precedes ours."""
@@ -148,9 +150,13 @@ class Attendance:
         self._thread.join(timeout=2)
         try:
             engine = self._open()
+            self._spool.deliver(engine)
             with engine.database.read() as connection:
                 held = sweeping.held_by_boots(connection, [self._server.boot_id])
-            dropped_tries(engine, held)  # at once: otherwise they would be found by their age
+            # At once: otherwise they would be found by their age. What is done and cannot be
+            # told is left to that.
+            dropped = [task for task in held if not self._spool.has(task.task_id, task.lease)]
+            dropped_tries(engine, dropped)
             with engine.database.write() as connection:
                 servers.leave(connection, self._server.uuid)
             self._marks.forget_all()

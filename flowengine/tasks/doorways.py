@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from celery.exceptions import Reject
-from sqlalchemy.exc import InterfaceError, OperationalError
 
 from flowengine.dispatch.bells import DRAIN, EVALUATE, WORK
 from flowengine.dispatch.parcels import unpacked
-from flowengine.errors import StoreError
+from flowengine.store.outages import is_away
 
 log = logging.getLogger("flowengine")
 
@@ -63,7 +62,9 @@ def open_doorways(app: Any, behind: Behind) -> None:
         """
         try:
             behind.execute(workflow, inputs or {}, key or task.request.id)
-        except (OperationalError, InterfaceError, StoreError, OSError) as problem:
+        except Exception as problem:
+            if not is_away(problem):
+                raise
             log.warning(
                 "cannot start %s yet: %s", workflow, problem, extra={"action": "start_waits"}
             )

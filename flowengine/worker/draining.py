@@ -163,12 +163,9 @@ class Drainer:
         self, tasks: Sequence[TaskDefinition], ends: float, *, in_chord: bool = False
     ) -> int:
         """Work on claimed tasks, and on what follows from them, until the hand is empty."""
-        hand, done = Hand(tasks), 0
-        if not tasks:
-            return done
-        self.holdings.hold(tasks)
-        self._upkeep.begin()
+        hand, done = Hand(self.holdings.hold(tasks)), 0
         try:
+            self._upkeep.begin()
             with self._guard.over(hand), self._engine.database.keeping():
                 while True:
                     task = None if self._stopping else hand.next()
@@ -190,7 +187,7 @@ class Drainer:
         except BaseException as problem:
             # `sys.exit` in a facet, or a signal for this process. Were it no loss, a facet that
             # ends each process which runs it would never be given up.
-            reason = f"{type(problem).__name__} ended the thread that ran it"
+            reason = f"{type(problem).__name__} ended the thread that worked on it"
             hand.finish(Report(task, Lost(reason)))
             raise
 

@@ -1,25 +1,28 @@
 """What a process holds, and how it gets rid of it: reported, handed back, parked, or on disk.
 
 Whatever happens, nothing may stay here that nobody works on: its holder lives, so nobody else
-would ever look after it.
+would ever look after it. A try is known by its task and its lease: the same task may be handed
+back by one thread and claimed by another in the same moment.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from flowengine.engine import Engine
 from flowengine.engine.advancing import Taker
 from flowengine.engine.reporting import NotAllReported
 from flowengine.engine.settling import Report
-from flowengine.engine.sweeps import unbegun_tries
+from flowengine.engine.sweeps import dropped_tries, unbegun_tries
 from flowengine.evaluator import TaskDefinition
 from flowengine.store.claims import Claimant
 from flowengine.worker.spool import Spool
 
 log = logging.getLogger("flowengine")
+
+_Try = tuple[str, int]  # the ids of a task and of its lease
 
 
 class Holdings:
@@ -29,16 +32,21 @@ class Holdings:
         self._engine, self._claimant = engine, claimant
         self._spool = Spool(engine.settings.spool_directory)
         self._changed = threading.Condition()
-        self._held: dict[str, TaskDefinition] = {}
+        self._held: dict[_Try, TaskDefinition] = {}
+        self._on_disk: set[_Try] = set()  #: have run, and their reports were written there
+        self._disowned: set[_Try] = set()  #: handed back before their claim was heard of
 
-    def hold(self, tasks: Sequence[TaskDefinition]) -> None:
+    def hold(self, tasks: Sequence[TaskDefinition]) -> list[TaskDefinition]:
+        """Hold what was claimed; return what of it is ours to work on."""
         with self._changed:
-            self._held |= {task.uuid: task for task in tasks}
+            ours = [task for task in tasks if (task.uuid, task.lease) not in self._disowned]
+            self._held |= {(task.uuid, task.lease): task for task in ours}
+        return ours
 
     def _let_go(self, tasks: Sequence[TaskDefinition]) -> None:
         with self._changed:
             for task in tasks:
-                self._held.pop(task.uuid, None)
+                self._held.pop((task.uuid, task.lease), None)
             self._changed.notify_all()
 
     def left_after(self, patience: float) -> list[TaskDefinition]:
@@ -65,11 +73,12 @@ class Holdings:
         # One that must not run twice and has run stays held: it is answered when we go.
         stay = {task.uuid for task in lost if task.runs_once}
         self._let_go([report.task for report in reports if report.task.uuid not in stay])
-        self.hold(taken)
-        return taken
+        return self.hold(taken)
 
     def _keep(self, report: Report, why: Exception) -> bool:
         task = report.task
+        with self._changed:
+            self._on_disk.add((task.uuid, task.lease))
         try:
             path = self._spool.keep(task, report.outcome)
         except Exception as problem:
@@ -99,17 +108,32 @@ class Holdings:
         """Hand back what the database says we hold, and we do not.
 
         A claim may be committed and its answer lost, with the connection: nobody would ever
-        work on these tasks, for their holder lives. What has a report on disk is no such task.
+        work on these tasks, for their holder lives. If the answer comes after all, they are
+        not ours any more. What has a report on disk is no such task; and if somebody took the
+        report away, nobody can say that it never began.
         """
         age = 2 * self._engine.settings.heartbeat_interval
-        found = self._engine.held_since(self._claimant, age)
+        found = {(t.task_id, t.lease): t for t in self._engine.held_since(self._claimant, age)}
         with self._changed:
-            unknown = [task for task in found if task.task_id not in self._held]
-        forgotten = [task for task in unknown if not self._spool.has(task.task_id, task.lease)]
-        if forgotten:
+            unknown = found.keys() - self._held.keys()
+            begun = unknown & self._on_disk
+            unheard = unknown - begun
+            self._disowned |= unheard
+        self._on_disk_no_more(found.keys())
+        if unheard:
             log.warning(
                 "handing back %d tasks whose claim this process never heard of",
-                len(forgotten),
+                len(unheard),
                 extra={"action": "claims_forgotten"},
             )
-            unbegun_tries(self._engine, forgotten)
+        unbegun_tries(self._engine, [found[a_try] for a_try in sorted(unheard)])
+        bereft = [found[a_try] for a_try in sorted(begun) if not self._spool.has(*a_try)]
+        dropped_tries(self._engine, bereft)
+
+    def _on_disk_no_more(self, running: Collection[_Try]) -> None:
+        """Forget what was delivered."""
+        with self._changed:
+            known = list(self._on_disk)
+        gone = {a_try for a_try in known if a_try not in running and not self._spool.has(*a_try)}
+        with self._changed:
+            self._on_disk -= gone

@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,9 +80,10 @@ class Spool:
             return False  # another process was quicker
         except OSError as problem:
             return self._complain(path, problem)
-        except (ValueError, KeyError) as problem:
+        except (ValueError, KeyError, TypeError) as problem:
             return self._set_aside(path, problem)
         try:
+            engine.get(kept["run_id"])  # it may be a report for another database
             accepted = engine.end_try(*tried, engine.storable(*facet, found))
         except UnknownRun as problem:
             return self._set_aside(path, problem)
@@ -100,7 +102,8 @@ class Spool:
 
     def _set_aside(self, path: Path, problem: Exception) -> bool:
         """Keep a file for somebody to look at."""
-        path.rename(path.with_suffix(".undeliverable"))
+        with suppress(FileNotFoundError):  # another process was quicker
+            path.rename(path.with_suffix(".undeliverable"))
         log.error("%s cannot be delivered: %s", path, problem)
         return False
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from flowengine.evaluator.happenings import HandedOver, Succeeded, TryOutcome
 from flowengine.program.nodes import EventOptions
 from flowengine.settings import Settings
 from flowengine.store.claims import Claimant
+from flowengine.tasks.attendance import Attendance, server_of
 from flowengine.worker import Drainer
 from flowengine.worker.spool import Spool
 from tests.integration.engines import one as one_event
@@ -76,13 +78,31 @@ def settings(tmp_path: Path) -> Settings:
     CALLS.clear()
     # How long a machine takes must not change what is claimed together.
     return Settings(
-        quick_seconds=1, hand_patience=60, heartbeat_interval=0.001, spool_directory=str(tmp_path)
+        quick_seconds=1, hand_patience=60, heartbeat_interval=10, spool_directory=str(tmp_path)
     )
 
 
+class MovedClock:
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+    def let_a_minute_pass(self) -> None:
+        self.now += 60_000
+
+
 @pytest.fixture
-def engine(database_url: str, settings: Settings) -> Iterator[Engine]:
-    with opened(database_url, settings=settings) as engine:
+def clock() -> MovedClock:
+    return MovedClock()
+
+
+@pytest.fixture
+def engine(database_url: str, settings: Settings, clock: MovedClock) -> Iterator[Engine]:
+    with opened(database_url, settings=settings, clock=clock) as engine:
         yield engine
 
 
@@ -115,7 +135,11 @@ def states(engine: Engine, run: Any) -> set[str]:
 
 
 def test_a_run_that_cannot_be_decided_stops_no_other(
-    engine: Engine, drainer: Drainer, spool: Spool, monkeypatch: pytest.MonkeyPatch
+    engine: Engine,
+    drainer: Drainer,
+    spool: Spool,
+    clock: MovedClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for n in range(3):
         start(engine, noted, n)
@@ -136,12 +160,34 @@ def test_a_run_that_cannot_be_decided_stops_no_other(
     assert drainer.holdings.left_after(0) == []
     assert len(list(spool.waiting())) == 1, "its result is not lost"
     assert spool.deliver(engine) == 0, "not yet, and nothing behind it would be stopped"
+    clock.let_a_minute_pass()
     drainer.holdings.hand_back_forgotten()
     assert states(engine, runs[2]) == {TaskState.RUNNING}, "it has run, and is not run again"
     monkeypatch.undo()
     assert spool.deliver(engine) == 1
     assert runs[2].result(timeout=0) == 2
     assert sorted(CALLS) == sorted([*range(3), *range(6)])
+
+
+def test_a_run_that_cannot_go_on_keeps_no_other_from_it(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = [engine.start(one_event(), "Flow", {}) for _ in range(2)]
+    tasks = engine.claim(["t.Work"], "default", ME, most=2)
+    put = advancing.put
+
+    def with_more(decision: Decision, *given: Any, **more: Any) -> Commit:
+        commit = put(decision, *given, **more)
+        commit.has_more = decision.view.id == runs[0].id
+        return commit
+
+    def stumble(*_given: Any, **_more: Any) -> Commit:
+        raise ValueError("it cannot be decided")
+
+    monkeypatch.setattr(advancing, "put", with_more)
+    monkeypatch.setattr("flowengine.engine.taking_in.take_in", stumble)
+    accepted, _ = engine.report_many([Report(task, Succeeded({"y": 1})) for task in tasks])
+    assert accepted == {task.uuid for task in tasks}
 
 
 # --- over the disk ---
@@ -193,12 +239,13 @@ def test_a_result_is_recorded_as_if_it_had_not_gone_over_the_disk(
 
 
 def test_what_waits_on_disk_is_not_taken_for_forgotten(
-    engine: Engine, drainer: Drainer, spool: Spool, away: pytest.MonkeyPatch
+    engine: Engine, drainer: Drainer, spool: Spool, clock: MovedClock, away: pytest.MonkeyPatch
 ) -> None:
     run = start(engine, noted, 7)
     drain(drainer)
     assert len(list(spool.waiting())) == 1
     away.undo()
+    clock.let_a_minute_pass()
     drainer.holdings.hand_back_forgotten()
     assert spool.deliver(engine) == 1
     assert run.result(timeout=0) == 7
@@ -206,14 +253,99 @@ def test_what_waits_on_disk_is_not_taken_for_forgotten(
 
 
 def test_a_claim_whose_answer_was_lost_is_handed_back_also_if_it_must_not_run_twice(
-    engine: Engine, drainer: Drainer
+    engine: Engine, drainer: Drainer, clock: MovedClock
 ) -> None:
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (task,) = engine.claim(["t.Work"], "default", ME, most=1)
     assert task.runs_once
-    time.sleep(0.01)  # longer than two heartbeats
+    clock.let_a_minute_pass()
     drainer.holdings.hand_back_forgotten()
     assert states(engine, run) == {TaskState.PENDING}, "nobody has begun with it"
+    assert drainer.holdings.hold([task]) == [], "the answer comes after all, too late"
+
+
+def test_a_task_that_is_claimed_again_while_it_is_handed_back_is_still_held(
+    engine: Engine, drainer: Drainer, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread hands it back; before it has let go of it another claims it."""
+    run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
+    (first,) = engine.claim(["t.Work"], "default", ME, most=1)
+    drainer.holdings.hold([first])
+    release = engine.release_many
+
+    def release_and_claim(tasks: Any) -> None:
+        release(tasks)
+        assert drainer.holdings.hold(engine.claim(["t.Work"], "default", ME, most=1))
+
+    monkeypatch.setattr(engine, "release_many", release_and_claim)
+    drainer.holdings.hand_back([first])
+    clock.let_a_minute_pass()
+    drainer.holdings.hand_back_forgotten()
+    assert states(engine, run) == {TaskState.RUNNING}
+    assert [task.lease for task in drainer.holdings.left_after(0)] == [first.lease + 2]
+
+
+@pytest.mark.parametrize("way", ["look", "leave"])
+def test_a_worker_that_looks_or_leaves_delivers_before_it_gives_anything_up(
+    way: str, engine: Engine, drainer: Drainer, settings: Settings, away: pytest.MonkeyPatch
+) -> None:
+    """Its pool child is dead: without the report the try would be lost, and the step fail."""
+    run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1)
+    child = Claimant(ME.server_id, ME.boot_id, int(dead.stdout))
+    (task,) = engine.claim(["t.Work"], "default", child, most=1)
+    worked(drainer, task, Succeeded({"y": 1}))
+    away.undo()
+    server = server_of(ME.server_id, ME.boot_id, "test")
+    attendance = Attendance(lambda: engine, settings, server, event_facet_names, list)
+    attendance._thread.join = lambda timeout=None: None  # type: ignore[method-assign] # not begun
+    getattr(attendance, way)()
+    assert run.result(timeout=0) == {"y": 1}
+
+
+def test_without_its_report_on_disk_nobody_says_that_a_try_never_began(
+    engine: Engine,
+    drainer: Drainer,
+    spool: Spool,
+    clock: MovedClock,
+    away: pytest.MonkeyPatch,
+) -> None:
+    run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
+    (task,) = engine.claim(["t.Work"], "default", ME, most=1)
+    worked(drainer, task, Succeeded({"y": 1}))
+    away.undo()
+    for path in spool.waiting():
+        path.unlink()
+    clock.let_a_minute_pass()
+    drainer.holdings.hand_back_forgotten()
+    assert engine.get(run.id).state == RunState.FAILED
+    assert [task.state for task in engine.tasks(run.id)] == [TaskState.FAILED]
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "{", '{"outcome": 3}'])
+def test_a_file_that_is_no_report_stops_none_behind_it(
+    text: str, engine: Engine, drainer: Drainer, spool: Spool, away: pytest.MonkeyPatch
+) -> None:
+    run = start(engine, noted, 7)
+    drain(drainer)
+    away.undo()
+    (path,) = spool.waiting()
+    (path.parent / "0.json").write_text(text)
+    assert spool.deliver(engine) == 1
+    assert run.result(timeout=0) == 7
+    assert [found.name for found in path.parent.glob("*.undeliverable")] == ["0.undeliverable"]
+
+
+def test_a_report_for_another_database_is_set_aside(
+    drainer: Drainer, engine: Engine, spool: Spool, away: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    start(engine, noted, 7)
+    drain(drainer)
+    away.undo()
+    with opened(f"sqlite:///{tmp_path}/another.db") as another:
+        assert spool.deliver(another) == 0
+    assert list(spool.waiting()) == []
+    assert len(list(tmp_path.glob("*.undeliverable"))) == 1
 
 
 # --- what ends a thread ---
