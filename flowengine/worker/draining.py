@@ -163,7 +163,10 @@ class Drainer:
         self, tasks: Sequence[TaskDefinition], ends: float, *, in_chord: bool = False
     ) -> int:
         """Work on claimed tasks, and on what follows from them, until the hand is empty."""
-        hand, done = Hand(self.holdings.hold(tasks)), 0
+        ours = self.holdings.hold(tasks)
+        if not ours:
+            return 0
+        hand, done = Hand(ours), 0
         try:
             self._upkeep.begin()
             with self._guard.over(hand), self._engine.database.keeping():

@@ -33,7 +33,7 @@ class Holdings:
         self._spool = Spool(engine.settings.spool_directory)
         self._changed = threading.Condition()
         self._held: dict[_Try, TaskDefinition] = {}
-        self._on_disk: set[_Try] = set()  #: have run, and their reports were written there
+        self._untold: set[_Try] = set()  #: have ended, and their reports should be on disk
         self._disowned: set[_Try] = set()  #: handed back before their claim was heard of
 
     def hold(self, tasks: Sequence[TaskDefinition]) -> list[TaskDefinition]:
@@ -69,25 +69,23 @@ class Holdings:
             log.error("%s", found, exc_info=left[0][1], extra={"action": "report_failed"})
         except Exception as problem:
             left, taken = [(report, problem) for report in reports], []
-        lost = [report.task for report, problem in left if not self._keep(report, problem)]
-        # One that must not run twice and has run stays held: it is answered when we go.
-        stay = {task.uuid for task in lost if task.runs_once}
-        self._let_go([report.task for report in reports if report.task.uuid not in stay])
+        for report, why in left:
+            self._keep(report, why)
+        self._let_go([report.task for report in reports])
         return self.hold(taken)
 
-    def _keep(self, report: Report, why: Exception) -> bool:
+    def _keep(self, report: Report, why: Exception) -> None:
         task = report.task
         with self._changed:
-            self._on_disk.add((task.uuid, task.lease))
+            self._untold.add((task.uuid, task.lease))
         try:
             path = self._spool.keep(task, report.outcome)
         except Exception as problem:
             about = {"action": "report_lost", "run": task.workflow_id}
             log.error("the report of %s is lost: %s", task.step_path, problem, extra=about)
-            return False
-        about = {"action": "report_spooled", "run": task.workflow_id}
-        log.warning("the report of %s waits in %s: %s", task.step_path, path, why, extra=about)
-        return True
+        else:
+            about = {"action": "report_spooled", "run": task.workflow_id}
+            log.warning("the report of %s waits in %s: %s", task.step_path, path, why, extra=about)
 
     def hand_back(self, tasks: Sequence[TaskDefinition]) -> None:
         try:
@@ -109,17 +107,17 @@ class Holdings:
 
         A claim may be committed and its answer lost, with the connection: nobody would ever
         work on these tasks, for their holder lives. If the answer comes after all, they are
-        not ours any more. What has a report on disk is no such task; and if somebody took the
-        report away, nobody can say that it never began.
+        not ours any more. What has a report on disk is no such task; and if the report is not
+        there, nobody can say that it never began.
         """
         age = 2 * self._engine.settings.heartbeat_interval
         found = {(t.task_id, t.lease): t for t in self._engine.held_since(self._claimant, age)}
         with self._changed:
             unknown = found.keys() - self._held.keys()
-            begun = unknown & self._on_disk
-            unheard = unknown - begun
+            lacking = {a_try for a_try in unknown if not self._spool.has(*a_try)}
+            begun, unheard = lacking & self._untold, lacking - self._untold
             self._disowned |= unheard
-        self._on_disk_no_more(found.keys())
+        self._forget_delivered(found.keys())
         if unheard:
             log.warning(
                 "handing back %d tasks whose claim this process never heard of",
@@ -127,13 +125,11 @@ class Holdings:
                 extra={"action": "claims_forgotten"},
             )
         unbegun_tries(self._engine, [found[a_try] for a_try in sorted(unheard)])
-        bereft = [found[a_try] for a_try in sorted(begun) if not self._spool.has(*a_try)]
-        dropped_tries(self._engine, bereft)
+        dropped_tries(self._engine, [found[a_try] for a_try in sorted(begun)])
 
-    def _on_disk_no_more(self, running: Collection[_Try]) -> None:
-        """Forget what was delivered."""
+    def _forget_delivered(self, running: Collection[_Try]) -> None:
         with self._changed:
-            known = list(self._on_disk)
-        gone = {a_try for a_try in known if a_try not in running and not self._spool.has(*a_try)}
+            untold = self._untold - self._held.keys()  # those are being written just now
+        told = {a_try for a_try in untold if a_try not in running and not self._spool.has(*a_try)}
         with self._changed:
-            self._on_disk -= gone
+            self._untold -= told
