@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -36,9 +37,10 @@ class BootLock:
 def lock_is_free(path: Path) -> bool:
     """Whether the process that held the lock has ended. The file of a dead one is removed."""
     try:
-        with path.open("r+") as file:
+        with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # where we may only look it stays, and is free
+                path.unlink(missing_ok=True)
             return True
     except FileNotFoundError:
         return True

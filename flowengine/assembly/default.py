@@ -33,10 +33,8 @@ def close_default_engine() -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child has none of its parent's threads and must not use its connections."""
+    """A forked child has none of its parent's threads; `embedded` sees to what it inherits."""
     global _embedded, _lock
-    if _embedded is not None:
-        _embedded.abandon()
     _embedded, _lock = None, threading.Lock()
 
 

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,6 +46,17 @@ log = logging.getLogger("flowengine")
 _PATIENCE = 2.0  # seconds that running facets get when the engine is closed
 
 
+_all_open: weakref.WeakSet[Embedded] = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    for embedded in list(_all_open):
+        embedded.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)
+
+
 class Embedded:
     """An engine with its own workers, in one process."""
 
@@ -70,6 +82,7 @@ class Embedded:
         self._watchdog = _in_background("watchdog", self._watch)
         _before_pools_are_joined(self._drainer.claim_no_more)
         atexit.register(self.close)
+        _all_open.add(self)
 
     # --- behind the doorways ---
 
@@ -100,7 +113,10 @@ class Embedded:
     def _lock_boot(self, boot_id: str) -> BootLock | None:
         if not self.database.is_sqlite or self.database.is_in_memory:
             return None
-        return BootLock(Path(f"{self.database.url.database}.boots").absolute(), boot_id)
+        return BootLock(self._boots(), boot_id)
+
+    def _boots(self) -> Path:
+        return Path(f"{self.database.url.database}.boots").absolute()
 
     def _register(self, boot_id: str) -> ServerDefinition:
         server = ServerDefinition(
@@ -161,12 +177,12 @@ class Embedded:
         if server.uuid == self._server.uuid:
             return False
         if server.lock_file is not None:
-            return lock_is_free(Path(server.lock_file))
+            # Beside the database, as we see it: another container may have it elsewhere.
+            return lock_is_free(self._boots() / Path(server.lock_file).name)
         patience = self.settings.server_patience
         if time.monotonic() - self._awake_since < patience:
             return False
-        with self.database.read() as connection:
-            return self.database.now(connection) - server.ping_time > patience * 1000
+        return self.database.now() - server.ping_time > patience * 1000
 
     # --- the end ---
 
@@ -178,11 +194,13 @@ class Embedded:
         atexit.unregister(self.close)
         self._drainer.stop(_PATIENCE)
         self._watchdog.join(timeout=_PATIENCE)
-        with self.database.write() as connection:
-            servers.leave(connection, self._server.uuid)
-        if self._boot_lock:
-            self._boot_lock.let_go()
-        self.engine.close()
+        try:
+            with self.database.write() as connection:
+                servers.leave(connection, self._server.uuid)
+        finally:  # a free lock says the same
+            if self._boot_lock:
+                self._boot_lock.let_go()
+            self.engine.close()
 
     def abandon(self) -> None:
         """Forget all this in a forked child: it is the parent's.

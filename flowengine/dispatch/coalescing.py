@@ -9,10 +9,22 @@ Nothing is left unrung: what is still due when the process ends is rung then.
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
+
+_all: weakref.WeakSet[Coalescing] = weakref.WeakSet()
+
+
+def _after_a_fork() -> None:
+    for coalescing in list(_all):
+        coalescing.forked()
+
+
+os.register_at_fork(after_in_child=_after_a_fork)
 
 
 class Coalescing:
@@ -24,6 +36,11 @@ class Coalescing:
         self._last: dict[str, float] = {}
         self._kept: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
+        _all.add(self)
+
+    def forked(self) -> None:
+        """In a forked child: what is kept the parent rings for, and its thread is not here."""
+        self._changed, self._kept, self._thread = threading.Condition(), Counter(), None
 
     def __call__(self, due: Mapping[str, int]) -> None:
         now = time.monotonic()

@@ -32,12 +32,15 @@ class Driving:
         self.signals = RunSignals(database)
         self._settling = Settling(database, self.programs)
 
-    def advance(self, run_id: str, taker: Taker | None = None) -> list[TaskDefinition]:
+    def advance(
+        self, run_id: str, taker: Taker | None = None, *, patient: bool = True
+    ) -> list[TaskDefinition]:
         """Take in what happened to a run, and decide what follows from it.
 
-        Returns the tasks that the taker goes on with.
+        Who is not `patient` leaves a run alone that somebody else has locked. Returns the tasks
+        that the taker goes on with.
         """
-        commit, _ = self._settling.under_lock(run_id, taker=taker)
+        commit, _ = self._settling.under_lock(run_id, taker=taker, patient=patient)
         return self._after([commit], taker)
 
     def _after(self, commits: Sequence[Commit], taker: Taker | None = None) -> list[TaskDefinition]:

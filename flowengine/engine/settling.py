@@ -133,14 +133,19 @@ class Settling:
         ended: Sequence[Ended] = (),
         taker: Taker | None = None,
         fact: tuple[str, dict[str, Any]] | None = None,
+        *,
+        patient: bool = True,
     ) -> tuple[Commit, set[str]]:
         """Record how tries of a run ended, or a fact of it, and take in all that waits.
 
-        Returns the commit, and the tasks whose report was accepted.
+        Who is not `patient` does nothing if somebody else has locked the run. Returns the commit,
+        and the tasks whose report was accepted.
         """
         with self._database.write() as connection:
             executor = self._database.inside(connection)
-            head = runs.lock(executor, run_id)
+            head = runs.lock(executor, run_id, patient=patient)
+            if head is None and not patient:
+                return Commit(run_id), set()
             if head is None:
                 raise UnknownRun(run_id)
             now = self._database.now()

@@ -151,7 +151,8 @@ def unevaluated_runs(engine: Engine) -> None:
         patience = round(2000 * engine.settings.watchdog_interval)
         reported = sweeping.unevaluated_runs(connection, now, patience)
         found = {*reported, *runs.runs_with_facts(connection)}
-    _each(sorted(found), engine.advance)
+    # Who has locked a run evaluates it. To wait for that would keep us from all others.
+    _each(sorted(found), lambda run_id: engine.advance(run_id, patient=False))
 
 
 def unheard_tasks(engine: Engine, names: Sequence[str]) -> None:

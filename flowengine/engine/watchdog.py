@@ -74,7 +74,5 @@ class Watchdog:
         return min(max(5.0, 5 * settings.watchdog_interval), settings.server_patience / 2)
 
     def _is_dead(self, server: ServerDefinition, awake_since: int, now: int) -> bool:
-        if server.lock_file is not None:
-            return False  # an embedded process: those who share its machine can tell
         patience = self._engine.settings.server_patience * 1000
         return now - awake_since >= patience and now - server.ping_time > patience

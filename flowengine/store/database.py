@@ -9,9 +9,11 @@ own threads for it, because SQLite itself makes waiters sleep and guess.
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from types import TracebackType
@@ -42,6 +44,20 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+#: Those whose connections a forked child inherits: two processes that speak on one would hear
+#: each other's answers.
+_on_servers: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+def _forget_connections() -> None:
+    for database in list(_on_servers):
+        database.engine.dispose(close=False)  # they are the parent's, and stay open
+        database._kept = threading.local()
+
+
+os.register_at_fork(after_in_child=_forget_connections)
+
+
 class Database:
     """An opened database."""
 
@@ -68,6 +84,8 @@ class Database:
         self._is_file = self.is_sqlite and not self.is_in_memory
         if self._is_file:
             fork_gate.guard(self.engine)
+        elif not self.is_sqlite:
+            _on_servers.add(self)
 
     @property
     def name(self) -> str:

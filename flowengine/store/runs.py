@@ -143,9 +143,15 @@ def look(executor: Executor, run_id: str) -> Look | None:
     return Look(*found[0]) if found else None
 
 
-def lock(executor: Executor, run_id: str) -> Head | None:
-    """Lock the run's row, and return its head as it is once the lock is held."""
-    found = executor.rows(_LOCK[executor.is_sqlite], (run_id,))
+def lock(executor: Executor, run_id: str, *, patient: bool = True) -> Head | None:
+    """Lock the run's row, and return its head as it is once the lock is held.
+
+    Who is not `patient` gets None where somebody else has it.
+    """
+    text = _LOCK[executor.is_sqlite]
+    if not patient and not executor.is_sqlite:
+        text += " SKIP LOCKED"
+    found = executor.rows(text, (run_id,))
     return _head(found[0]) if found else None
 
 

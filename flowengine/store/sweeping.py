@@ -16,6 +16,7 @@ from flowengine.store.rows import MANY
 from flowengine.store.runs import table as run
 from flowengine.store.tables import (
     REPORTED,
+    RUN_HAS_ALARM,
     TASK_IS_PENDING,
     TASK_IS_REPORTED,
     TASK_IS_RETRY,
@@ -226,9 +227,18 @@ def timed_out(connection: Connection, task_ids: Sequence[str]) -> set[str]:
 
 _FIRST = _IN_ORDER.limit(MANY)
 _ALARMS = select(run.c.id, run.c.alarm).where(
-    and_(run.c.state == RunState.RUNNING, run.c.alarm.startswith(bindparam("beginning")))
+    and_(
+        RUN_HAS_ALARM,
+        run.c.state == RunState.RUNNING,
+        run.c.alarm.startswith(bindparam("beginning")),
+    )
 )
-_SET_ALARM = update(run).where(run.c.id == bindparam("of")).values(alarm=bindparam("text"))
+# Only while it runs: from one that has ended meanwhile nobody would take it off.
+_SET_ALARM = (
+    update(run)
+    .where(and_(run.c.id == bindparam("of"), run.c.state == RunState.RUNNING))
+    .values(alarm=bindparam("text"))
+)
 
 
 def pending_names(connection: Connection) -> set[tuple[str, str, str]]:

@@ -100,6 +100,12 @@ class RunRow(_Table, table=True):
         Index("flowengine_run_created", "tenant", "created"),
         Index("flowengine_run_state", "state", "created"),
         Index("flowengine_run_parent", "parent_run_id"),
+        Index(
+            "flowengine_run_alarm",
+            "id",
+            sqlite_where=text("alarm IS NOT NULL"),
+            postgresql_where=text("alarm IS NOT NULL"),
+        ),
     )
 
     id: str = _id(primary_key=True)
@@ -361,6 +367,7 @@ TASK_IS_RETRY = text(
     "flowengine_task.state = 'pending' AND flowengine_task.due > flowengine_task.created "
     "AND flowengine_task.published IS NULL"
 )
+RUN_HAS_ALARM = text("flowengine_run.alarm IS NOT NULL")
 FACT_IS_WAITING = text("NOT flowengine_fact.taken_in")
 
 

@@ -66,6 +66,7 @@ class Drainer:
         that there is more to do than we took, and not at all when we took everything.
         A slice that ends rings again: other lists must have their turn in this pool.
         """
+        self._upkeep.begin()  # before a claim: its answer may be lost
         ends = self._slice_ends()
         done = 0
         while not self._stopping:
@@ -111,6 +112,7 @@ class Drainer:
         Until the facet is known to be quick they are claimed one by one: those behind one
         that turns out slow are free for others, who are told so at once.
         """
+        self._upkeep.begin()
         ends = time.monotonic() + self._engine.settings.batch_slice
         left, done, is_told = list(task_ids), 0, False
         fruitless: set[str] = set()  # quick facets of which none was found
@@ -151,6 +153,7 @@ class Drainer:
     @with_headroom
     def advance(self, run_id: str) -> int:
         """Evaluate a run, and go on with what that makes ready."""
+        self._upkeep.begin()
         ends = self._slice_ends()
         return self._work_through(self._engine.advance(run_id, self._taker(ends)), ends)
 
@@ -168,7 +171,6 @@ class Drainer:
             return 0
         hand, done = Hand(ours), 0
         try:
-            self._upkeep.begin()
             with self._guard.over(hand), self._engine.database.keeping():
                 while True:
                     task = None if self._stopping else hand.next()

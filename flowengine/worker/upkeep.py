@@ -19,7 +19,7 @@ class Upkeep:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Begin, if it has not begun: a process that never works needs no thread."""
+        """Begin, if it has not begun: a process that hears of no work needs no thread."""
         if self._thread is not None:
             return
         with self._lock:

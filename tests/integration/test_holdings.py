@@ -264,6 +264,22 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_also_if_it_must_not_run_tw
     assert drainer.holdings.hold([task]) == [], "the answer comes after all, too late"
 
 
+def test_a_process_looks_for_what_it_forgot_before_its_first_claim(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to that claim may be the one that is lost."""
+    drainer = Drainer(engine, ME, event_facet_names)
+
+    def lose(*_given: Any, **_more: Any) -> Any:
+        raise OperationalError("", {}, Exception("the server is away"))
+
+    monkeypatch.setattr(engine, "claim_batch", lose)
+    with pytest.raises(OperationalError):
+        drainer.drain("default")
+    assert drainer._upkeep._thread is not None
+    drainer._upkeep.end()
+
+
 def test_a_task_that_is_claimed_again_while_it_is_handed_back_is_still_held(
     engine: Engine, drainer: Drainer, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,14 +6,17 @@ import threading
 from collections.abc import Iterator, Mapping
 
 import pytest
+from sqlalchemy import text
 
 from flowengine import Retry, event_facet, foreach, workflow
 from flowengine.dispatch import SilentBell
 from flowengine.engine.watchdog import Watchdog
-from flowengine.evaluator import StepState, TaskState
+from flowengine.evaluator import RunState, StepState, TaskState
 from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.store import sweeping
 from flowengine.store.claims import Claimant
 from flowengine.testing import Flow
+from tests.servers import PostgresServer
 
 
 @event_facet
@@ -111,6 +114,38 @@ def test_a_silent_server_is_dead_after_its_patience(flow: Flow) -> None:
     assert [task.state for task in flow.engine.tasks(run.id)] == [TaskState.RUNNING]
     let_pass(flow, watchdog, 2)
     assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
+
+
+def test_a_silent_embedded_process_is_dead_too_where_only_a_fleet_looks(flow: Flow) -> None:
+    run = flow.start(one, 1)
+    flow.worker("w1").claim(run, "slow")
+    with flow.database.write() as connection:
+        connection.execute(text("UPDATE flowengine_server SET lock_file = '/f.db.boots/1.lock'"))
+    watchdog = Watchdog(flow.engine)
+    let_pass(flow, watchdog, flow.engine.settings.server_patience + 2)
+    assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
+
+
+def test_postgres_a_look_does_not_wait_for_a_run_that_somebody_evaluates(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.new_database()
+    with Flow(store_url=url) as flow, Flow(store_url=url) as other:
+        run = flow.start(one, 1)
+        with other.database.write() as connection:
+            connection.execute(text("SELECT 1 FROM flowengine_run FOR UPDATE"))
+            # It would wait for longer than a test may take.
+            assert flow.engine.advance(run.id, patient=False) == []
+    postgres.drop_database(url)
+
+
+def test_no_alarm_is_put_on_a_run_that_has_ended_meanwhile(flow: Flow) -> None:
+    run = flow.start(one, 1)
+    flow.settle()
+    assert run.info().state == RunState.COMPLETED
+    with flow.database.write() as connection:
+        sweeping.set_alarms(connection, {run.id: "waits for a worker"})
+    assert run.info().alarm is None
 
 
 def test_a_database_that_was_away_has_killed_nobody(flow: Flow) -> None:

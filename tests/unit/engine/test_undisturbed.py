@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -37,12 +36,3 @@ def test_where_somebody_has_turned_it_off_it_stays_off() -> None:
     with undisturbed():
         pass
     assert not gc.isenabled()
-
-
-def test_a_child_that_is_forked_meanwhile_collects() -> None:
-    with undisturbed():
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if gc.isenabled() else 1)
-        _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0

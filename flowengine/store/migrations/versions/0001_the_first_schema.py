@@ -122,6 +122,14 @@ def upgrade() -> None:
         ["tenant", "workflow", "idempotency_key"],
         unique=True,
     )
+    op.create_index(
+        "flowengine_run_alarm",
+        "flowengine_run",
+        ["id"],
+        unique=False,
+        sqlite_where=sa.text("alarm IS NOT NULL"),
+        postgresql_where=sa.text("alarm IS NOT NULL"),
+    )
     op.create_index("flowengine_run_parent", "flowengine_run", ["parent_run_id"], unique=False)
     op.create_index(
         "flowengine_run_singleton",

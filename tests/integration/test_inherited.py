@@ -1,0 +1,144 @@
+"""What a forked child inherits is its parent's: connections, bells that wait, a process's name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from flowengine.assembly.embedded import Embedded
+from flowengine.settings import Settings
+from tests.servers import PostgresServer
+
+BEGIN = """
+import os, signal, sys, threading, time
+signal.alarm(40)  # rather than to hang
+os.register_at_fork(after_in_child=lambda: signal.alarm(40))
+"""
+
+
+def run(script: str, *arguments: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_postgres_parent_and_child_do_not_hear_each_others_answers(
+    postgres: PostgresServer,
+) -> None:
+    url = postgres.new_database()
+    script = """
+from sqlalchemy import text
+from flowengine.store import Database
+database = Database(sys.argv[1])
+
+def ask(number):
+    with database.read() as connection:
+        return connection.execute(text("SELECT :n + 0"), {"n": number}).scalar_one()
+
+assert ask(1) == 1  # there is a connection in the pool
+child = os.fork()
+mine = 1 if child else 2
+for _ in range(500):
+    assert ask(mine) == mine
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("each its own")
+"""
+    assert run(script, url) == ["each", "its", "own"]
+    postgres.drop_database(url)
+
+
+def test_bells_that_are_put_off_in_a_child_are_rung_there(tmp_path: Path) -> None:
+    script = """
+from flowengine.dispatch.coalescing import Coalescing
+rung = []
+coalescing = Coalescing(rung.append, pause=0.2)
+for _ in range(3):
+    coalescing({"default": 1})  # one at once, two put off by a thread
+child = os.fork()
+if not child:
+    rung.clear()
+    coalescing({"default": 5})
+    while not rung:
+        time.sleep(0.01)
+    os._exit(0 if rung == [{"default": 5}] else 1)
+assert os.waitpid(child, 0)[1] == 0
+print("rung")
+"""
+    assert run(script) == ["rung"]
+
+
+def test_a_child_of_any_embedded_process_leaves_without_taking_its_parent_along(
+    tmp_path: Path,
+) -> None:
+    script = """
+from flowengine.assembly.embedded import Embedded
+from flowengine.settings import Settings
+settings = Settings(spool_directory=sys.argv[1], database_url=f"sqlite:///{sys.argv[1]}/f.db")
+embedded = Embedded(settings)
+child = os.fork()
+if not child:
+    sys.exit(0)  # with the exit handlers that it inherited
+assert os.waitpid(child, 0)[1] == 0
+print(*(server.state for server in embedded.engine.servers()))
+print(*os.listdir(f"{sys.argv[1]}/f.db.boots"))
+"""
+    state, lock = run(script, str(tmp_path))
+    assert state == "running"
+    assert lock.endswith(".lock")
+
+
+def test_a_child_that_is_forked_while_others_evaluate_collects_its_garbage() -> None:
+    script = """
+import gc
+from flowengine.engine.undisturbed import undisturbed
+with undisturbed():
+    child = os.fork()
+    if not child:
+        os._exit(0 if gc.isenabled() else 1)
+assert os.waitpid(child, 0)[1] == 0
+print("collected")
+"""
+    assert run(script) == ["collected"]
+
+
+def test_a_living_process_is_not_dead_where_its_file_is_seen_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").symlink_to(tmp_path / "here")
+    places = [
+        Settings(database_url=f"sqlite:///{tmp_path}/{name}/f.db", spool_directory=str(tmp_path))
+        for name in ("here", "there")
+    ]
+    first, second = Embedded(places[0]), Embedded(places[1])
+    try:
+        found = {server.uuid: server for server in second.engine.servers()}
+        server = found[first._server.uuid]
+        server.lock_file = "/elsewhere/f.db.boots/" + Path(server.lock_file or "").name
+        assert not second._is_dead(server)
+    finally:
+        second.close()
+        first.close()
+
+
+def test_an_embedded_engine_in_memory_tells_of_the_dead_while_it_reads(tmp_path: Path) -> None:
+    script = """
+from dataclasses import replace
+from flowengine.assembly.embedded import Embedded
+from flowengine.settings import Settings
+settings = Settings(spool_directory=sys.argv[1], server_patience=0.001)
+embedded = Embedded(replace(settings, database_url="sqlite://"))
+time.sleep(0.1)
+(server,) = embedded.engine.servers()
+with embedded.database.read():
+    print(embedded._is_dead(replace(server, uuid="poller", ping_time=0)))
+sys.stdout.flush()
+os._exit(0)
+"""
+    assert run(script, str(tmp_path)) == ["True"]
