@@ -32,7 +32,7 @@ class Coalescing:
 
     def __init__(self, ring: Callable[[Mapping[str, int]], None], pause: float) -> None:
         self._ring, self._pause = ring, pause
-        self._changed = threading.Condition()
+        self._changed, self._ringing = threading.Condition(), threading.Lock()
         self._last: dict[str, float] = {}
         self._kept: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
@@ -40,7 +40,8 @@ class Coalescing:
 
     def forked(self) -> None:
         """In a forked child: what is kept the parent rings for, and its thread is not here."""
-        self._changed, self._kept, self._thread = threading.Condition(), Counter(), None
+        self._changed, self._ringing = threading.Condition(), threading.Lock()
+        self._kept, self._thread = Counter(), None
 
     def __call__(self, due: Mapping[str, int]) -> None:
         now = time.monotonic()
@@ -72,9 +73,10 @@ class Coalescing:
             self.flush()
 
     def flush(self) -> None:
-        """Ring for what was kept."""
-        with self._changed:
-            kept, self._kept = self._kept, Counter()
-            self._last.update(dict.fromkeys(kept, time.monotonic()))
-        if kept:
-            self._ring(kept)
+        """Ring for what was kept; when this returns it is rung, whoever did it."""
+        with self._ringing:
+            with self._changed:
+                kept, self._kept = self._kept, Counter()
+                self._last.update(dict.fromkeys(kept, time.monotonic()))
+            if kept:
+                self._ring(kept)

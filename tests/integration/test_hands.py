@@ -245,6 +245,25 @@ def test_each_list_has_its_own_bell() -> None:
     assert rung.calls[-1] == {"a": 3}, "what is kept at the end is rung then"
 
 
+def test_who_flushes_waits_for_a_bell_that_is_being_rung() -> None:
+    """At the end of a process nobody else would ring it."""
+    begun, go_on, rung = threading.Event(), threading.Event(), Rung()
+
+    def slowly(due: Mapping[str, int]) -> None:
+        if due["default"] > 1:
+            begun.set()
+            assert go_on.wait(PATIENCE)
+        rung(due)
+
+    ring = Coalescing(slowly, pause=0.01)
+    for _ in range(3):
+        ring({"default": 1})
+    assert begun.wait(PATIENCE)
+    threading.Timer(0.05, go_on.set).start()
+    ring.flush()
+    assert rung.calls == [{"default": 1}, {"default": 2}]
+
+
 def test_without_a_pause_every_bell_rings() -> None:
     rung = Rung()
     ring = Coalescing(rung, pause=0)
