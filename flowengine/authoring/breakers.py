@@ -10,11 +10,9 @@ import math
 from dataclasses import dataclass
 
 from flowengine.errors import AuthoringError
+from flowengine.program.limits import LONGEST_CIRCUIT
 
 Failures = tuple[type[BaseException], ...]
-
-#: The task's row keeps the name, with a few letters before it.
-LONGEST_NAME = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +50,8 @@ class Breaker:
 def _unsound(breaker: Breaker) -> list[str]:
     problems = []
     name = breaker.name
-    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_NAME:
-        problems.append(f"its name is a text of 1 to {LONGEST_NAME} letters")
+    if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_CIRCUIT:
+        problems.append(f"its name is a text of 1 to {LONGEST_CIRCUIT} letters")
     for field in ("failure_threshold", "half_open_max_calls", "success_threshold"):
         value = getattr(breaker, field)
         is_whole = isinstance(value, int) and not isinstance(value, bool)

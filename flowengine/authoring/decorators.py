@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from flowengine.authoring.borrowing import borrowed, final_errors, is_celery_task
-from flowengine.authoring.breakers import LONGEST_NAME, Breaker
+from flowengine.authoring.breakers import Breaker
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.registry import register_event_facet, register_workflow
 from flowengine.errors import AuthoringError
+from flowengine.program.limits import LONGEST_CIRCUIT
 from flowengine.program.nodes import EventOptions, FacetKind, RetryPolicy
 
 P = ParamSpec("P")
@@ -171,8 +172,10 @@ def _unsound(options: Mapping[str, Any]) -> list[str]:
     breaker = options.get("breaker")
     if breaker is not None and not isinstance(breaker, str | Breaker):
         problems.append(f"breaker={breaker!r} is neither the name of a circuit nor a Breaker(…)")
-    elif isinstance(breaker, str) and not 0 < len(breaker.strip()) <= len(breaker) <= LONGEST_NAME:
-        problems.append(f"breaker={breaker!r} is not a name of 1 to {LONGEST_NAME} letters")
+    elif (
+        isinstance(breaker, str) and not 0 < len(breaker.strip()) <= len(breaker) <= LONGEST_CIRCUIT
+    ):
+        problems.append(f"breaker={breaker!r} is not a name of 1 to {LONGEST_CIRCUIT} letters")
     retry = options.get("retry", RetryPolicy())
     if not isinstance(retry, RetryPolicy):
         return [*problems, f"retry={retry!r} is not a Retry(attempts=…)"]

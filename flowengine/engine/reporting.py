@@ -16,7 +16,7 @@ from flowengine.evaluator.happenings import HandedOver, Succeeded, TryOutcome
 from flowengine.program.nodes import Json
 from flowengine.store import reports
 from flowengine.store.outages import is_away
-from flowengine.store.reports import Ended
+from flowengine.store.reports import Ended, Recorded
 
 log = logging.getLogger("flowengine")
 
@@ -90,17 +90,14 @@ class Reporting(Driving):
                 of_runs.setdefault(task.workflow_id, []).append(report)
         accepted = set(self._count(handed)) if handed else set()
         taken: list[TaskDefinition] = []
-        complete: list[str] = []
-        for join_id in sorted(of_joins):
-            found = of_joins[join_id]
+        for _, found in sorted(of_joins.items()):
+            counted: dict[str, Recorded] = {}
             with _apart(found, left):
                 counted = self._count(found)
-                accepted |= counted.keys()
-                numbers = [counts.left for counts in counted.values() if counts.left is not None]
-                if not in_chord and any(number <= 0 for number in numbers):
-                    complete.append(found[0].task.workflow_id)
-        for run_id in complete:
-            if commit := self._taken_in(run_id, taker):
+            accepted |= counted.keys()
+            if in_chord or not any(counts.is_last for counts in counted.values()):
+                continue
+            if commit := self._taken_in(found[0].task.workflow_id, taker):
                 taken += self._after([commit], taker)
         if of_runs:
             commits = self._at_once(of_runs, taker)
@@ -149,7 +146,7 @@ class Reporting(Driving):
         """
         return bool(self._count([self._storable(Report(task, outcome))]))
 
-    def _count(self, found: Sequence[Report]) -> dict[str, reports.Recorded]:
+    def _count(self, found: Sequence[Report]) -> dict[str, Recorded]:
         with self.database.direct() as executor:
             now = self.database.now()
             return reports.record(executor, [report.ended for report in found], now)

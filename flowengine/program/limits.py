@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from flowengine.program.nodes import FacetDeclaration
 
-_LONGEST = {"its name": 255, "task_list": 255, "breaker": 200}  # characters
+#: Characters of a breaker's name. The task's row keeps it with a few letters before it.
+LONGEST_CIRCUIT = 200
+_LONGEST = {"its name": 255, "task_list": 255, "breaker": LONGEST_CIRCUIT}
 LONGEST_SECONDS = 100 * 365 * 86_400.0  #: a century; further no database can count milliseconds
 
 

@@ -120,6 +120,11 @@ class Recorded:
 
     left: int | None  #: tasks of its join that are not reported yet; None: it has no join
 
+    @property
+    def is_last(self) -> bool:
+        """Whether all of its join are reported now."""
+        return self.left is not None and self.left <= 0
+
 
 def record(executor: Executor, ended: Sequence[Ended], now: int) -> dict[str, Recorded]:
     """Record how tries ended, those that are still held under their lease.

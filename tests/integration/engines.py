@@ -39,6 +39,16 @@ from flowengine.store.tables import metadata
 # --- engines ---
 
 
+class MovedClock:
+    """A clock that only the test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now
+
+
 @contextmanager
 def opened(
     url: str,

@@ -17,6 +17,7 @@ from flowengine.program.nodes import EventOptions, Literal, RetryPolicy
 from flowengine.store import claims, tasks
 from flowengine.store.claims import Claimant
 from tests.integration.engines import (
+    MovedClock,
     call,
     chain,
     claim,
@@ -31,16 +32,6 @@ from tests.integration.engines import (
 )
 from tests.integration.together import Ready, in_processes, in_threads
 from tests.servers import PostgresServer
-
-
-class MovedClock:
-    """A clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now
 
 
 @pytest.fixture

@@ -25,8 +25,8 @@ from flowengine.store.claims import Claimant
 from flowengine.tasks.attendance import Attendance, server_of
 from flowengine.worker import Drainer
 from flowengine.worker.spool import Spool
+from tests.integration.engines import MovedClock, opened
 from tests.integration.engines import one as one_event
-from tests.integration.engines import opened
 from tests.servers import PostgresServer
 
 ME = Claimant("s", "b" * 32, 1)
@@ -80,19 +80,6 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(
         quick_seconds=1, hand_patience=60, heartbeat_interval=10, spool_directory=str(tmp_path)
     )
-
-
-class MovedClock:
-    """A clock that only the test moves."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now
-
-    def let_a_minute_pass(self) -> None:
-        self.now += 60_000
 
 
 @pytest.fixture
@@ -160,7 +147,7 @@ def test_a_run_that_cannot_be_decided_stops_no_other(
     assert drainer.holdings.left_after(0) == []
     assert len(list(spool.waiting())) == 1, "its result is not lost"
     assert spool.deliver(engine) == 0, "not yet, and nothing behind it would be stopped"
-    clock.let_a_minute_pass()
+    clock.now += 60_000
     drainer.holdings.hand_back_forgotten()
     assert states(engine, runs[2]) == {TaskState.RUNNING}, "it has run, and is not run again"
     monkeypatch.undo()
@@ -245,7 +232,7 @@ def test_what_waits_on_disk_is_not_taken_for_forgotten(
     drain(drainer)
     assert len(list(spool.waiting())) == 1
     away.undo()
-    clock.let_a_minute_pass()
+    clock.now += 60_000
     drainer.holdings.hand_back_forgotten()
     assert spool.deliver(engine) == 1
     assert run.result(timeout=0) == 7
@@ -258,7 +245,7 @@ def test_a_claim_whose_answer_was_lost_is_handed_back_also_if_it_must_not_run_tw
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (task,) = engine.claim(["t.Work"], "default", ME, most=1)
     assert task.runs_once
-    clock.let_a_minute_pass()
+    clock.now += 60_000
     drainer.holdings.hand_back_forgotten()
     assert states(engine, run) == {TaskState.PENDING}, "nobody has begun with it"
     assert drainer.holdings.hold([task]) == [], "the answer comes after all, too late"
@@ -295,7 +282,7 @@ def test_a_task_that_is_claimed_again_while_it_is_handed_back_is_still_held(
 
     monkeypatch.setattr(engine, "release_many", release_and_claim)
     drainer.holdings.hand_back([first])
-    clock.let_a_minute_pass()
+    clock.now += 60_000
     drainer.holdings.hand_back_forgotten()
     assert states(engine, run) == {TaskState.RUNNING}
     assert [task.lease for task in drainer.holdings.left_after(0)] == [first.lease + 2]
@@ -332,7 +319,7 @@ def test_without_its_report_on_disk_nobody_says_that_a_try_never_began(
     away.undo()
     for path in spool.waiting():
         path.unlink()
-    clock.let_a_minute_pass()
+    clock.now += 60_000
     drainer.holdings.hand_back_forgotten()
     assert engine.get(run.id).state == RunState.FAILED
     assert [task.state for task in engine.tasks(run.id)] == [TaskState.FAILED]
