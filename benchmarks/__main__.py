@@ -51,7 +51,7 @@ def main(
     choice = plan.Choice(**chosen)
     limits = Limits(repeats, once_above or (6.0 if quick else 20.0))
     if quick:
-        limits.ends, limits.patience = begun + plan.QUICK_SECONDS, plan.QUICK_PATIENCE
+        limits.ends, limits.max_wait = begun + plan.QUICK_SECONDS, plan.QUICK_PATIENCE
     jobs = plan.jobs(choice, quick=quick)
     names = plan.sections(choice, tuple(SECTIONS), quick=quick)
     console = Console(width=None if Console().is_terminal else 160)

@@ -175,17 +175,17 @@ class Contender:
             found["BENCH_DATABASE"] = f"sqlite:///{self.directory / 'bench.sqlite'}"
         return found
 
-    def ask(self, do: str, size: Any, *, patience: float) -> dict[str, Any]:
+    def ask(self, do: str, size: Any, *, max_wait: float) -> dict[str, Any]:
         """Have a workload run; return its time and its result."""
         self._process.stdin.write(json.dumps({"do": do, "size": size}).encode() + b"\n")
         self._process.stdin.flush()
-        return self._read(patience)
+        return self._read(max_wait)
 
-    def _read(self, patience: float) -> dict[str, Any]:
+    def _read(self, max_wait: float) -> dict[str, Any]:
         # Nothing but answers comes on this pipe, one at a time, so there is nothing buffered.
-        ready, _, _ = select.select([self._process.stdout], [], [], patience)
+        ready, _, _ = select.select([self._process.stdout], [], [], max_wait)
         if not ready:
-            raise ContenderFailed(f"no answer within {patience:.0f} s")
+            raise ContenderFailed(f"no answer within {max_wait:.0f} s")
         line = self._process.stdout.readline()
         if not line:
             raise ContenderFailed(f"it has ended: {self._process.last_words()}")

@@ -28,7 +28,7 @@ from sqlalchemy import event
 
 from flowengine.engine import Engine
 from flowengine.evaluator import RunState
-from flowengine.evaluator.happenings import Succeeded
+from flowengine.evaluator.triggers import Succeeded
 from flowengine.program.nodes import (
     Argument,
     ArrayLiteral,
@@ -50,8 +50,8 @@ from flowengine.program.nodes import (
     YieldStatement,
 )
 from flowengine.store import Database, ensure_schema
-from flowengine.store.claims import Claimant
-from flowengine.store.executing import Executor
+from flowengine.store.claims import WorkerIdentity
+from flowengine.store.executors import Executor
 
 SIZES = (100, 1_000, 10_000)
 #: SQLite calls us back after so many instructions. Fewer would count more finely, and slower.
@@ -294,7 +294,9 @@ def measure(engine: Engine, counts: Counts, shape: Shape, size: int) -> Growth:
     begun = time.perf_counter()
     run = engine.start(shape.program, "Flow", shape.inputs)
     done = 0
-    while claimed := engine.claim(["growth.Work", "growth.Join"], "default", Claimant(), most=1):
+    while claimed := engine.claim(
+        ["growth.Work", "growth.Join"], "default", WorkerIdentity(), most=1
+    ):
         for task in claimed:
             assert task.data is not None
             result = task.data["x"] + 1 if "x" in task.data else len(task.data["xs"])

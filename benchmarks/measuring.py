@@ -45,7 +45,7 @@ class Limits:
 
     repeats: int = 3
     once_above: float = 10.0  #: seconds; what takes longer is measured once
-    patience: float = 600.0  #: seconds for one measurement
+    max_wait: float = 600.0  #: seconds for one measurement
     ends: float | None = None  #: nothing begins after this, nor a repeat that would end after it
 
     def allow(self, figure: Figure, round_number: int) -> bool:
@@ -75,15 +75,15 @@ class Sitting:
                 for name in (*job.contenders[turn:], *job.contenders[:turn]):
                     figure = self.results.figure(name, job.workload, job.size)
                     if limits.allow(figure, round_number):
-                        self.measure(figure, limits.patience)
+                        self.measure(figure, limits.max_wait)
 
-    def measure(self, figure: Figure, patience: float) -> None:
+    def measure(self, figure: Figure, max_wait: float) -> None:
         """Measure once more, and tell."""
         shape = figure.shape
         try:
             contender = self.wake(figure.contender)
             figure.commits.append(self._note_conditions(figure.workload))
-            answer = contender.ask(shape.do, figure.size, patience=patience)
+            answer = contender.ask(shape.do, figure.size, max_wait=max_wait)
             if answer["result"] != shape.expected(figure.size):
                 raise ContenderFailed(f"wrong result: {str(answer['result'])[:200]}")
             figure.seconds.append(answer["seconds"])
@@ -128,4 +128,4 @@ def warm_up(contender: Contender, size: int) -> None:
     for workload, part in (("W2", 1), ("W3", 10), ("W4", 10)):
         few = min(size // part, dict(contender.entry.largest).get(workload, 0) // 10)
         if few:
-            contender.ask(WORKLOADS[workload].do, few, patience=120)
+            contender.ask(WORKLOADS[workload].do, few, max_wait=120)

@@ -27,26 +27,26 @@ class Settings:
     #: Seconds between two heartbeats of a server.
     heartbeat_interval: float = 10.0
     #: Seconds without a heartbeat after which a server is taken for dead.
-    server_patience: float = 30.0
+    server_timeout: float = 30.0
     #: Seconds that one drain of a task list may take before it makes room for others.
-    drain_slice: float = 0.1
+    worker_time_slice: float = 0.1
     #: Most tasks that are claimed at once, but for those of one message of a wide loop; they
     #: must be known to be quick. 1: always one.
     batch: int = 50
     #: Average seconds of a try up to which a facet is known to be quick.
     quick_seconds: float = 0.002
     #: Seconds after which what is in one hand with a slow task is taken out of it.
-    hand_patience: float = 0.05
+    batch_max_wait: float = 0.05
     #: Whether a worker goes on at once with what its own report made ready.
     continuation: bool = True
     #: Seconds that one batch of a chord may take before it leaves the rest to others.
-    batch_slice: float = 1.0
+    chord_time_slice: float = 1.0
     #: Seconds after which the watchdog rings again for tasks that are due and not claimed.
-    ring_again: float = 5.0
+    wakeup_repeat: float = 5.0
     #: Seconds for which bells for one task list are gathered after one was rung at once.
-    ring_pause: float = 0.02
+    wakeup_debounce: float = 0.02
     #: Most workers that one bell wakes.
-    most_bells: int = 16
+    wakeup_fanout: int = 16
     #: Whether programs may hold script blocks: Python text that workers run.
     scripts: bool = False
     #: Seconds that one script may take.

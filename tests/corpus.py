@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from flowengine.program.scripts import SCRIPT
 from flowengine.testing import Outcome
-from flowengine.testing.programs import NoAnswer
+from flowengine.testing.program_runner import NoAnswer
 from tests.building import Node
 
 Case: TypeAlias = dict[str, Any]

@@ -49,7 +49,7 @@ def ideal(lengths: list[float]) -> float:
 
 def _measure(section: Section, contender: Contender, facets: str, lengths: list[float]) -> None:
     name, best = contender.entry.name, ideal(lengths)
-    answer = contender.ask("naps", lengths, patience=PATIENCE)
+    answer = contender.ask("naps", lengths, max_wait=PATIENCE)
     naps, seconds = answer["result"], answer["seconds"]
     assert len(naps) == len(lengths)
     assert all(

@@ -57,7 +57,7 @@ def timed(contender: Contender, workload: str, size: int, times: int = 1) -> flo
     shape = WORKLOADS[workload]
     taken: list[float] = []
     for _ in range(times):
-        answer = contender.ask(shape.do, size, patience=PATIENCE)
+        answer = contender.ask(shape.do, size, max_wait=PATIENCE)
         if answer["result"] != shape.expected(size):
             raise ContenderFailed(f"wrong result: {str(answer['result'])[:200]}")
         taken.append(answer["seconds"])

@@ -4,7 +4,7 @@
 what is wrong with a text, `places` where a problem of the program stands in it.
 """
 
-from flowengine.afl.compiling import checked, compile_text
-from flowengine.afl.parsing import read_text
+from flowengine.afl.compiler import checked, compile_text
+from flowengine.afl.parser import read_text
 
 __all__ = ["checked", "compile_text", "read_text"]

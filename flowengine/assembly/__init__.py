@@ -6,9 +6,9 @@ from flowengine.assembly.default import (
     default_launcher,
 )
 from flowengine.assembly.embedded import Embedded
-from flowengine.assembly.launching import EngineLauncher
+from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.plugin import FlowEngine
-from flowengine.assembly.programs import load_program
+from flowengine.assembly.program_files import load_program
 
 __all__ = [
     "Embedded",

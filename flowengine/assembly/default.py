@@ -6,7 +6,7 @@ import os
 import threading
 
 from flowengine.assembly.embedded import Embedded
-from flowengine.assembly.launching import EngineLauncher
+from flowengine.assembly.launcher import EngineLauncher
 from flowengine.engine import Engine
 from flowengine.settings import Settings
 

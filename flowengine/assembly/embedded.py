@@ -27,19 +27,19 @@ from celery import Celery, _state
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker import WorkController
 
-from flowengine.assembly.boots import BootLock, lock_is_free
-from flowengine.assembly.launching import EngineLauncher
+from flowengine.assembly.launcher import EngineLauncher
+from flowengine.assembly.process_lock import ProcessLock, lock_is_free
 from flowengine.authoring import event_facet_names
-from flowengine.dispatch import LocalBell
+from flowengine.dispatch import LocalNotifier
 from flowengine.engine import Engine
-from flowengine.engine.sweeps import sweep
+from flowengine.engine.recovery import sweep
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, servers
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.tasks import open_doorways
-from flowengine.worker import Drainer, Spool
-from flowengine.worker.scripting import offer_scripts
+from flowengine.tasks import register_celery_tasks
+from flowengine.worker import Spool, TaskWorker
+from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
 
@@ -70,34 +70,34 @@ class Embedded:
         self._server = self._register(boot_id)
         queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
         self._app = _celery_app(queue, settings)
-        self._bell = LocalBell(self._app, answerers=settings.concurrency, queue=queue)
-        self.engine = Engine(self.database, bell=self._bell, settings=settings)
-        claimant = Claimant(self._server.uuid, boot_id, os.getpid())
-        self._drainer = Drainer(self.engine, claimant, event_facet_names)
-        open_doorways(self._app, self)
+        self._notifier = LocalNotifier(self._app, answerers=settings.concurrency, queue=queue)
+        self.engine = Engine(self.database, notifier=self._notifier, settings=settings)
+        identity = WorkerIdentity(self._server.uuid, boot_id, os.getpid())
+        self._task_worker = TaskWorker(self.engine, identity, event_facet_names)
+        register_celery_tasks(self._app, self)
         self._stop = threading.Event()
         self._last_beat = self._awake_since = time.monotonic()
         self._spool = Spool(settings.spool_directory)
         self._worker = self._start_worker()
         self._watchdog = _in_background("watchdog", self._watch)
-        _before_pools_are_joined(self._drainer.claim_no_more)
+        _before_pools_are_joined(self._task_worker.claim_no_more)
         atexit.register(self.close)
         _all_open.add(self)
 
     # --- behind the doorways ---
 
     def drain(self, task_list: str, wake: int) -> None:
-        self._bell.heard(task_list)
+        self._notifier.heard(task_list)
         with _no_current_app(self._app):
-            self._drainer.drain(task_list, wake)
+            self._task_worker.drain(task_list, wake)
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
         with _no_current_app(self._app):
-            self._drainer.work(task_list, task_ids)
+            self._task_worker.work(task_list, task_ids)
 
     def evaluate(self, run_id: str) -> None:
         with _no_current_app(self._app):
-            self._drainer.advance(run_id)
+            self._task_worker.advance(run_id)
 
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
         EngineLauncher(self.engine).start_named(workflow, inputs, key)
@@ -110,10 +110,10 @@ class Embedded:
 
     # --- being known ---
 
-    def _lock_boot(self, boot_id: str) -> BootLock | None:
+    def _lock_boot(self, boot_id: str) -> ProcessLock | None:
         if not self.database.is_sqlite or self.database.is_in_memory:
             return None
-        return BootLock(self._boots(), boot_id)
+        return ProcessLock(self._boots(), boot_id)
 
     def _boots(self) -> Path:
         return Path(f"{self.database.url.database}.boots").absolute()
@@ -164,7 +164,7 @@ class Embedded:
                 try:
                     self._spool.deliver(self.engine)
                 finally:
-                    self._bell.forget()
+                    self._notifier.forget()
                     sweep(self.engine, event_facet_names(), self._is_dead)
             except Exception:
                 if self._stop.is_set():
@@ -179,10 +179,10 @@ class Embedded:
         if server.lock_file is not None:
             # Beside the database, as we see it: another container may have it elsewhere.
             return lock_is_free(self._boots() / Path(server.lock_file).name)
-        patience = self.settings.server_patience
-        if time.monotonic() - self._awake_since < patience:
+        max_wait = self.settings.server_timeout
+        if time.monotonic() - self._awake_since < max_wait:
             return False
-        return self.database.now() - server.ping_time > patience * 1000
+        return self.database.now() - server.ping_time > max_wait * 1000
 
     # --- the end ---
 
@@ -192,7 +192,7 @@ class Embedded:
             return
         self._stop.set()
         atexit.unregister(self.close)
-        self._drainer.stop(_PATIENCE)
+        self._task_worker.stop(_PATIENCE)
         self._watchdog.join(timeout=_PATIENCE)
         try:
             with self.database.write() as connection:
@@ -210,7 +210,7 @@ class Embedded:
         """
         atexit.unregister(self.close)
         self._stop.set()
-        self._drainer.claim_no_more()
+        self._task_worker.claim_no_more()
         if self._boot_lock:
             self._boot_lock.abandon()
         self.database.engine.dispose(close=False)

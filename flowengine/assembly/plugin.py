@@ -19,29 +19,29 @@ import threading
 import uuid
 from typing import Any
 
-from celery import Celery, bootsteps, signals
+from celery import Celery, bootsteps, completions
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.assembly.launching import EngineLauncher
-from flowengine.assembly.surviving import survive_a_lost_redis
+from flowengine.assembly.kombu_patch import patch_kombu_redis
+from flowengine.assembly.launcher import EngineLauncher
 from flowengine.authoring import (
     event_facet_named,
     event_facet_names,
     set_launcher_source,
 )
-from flowengine.dispatch import CeleryBell
+from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
-from flowengine.store.claims import Claimant
-from flowengine.tasks import open_doorways
-from flowengine.tasks.attendance import Attendance, server_of
-from flowengine.tasks.doorways import WATCHDOG
+from flowengine.store.claims import WorkerIdentity
+from flowengine.tasks import register_celery_tasks
+from flowengine.tasks.celery_tasks import WATCHDOG
 from flowengine.tasks.facets import register_facets
-from flowengine.tasks.showing import StepEvents
-from flowengine.worker import Circuits, Drainer
-from flowengine.worker.scripting import offer_scripts
+from flowengine.tasks.flower_events import StepEvents
+from flowengine.tasks.heartbeat import WorkerHeartbeat, server_of
+from flowengine.worker import Circuits, TaskWorker
+from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
 
@@ -59,17 +59,17 @@ class FlowEngine:
         self.hostname = ""  #: of the worker, once it is one
         self.sends_events = False
         app.flowengine = self
-        app.steps["worker"].add(_AttendanceStep)
+        app.steps["worker"].add(_HeartbeatStep)
         if app.configured:
             self._configure(app)
         else:
             app.on_after_configure.connect(self._configure, weak=False)
         app.on_after_finalize.connect(self._finalize, weak=False)
-        signals.celeryd_init.connect(self._choose_queues, weak=False)
-        signals.worker_process_shutdown.connect(self._end_process, weak=False)
+        completions.celeryd_init.connect(self._choose_queues, weak=False)
+        completions.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
         _show_in_flower()
-        survive_a_lost_redis()
+        patch_kombu_redis()
 
     # --- configuration ---
 
@@ -94,7 +94,7 @@ class FlowEngine:
         }
         schedule = dict(sender.conf.beat_schedule or {})
         sender.conf.beat_schedule = {WATCHDOG: entry, **schedule}
-        open_doorways(sender, self)
+        register_celery_tasks(sender, self)
 
     def _finalize(self, sender: Celery, **_: Any) -> None:
         register_facets(sender)
@@ -130,14 +130,14 @@ class FlowEngine:
     def _end_process(self, **_: Any) -> None:
         """A pool child ends: tell what it has handled."""
         if self._process is not None and self._process.pid == os.getpid():
-            self._process.drainer.tally.flush()
+            self._process.task_worker.counters.flush()
 
-    def claimant(self) -> Claimant:
-        return Claimant(self._server_id, self._boot_id, os.getpid())
+    def identity(self) -> WorkerIdentity:
+        return WorkerIdentity(self._server_id, self._boot_id, os.getpid())
 
-    def attendance(self, name: str) -> Attendance:
+    def heartbeat_thread(self, name: str) -> WorkerHeartbeat:
         server = server_of(self._server_id, self._boot_id, name)
-        return Attendance(
+        return WorkerHeartbeat(
             lambda: self.engine, self.settings, server, event_facet_names, self.consumed
         )
 
@@ -149,19 +149,19 @@ class FlowEngine:
 
     def drain(self, task_list: str, wake: int) -> None:
         try:
-            self.process.drainer.drain(task_list, wake)
+            self.process.task_worker.drain(task_list, wake)
         finally:
             self.process.events.flush()
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
         try:
-            self.process.drainer.work(task_list, task_ids)
+            self.process.task_worker.work(task_list, task_ids)
         finally:
             self.process.events.flush()
 
     def evaluate(self, run_id: str) -> None:
         try:
-            self.process.drainer.advance(run_id)
+            self.process.task_worker.advance(run_id)
         finally:
             self.process.events.flush()
 
@@ -199,19 +199,19 @@ class _Process:
             gc.freeze()  # what a worker has imported stays: nobody has to look through it again
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
-        bell = CeleryBell(
+        notifier = CeleryNotifier(
             plugin.app,
-            most=settings.most_bells,
+            most=settings.wakeup_fanout,
             control_queue=settings.control_queue,
             # Starts come in bursts. A worker's bells wake its neighbours, each for itself.
-            pause=0.0 if plugin.hostname else settings.ring_pause,
+            pause=0.0 if plugin.hostname else settings.wakeup_debounce,
         )
-        self.engine = Engine(self.database, bell=bell, settings=settings)
+        self.engine = Engine(self.database, notifier=notifier, settings=settings)
         self.events = StepEvents(plugin.app, plugin.hostname)
         shows = plugin.sends_events or plugin.app.conf.worker_send_task_events
-        self.drainer = Drainer(
+        self.task_worker = TaskWorker(
             self.engine,
-            plugin.claimant(),
+            plugin.identity(),
             event_facet_names,
             plugin.consumed,
             show=self.events.show if shows else None,
@@ -220,7 +220,7 @@ class _Process:
         self.watchdog = Watchdog(self.engine)
 
 
-class _AttendanceStep(bootsteps.StartStopStep):  # type: ignore[misc]
+class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     """Attends as long as the worker runs."""
 
     label = "flowengine"
@@ -231,16 +231,16 @@ class _AttendanceStep(bootsteps.StartStopStep):  # type: ignore[misc]
             flowengine.engine  # noqa: B018 - a database that does not fit is told at once
         except DBAPIError as problem:
             log.warning("waiting for the database: %s", problem, extra={"action": "no_database"})
-        self.attendance = flowengine.attendance(worker.hostname)
-        self.attendance.start()
+        self.heartbeat_thread = flowengine.heartbeat_thread(worker.hostname)
+        self.heartbeat_thread.start()
 
     def stop(self, worker: Any) -> None:
         # Running tries are finished first: the pool is stopped after this step, and a
         # server that has left would be asked for them.
-        signals.worker_shutdown.connect(self._leave, weak=False)
+        completions.worker_shutdown.connect(self._leave, weak=False)
 
     def terminate(self, worker: Any) -> None:
-        self.attendance.leave()
+        self.heartbeat_thread.leave()
 
     def _leave(self, **_: Any) -> None:
-        self.attendance.leave()
+        self.heartbeat_thread.leave()

@@ -6,8 +6,9 @@ from flowengine.authoring.branches import when
 from flowengine.authoring.breakers import Breaker
 from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.decorators import event_facet, facet, workflow
+from flowengine.authoring.deterministic import now, uuid
 from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow
-from flowengine.authoring.launching import (
+from flowengine.authoring.launcher_slot import (
     Launcher,
     RunHandle,
     StartOptions,
@@ -25,7 +26,6 @@ from flowengine.authoring.operators import (
     or_,
     starts_with,
 )
-from flowengine.authoring.recorded import now, uuid
 from flowengine.authoring.registry import (
     breaker_named,
     event_facet_named,

@@ -12,8 +12,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from flowengine.authoring.borrowing import borrowed, final_errors, is_celery_task
 from flowengine.authoring.breakers import Breaker
+from flowengine.authoring.celery_tasks import borrowed, final_errors, is_celery_task
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location

@@ -23,12 +23,12 @@ from flowengine.authoring.breakers import Breaker
 from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.children import CHILD_DEFINITION, start_child
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.launching import RunHandle, StartOptions, launcher
+from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import user_location
-from flowengine.authoring.programs import program_of
 from flowengine.authoring.registry import register_standard
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.symbols import Symbol, facts_of
+from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
 from flowengine.program.nodes import EventOptions, Json, Location, Program
 from flowengine.program.standard import RESULT

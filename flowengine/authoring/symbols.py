@@ -17,7 +17,7 @@ from typing import Any, NoReturn, cast
 import pydantic
 
 from flowengine.authoring.annotations import json_value
-from flowengine.authoring.deciding import cure_for_deciding
+from flowengine.authoring.control_flow import cure_for_deciding
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.refusals import REFUSALS
 from flowengine.authoring.shapes import field_hint, fixed_items, item_hint, position_of

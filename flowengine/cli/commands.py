@@ -17,14 +17,14 @@ from rich.text import Text
 
 import flowengine
 from flowengine.afl import checked, read_text
-from flowengine.cli import checking
-from flowengine.cli.loading import load_modules
-from flowengine.cli.starting import prepare
+from flowengine.cli import check_command
+from flowengine.cli.live_view import watch
+from flowengine.cli.run_command import prepare
 from flowengine.cli.tree import run_tree
-from flowengine.cli.watching import watch
+from flowengine.cli.workflow_loader import load_modules
 from flowengine.engine import Engine, Run, RunInfo
-from flowengine.engine.sweeps import unserved_tasks
-from flowengine.engine.wording import duration
+from flowengine.engine.presentation import duration
+from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.errors import FlowengineError
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
@@ -119,7 +119,7 @@ def resume(modules: Sequence[str], as_json: bool) -> None:
     from flowengine.assembly import default_engine
 
     engine = default_engine()
-    unserved_tasks(engine)  # what was missed without these modules is missed no more
+    alarm_unserved_tasks(engine)  # what was missed without these modules is missed no more
     unfinished = list(reversed(engine.list(state=RunState.RUNNING, limit=1000)))
     ended = []
     for info in unfinished:
@@ -176,16 +176,16 @@ def check(names: Sequence[str], as_json: bool) -> None:
     Imports modules, files and whole packages, reads every workflow and facet in them, and
     prints all problems with file and line.
     """
-    found = checking.check(names)
+    found = check_command.check(names)
     if as_json:
         problems = [
-            {"file": checking.shown_file(f.location), "line": f.location.line, "what": f.what}
+            {"file": check_command.shown_file(f.location), "line": f.location.line, "what": f.what}
             for f in found.findings
         ]
         shown = {"workflows": found.workflows, "facets": found.facets, "problems": problems}
         click.echo(json.dumps(shown, indent=2))
     else:
-        checking.show(found, console)
+        check_command.show(found, console)
     sys.exit(1 if found.findings else 0)
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from flowengine.engine import RunInfo, StepInfo
-from flowengine.engine.wording import SIGNS, Look, circuit_wait, duration, look
+from flowengine.engine.presentation import SIGNS, Look, circuit_wait, duration, look
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 
 _COLOURS = {

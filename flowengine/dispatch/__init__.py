@@ -4,6 +4,12 @@ A message is a bell, not a letter: it names a task list, and whoever hears it lo
 the database for what is due there. Losing a bell costs time, a bell too many costs nothing.
 """
 
-from flowengine.dispatch.bells import Bell, CeleryBell, Group, LocalBell, SilentBell
+from flowengine.dispatch.notifier import (
+    CeleryNotifier,
+    Group,
+    LocalNotifier,
+    Notifier,
+    NullNotifier,
+)
 
-__all__ = ["Bell", "CeleryBell", "Group", "LocalBell", "SilentBell"]
+__all__ = ["CeleryNotifier", "Group", "LocalNotifier", "Notifier", "NullNotifier"]

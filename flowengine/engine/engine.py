@@ -15,13 +15,13 @@ from typing import Any
 from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.engine import starting
-from flowengine.engine.advancing import Commit
+from flowengine.engine import starter
+from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.handles import Run
-from flowengine.engine.looking import Looking
+from flowengine.engine.read_api import ReadApi
 from flowengine.engine.results import ExecutionResult
-from flowengine.engine.undisturbed import undisturbed
-from flowengine.engine.working import Working
+from flowengine.engine.staging import Commit
+from flowengine.engine.task_api import TaskApi
 from flowengine.errors import UnknownRun, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.records import Step
@@ -29,14 +29,14 @@ from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
 from flowengine.store import codec, runs, steps
-from flowengine.store.executing import Borrowed
+from flowengine.store.executors import SqlalchemyExecutor
 
 log = logging.getLogger("flowengine")
 
 _STARTED_TOGETHER = 50  # runs of one commit
 
 
-class Engine(Working, Looking):
+class Engine(TaskApi, ReadApi):
     """One database's runs. Shared by all threads of a process."""
 
     # --- starting ---
@@ -63,7 +63,7 @@ class Engine(Working, Looking):
         ordered = self._order(program, workflow, inputs, key=key, **said)
         if connection is not None:
             now = self.database.now()
-            (commit,) = starting.start(Borrowed(connection), [ordered], self.programs, now)
+            (commit,) = starter.start(SqlalchemyExecutor(connection), [ordered], self.programs, now)
             self._after_their_commit(connection, commit)
             return Run(self, commit.run_id)
         return self._start([ordered])[0]
@@ -96,12 +96,12 @@ class Engine(Working, Looking):
         workflow: str,
         inputs: Mapping[str, Json],
         **said: Any,
-    ) -> starting.Order:
+    ) -> starter.Order:
         limit = self.settings.max_value_bytes
         prepared = self.programs.prepare(program)
-        return starting.order(prepared, workflow, inputs, limit, **said)
+        return starter.order(prepared, workflow, inputs, limit, **said)
 
-    def _start(self, ordered: list[starting.Order]) -> list[Run[Any]]:
+    def _start(self, ordered: list[starter.Order]) -> list[Run[Any]]:
         try:
             commits = self._insert(ordered)
         except DBAPIError as problem:
@@ -132,10 +132,10 @@ class Engine(Working, Looking):
             if of_step is None:
                 raise UnknownRun(task.workflow_id)
             if program is None:
-                prepared = self.programs.stored(Borrowed(connection), task.flow_id)
+                prepared = self.programs.stored(SqlalchemyExecutor(connection), task.flow_id)
             else:
                 prepared = self.programs.prepare(program)
-        ordered = starting.order(
+        ordered = starter.order(
             prepared,
             workflow,
             inputs,
@@ -143,17 +143,17 @@ class Engine(Working, Looking):
             key=None,
             priority=of_step.priority,
             tenant=of_step.tenant,
-            run_id=starting.child_run_id(task.step_id),
-            parent=starting.Parent(
+            run_id=starter.child_run_id(task.step_id),
+            parent=starter.Parent(
                 of_step.id, task.step_id, task.step_key, of_step.root_run_id, waits
             ),
         )
         return self._start([ordered])[0].id
 
-    def _insert(self, ordered: list[starting.Order]) -> list[Commit]:
+    def _insert(self, ordered: list[starter.Order]) -> list[Commit]:
         now = self.database.now()
-        with undisturbed(), self.database.direct() as executor:
-            return starting.start(executor, ordered, self.programs, now)
+        with gc_paused(), self.database.direct() as executor:
+            return starter.start(executor, ordered, self.programs, now)
 
     async def astart(
         self,
@@ -182,13 +182,13 @@ class Engine(Working, Looking):
             untold.clear()
 
         pool = connection.engine.pool
-        if not event.contains(pool, "checkin", self._ring_at_checkin):
-            event.listen(pool, "checkin", self._ring_at_checkin)
+        if not event.contains(pool, "checkin", self._notify_at_checkin):
+            event.listen(pool, "checkin", self._notify_at_checkin)
 
-    def _ring_at_checkin(self, _raw: Any, record: Any) -> None:
+    def _notify_at_checkin(self, _raw: Any, record: Any) -> None:
         if due := record.info.pop(("flowengine", id(self)), None):
             try:
-                self.bell.ring(due)
+                self.notifier.notify(due)
             except Exception:  # their transaction is committed, and the watchdog rings again
                 log.warning("could not tell workers of new tasks", exc_info=True)
 
@@ -251,7 +251,7 @@ class Engine(Working, Looking):
         """Hold an answer against the declared schema: nobody's code has checked it."""
         run = runs.get(connection, step.run_id)
         assert run is not None
-        plan = self.programs.plan(Borrowed(connection), run.program_hash)
+        plan = self.programs.plan(SqlalchemyExecutor(connection), run.program_hash)
         facet = plan.facets.get(step.facet_name)
         wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
         if wrong:
@@ -259,9 +259,9 @@ class Engine(Working, Looking):
 
     def _tell_run(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
         fact = {"step_id": step.id, "step_key": step.key, **payload}
-        commit, _ = self._settling.under_lock(step.run_id, fact=(kind, fact))
+        commit, _ = self._committer.under_lock(step.run_id, fact=(kind, fact))
         self._after([commit])
 
     def close(self) -> None:
-        self.signals.close()
+        self.completions.close()
         self.database.close()

@@ -48,17 +48,17 @@ class Run(Generic[R]):
     async def aresult(self, timeout: float | None = None) -> R:
         """Like `result`, without blocking the event loop."""
         look = self._look()
-        await self._engine.signals.await_end(self.id, look, timeout)
+        await self._engine.completions.await_end(self.id, look, timeout)
         return self._result(look.outputs(timeout))
 
     def outputs(self, timeout: float | None = None) -> dict[str, Json]:
         """Wait for the end and return all outputs by name."""
         look = self._look()
-        self._engine.signals.wait(self.id, look, timeout)
+        self._engine.completions.wait(self.id, look, timeout)
         return look.outputs(timeout)
 
     def _look(self) -> _Look:
-        self._engine.bell.hurry()
+        self._engine.notifier.hurry()
         return _Look(self)
 
     def _result(self, outputs: dict[str, Any]) -> R:

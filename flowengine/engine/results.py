@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.engine.starting import child_run_id
+from flowengine.engine.starter import child_run_id
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.nodes import Json
 from flowengine.program.standard import CHILD

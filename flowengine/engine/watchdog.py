@@ -13,12 +13,12 @@ import uuid
 from sqlalchemy import Connection
 
 from flowengine.engine.engine import Engine
-from flowengine.engine.sweeps import (
-    hanging_tries,
-    lost_servers,
-    ring_for_unheard_tasks,
+from flowengine.engine.recovery import (
+    alarm_unserved_tasks,
+    fail_silent_tries,
+    notify_due_tasks,
+    recover_lost_servers,
     unevaluated_runs,
-    unserved_tasks,
 )
 from flowengine.store import locks
 from flowengine.store.servers import ServerDefinition
@@ -44,18 +44,18 @@ class Watchdog:
             if not locks.acquire(connection, LEASE, uuid.uuid4().hex, duration, now):
                 return False
             awake_since = self._stay_awake(connection, last, now)
-        lost_servers(engine, lambda server: self._is_dead(server, awake_since, now))
-        hanging_tries(engine)
+        recover_lost_servers(engine, lambda server: self._is_dead(server, awake_since, now))
+        fail_silent_tries(engine)
         unevaluated_runs(engine)
-        ring_for_unheard_tasks(engine)
-        unserved_tasks(engine)
+        notify_due_tasks(engine)
+        alarm_unserved_tasks(engine)
         return True
 
-    def is_needed(self, patience: float) -> bool:
+    def is_needed(self, max_wait: float) -> bool:
         """Whether nobody has looked for so many seconds."""
         with self._engine.database.read() as connection:
             now = self._engine.database.now(connection)
-            return now - locks.ends(connection, LEASE) > patience * 1000
+            return now - locks.ends(connection, LEASE) > max_wait * 1000
 
     def _stay_awake(self, connection: Connection, last: int, now: int) -> int:
         """Return since when looks have followed each other without a break."""
@@ -71,8 +71,8 @@ class Watchdog:
         Well below the patience with servers: what passes unnoticed must not kill one.
         """
         settings = self._engine.settings
-        return min(max(5.0, 5 * settings.watchdog_interval), settings.server_patience / 2)
+        return min(max(5.0, 5 * settings.watchdog_interval), settings.server_timeout / 2)
 
     def _is_dead(self, server: ServerDefinition, awake_since: int, now: int) -> bool:
-        patience = self._engine.settings.server_patience * 1000
-        return now - awake_since >= patience and now - server.ping_time > patience
+        max_wait = self._engine.settings.server_timeout * 1000
+        return now - awake_since >= max_wait and now - server.ping_time > max_wait

@@ -24,7 +24,7 @@ from flowengine.evaluator.records import (
     TaskDefinition,
 )
 from flowengine.evaluator.states import EventState, RunState, StepState, TaskState
-from flowengine.evaluator.work import Missing, Snapshot
+from flowengine.evaluator.working_set import Missing, Snapshot
 
 __all__ = [
     "EventDefinition",

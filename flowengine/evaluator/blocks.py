@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from flowengine.evaluator import branching, scripting, unfolding
+from flowengine.evaluator import foreach_expansion, scripts, when
 from flowengine.evaluator.failures import StepSkipped
-from flowengine.evaluator.items import yielded
+from flowengine.evaluator.foreach_items import yielded
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.statements import create_statement
 from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.steps import children_ended, has_ended
-from flowengine.evaluator.work import Work
+from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.plan import RowKind
 
 
-def begin(work: Work, row: Step) -> Signal:
+def begin(work: WorkingSet, row: Step) -> Signal:
     """Create the steps that can begin, or count the items of a foreach."""
     plan = work.block(row)
     if row.object_type == ObjectType.FAN:
-        return unfolding.begin(work, row, plan)
+        return foreach_expansion.begin(work, row, plan)
     if row.object_type == ObjectType.WHEN:
-        return branching.choose(work, row, plan)
+        return when.choose(work, row, plan)
     waiting_for = [source_key(work, row, source) for source in plan.captures]
     work.want(waiting_for)
     awaited = sum(1 for key in waiting_for if not has_ended(work, key))
@@ -31,23 +31,23 @@ def begin(work: Work, row: Step) -> Signal:
     return Signal.ADVANCE
 
 
-def go_on(work: Work, row: Step) -> Signal | None:
+def go_on(work: WorkingSet, row: Step) -> Signal | None:
     """Unfold further items, and go on when all children have ended."""
     if row.object_type == ObjectType.FAN:
-        return unfolding.go_on(work, row)
+        return foreach_expansion.go_on(work, row)
     return children_ended(row)
 
 
-def yield_values(work: Work, row: Step) -> Signal:
+def yield_values(work: WorkingSet, row: Step) -> Signal:
     """Evaluate the yields: every step they name has ended by now."""
     plan = work.block(row)
     if row.object_type == ObjectType.FAN:
         return Signal.ADVANCE  # its items yield, and are read in item order
     if row.object_type == ObjectType.WHEN:
-        return branching.gather(work, row, plan)
+        return when.gather(work, row, plan)
     if plan.is_script:
         script = row_key(RowKind.STEP, f"{row.path}.script")
-        row.yields = [(0, scripting.result_of(work, script))]
+        row.yields = [(0, scripts.result_of(work, script))]
         return Signal.ADVANCE
     outside = [source_key(work, row, source) for source in plan.captures]
     carriers = [row_key(RowKind.STEP, f"{row.path}.{s.name}") for s in plan.carriers]

@@ -10,21 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from flowengine.evaluator import blocks, catching, mixing, scripting, steps
-from flowengine.evaluator.endings import ended
+from flowengine.evaluator import blocks, catch, mixin_steps, scripts, steps
 from flowengine.evaluator.failures import StepFailed, StepSkipped
-from flowengine.evaluator.foresight import foresee, lacking_above
-from flowengine.evaluator.happenings import (
-    Failed,
-    Happening,
-    Lost,
-    Started,
-    StepContinue,
-    StepFail,
-    Succeeded,
-    TryEnded,
-    Unfold,
-)
+from flowengine.evaluator.propagation import ended
+from flowengine.evaluator.read_sets import lacking_above, prefetch
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, event_of, row_key
 from flowengine.evaluator.retries import GiveUp, TryAgain, after_failure, after_loss
 from flowengine.evaluator.states import (
@@ -35,27 +24,38 @@ from flowengine.evaluator.states import (
     StepState,
     next_state,
 )
-from flowengine.evaluator.work import Missing, Snapshot, Work
+from flowengine.evaluator.triggers import (
+    Failed,
+    Lost,
+    Started,
+    StepContinue,
+    StepFail,
+    Succeeded,
+    Trigger,
+    TryEnded,
+    Unfold,
+)
+from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
 from flowengine.program.plan import Plan, RowKind
 
-Handler = Callable[[Work, Step], Signal | None]
+Handler = Callable[[WorkingSet, Step], Signal | None]
 
 #: What is done in a state. A state without a handler is passed through.
 HANDLERS: dict[str, Handler] = {
     StepState.FACET_INIT_BEGIN: steps.initialize,
-    StepState.FACET_SCRIPTS_BEGIN: scripting.begin,
-    StepState.FACET_SCRIPTS_END: scripting.capture,
-    StepState.MIXIN_BLOCKS_BEGIN: mixing.begin,
+    StepState.FACET_SCRIPTS_BEGIN: scripts.begin,
+    StepState.FACET_SCRIPTS_END: scripts.capture,
+    StepState.MIXIN_BLOCKS_BEGIN: mixin_steps.begin,
     StepState.MIXIN_BLOCKS_CONTINUE: steps.await_blocks,
-    StepState.MIXIN_CAPTURE_BEGIN: mixing.capture,
+    StepState.MIXIN_CAPTURE_BEGIN: mixin_steps.capture,
     StepState.EVENT_TRANSMIT: steps.transmit,
     StepState.BLOCKS_BEGIN: steps.begin_blocks,
     StepState.BLOCKS_CONTINUE: steps.await_blocks,
     StepState.CAPTURE_BEGIN: steps.capture,
-    StepState.CATCH_BEGIN: catching.begin_catch,
-    StepState.CATCH_CONTINUE: catching.await_catch,
-    StepState.ALWAYS_BEGIN: catching.begin_always,
-    StepState.ALWAYS_CONTINUE: catching.await_always,
+    StepState.CATCH_BEGIN: catch.begin_catch,
+    StepState.CATCH_CONTINUE: catch.await_catch,
+    StepState.ALWAYS_BEGIN: catch.begin_always,
+    StepState.ALWAYS_CONTINUE: catch.await_always,
     StepState.EXECUTION_BEGIN: blocks.begin,
     StepState.EXECUTION_CONTINUE: blocks.go_on,
     StepState.EXECUTION_END: blocks.yield_values,
@@ -66,23 +66,23 @@ def evaluate(
     plan: Plan,
     run: RunView,
     snapshot: Snapshot,
-    happenings: Sequence[Happening],
+    triggers: Sequence[Trigger],
     now: int,
     *,
-    foreseen: bool = False,
+    prefetched: bool = False,
 ) -> IterationChanges | Missing:
     """Decide what follows from what happened, or say which rows are wanted to decide it.
 
     The run is changed in place; on `Missing` the caller evaluates again with a fresh one. Who
     has asked what all happenings are `lacking` says that they are `foreseen`.
     """
-    work = Work(plan, run, snapshot, now)
-    if not foreseen:
+    work = WorkingSet(plan, run, snapshot, now)
+    if not prefetched:
         try:
-            foresee(work, happenings)
+            prefetch(work, triggers)
         except Missing as missing:
             return missing
-    if lacking := _take_in_all(work, happenings):
+    if lacking := _take_in_all(work, triggers):
         return lacking
     if run.state == RunState.RUNNING and run.open_steps == 0 and not work.changes.follow_ups:
         # A law of the engine is broken. Saying so is all that can be done, and must be.
@@ -91,26 +91,26 @@ def evaluate(
 
 
 def lacking(
-    plan: Plan, run: RunView, snapshot: Snapshot, happenings: Sequence[Happening], now: int
+    plan: Plan, run: RunView, snapshot: Snapshot, triggers: Sequence[Trigger], now: int
 ) -> Missing:
     """The rows that happenings concern and that are not known, as far as one can tell ahead."""
     try:
-        foresee(Work(plan, run, snapshot, now), happenings)
+        prefetch(WorkingSet(plan, run, snapshot, now), triggers)
     except Missing as missing:
         return missing
     return Missing(set(), set())
 
 
-def _take_in_all(work: Work, happenings: Sequence[Happening]) -> Missing:
+def _take_in_all(work: WorkingSet, triggers: Sequence[Trigger]) -> Missing:
     """Take in one happening after the other, or find out which rows they lack.
 
     Once a row is missing nothing more is decided. The happenings behind it are looked at all
     the same, only to ask for their rows too: a thousand answers must not make a thousand trips.
     """
     missing = Missing(set(), set())
-    for happening in happenings:
+    for trigger in triggers:
         try:
-            _take_in(work, happening)
+            _take_in(work, trigger)
             _settle(work)
         except Missing as more:
             missing.steps |= more.steps
@@ -124,7 +124,7 @@ def _take_in_all(work: Work, happenings: Sequence[Happening]) -> Missing:
     return missing
 
 
-def _settle(work: Work) -> None:
+def _settle(work: WorkingSet) -> None:
     # One at a time from two queues, never by recursion: a chain of ten thousand steps that
     # all end at once is an ordinary run.
     while work.queue or work.skipped:
@@ -140,7 +140,7 @@ def _settle(work: Work) -> None:
             raise
 
 
-def _move(work: Work, row: Step) -> None:
+def _move(work: WorkingSet, row: Step) -> None:
     """Move one row through its states until it rests or ends."""
     work.touch(row)
     while not row.is_final:
@@ -153,7 +153,7 @@ def _move(work: Work, row: Step) -> None:
         if signal is None:
             return
         if signal is Signal.FAIL or signal is Signal.SKIP:
-            signal = catching.turn(work, row, signal)
+            signal = catch.turn(work, row, signal)
         row.state = _onward(row, signal)
     ended(work, row)
 
@@ -175,29 +175,29 @@ _ONWARD: dict[tuple[str, str, Signal], str] = {}
 # --- what happened ---
 
 
-def _take_in(work: Work, happening: Happening) -> None:
-    match happening:
+def _take_in(work: WorkingSet, trigger: Trigger) -> None:
+    match trigger:
         case Started(inputs):
             _start(work, inputs)
         case TryEnded():
-            _end_try(work, happening)
+            _end_try(work, trigger)
         case StepContinue():
-            if step := _waiting(work, happening.step_key, happening.step_id):
+            if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
-                _answer(work, step, happening.result)
+                _answer(work, step, trigger.result)
         case StepFail():
-            if step := _waiting(work, happening.step_key, happening.step_id):
+            if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
-                _fail(work, step, happening.error)
+                _fail(work, step, trigger.error)
         case Unfold(key):
             fan = work.find(key)
             if fan is not None and not fan.is_final:
                 work.queue.append(fan)
         case _:
-            assert_never(happening)
+            assert_never(trigger)
 
 
-def _start(work: Work, inputs: dict[str, object]) -> None:
+def _start(work: WorkingSet, inputs: dict[str, object]) -> None:
     facet = work.plan.facets[work.run.workflow]
     if work.find(row_key(RowKind.STEP, facet.short_name)) is None:
         root = work.create(RowKind.STEP, facet.short_name, ObjectType.WORKFLOW, facet.name, None, 0)
@@ -205,7 +205,7 @@ def _start(work: Work, inputs: dict[str, object]) -> None:
         work.queue.append(root)
 
 
-def _waiting(work: Work, key: str, step_id: str) -> Step | None:
+def _waiting(work: WorkingSet, key: str, step_id: str) -> Step | None:
     """Return the step if it still waits for this answer.
 
     A step that has gone on, or that a retry has put another in place of, takes no answer: so
@@ -217,7 +217,7 @@ def _waiting(work: Work, key: str, step_id: str) -> Step | None:
     return step
 
 
-def _end_try(work: Work, ended_try: TryEnded) -> None:
+def _end_try(work: WorkingSet, ended_try: TryEnded) -> None:
     step = _waiting(work, ended_try.step_key, ended_try.step_id)
     if step is None:
         return
@@ -241,22 +241,22 @@ def _end_try(work: Work, ended_try: TryEnded) -> None:
     _fail(work, step, error)
 
 
-def _answer(work: Work, step: Step, result: dict[str, object]) -> None:
+def _answer(work: WorkingSet, step: Step, result: dict[str, object]) -> None:
     step.returns = result
     _leave_event(work, step, EventState.COMPLETED, Signal.CONTINUE)
     work.queue.append(step)
 
 
-def _fail(work: Work, step: Step, error: Error) -> None:
+def _fail(work: WorkingSet, step: Step, error: Error) -> None:
     step.error = {**error, "path": step.path}
-    _leave_event(work, step, EventState.ERROR, catching.turn(work, step, Signal.FAIL))
+    _leave_event(work, step, EventState.ERROR, catch.turn(work, step, Signal.FAIL))
     if step.is_final:
         ended(work, step)
     else:
         work.queue.append(step)
 
 
-def _leave_event(work: Work, step: Step, event_state: str, signal: Signal) -> None:
+def _leave_event(work: WorkingSet, step: Step, event_state: str, signal: Signal) -> None:
     work.touch(step)
     work.run.open_steps -= 1
     work.changes.add_updated_event(event_of(step, event_state))

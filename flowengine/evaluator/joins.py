@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import ObjectType
-from flowengine.evaluator.work import Work
+from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.plan import Reach, RowKind
 
 
-def join_of(work: Work, step: Step) -> str:
+def join_of(work: WorkingSet, step: Step) -> str:
     """Return the key of the row that the end of this step only counts down; empty: it enables.
 
     A wrong answer would cost time, not truth: whatever is reported is taken in at last.

@@ -91,7 +91,7 @@ class Step:
         return self.state in (StepState.ERROR, StepState.SKIPPED)
 
     @property
-    def is_imagined(self) -> bool:
+    def is_virtual(self) -> bool:
         """Whether it has no row: an item whose only step stands for it."""
         return not self.id
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import StepState
-from flowengine.evaluator.work import Work
+from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import Expression, InputRef, Json, StepRef
 from flowengine.program.plan import RowKind, Sources, StepSource
@@ -26,7 +26,7 @@ def _of_error(step: Step, name: str) -> Json:
     return step.error[_OF_ERRORS[name]]
 
 
-def source_key(work: Work, scope_row: Step, source: StepSource) -> str:
+def source_key(work: WorkingSet, scope_row: Step, source: StepSource) -> str:
     """Return the key of the step that a source means, seen from the scope row."""
     base = work.climb(scope_row, source.hops)
     return base.key if source.suffix is None else row_key(RowKind.STEP, base.path + source.suffix)
@@ -35,7 +35,7 @@ def source_key(work: Work, scope_row: Step, source: StepSource) -> str:
 class RowScope:
     """The names that an expression sees from a scope row."""
 
-    def __init__(self, work: Work, row: Step, sources: Sources) -> None:
+    def __init__(self, work: WorkingSet, row: Step, sources: Sources) -> None:
         self._work, self._row, self._sources = work, row, sources
         # All at once: a join of thousands of steps is one trip to the store, not thousands.
         work.want([source_key(work, row, source) for source in sources.steps.values()])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.steps import has_ended
-from flowengine.evaluator.work import Work
+from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.plan import RowKind, StatementPlan
 
 
-def create_statement(work: Work, block: Step, statement: StatementPlan) -> None:
+def create_statement(work: WorkingSet, block: Step, statement: StatementPlan) -> None:
     """Create a step's row; it begins when all it needs has completed.
 
     Steps of the same block cannot have ended yet. Steps further out may have, then they are
@@ -28,11 +28,11 @@ def create_statement(work: Work, block: Step, statement: StatementPlan) -> None:
         work.queue.append(step)
 
 
-def create_step(work: Work, block: Step, statement: StatementPlan) -> Step:
+def create_step(work: WorkingSet, block: Step, statement: StatementPlan) -> Step:
     """Create the row of a statement; below the foreach, if it stands for an item of it."""
     path = f"{block.path}.{statement.name}"
     kind, parent, index = statement.kind.value, block, statement.index
-    if block.is_imagined:
+    if block.is_virtual:
         work.unwritten[row_key(RowKind.STEP, path)] = block
         parent, index = work.parent(block), block.index
     step = work.create(RowKind.STEP, path, kind, statement.address, parent, index)

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from flowengine.evaluator import mixing
-from flowengine.evaluator.answers import answer
+from flowengine.evaluator import mixin_steps
+from flowengine.evaluator.builtins import answer
 from flowengine.evaluator.failures import StepFailed, item_error, problem
-from flowengine.evaluator.items import item_keys, scope_row, yield_as_item
+from flowengine.evaluator.foreach_items import item_keys, scope_row, yield_as_item
 from flowengine.evaluator.joins import join_of
-from flowengine.evaluator.merging import Merge
 from flowengine.evaluator.records import Step, TaskDefinition, event_of, id_within, row_key
 from flowengine.evaluator.retries import TryAgain
 from flowengine.evaluator.scope import RowScope, source_key
 from flowengine.evaluator.states import ObjectType, Signal, StepState
-from flowengine.evaluator.work import Work
+from flowengine.evaluator.working_set import WorkingSet
+from flowengine.evaluator.yields import Merge
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import FacetKind
 from flowengine.program.plan import (
@@ -36,7 +36,7 @@ from flowengine.program.types import misfits
 DEEPEST = 1000
 
 
-def initialize(work: Work, step: Step) -> Signal:
+def initialize(work: WorkingSet, step: Step) -> Signal:
     """Evaluate the arguments: they are the step's parameters."""
     plan = plan_of(work, step)
     # The parameters of a workflow are its inputs, which it has already.
@@ -44,7 +44,7 @@ def initialize(work: Work, step: Step) -> Signal:
         scope = RowScope(work, scope_row(work, step), plan.sources)
         try:
             if plan.kind is StatementKind.MIXIN:
-                step.params = mixing.arguments(work, step, plan, scope)
+                step.params = mixin_steps.arguments(work, step, plan, scope)
             else:
                 step.params = scope.values(plan.arguments)
             if plan.condition is not None and not evaluate(plan.condition, scope):
@@ -58,7 +58,7 @@ def initialize(work: Work, step: Step) -> Signal:
     return Signal.MIX if plan.mixins else Signal.ADVANCE
 
 
-def _instantiate(work: Work, step: Step, schema: SchemaPlan) -> None:
+def _instantiate(work: WorkingSet, step: Step, schema: SchemaPlan) -> None:
     """Make the arguments of an instance its results, if they fit the schema."""
     values = {name: work.read(value) for name, value in step.params.items()}
     if found := misfits(schema.fields, values, work.plan.schemas):
@@ -67,7 +67,7 @@ def _instantiate(work: Work, step: Step, schema: SchemaPlan) -> None:
     step.params, step.returns = {}, step.params
 
 
-def transmit(work: Work, step: Step) -> Signal | None:
+def transmit(work: WorkingSet, step: Step) -> Signal | None:
     """Ask the outside for what an event facet promises, and rest until it answers."""
     facet = work.facet(step)
     if facet is None or facet.kind is not FacetKind.EVENT:
@@ -79,7 +79,7 @@ def transmit(work: Work, step: Step) -> Signal | None:
     return None
 
 
-def create_task(work: Work, step: Step, again: TryAgain) -> None:
+def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
     """Open one try of a step's event."""
     plan = work.statement(step)
     facet = plan.facet
@@ -112,7 +112,7 @@ def create_task(work: Work, step: Step, again: TryAgain) -> None:
     )
 
 
-def begin_blocks(work: Work, step: Step) -> Signal:
+def begin_blocks(work: WorkingSet, step: Step) -> Signal:
     """Create the blocks of the body; they run side by side."""
     body = plan_of(work, step).body
     if body is not None:
@@ -120,7 +120,7 @@ def begin_blocks(work: Work, step: Step) -> Signal:
     return Signal.ADVANCE
 
 
-def create_blocks(work: Work, step: Step, plans: Sequence[BlockPlan]) -> None:
+def create_blocks(work: WorkingSet, step: Step, plans: Sequence[BlockPlan]) -> None:
     """Create blocks below a step, which from now on waits for them."""
     if plans and step.path.count(".") > DEEPEST:
         message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
@@ -139,7 +139,7 @@ _OBJECT_TYPES = {
 }
 
 
-def _create_block(work: Work, step: Step, plan: BlockPlan) -> Step:
+def _create_block(work: WorkingSet, step: Step, plan: BlockPlan) -> Step:
     # Sources of a foreach and of a when are read from their container. Look before the row
     # is created: a missing row stops the evaluation, and it starts again from nothing.
     waiting, failed = 0, None
@@ -159,12 +159,12 @@ def _create_block(work: Work, step: Step, plan: BlockPlan) -> Step:
     return block
 
 
-def has_ended(work: Work, key: str) -> bool:
+def has_ended(work: WorkingSet, key: str) -> bool:
     row = work.find(key)
     return row is not None and row.is_final
 
 
-def await_blocks(work: Work, step: Step) -> Signal | None:
+def await_blocks(work: WorkingSet, step: Step) -> Signal | None:
     """Go on when the last block has ended; fail as the first failed block did."""
     return children_ended(step)
 
@@ -179,7 +179,7 @@ def children_ended(row: Step) -> Signal | None:
     return Signal.FAIL if row.failure["rank"][0] == 0 else Signal.SKIP
 
 
-def capture(work: Work, step: Step) -> Signal:
+def capture(work: WorkingSet, step: Step) -> Signal:
     """Lay the yields of the body, and of a catch, over the results, in program order."""
     plan = plan_of(work, step)
     blocks = list(plan.body.blocks) if plan.body else []
@@ -188,22 +188,22 @@ def capture(work: Work, step: Step) -> Signal:
         blocks.append(plan.catches[step.next_index - 1])
     if blocks:
         _want_yields(work, step, blocks)
-        merge = Merge(mixing.with_aliases(work, step, plan.aliases), work.read)
+        merge = Merge(mixin_steps.with_aliases(work, step, plan.aliases), work.read)
         step.yields = [entry for b in blocks for entry in _lay_block(work, step, b, merge)]
         step.returns = merge.values
-        mixing.take_apart(work, step, plan.aliases)
+        mixin_steps.take_apart(work, step, plan.aliases)
     elif step.object_type == ObjectType.CALL:
         yield_as_item(work, step)
     return Signal.ADVANCE if plan.always is None else Signal.CLOSE
 
 
-def _is_complete(work: Work, step: Step, plan: BlockPlan) -> bool:
+def _is_complete(work: WorkingSet, step: Step, plan: BlockPlan) -> bool:
     block = work.find(row_key(plan.kind, step.path + plan.segment))
     return block is not None and block.state == StepState.COMPLETE
 
 
 def _lay_block(
-    work: Work, step: Step, plan: BlockPlan, merge: Merge
+    work: WorkingSet, step: Step, plan: BlockPlan, merge: Merge
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Lay what a block yields to the step, and pass on what it yields further out."""
     path = step.path + plan.segment
@@ -228,7 +228,7 @@ def _lay_block(
             yield levels - 1, attributes
 
 
-def _want_yields(work: Work, step: Step, blocks: Sequence[BlockPlan]) -> None:
+def _want_yields(work: WorkingSet, step: Step, blocks: Sequence[BlockPlan]) -> None:
     """Ask for all rows that hold yields, so that a wide foreach is read in one trip."""
     work.want([row_key(plan.kind, step.path + plan.segment) for plan in blocks])
     for plan in blocks:
@@ -237,7 +237,7 @@ def _want_yields(work: Work, step: Step, blocks: Sequence[BlockPlan]) -> None:
             work.want(item_keys(plan, path, work.get(row_key(RowKind.FAN, path)).item_count))
 
 
-def plan_of(work: Work, step: Step) -> FacetPlan | StatementPlan:
+def plan_of(work: WorkingSet, step: Step) -> FacetPlan | StatementPlan:
     if step.object_type == ObjectType.WORKFLOW:
         return work.plan.facets[step.address]
     return work.statement(step)

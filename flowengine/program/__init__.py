@@ -4,11 +4,11 @@
 makes it ready to run: a `Plan` in which every name is resolved.
 """
 
-from flowengine.program.linking import link_program
+from flowengine.program.linker import link_program
 from flowengine.program.nodes import Program
-from flowengine.program.parsing import parse_program
+from flowengine.program.parser import parse_program
 from flowengine.program.plan import Plan
-from flowengine.program.writing import program_hash, program_text, write_program
+from flowengine.program.serializer import program_hash, program_text, write_program
 
 __all__ = [
     "Plan",

@@ -239,7 +239,7 @@ class BlockPlan:
         return tuple(s for s in self.statements if s.carries)
 
     @property
-    def lone_step(self) -> StatementPlan | None:
+    def single_call_step(self) -> StatementPlan | None:
         """Its only step, if it asks the outside for something and nothing else happens to it.
 
         What the block yields may then depend on that step and on what lies further out, but

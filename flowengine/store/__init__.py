@@ -7,6 +7,6 @@ the engine.
 """
 
 from flowengine.store.database import Database
-from flowengine.store.upgrading import ensure_schema, upgrade_schema
+from flowengine.store.schema_upgrade import ensure_schema, upgrade_schema
 
 __all__ = ["Database", "ensure_schema", "upgrade_schema"]

@@ -12,12 +12,12 @@ from typing import Any
 
 from flowengine.evaluator import TaskDefinition
 from flowengine.store import codec, payloads
-from flowengine.store.executing import CLOCK, Executor
+from flowengine.store.executors import CLOCK, Executor
 from flowengine.store.tasks import COLUMNS, task_from
 
 
 @dataclass(frozen=True, slots=True)
-class Claimant:
+class WorkerIdentity:
     """Who claims."""
 
     server_id: str = ""
@@ -142,7 +142,7 @@ def claim(
     executor: Executor,
     names: Sequence[str],
     task_list: str,
-    claimant: Claimant,
+    identity: WorkerIdentity,
     now: int | None,
     most: int = 1,
     quick: Collection[str] = (),
@@ -158,7 +158,7 @@ def claim(
         "quick": list(quick),
         "taken": most,
     }
-    rows = _take(executor, _CLAIM, values, claimant, now)
+    rows = _take(executor, _CLAIM, values, identity, now)
     if not rows:
         return Claim([])
     passed_over, number = rows[0][-3:-1]
@@ -168,7 +168,7 @@ def claim(
 def claim_these(
     executor: Executor,
     task_ids: Sequence[str],
-    claimant: Claimant,
+    identity: WorkerIdentity,
     now: int | None,
     names: Collection[str] | None = None,
     most: int | None = None,
@@ -184,7 +184,7 @@ def claim_these(
         "alone": most is None or most == 1,
         **_named(names or ()),
     }
-    return _claimed(executor, _take(executor, _CLAIM_THESE, values, claimant, now))
+    return _claimed(executor, _take(executor, _CLAIM_THESE, values, identity, now))
 
 
 def _named(names: Collection[str]) -> dict[str, Any]:
@@ -195,12 +195,12 @@ def _take(
     executor: Executor,
     texts: tuple[str, str],
     values: dict[str, Any],
-    claimant: Claimant,
+    identity: WorkerIdentity,
     now: int | None,
 ) -> list[tuple[Any, ...]]:
     # As a parameter: a text that changes would be parsed anew each time.
     clock = CLOCK if now is None else ":now" if executor.is_sqlite else "%(now)s"
-    values |= {"server": claimant.server_id, "boot": claimant.boot_id, "process": claimant.pid}
+    values |= {"server": identity.server_id, "boot": identity.boot_id, "process": identity.pid}
     values["now"] = now
     if executor.is_sqlite:
         values |= {name: json.dumps(values.get(name, [])) for name in _SEVERAL}

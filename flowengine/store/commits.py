@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
-from flowengine.evaluator.happenings import Failed, HandedOver, Lost, Succeeded, TryOutcome
 from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
+from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Succeeded, TryOutcome
 from flowengine.store import codec
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.tasks import limit_key
 
 Rows = list[dict[str, Any]]
@@ -26,7 +26,7 @@ KEPT_WHEN_NOT_GIVEN = {("steps", "params")}
 
 
 @dataclass(slots=True)
-class Head:
+class RunHeader:
     """The part of a run's row that an evaluation reads and writes."""
 
     view: RunView
@@ -50,7 +50,7 @@ class CommitRows:
     taken_tasks: Rows = field(default_factory=list)
     facts: Rows = field(default_factory=list)
     taken_facts: Rows = field(default_factory=list)
-    letters: Rows = field(default_factory=list)  #: facts for other runs
+    parent_facts: Rows = field(default_factory=list)  #: facts for other runs
     payloads: Rows = field(default_factory=list)
     encoder: codec.Encoder = field(default_factory=codec.Encoder)
     _gathered: set[tuple[str, str]] = field(default_factory=set)
@@ -68,10 +68,10 @@ class CommitRows:
     # --- runs ---
 
     def save_run(
-        self, head: Head, view: RunView, summary: Mapping[str, Any], now: int, *, tasks: int
-    ) -> Head:
+        self, head: RunHeader, view: RunView, summary: Mapping[str, Any], now: int, *, tasks: int
+    ) -> RunHeader:
         """Write what was decided about a run itself; return its head after the commit."""
-        after = Head(view, head.revision + 1, head.task_count + tasks)
+        after = RunHeader(view, head.revision + 1, head.task_count + tasks)
         is_final = view.state in RunState.FINAL
         outputs = None
         if view.outputs is not None:
@@ -222,7 +222,7 @@ class CommitRows:
             }
         )
 
-    def take_in(self, run_id: str, task_ids: Iterable[str], fact_ids: Iterable[str]) -> None:
+    def consume_inbox(self, run_id: str, task_ids: Iterable[str], fact_ids: Iterable[str]) -> None:
         """Note that these were evaluated."""
         self.taken_tasks += [{"run_id": run_id, "uuid": task_id} for task_id in task_ids]
         self.taken_facts += [{"run_id": run_id, "id": fact_id} for fact_id in fact_ids]
@@ -248,7 +248,7 @@ class CommitRows:
             for number, follow_up in enumerate(follow_ups)
         ]
 
-    def add_letter(self, view: RunView, waiter: Waiter, now: int) -> None:
+    def add_parent_fact(self, view: RunView, waiter: Waiter, now: int) -> None:
         """Tell the step that waits for this run how it ended."""
         told: dict[str, Any] = {"step_id": waiter.step_id, "step_key": waiter.step_key}
         if view.state == RunState.COMPLETED:
@@ -257,7 +257,7 @@ class CommitRows:
         else:
             error = view.error or {"type": view.state, "message": "the run did not complete"}
             kind, told["error"] = "ChildFailed", {**error, "run": view.id}
-        self.letters.append(
+        self.parent_facts.append(
             {
                 "run_id": view.id,
                 "to_run": waiter.run_id,
@@ -289,8 +289,8 @@ def _ended(state: str, outcome: str, result: str | None, error: str | None) -> d
     return {"state": state, "outcome": outcome, "result": result, "error": error}
 
 
-def claimed_by(task: TaskDefinition, claimant: Claimant) -> TaskDefinition:
+def claimed_by(task: TaskDefinition, identity: WorkerIdentity) -> TaskDefinition:
     """Claim a task that is about to be inserted: it is born running, under its first lease."""
     task.state, task.lease = TaskState.RUNNING, 1
-    task.runner_id, task.boot_id, task.pid = claimant.server_id, claimant.boot_id, claimant.pid
+    task.runner_id, task.boot_id, task.pid = identity.server_id, identity.boot_id, identity.pid
     return task

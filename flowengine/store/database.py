@@ -23,17 +23,17 @@ from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
-from flowengine.store.connecting import UNUSED, postgres_engine, sqlite_engine
-from flowengine.store.executing import (
+from flowengine.store.executors import (
     CLOCK,
-    Borrowed,
-    DirectPostgres,
-    DirectSqlite,
     Executor,
-    Sending,
+    PipelineExecutor,
+    PostgresExecutor,
+    SqlalchemyExecutor,
+    SqliteExecutor,
     as_sqlalchemy,
 )
-from flowengine.store.forking import fork_gate
+from flowengine.store.fork_safety import fork_gate
+from flowengine.store.pools import UNUSED, postgres_engine, sqlite_engine
 
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's code for a write where none is allowed
 _CLOCK_TRUST = 5.0  #: seconds that we count on from a server's time
@@ -116,7 +116,7 @@ class Database:
 
     def inside(self, connection: Connection) -> Executor:
         """Execute texts inside a transaction of ours."""
-        return Borrowed(connection) if self.is_sqlite else Sending(connection)
+        return SqlalchemyExecutor(connection) if self.is_sqlite else PipelineExecutor(connection)
 
     def direct(self) -> AbstractContextManager[Executor]:
         """The driver's own connection, for statements that are made for every step.
@@ -127,7 +127,7 @@ class Database:
         return self._in_turn() if self.is_sqlite else _OneByOne(self)
 
     @contextmanager
-    def keeping(self) -> Iterator[None]:
+    def keep_connection(self) -> Iterator[None]:
         """Let this thread keep its connection from one statement to the next.
 
         To fetch one from the pool and bring it back takes longer than some statements.
@@ -137,20 +137,20 @@ class Database:
             yield
         finally:
             self._kept.is_on = False
-            self.bring_back()
+            self.return_connection()
 
-    def bring_back(self) -> None:
+    def return_connection(self) -> None:
         """Let this thread keep its connection no longer, until it needs one again."""
         proxy, self._kept.proxy = getattr(self._kept, "proxy", None), None
         if proxy is not None and proxy.is_valid:
             proxy.close()
 
     @contextmanager
-    def glance(self) -> Iterator[Executor]:
+    def autocommit_read(self) -> Iterator[Executor]:
         """For a look that is taken again and again: on PostgreSQL without a transaction."""
         if self.is_sqlite:
             with self.read() as connection:
-                yield Borrowed(connection)
+                yield SqlalchemyExecutor(connection)
         else:
             with _OneByOne(self) as executor:
                 yield executor
@@ -161,7 +161,7 @@ class Database:
             try:
                 with closing(self.engine.raw_connection()) as proxy:
                     driver: Any = proxy.driver_connection
-                    executor = DirectSqlite(driver)
+                    executor = SqliteExecutor(driver)
                     executor.rows("BEGIN IMMEDIATE")
                     try:
                         yield executor
@@ -249,7 +249,7 @@ class _OneByOne:
         if proxy is not None and time.monotonic() - kept.used < UNUSED:
             self._proxy = proxy
             return self._executor()
-        self._database.bring_back()
+        self._database.return_connection()
         pinging = self._database._pinging
         # One that was kept unused came back to the pool just now, and looks fresh there.
         pinging.is_off = proxy is None
@@ -269,7 +269,7 @@ class _OneByOne:
         # waiting when somebody presses Ctrl-C, which the driver sees to and libpq does not.
         if getattr(self._database._kept, "is_on", False):
             prepared = self._proxy.info.setdefault("flowengine_prepared", {})
-        return DirectPostgres(self._proxy.driver_connection, prepared)
+        return PostgresExecutor(self._proxy.driver_connection, prepared)
 
     def __exit__(
         self,

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, bindparam, select
 from flowengine.evaluator import PayloadRef
 from flowengine.program.nodes import Json
 from flowengine.store import codec
-from flowengine.store.executing import Executor
+from flowengine.store.executors import Executor
 from flowengine.store.rows import portions
 from flowengine.store.tables import PayloadRow
 

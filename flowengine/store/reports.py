@@ -15,7 +15,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
 from flowengine.evaluator import Step, TaskState
-from flowengine.evaluator.happenings import (
+from flowengine.evaluator.states import tasks_that_may_become
+from flowengine.evaluator.triggers import (
     Failed,
     HandedOver,
     Lost,
@@ -23,10 +24,9 @@ from flowengine.evaluator.happenings import (
     TryEnded,
     TryOutcome,
 )
-from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.store import codec, joins, steps
 from flowengine.store.commits import reported_as
-from flowengine.store.executing import Executor
+from flowengine.store.executors import Executor
 from flowengine.store.rows import MANY
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
 from flowengine.store.tasks import IS_HELD, limit_key, table

@@ -11,8 +11,8 @@ from sqlalchemy import Connection, Row, and_, bindparam, or_, select
 from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
 from flowengine.store import codec, payloads, steps
-from flowengine.store.commits import Head
-from flowengine.store.executing import Executor
+from flowengine.store.commits import RunHeader
+from flowengine.store.executors import Executor
 from flowengine.store.rows import MANY, insert_or_ignore
 from flowengine.store.tables import FACT_IS_WAITING, FactRow, RunRow
 
@@ -143,19 +143,19 @@ def look(executor: Executor, run_id: str) -> Look | None:
     return Look(*found[0]) if found else None
 
 
-def lock(executor: Executor, run_id: str, *, patient: bool = True) -> Head | None:
+def lock(executor: Executor, run_id: str, *, wait: bool = True) -> RunHeader | None:
     """Lock the run's row, and return its head as it is once the lock is held.
 
     Who is not `patient` gets None where somebody else has it.
     """
     text = _LOCK[executor.is_sqlite]
-    if not patient and not executor.is_sqlite:
+    if not wait and not executor.is_sqlite:
         text += " SKIP LOCKED"
     found = executor.rows(text, (run_id,))
     return _head(found[0]) if found else None
 
 
-def heads(executor: Executor, run_ids: Iterable[str]) -> dict[str, Head]:
+def heads(executor: Executor, run_ids: Iterable[str]) -> dict[str, RunHeader]:
     """Return the heads of these runs as they are now; they may be others in a moment."""
     found = executor.rows(_HEADS[executor.is_sqlite], (json.dumps(sorted(run_ids)),))
     return {row[0]: _head(row) for row in found}
@@ -183,13 +183,13 @@ _AROUND = (
 
 def around(
     executor: Executor, wanted: Mapping[str, Iterable[str]]
-) -> dict[str, tuple[Head, dict[str, Step]]]:
+) -> dict[str, tuple[RunHeader, dict[str, Step]]]:
     """Return of each run its head, and of these steps their rows and the two rows above each.
 
     One statement, so they are of one moment.
     """
     pairs = [{"run_id": run_id, "key": key} for run_id, keys in wanted.items() for key in keys]
-    found: dict[str, tuple[Head, dict[str, Step]]] = {}
+    found: dict[str, tuple[RunHeader, dict[str, Step]]] = {}
     width = len(steps.COLUMNS)
     for row in executor.rows(_AROUND[executor.is_sqlite], (json.dumps(pairs),)):
         _, rows = found.setdefault(row[0], (_head(row), {}))
@@ -202,14 +202,14 @@ def around(
 _KEY = steps.COLUMNS.index("key")
 
 
-def _head(row: Sequence[Any]) -> Head:
+def _head(row: Sequence[Any]) -> RunHeader:
     run_id, workflow, program_hash, generation, state, priority, open_steps, alarm = row[:8]
     view = RunView(
         run_id, workflow, program_hash, generation, state, priority, open_steps, alarm=alarm
     )
     if row[12] is not None:
         view.waiter = Waiter(row[10], row[11], row[12])
-    return Head(view, row[8], row[9])
+    return RunHeader(view, row[8], row[9])
 
 
 def outputs_of(connection: Connection, row: Row[Any]) -> dict[str, Any] | None:

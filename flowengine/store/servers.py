@@ -126,7 +126,7 @@ def leave(connection: Connection, server_id: str) -> None:
     connection.execute(_LEAVE, {"of": server_id})
 
 
-def bury(connection: Connection, server: ServerDefinition) -> None:
+def mark_dead(connection: Connection, server: ServerDefinition) -> None:
     """Note that a server was found dead, unless it has beaten since it was read."""
     why = codec.dump({"type": "WorkerLost", "message": "found dead"})
     connection.execute(_BURY, {"of": server.uuid, "seen": server.ping_time, "why": why})
@@ -137,7 +137,7 @@ def alive(connection: Connection) -> list[ServerDefinition]:
     return [_server_of(row) for row in connection.execute(_ALIVE)]
 
 
-def of_boots(connection: Connection, boot_ids: Sequence[str]) -> list[ServerDefinition]:
+def by_boot_ids(connection: Connection, boot_ids: Sequence[str]) -> list[ServerDefinition]:
     """Return the servers with these boot ids, whatever became of them."""
     return [_server_of(row) for row in connection.execute(_OF_BOOTS, {"boots": list(boot_ids)})]
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row, and_, bindparam, case, func, select
 from flowengine.evaluator import Step
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import codec
-from flowengine.store.executing import Executor
+from flowengine.store.executors import Executor
 from flowengine.store.rows import portions
 from flowengine.store.tables import StepRow
 

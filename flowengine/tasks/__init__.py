@@ -1,5 +1,5 @@
 """Doorways: the Celery tasks of flowengine. A name in, one call, and never an exception."""
 
-from flowengine.tasks.doorways import open_doorways
+from flowengine.tasks.celery_tasks import register_celery_tasks
 
-__all__ = ["open_doorways"]
+__all__ = ["register_celery_tasks"]

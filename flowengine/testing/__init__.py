@@ -5,6 +5,6 @@ functions step by step, with a clock that the test moves.
 """
 
 from flowengine.testing.flow import Clock, Flow, FlowWorker
-from flowengine.testing.programs import NoAnswer, Outcome, run_program
+from flowengine.testing.program_runner import NoAnswer, Outcome, run_program
 
 __all__ = ["Clock", "Flow", "FlowWorker", "NoAnswer", "Outcome", "run_program"]

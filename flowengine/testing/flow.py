@@ -12,20 +12,20 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from flowengine.assembly import EngineLauncher
-from flowengine.authoring import Workflow, event_facet_names, launching
-from flowengine.authoring.launching import StartOptions
+from flowengine.authoring import Workflow, event_facet_names, launcher_slot
+from flowengine.authoring.launcher_slot import StartOptions
 from flowengine.engine import Engine, Run
-from flowengine.engine.sweeps import sweep
+from flowengine.engine.recovery import sweep
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
-from flowengine.evaluator.happenings import Failed, Succeeded
 from flowengine.evaluator.states import ObjectType
+from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema, servers, sweeping
-from flowengine.store.claims import Claimant
+from flowengine.store import Database, ensure_schema, recovery_queries, servers
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import Circuits, run_try
+from flowengine.worker import Circuits, execute_try
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,7 +69,7 @@ class Flow:
 
     def __enter__(self) -> Self:
         # Code under test that says `workflow.start()` reaches this engine too.
-        self._outer = launching.replace_launcher_source(lambda: EngineLauncher(self.engine))
+        self._outer = launcher_slot.replace_launcher_source(lambda: EngineLauncher(self.engine))
         return self
 
     def __exit__(
@@ -78,7 +78,7 @@ class Flow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        launching.replace_launcher_source(self._outer)
+        launcher_slot.replace_launcher_source(self._outer)
         self.engine.close()
 
     # --- running ---
@@ -142,7 +142,7 @@ class FlowWorker:
     def __init__(self, flow: Flow, name: str) -> None:
         self._flow = flow
         self._boot = uuid.uuid4().hex
-        self._claimant = Claimant(server_id=self._boot, boot_id=self._boot)
+        self._identity = WorkerIdentity(server_id=self._boot, boot_id=self._boot)
         server = ServerDefinition(
             uuid=self._boot,
             server_group="default",
@@ -164,7 +164,7 @@ class FlowWorker:
         ]
         for task in pending:
             if task.step_path == step or task.step_path.endswith(f".{step}"):
-                claimed = self._flow.engine.claim_one(task.uuid, self._claimant)
+                claimed = self._flow.engine.claim_one(task.uuid, self._identity)
                 assert claimed is not None
                 return claimed
         raise NothingToClaim(step, [task.step_path for task in pending])
@@ -172,9 +172,9 @@ class FlowWorker:
     def claim_next(self) -> TaskDefinition | None:
         """Claim the most urgent due task of any list, for which this process has code."""
         with self._flow.database.read() as connection:
-            lists = sweeping.pending_lists(connection)
+            lists = recovery_queries.pending_lists(connection)
         for task_list in lists:
-            task = self._flow.engine.claim_task(event_facet_names(), task_list, self._claimant)
+            task = self._flow.engine.claim_task(event_facet_names(), task_list, self._identity)
             if task is not None:
                 return task
         return None
@@ -189,7 +189,7 @@ class FlowWorker:
         if passage is not None and not passage.granted:
             engine.park([task], task.circuit, passage.retry_after)
             return False
-        outcome = run_try(engine, task, lambda: engine.heartbeat(task), passage)
+        outcome = execute_try(engine, task, lambda: engine.heartbeat(task), passage)
         return engine.report(task, outcome)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:

@@ -48,7 +48,7 @@ def _install() -> None:
     if "template_loader" in settings:
         raise _Unfit("another extension has already replaced Flower's templates")
     from flowengine.web.pages import HANDLERS
-    from flowengine.web.templating import Templates
+    from flowengine.web.templates import Templates
 
     templates = Templates(settings["template_path"])
     templates.load("navbar.html")  # fails here, and not at the first request

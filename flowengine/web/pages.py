@@ -16,15 +16,15 @@ from flower.views import BaseHandler
 from sqlalchemy import Connection
 from tornado.web import RequestHandler, authenticated, url
 
-from flowengine.engine import inquiry
-from flowengine.engine.outline import DrawnStep, Outline, outline
+from flowengine.engine import queries
 from flowengine.engine.results import RunInfo, RunSummary
+from flowengine.engine.run_tree import DrawnStep, Outline, outline
 from flowengine.errors import FlowengineError, StoreError, UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.store.database import system_clock
-from flowengine.store.executing import Borrowed
-from flowengine.web import looks
-from flowengine.web.reading import reader_of
+from flowengine.store.executors import SqlalchemyExecutor
+from flowengine.web import styles
+from flowengine.web.async_queries import reader_of
 
 T = TypeVar("T")
 STATES = (RunState.RUNNING, RunState.COMPLETED, RunState.FAILED)
@@ -100,7 +100,7 @@ async def _ask(handler: Any, question: Callable[[Connection], T]) -> T:
 
 async def _runs(handler: Any, wanted: Filter) -> RunsFound:
     def question(connection: Connection) -> list[RunSummary]:
-        return inquiry.run_summaries(
+        return queries.run_summaries(
             connection,
             workflow=wanted.workflow,
             state=wanted.state,
@@ -115,8 +115,8 @@ async def _runs(handler: Any, wanted: Filter) -> RunsFound:
 
 async def _run(handler: Any, run_id: str) -> RunFound:
     def question(connection: Connection) -> RunFound:
-        run = inquiry.run_info(Borrowed(connection), run_id)
-        return RunFound(run, inquiry.run_inputs(connection, run), outline(connection, run_id))
+        run = queries.run_info(SqlalchemyExecutor(connection), run_id)
+        return RunFound(run, queries.run_inputs(connection, run), outline(connection, run_id))
 
     return await _ask(handler, question)
 
@@ -150,7 +150,7 @@ class RunsPage(_Page):
             wanted=wanted,
             states=STATES,
             now=system_clock(),
-            looks=looks,
+            styles=styles,
         )
 
 
@@ -171,7 +171,7 @@ class RunPage(_Page):
             outline=found.outline,
             is_step=lambda line: isinstance(line, DrawnStep),
             now=system_clock(),
-            looks=looks,
+            styles=styles,
         )
 
 

@@ -2,8 +2,16 @@
 
 from flowengine.worker.circuits import Circuits
 from flowengine.worker.context import NotInAStep, StepContext, current_step
-from flowengine.worker.draining import Drainer
+from flowengine.worker.execution import execute_try
 from flowengine.worker.spool import Spool
-from flowengine.worker.trying import run_try
+from flowengine.worker.task_worker import TaskWorker
 
-__all__ = ["Circuits", "Drainer", "NotInAStep", "Spool", "StepContext", "current_step", "run_try"]
+__all__ = [
+    "Circuits",
+    "NotInAStep",
+    "Spool",
+    "StepContext",
+    "TaskWorker",
+    "current_step",
+    "execute_try",
+]

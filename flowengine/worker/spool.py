@@ -17,10 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from flowengine.engine import Engine, returning
+from flowengine.engine import Engine, result_validation
 from flowengine.errors import UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import Failed, HandedOver, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Succeeded, TryOutcome
 from flowengine.store.outages import is_away
 
 log = logging.getLogger("flowengine")
@@ -121,9 +121,11 @@ class Spool:
 def _storable(facet: str, outcome: TryOutcome | HandedOver) -> TryOutcome | HandedOver:
     if isinstance(outcome, Succeeded):
         try:
-            returning.check(facet, outcome.result, limit=sys.maxsize)  # that is known elsewhere
+            result_validation.check(
+                facet, outcome.result, limit=sys.maxsize
+            )  # that is known elsewhere
         except ValueRefused as problem:
-            return returning.refused(problem)
+            return result_validation.refused(problem)
     return outcome
 
 

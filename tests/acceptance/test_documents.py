@@ -33,10 +33,10 @@ import pytest
 
 import flowengine
 from flowengine import errors, messaging
-from flowengine.dispatch import bells
+from flowengine.dispatch import notifier
 from flowengine.settings import Settings
 from flowengine.store import tables
-from flowengine.tasks import doorways
+from flowengine.tasks import celery_tasks
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
@@ -226,7 +226,13 @@ def test_every_table_is_in_the_reference() -> None:
 
 
 def test_every_doorway_is_in_the_guide_and_in_the_reference() -> None:
-    names = (bells.DRAIN, bells.WORK, bells.EVALUATE, doorways.EXECUTE, doorways.WATCHDOG)
+    names = (
+        notifier.DRAIN,
+        notifier.WORK,
+        notifier.EVALUATE,
+        celery_tasks.EXECUTE,
+        celery_tasks.WATCHDOG,
+    )
     for place in ("guide/celery.md", "reference/python-api.md"):
         text = (ROOT / "docs" / place).read_text()
         assert [name for name in names if f"`{name}`" not in text] == []

@@ -13,7 +13,7 @@ import kombu.pools
 from celery import Celery
 
 from flowengine.assembly import FlowEngine
-from flowengine.authoring.launching import replace_launcher_source
+from flowengine.authoring.launcher_slot import replace_launcher_source
 from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
@@ -34,8 +34,8 @@ T = TypeVar("T")
 INTERVALS = {
     "FLOWENGINE_WATCHDOG_INTERVAL": "0.3",
     "FLOWENGINE_HEARTBEAT_INTERVAL": "1",
-    "FLOWENGINE_SERVER_PATIENCE": "4",
-    "FLOWENGINE_RING_AGAIN": "1",
+    "FLOWENGINE_SERVER_TIMEOUT": "4",
+    "FLOWENGINE_WAKEUP_REPEAT": "1",
 }
 
 

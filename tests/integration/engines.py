@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Connection, select
 
-from flowengine.dispatch import Bell
+from flowengine.dispatch import Notifier
 from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition
 from flowengine.program.nodes import (
@@ -31,9 +31,9 @@ from flowengine.program.nodes import (
 )
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.database import Clock
-from flowengine.store.executing import Executor, Sending
+from flowengine.store.executors import Executor, PipelineExecutor
 from flowengine.store.tables import metadata
 
 # --- engines ---
@@ -54,13 +54,13 @@ def opened(
     url: str,
     *,
     clock: Clock | None = None,
-    bell: Bell | None = None,
+    notifier: Notifier | None = None,
     settings: Settings | None = None,
 ) -> Iterator[Engine]:
     """An engine of its own on a database, closed at the end."""
     database = Database(url, clock=clock)
     ensure_schema(database, upgrade=True)
-    engine = Engine(database, bell=bell, settings=settings)
+    engine = Engine(database, notifier=notifier, settings=settings)
     try:
         yield engine
     finally:
@@ -79,7 +79,9 @@ def watched(engine: Engine, notice: Callable[[str, Any], object]) -> Iterator[No
 
     def noticed_inside(connection: Connection) -> Executor:
         executor = inside(connection)
-        if isinstance(executor, Sending):  # others go through SQLAlchemy, which tells itself
+        if isinstance(
+            executor, PipelineExecutor
+        ):  # others go through SQLAlchemy, which tells itself
             executor.rows = noticing(executor.rows)  # type: ignore[method-assign]
             executor.send = noticing(executor.send)  # type: ignore[method-assign]
         return executor
@@ -126,7 +128,7 @@ def cut_off(engine: Engine) -> None:
 
 def claim(engine: Engine, name: str = "t.Work") -> TaskDefinition:
     """Claim one task that must be there."""
-    (task,) = engine.claim([name], "default", Claimant(), most=1)
+    (task,) = engine.claim([name], "default", WorkerIdentity(), most=1)
     return task
 
 

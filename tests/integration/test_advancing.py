@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from flowengine.engine import Engine
-from flowengine.evaluator.happenings import Succeeded
 from flowengine.evaluator.states import RunState
+from flowengine.evaluator.triggers import Succeeded
 from flowengine.store import Database, ensure_schema
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.rows import MANY
 from tests.building import block, event, given, listed, of, program, step, to, workflow
 
@@ -23,7 +23,7 @@ def test_more_recorded_results_than_one_statement_holds_are_all_taken_in() -> No
     )
     document = program(event("E", "x", "y"), workflow("W", "xs", "out", each))
     run = engine.start(document, "W", {"xs": list(range(count))})
-    claimed = engine.claim(["E"], "default", Claimant(), most=count)
+    claimed = engine.claim(["E"], "default", WorkerIdentity(), most=count)
     assert len(claimed) == count
     for task in claimed:
         assert task.data is not None

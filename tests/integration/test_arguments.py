@@ -10,8 +10,8 @@ import pytest
 from flowengine import event_facet, foreach, workflow
 from flowengine.authoring import Workflow, event_facet_names
 from flowengine.settings import Settings
-from flowengine.store.claims import Claimant
-from flowengine.worker import Drainer
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker import TaskWorker
 from tests.integration.engines import opened
 
 ROWS = [[1], [2]]
@@ -81,12 +81,12 @@ def test_what_a_facet_does_to_its_arguments_nobody_else_sees(
     tmp_path: Path,
 ) -> None:
     settings = Settings(
-        continuation=continuation, quick_seconds=1, hand_patience=60, spool_directory=str(tmp_path)
+        continuation=continuation, quick_seconds=1, batch_max_wait=60, spool_directory=str(tmp_path)
     )
     with opened(database_url, settings=settings) as engine:
-        drainer = Drainer(engine, Claimant("s", "b" * 32, 1), event_facet_names)
+        task_worker = TaskWorker(engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
         for _ in range(2):  # the second time its facets are known to be quick
             run = engine.start(a_workflow.program(), a_workflow.name, inputs)
-            while drainer.drain("default"):
+            while task_worker.drain("default"):
                 pass
             assert run.result(timeout=0) == expected

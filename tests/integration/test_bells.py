@@ -10,18 +10,20 @@ import pytest
 from celery import Celery
 from kombu import Queue
 
-from flowengine.dispatch import CeleryBell, Group
-from flowengine.dispatch.bells import DRAIN, WORK
-from flowengine.dispatch.parcels import unpacked
+from flowengine.dispatch import CeleryNotifier, Group
+from flowengine.dispatch.id_packing import unpacked
+from flowengine.dispatch.notifier import DRAIN, WORK
 from flowengine.evaluator.records import id_within
 
 MOST = 16
 
 
-def sent(app: Celery, group: Group, bell: CeleryBell | None = None) -> list[tuple[str, list[Any]]]:
+def sent(
+    app: Celery, group: Group, notifier: CeleryNotifier | None = None
+) -> list[tuple[str, list[Any]]]:
     """Ring for a group; return the names and arguments of the messages in its queue."""
-    bell = bell or CeleryBell(app, most=MOST, control_queue="control")
-    bell.gather("run", [group])
+    notifier = notifier or CeleryNotifier(app, most=MOST, control_queue="control")
+    notifier.gather("run", [group])
     found = []
     with app.connection_for_read() as connection:
         queue = connection.SimpleQueue(app.amqp.queues[group.task_list])
@@ -54,10 +56,10 @@ def test_a_queue_that_the_app_does_not_know_keeps_no_other_bell_from_ringing(
     app = Celery("bells", broker="memory://", set_as_current=False)
     app.conf.task_create_missing_queues = False
     app.conf.task_queues = [Queue(group.task_list)]
-    bell = CeleryBell(app, most=MOST, control_queue="control")
-    bell.ring({"nowhere": 1})
+    notifier = CeleryNotifier(app, most=MOST, control_queue="control")
+    notifier.notify({"nowhere": 1})
     assert "could not ring" in caplog.text
-    assert sent(app, group, bell) == [(DRAIN, [group.task_list, MOST])]
+    assert sent(app, group, notifier) == [(DRAIN, [group.task_list, MOST])]
 
 
 def test_where_the_backend_counts_chords_a_wide_group_is_one_of_three_headers(

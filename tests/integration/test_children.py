@@ -9,13 +9,13 @@ import pytest
 
 from flowengine import Retry, attempt, concat, event_facet, foreach, when, workflow
 from flowengine.authoring import event_facet_names
-from flowengine.engine import Run, taking_in
+from flowengine.engine import Run, locked_commit
 from flowengine.errors import AuthoringError, RunFailed
-from flowengine.evaluator.happenings import Lost
+from flowengine.evaluator.triggers import Lost
 from flowengine.settings import Settings
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
-from flowengine.worker import Drainer
+from flowengine.worker import TaskWorker
 from tests.integration.engines import opened
 
 
@@ -164,12 +164,12 @@ def test_a_run_that_ends_with_as_many_reports_as_are_taken_in_at_once_is_heard_o
     more: int, database_url: str, tmp_path: Path
 ) -> None:
     """Nobody looks after it here: whoever commits its end tells the step that waits."""
-    settings = Settings(spool_directory=str(tmp_path), batch_slice=60, drain_slice=60)
-    numbers = list(range(taking_in._MOST + more))
+    settings = Settings(spool_directory=str(tmp_path), chord_time_slice=60, worker_time_slice=60)
+    numbers = list(range(locked_commit._MOST + more))
     with opened(database_url, settings=settings) as engine:
-        drainer = Drainer(engine, Claimant("s", "b" * 32, 1), event_facet_names)
+        task_worker = TaskWorker(engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
         run = engine.start(goes_wide.program(), goes_wide.name, {"ns": numbers})
-        while drainer.drain("default"):
+        while task_worker.drain("default"):
             pass
         assert run.result(timeout=0) == [2 * n for n in numbers]
 

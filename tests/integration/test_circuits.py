@@ -16,17 +16,17 @@ from flowengine import Breaker, Retry, RunFailed, event_facet, foreach, workflow
 from flowengine.assembly.plugin import redis_of
 from flowengine.authoring import event_facet_names
 from flowengine.cli.tree import run_tree
-from flowengine.dispatch import SilentBell
+from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine
-from flowengine.engine.outline import DrawnStep, outline
-from flowengine.engine.sweeps import ring_for_unheard_tasks
+from flowengine.engine.recovery import notify_due_tasks
+from flowengine.engine.run_tree import DrawnStep, outline
 from flowengine.errors import InvalidSetting
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.settings import Settings
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
-from flowengine.web import looks
-from flowengine.worker import Circuits, Drainer
+from flowengine.web import styles
+from flowengine.worker import Circuits, TaskWorker
 from tests.integration.engines import opened, watched
 from tests.servers import RedisServer
 
@@ -211,11 +211,11 @@ def test_whoever_has_lost_the_task_parks_nothing(flow: Flow) -> None:
 # --- the bell ---
 
 
-class CountingBell(SilentBell):
+class CountingBell(NullNotifier):
     def __init__(self) -> None:
         self.rings: list[dict[str, int]] = []
 
-    def ring(self, due: Mapping[str, int]) -> None:
+    def notify(self, due: Mapping[str, int]) -> None:
         self.rings.append(dict(due))
 
 
@@ -223,28 +223,28 @@ def test_the_watchdog_rings_once_for_what_was_parked_when_it_is_due(flow: Flow) 
     open_the_circuit(flow)
     flow.start(shopping, [1, 2, 3])
     flow.settle()
-    bell = CountingBell()
-    flow.engine.bell = bell
+    notifier = CountingBell()
+    flow.engine.notifier = notifier
     flow.clock.advance(seconds=59.9)
-    ring_for_unheard_tasks(flow.engine)
-    assert bell.rings == []
+    notify_due_tasks(flow.engine)
+    assert notifier.rings == []
     flow.clock.advance(seconds=0.1)
-    ring_for_unheard_tasks(flow.engine)
-    ring_for_unheard_tasks(flow.engine)
-    assert bell.rings == [{"default": 3}]
+    notify_due_tasks(flow.engine)
+    notify_due_tasks(flow.engine)
+    assert notifier.rings == [{"default": 3}]
 
 
 def test_an_embedded_process_rings_for_itself_when_it_is_due(flow: Flow) -> None:
     open_the_circuit(flow)
     flow.start(one, 1)
     flow.settle()
-    bell = CountingBell()
-    flow.engine.bell = bell
+    notifier = CountingBell()
+    flow.engine.notifier = notifier
     flow.watchdog()
-    assert bell.rings == []
+    assert notifier.rings == []
     flow.clock.advance(seconds=60)
     flow.watchdog()
-    assert bell.rings
+    assert notifier.rings
 
 
 # --- what people see ---
@@ -263,10 +263,10 @@ def test_a_step_says_which_circuit_it_waits_for_and_until_when(flow: Flow) -> No
     with flow.database.read() as connection:
         lines = outline(connection, run.id).lines
     drawn = [line for line in lines if isinstance(line, DrawnStep) and line.circuit]
-    assert looks.step_look(drawn[0], flow.clock.now)[2] == (
-        f"waits for circuit {SHOP!r} until {looks.moment(until)[11:]}"
+    assert styles.step_look(drawn[0], flow.clock.now)[2] == (
+        f"waits for circuit {SHOP!r} until {styles.moment(until)[11:]}"
     )
-    assert looks.step_look(drawn[0], until)[2] == "waits for a worker"
+    assert styles.step_look(drawn[0], until)[2] == "waits for a worker"
 
 
 def test_a_retry_that_is_not_due_waits_for_no_circuit(flow: Flow) -> None:
@@ -291,23 +291,25 @@ def test_a_worker_asks_once_for_all_of_a_hand_and_parks_them_in_one_statement(
             return super().ask(task)
 
     # A slice without end: how long a machine takes must not change what is counted.
-    settings = Settings(quick_seconds=1.0, hand_patience=10.0, drain_slice=60, batch_slice=60)
+    settings = Settings(
+        quick_seconds=1.0, batch_max_wait=10.0, worker_time_slice=60, chord_time_slice=60
+    )
     with opened(database_url, settings=settings) as engine:
-        claimant = Claimant("s", "b" * 32, 1)
+        identity = WorkerIdentity("s", "b" * 32, 1)
         circuits = Shut(settings)
-        drainer = Drainer(engine, claimant, event_facet_names, circuits=circuits)
+        task_worker = TaskWorker(engine, identity, event_facet_names, circuits=circuits)
         warm = engine.start(shopping.program(), shopping.name, {"numbers": [1, 2, 3]})
-        drainer.drain("default")
+        task_worker.drain("default")
         assert warm.result(timeout=0) == [1, 2, 3]
         IS_WELL.clear()
         engine.start(shopping.program(), shopping.name, {"numbers": [1, 2]})
-        drainer.drain("default")
+        task_worker.drain("default")
         run = engine.start(shopping.program(), shopping.name, {"numbers": list(range(40))})
         asked.clear()
         CALLS.clear()
         texts: list[str] = []
         with watched(engine, lambda text, _: texts.append(text)):
-            assert drainer.drain("default") == 0
+            assert task_worker.drain("default") == 0
         assert not CALLS
         assert len(asked) == 1
         assert len(pending(engine, run.id)) == 40
@@ -326,10 +328,10 @@ def test_what_goes_through_no_circuit_asks_nobody(database_url: str) -> None:
 
     with opened(database_url) as engine:
         circuits = Untouched(engine.settings)
-        me = Claimant("s", "b" * 32, 1)
-        drainer = Drainer(engine, me, event_facet_names, circuits=circuits)
+        me = WorkerIdentity("s", "b" * 32, 1)
+        task_worker = TaskWorker(engine, me, event_facet_names, circuits=circuits)
         run = engine.start(plain.program(), plain.name, {"n": 3})
-        drainer.drain("default")
+        task_worker.drain("default")
         assert run.result(timeout=0) == 3
 
 

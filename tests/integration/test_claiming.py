@@ -12,10 +12,10 @@ from sqlalchemy.exc import IntegrityError
 
 from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition, TaskState
-from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import EventOptions, Literal, RetryPolicy
 from flowengine.store import claims, tasks
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import (
     MovedClock,
     call,
@@ -48,7 +48,7 @@ def engine(database_url: str, clock: MovedClock) -> Iterator[Engine]:
 def claim_all(engine: Engine, most: int) -> list[str]:
     """Claim until there is nothing left."""
     found: list[str] = []
-    while claimed := engine.claim(["t.Work"], "default", Claimant(), most=most):
+    while claimed := engine.claim(["t.Work"], "default", WorkerIdentity(), most=most):
         assert len(claimed) <= most
         found += [task.uuid for task in claimed]
     return found
@@ -95,7 +95,7 @@ def test_a_claim_never_takes_more_than_it_asks_for(
         with engine.database.write() as connection:
             connection.execute(text("ANALYZE"))
     for most in (1, 2):
-        assert len(engine.claim(["t.Work"], "default", Claimant(), most=most)) == min(
+        assert len(engine.claim(["t.Work"], "default", WorkerIdentity(), most=most)) == min(
             most, waiting - (most - 1)
         )
 
@@ -103,12 +103,12 @@ def test_a_claim_never_takes_more_than_it_asks_for(
 def test_of_certain_tasks_the_first_that_are_still_to_be_had_are_taken(engine: Engine) -> None:
     run = engine.start(side_by_side(*(f"s{i}" for i in range(6))), "Flow", {}).id
     ids = [task.uuid for task in engine.tasks(run)]
-    assert engine.claim_one(ids[0], Claimant())
-    assert engine.claim_one(ids[2], Claimant())
-    taken = engine.claim_these(ids, Claimant(), most=2)
+    assert engine.claim_one(ids[0], WorkerIdentity())
+    assert engine.claim_one(ids[2], WorkerIdentity())
+    taken = engine.claim_these(ids, WorkerIdentity(), most=2)
     assert [task.uuid for task in taken] == [ids[1], ids[3]], "the others of them were gone"
-    assert engine.claim_these(ids[4:], Claimant(), names=["t.Other"], most=2) == []
-    assert len(engine.claim_these(ids, Claimant())) == 2
+    assert engine.claim_these(ids[4:], WorkerIdentity(), names=["t.Other"], most=2) == []
+    assert len(engine.claim_these(ids, WorkerIdentity())) == 2
 
 
 def test_of_many_that_want_the_same_task_one_gets_it(engine: Engine) -> None:
@@ -116,7 +116,7 @@ def test_of_many_that_want_the_same_task_one_gets_it(engine: Engine) -> None:
     (task,) = engine.tasks(run)
 
     def take() -> TaskDefinition | None:
-        return engine.claim_one(task.uuid, Claimant())
+        return engine.claim_one(task.uuid, WorkerIdentity())
 
     taken = [found for found in in_threads([take] * 8) if found is not None]
     assert [(found.uuid, found.lease) for found in taken] == [(task.uuid, 1)]
@@ -159,10 +159,10 @@ def test_postgres_who_takes_one_hides_no_other_meanwhile(
         engine.start(side_by_side("a", "b", "c"), "Flow", {})
         with engine.database.write() as connection:  # the claim is under way
             executor = engine.database.inside(connection)
-            claim = claims.claim(executor, ["t.Work"], "default", Claimant(), None, most, [])
+            claim = claims.claim(executor, ["t.Work"], "default", WorkerIdentity(), None, most, [])
             assert len(claim.tasks) == 1
             assert claim.is_more
-            second = other.claim_batch(["t.Work"], "default", Claimant(), most=most, quick=[])
+            second = other.claim_batch(["t.Work"], "default", WorkerIdentity(), most=most, quick=[])
             assert [task.step_path for task in second.tasks] == ["Flow.b"]
     postgres.drop_database(url)
 
@@ -177,11 +177,11 @@ def test_of_slow_tasks_behind_a_quick_one_it_is_said_that_they_were_passed_over(
     )
     engine.start(mixed, "Flow", {})
     names, quick = ["t.Quick", "t.Slow"], ["t.Quick"]
-    claim = engine.claim_batch(names, "default", Claimant(), most=10, quick=quick)
+    claim = engine.claim_batch(names, "default", WorkerIdentity(), most=10, quick=quick)
     assert [task.name for task in claim.tasks] == ["t.Quick"] * 3
     assert claim.is_more
     assert claim.passed_over == (0 if engine.database.is_sqlite else 3), "nobody else looked"
-    claim = engine.claim_batch(names, "default", Claimant(), most=10, quick=quick)
+    claim = engine.claim_batch(names, "default", WorkerIdentity(), most=10, quick=quick)
     assert [task.name for task in claim.tasks] == ["t.Slow"]
     assert claim.is_more
     assert not claim.passed_over
@@ -220,15 +220,15 @@ def test_a_claim_sees_one_task_list_only(engine: Engine) -> None:
     engine.start(program(*events, workflow(steps, {})), "Flow", {})
     names = [f"t.On_{name}" for name in lists]
     for name in lists:
-        (task,) = engine.claim(names, name, Claimant(), most=10)
+        (task,) = engine.claim(names, name, WorkerIdentity(), most=10)
         assert (task.name, task.task_list_name) == (f"t.On_{name}", name)
-        assert engine.claim(names, name, Claimant(), most=10) == []
+        assert engine.claim(names, name, WorkerIdentity(), most=10) == []
 
 
 def test_a_claim_brings_what_the_step_was_given_and_says_who_has_it(engine: Engine) -> None:
     large = ["large"] * 5_000
     run = engine.start(one(), "Flow", {"x": large}).id
-    who = Claimant(server_id="s" * 32, boot_id="b" * 32, pid=17)
+    who = WorkerIdentity(server_id="s" * 32, boot_id="b" * 32, pid=17)
     (task,) = engine.claim(["t.Work"], "default", who, most=1)
     assert task.data == {"x": large}
     assert (task.workflow_id, task.step_path, task.runner_id) == (run, "Flow.a", who.server_id)
@@ -265,7 +265,7 @@ def test_several_tasks_at_once_come_in_the_same_order(engine: Engine) -> None:
     names = [f"s{i}" for i in range(9)]
     engine.start(side_by_side(*names), "Flow", {})
     engine.start(one(), "Flow", {}, priority=1)
-    found = engine.claim(["t.Work"], "default", Claimant(), most=100)
+    found = engine.claim(["t.Work"], "default", WorkerIdentity(), most=100)
     assert [task.step_path for task in found] == ["Flow.a", *(f"Flow.{name}" for name in names)]
 
 
@@ -293,8 +293,8 @@ def test_a_task_that_is_not_due_stands_in_nobodys_way(engine: Engine, clock: Mov
     engine.start(one(EventOptions(retry=policy)), "Flow", {}, priority=9)
     assert engine.report(claim(engine), Failed({"type": "Error", "message": "not yet"}))
     clock.now += 1
-    patient = engine.start(chain("b"), "Flow", {}).id
-    assert claim(engine).workflow_id == patient
+    wait = engine.start(chain("b"), "Flow", {}).id
+    assert claim(engine).workflow_id == wait
 
 
 # --- handing back ---
@@ -318,17 +318,17 @@ def test_a_released_task_is_rung_for(database_url: str) -> None:
         def __init__(self) -> None:
             self.lists: list[str] = []
 
-        def ring(self, due: Any) -> None:
+        def notify(self, due: Any) -> None:
             self.lists += due
 
-    bell = Heard()
-    with opened(database_url, bell=bell) as engine:
+    notifier = Heard()
+    with opened(database_url, notifier=notifier) as engine:
         engine.start(one(), "Flow", {})
         task = claim(engine)
-        bell.lists.clear()
+        notifier.lists.clear()
         assert engine.release(task)
         assert not engine.release(task)
-    assert bell.lists == ["default"]
+    assert notifier.lists == ["default"]
 
 
 # --- without looking at all there is ---

@@ -10,7 +10,7 @@ from flowengine.errors import ProgramError
 from flowengine.program.scripts import SCRIPT
 from flowengine.settings import Settings
 from flowengine.testing import Outcome, run_program
-from flowengine.worker.scripting import run_script
+from flowengine.worker.script_runner import run_script
 from tests.corpus import CASES, Case, answers, check, check_told
 
 SCRIPTS = Settings(scripts=True)

@@ -18,11 +18,11 @@ from sqlalchemy import create_engine, event, text
 from flowengine import event_facet, foreach, workflow
 from flowengine.authoring import Workflow, event_facet_names
 from flowengine.dispatch import Group
-from flowengine.dispatch.bells import MOST, batches
+from flowengine.dispatch.notifier import MOST, batches
 from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
-from flowengine.store.claims import Claimant
-from flowengine.worker import Drainer
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker import TaskWorker
 from tests.integration.engines import opened, watched
 from tests.servers import PostgresServer
 
@@ -61,16 +61,16 @@ def small(n: int) -> int:
 
 
 @dataclass
-class Work:
+class WorkingSet:
     """A worker whose every statement and message is counted."""
 
     engine: Engine
-    drainer: Drainer
+    task_worker: TaskWorker
     statements: Counter[str] = field(default_factory=Counter)
     messages: int = 0
     runs: list[Run[Any]] = field(default_factory=list)
 
-    def ring(self, due: Mapping[str, int]) -> None:
+    def notify(self, due: Mapping[str, int]) -> None:
         self.messages += len(due)
 
     def hurry(self) -> None:
@@ -82,14 +82,14 @@ class Work:
             headers = batches(group.task_ids)
             self.messages += len(headers) + 1
             for batch in headers:
-                self.drainer.work(group.task_list, batch)
-            self.drainer.advance(run_id)
+                self.task_worker.work(group.task_list, batch)
+            self.task_worker.advance(run_id)
 
     def run(self, a_workflow: Workflow[..., Any], *inputs: list[Any]) -> None:
         """Start runs together and work until nothing is due."""
         given = [a_workflow.inputs(*each) for each in inputs]
         runs = self.engine.start_many(a_workflow.program(), a_workflow.name, given)
-        while self.drainer.drain("default"):
+        while self.task_worker.drain("default"):
             pass
         self.runs = runs
 
@@ -114,19 +114,19 @@ class Work:
 
 
 @contextmanager
-def working(url: str, tmp_path: Path) -> Iterator[Work]:
+def working(url: str, tmp_path: Path) -> Iterator[WorkingSet]:
     # A slice without end: how long a machine takes must not change what is counted.
     settings = Settings(
-        drain_slice=60,
-        batch_slice=60,
+        worker_time_slice=60,
+        chord_time_slice=60,
         quick_seconds=1,
-        hand_patience=60,
+        batch_max_wait=60,
         spool_directory=str(tmp_path),
     )
     with opened(url, settings=settings) as engine:
-        drainer = Drainer(engine, Claimant("s", "b" * 32, 1), event_facet_names)
-        work = Work(engine, drainer)
-        engine.bell = work
+        task_worker = TaskWorker(engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
+        work = WorkingSet(engine, task_worker)
+        engine.notifier = work
         for _ in range(3):
             work.run(small, [1])  # it learns that the facets are quick
             work.run(fan, [list(range(60))])
@@ -134,14 +134,14 @@ def working(url: str, tmp_path: Path) -> Iterator[Work]:
 
 
 @pytest.fixture
-def work(postgres: PostgresServer, tmp_path: Path) -> Iterator[Work]:
+def work(postgres: PostgresServer, tmp_path: Path) -> Iterator[WorkingSet]:
     url = postgres.new_database()
     with working(url, tmp_path) as work:
         yield work
     postgres.drop_database(url)
 
 
-def test_a_step_of_a_chain_is_one_statement_and_no_message(work: Work) -> None:
+def test_a_step_of_a_chain_is_one_statement_and_no_message(work: WorkingSet) -> None:
     with work.counted() as statements:
         work.run(chain, [1])
     # The start, the claim of the first, what was known of the run, a step each, a last look.
@@ -150,7 +150,7 @@ def test_a_step_of_a_chain_is_one_statement_and_no_message(work: Work) -> None:
     assert work.messages == 1
 
 
-def test_a_wide_fan_out_costs_a_few_statements_per_hundred_steps(work: Work) -> None:
+def test_a_wide_fan_out_costs_a_few_statements_per_hundred_steps(work: WorkingSet) -> None:
     with work.counted() as statements:
         work.run(fan, [list(range(1_000))])
     # Unfolded and taken in some hundreds at a time; claimed and reported by batches.
@@ -159,23 +159,23 @@ def test_a_wide_fan_out_costs_a_few_statements_per_hundred_steps(work: Work) -> 
     assert work.messages <= 1_000 / MOST + 1 + 5
 
 
-def test_a_header_whose_tasks_are_gone_asks_for_them_once(work: Work) -> None:
+def test_a_header_whose_tasks_are_gone_asks_for_them_once(work: WorkingSet) -> None:
     """Others have drained the list meanwhile; and it does not know yet that the facet is quick."""
     gone = [f"{number:032}" for number in range(50)]
     with work.counted() as statements:
-        fresh = Drainer(work.engine, Claimant("s", "b" * 32, 1), event_facet_names)
+        fresh = TaskWorker(work.engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
         assert fresh.work("default", gone) == 0
     assert sum(statements.values()) == 1, statements
 
 
-def test_items_of_two_steps_cost_no_more_per_step(work: Work) -> None:
+def test_items_of_two_steps_cost_no_more_per_step(work: WorkingSet) -> None:
     with work.counted() as statements:
         work.run(two_each, [list(range(500))])
     print(f"{sum(statements.values())} statements, {work.messages} messages")
     assert sum(statements.values()) <= 0.08 * 1_000, statements
 
 
-def test_small_runs_share_their_statements(work: Work) -> None:
+def test_small_runs_share_their_statements(work: WorkingSet) -> None:
     with work.counted() as statements:
         work.run(small, *[[n] for n in range(50)])
     # Five stages, each for all runs at once; the start; the claim and what it needs.

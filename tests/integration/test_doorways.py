@@ -11,7 +11,7 @@ from celery.exceptions import Reject
 from sqlalchemy.exc import OperationalError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, UnknownWorkflow
-from flowengine.tasks import doorways
+from flowengine.tasks import celery_tasks
 
 
 class Behind:
@@ -29,7 +29,7 @@ class Behind:
 
 def doorway(name: str, problem: Exception) -> Any:
     app = Celery("doorways", broker="memory://", set_as_current=False)
-    doorways.open_doorways(app, Behind(problem))
+    celery_tasks.register_celery_tasks(app, Behind(problem))
     return app.tasks[name]
 
 
@@ -47,19 +47,19 @@ def test_a_start_that_the_database_does_not_take_goes_back_to_its_queue(
     problem: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It has no row yet: acknowledged, it would be lost.
-    monkeypatch.setattr(doorways, "_PAUSE", 0)
+    monkeypatch.setattr(celery_tasks, "_PAUSE", 0)
     with pytest.raises(Reject) as refused:
-        doorway(doorways.EXECUTE, problem)("some.workflow", {})
+        doorway(celery_tasks.EXECUTE, problem)("some.workflow", {})
     assert refused.value.requeue
 
 
 def test_a_start_that_can_never_be_is_told_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, logger="flowengine"):
-        doorway(doorways.EXECUTE, UnknownWorkflow("some.workflow", []))("some.workflow", {})
+        doorway(celery_tasks.EXECUTE, UnknownWorkflow("some.workflow", []))("some.workflow", {})
     assert "some.workflow" in caplog.text
 
 
-@pytest.mark.parametrize("name", [doorways.WATCHDOG])
+@pytest.mark.parametrize("name", [celery_tasks.WATCHDOG])
 def test_any_other_doorway_leaves_it_to_the_watchdog(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,11 +14,11 @@ from sqlalchemy import event, text
 from flowengine.engine import Engine
 from flowengine.errors import UnknownStep, ValueRefused
 from flowengine.evaluator import RunState, StepState, TaskDefinition, TaskState
-from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
 from flowengine.program.nodes import EventOptions, RetryPolicy
 from flowengine.store import reports, runs
-from flowengine.store.claims import Claimant
-from flowengine.store.executing import Borrowed
+from flowengine.store.claims import WorkerIdentity
+from flowengine.store.executors import SqlalchemyExecutor
 from flowengine.store.reports import Ended
 from tests.integration.engines import Dump, chain, claim, dump, one, opened, side_by_side
 from tests.integration.together import (
@@ -104,7 +104,7 @@ def test_reports_recorded_in_any_order_are_taken_in_together(engine: Engine) -> 
 def test_one_advance_takes_in_all_reports_however_many(engine: Engine) -> None:
     names = [f"s{i}" for i in range(1_100)]
     run = started(engine, side_by_side(*names))
-    held = engine.claim(["t.Work"], "default", Claimant(), most=2_000)
+    held = engine.claim(["t.Work"], "default", WorkerIdentity(), most=2_000)
     with engine.database.direct() as executor:
         ended = [Ended(task.uuid, task.lease, Succeeded({"y": 1})) for task in held]
         assert len(reports.record(executor, ended, 1)) == len(held)
@@ -366,7 +366,7 @@ def test_postgres_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(
 
         with ThreadPoolExecutor(1) as pool:
             with engine.database.write() as holder:
-                assert runs.lock(Borrowed(holder), run) is not None
+                assert runs.lock(SqlalchemyExecutor(holder), run) is not None
                 advancing = pool.submit(waiting.advance, run)
                 wait_until(waits_for_the_lock, "the advance waits for the run's lock")
                 assert reporting.record(task, Succeeded({"y": "meanwhile"}))
@@ -394,7 +394,7 @@ def test_sqlite_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(tmp_p
                 advancing = pool.submit(waiting.advance, run)
                 assert comes_to_the_lock.wait(PATIENCE)
                 ended = Ended(task.uuid, task.lease, Succeeded({"y": "mean"}))
-                assert reports.record(Borrowed(holder), [ended], 1)
+                assert reports.record(SqlalchemyExecutor(holder), [ended], 1)
                 assert not advancing.done()
             advancing.result(PATIENCE)
         assert engine.run(run).outputs(timeout=0) == {"y": "mean"}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from flowengine.afl import compile_text
 from flowengine.program import write_program
 from flowengine.testing import Outcome, run_program
-from flowengine.testing.programs import Handler
+from flowengine.testing.program_runner import Handler
 from tests.examples_drawn import AT_RANDOM
 from tests.integration.front_ends import as_program, as_python
 from tests.integration.front_ends.descriptions import (

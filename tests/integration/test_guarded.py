@@ -13,14 +13,14 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
-from flowengine.engine.settling import Report
+from flowengine.engine.committer import Report
 from flowengine.evaluator import RunState, TaskState
-from flowengine.evaluator.happenings import Succeeded
+from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings
-from flowengine.store import executing
-from flowengine.store.claims import Claimant
-from flowengine.store.executing import DirectPostgres
-from flowengine.worker import Drainer
+from flowengine.store import executors
+from flowengine.store.claims import WorkerIdentity
+from flowengine.store.executors import PostgresExecutor
+from flowengine.worker import TaskWorker
 from tests.integration.engines import chain, claim, cut_off, opened, side_by_side
 
 
@@ -58,7 +58,8 @@ def test_a_run_that_others_advanced_meanwhile_is_decided_anew(
 def test_in_a_commit_of_many_runs_each_stands_or_falls_by_itself(engine: Engine) -> None:
     runs = [engine.start(chain("a", "b"), "Flow", {}).id for _ in range(3)]
     held = {
-        task.workflow_id: task for task in engine.claim(["t.Work"], "default", Claimant(), most=3)
+        task.workflow_id: task
+        for task in engine.claim(["t.Work"], "default", WorkerIdentity(), most=3)
     }
     taken_away = held[runs[1]]
     assert engine.release(taken_away)
@@ -70,7 +71,7 @@ def test_in_a_commit_of_many_runs_each_stands_or_falls_by_itself(engine: Engine)
 
 def test_of_one_run_a_report_that_lost_its_lease_takes_no_other_with_it(engine: Engine) -> None:
     run = engine.start(side_by_side("a", "b", "c"), "Flow", {}).id
-    first, second, third = engine.claim(["t.Work"], "default", Claimant(), most=3)
+    first, second, third = engine.claim(["t.Work"], "default", WorkerIdentity(), most=3)
     assert engine.release(second)
     reports = [Report(task, Succeeded({"y": 1})) for task in (first, second, third)]
     accepted, _ = engine.report_many(reports)
@@ -85,14 +86,14 @@ def test_tasks_whose_claim_nobody_heard_of_are_handed_back(
     now = 1_000_000
     settings = Settings(heartbeat_interval=10, spool_directory=str(tmp_path))
     with opened(database_url, clock=lambda: now, settings=settings) as engine:
-        me = Claimant("s", "b" * 32, 1)
-        drainer = Drainer(engine, me, lambda: ["t.Work"])
+        me = WorkerIdentity("s", "b" * 32, 1)
+        task_worker = TaskWorker(engine, me, lambda: ["t.Work"])
         run = engine.start(side_by_side("a", "b"), "Flow", {}).id
         engine.claim(["t.Work"], "default", me, most=2)  # and the answer is lost on its way
-        drainer.holdings.hand_back_forgotten()
+        task_worker.claimed_tasks.release_forgotten()
         assert {task.state for task in engine.tasks(run)} == {TaskState.RUNNING}, "it may be on it"
         now += 60_000
-        drainer.holdings.hand_back_forgotten()
+        task_worker.claimed_tasks.release_forgotten()
         assert {task.state for task in engine.tasks(run)} == {TaskState.PENDING}
 
 
@@ -104,7 +105,7 @@ def test_a_commit_on_a_connection_that_was_cut_says_so_and_the_next_has_another(
 ) -> None:
     run = on_postgres.start(chain("a", "b", "c"), "Flow", {}).id
     assert on_postgres.report(claim(on_postgres), Succeeded({"y": 1}))
-    with on_postgres.database.keeping():  # as a worker does, while it has something in hand
+    with on_postgres.database.keep_connection():  # as a worker does, while it has something in hand
         task = claim(on_postgres)
         cut_off(on_postgres)
         with pytest.raises(DBAPIError) as problem:
@@ -119,9 +120,9 @@ def test_a_commit_on_a_connection_that_was_cut_says_so_and_the_next_has_another(
 def test_a_statement_too_many_is_executed_without_being_prepared(
     on_postgres: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executing, "_MOST_PREPARED", 1)
+    monkeypatch.setattr(executors, "_MOST_PREPARED", 1)
     run = on_postgres.start(chain("a", "b", "c"), "Flow", {}).id
-    with on_postgres.database.keeping():
+    with on_postgres.database.keep_connection():
         for number in range(3):
             on_postgres.report_many([Report(claim(on_postgres), Succeeded({"y": number}))])
     assert on_postgres.get(run).state == RunState.COMPLETED
@@ -139,4 +140,4 @@ def _told(engine: Engine) -> Iterator[Any]:
     with engine.database.engine.connect() as connection:
         proxy = connection.connection
         prepared = proxy.info.setdefault("flowengine_prepared", {})
-        yield DirectPostgres(proxy.driver_connection, prepared).told
+        yield PostgresExecutor(proxy.driver_connection, prepared).told

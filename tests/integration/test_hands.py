@@ -8,14 +8,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from flowengine.dispatch.coalescing import Coalescing
-from flowengine.engine.settling import Report
+from flowengine.dispatch.debounce import Debounce
+from flowengine.engine.committer import Report
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import Succeeded
-from flowengine.store.claims import Claimant
-from flowengine.worker.continuing import Continuation
-from flowengine.worker.hand import Guard, Hand
-from flowengine.worker.pace import Pace
+from flowengine.evaluator.triggers import Succeeded
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker.batch import Batch, BatchGuard
+from flowengine.worker.batch_sizing import BatchSizing
+from flowengine.worker.continuation import Continuation
 
 PATIENCE = 30.0
 
@@ -32,7 +32,7 @@ def report(done: TaskDefinition) -> Report:
 
 
 def test_a_facet_is_quick_after_some_tries_that_were() -> None:
-    pace = Pace(0.002)
+    pace = BatchSizing(0.002)
     assert not pace.is_quick("f")
     pace.count("f", 0.001)
     assert not pace.is_quick("f"), "one is no evidence"
@@ -43,7 +43,7 @@ def test_a_facet_is_quick_after_some_tries_that_were() -> None:
 
 def test_after_a_slow_try_few_are_taken_at_once_until_more_were_quick() -> None:
     now = [0.0]
-    pace = Pace(0.002, clock=lambda: now[0])
+    pace = BatchSizing(0.002, clock=lambda: now[0])
     for _ in range(100):
         pace.count("f", 0.0001)
     assert pace.fitting(["f"], 0.025) > 100
@@ -60,7 +60,7 @@ def test_after_a_slow_try_few_are_taken_at_once_until_more_were_quick() -> None:
 
 
 def test_a_facet_that_was_slow_does_not_make_the_others_few() -> None:
-    pace = Pace(0.002)
+    pace = BatchSizing(0.002)
     for _ in range(3):
         pace.count("steady", 0.0001)
     for seconds in (1.0, 0.0001):
@@ -72,21 +72,21 @@ def test_a_facet_that_was_slow_does_not_make_the_others_few() -> None:
 
 
 def test_a_facet_that_is_always_slow_is_never_quick() -> None:
-    pace = Pace(0.002)
+    pace = BatchSizing(0.002)
     for _ in range(5):
         pace.count("f", 1.0)
     assert not pace.is_quick("f")
 
 
 def test_a_facet_that_is_slow_on_average_is_not_quick() -> None:
-    pace = Pace(0.002)
+    pace = BatchSizing(0.002)
     for _ in range(10):
         pace.count("f", 0.005)
     assert not pace.is_quick("f")
 
 
 def test_of_quick_tries_as_many_are_taken_as_fit_into_the_time() -> None:
-    pace = Pace(0.002)
+    pace = BatchSizing(0.002)
     for name, seconds in (("f", 0.0001), ("g", 0.001)):
         pace.count(name, seconds)
         pace.count(name, seconds)
@@ -98,16 +98,18 @@ def test_of_quick_tries_as_many_are_taken_as_fit_into_the_time() -> None:
 # --- continuation ---
 
 
-def practised(*names: str) -> Pace:
-    pace = Pace(0.002)
+def practised(*names: str) -> BatchSizing:
+    pace = BatchSizing(0.002)
     for name in names:
         pace.count(name, 0.0001)
         pace.count(name, 0.0001)
     return pace
 
 
-def continuation(pace: Pace, lists: tuple[str, ...] = ()) -> Continuation:
-    return Continuation(Claimant(), pace, {"t.quick", "t.slow"}, lists, batch=4, seconds=0.025)
+def continuation(pace: BatchSizing, lists: tuple[str, ...] = ()) -> Continuation:
+    return Continuation(
+        WorkerIdentity(), pace, {"t.quick", "t.slow"}, lists, batch=4, seconds=0.025
+    )
 
 
 def test_quick_tasks_are_gone_on_with_in_numbers_and_of_others_one() -> None:
@@ -115,18 +117,18 @@ def test_quick_tasks_are_gone_on_with_in_numbers_and_of_others_one() -> None:
     slow = [task(f"slow {n}", "t.slow") for n in range(3)]
     pace = practised("t.quick")
     assert continuation(pace).choose([*quick, *slow]) == {"0", "1", "2"}
-    taker = continuation(pace)
-    assert taker.choose(slow) == {"slow 0"}
-    assert taker.choose(slow) == set(), "one for all runs of a report"
+    continuation = continuation(pace)
+    assert continuation.choose(slow) == {"slow 0"}
+    assert continuation.choose(slow) == set(), "one for all runs of a report"
 
 
 def test_after_a_slow_try_few_are_gone_on_with_of_all_runs_together() -> None:
     pace = practised("t.quick")
     pace.count("t.quick", 1.0)
     pace.count("t.quick", 0.0001)
-    taker = continuation(pace)
-    assert taker.choose([task("0"), task("1")]) == {"0", "1"}
-    assert taker.choose([task("2"), task("3")]) == {"2"}
+    continuation = continuation(pace)
+    assert continuation.choose([task("0"), task("1")]) == {"0", "1"}
+    assert continuation.choose([task("2"), task("3")]) == {"2"}
 
 
 def test_what_is_not_ours_is_left_to_others() -> None:
@@ -155,13 +157,13 @@ def test_what_lies_around_a_slow_task_is_taken_out_of_the_hand() -> None:
     relieved = threading.Event()
     taken: list[str] = []
 
-    def relieve(hand: Hand) -> None:
+    def relieve(hand: Batch) -> None:
         taken.extend(waiting.uuid for waiting in hand.take_waiting())
         taken.extend(done.task.uuid for done in hand.take_done())
         relieved.set()
 
-    guard = Guard(0.01, relieve)
-    hand = Hand([task("done"), task("slow"), task("behind")])
+    guard = BatchGuard(0.01, relieve)
+    hand = Batch([task("done"), task("slow"), task("behind")])
     with guard.over(hand):
         first = hand.next()
         assert first is not None
@@ -175,12 +177,12 @@ def test_what_lies_around_a_slow_task_is_taken_out_of_the_hand() -> None:
 def test_many_that_take_a_while_each_do_not_keep_those_behind_them() -> None:
     """None of them is slow by itself, but the last would wait for all."""
 
-    def relieve(hand: Hand) -> None:
+    def relieve(hand: Batch) -> None:
         hand.take_done()
         hand.take_waiting()
 
-    guard = Guard(0.01, relieve)
-    hand = Hand([task(str(number)) for number in range(1_000)])
+    guard = BatchGuard(0.01, relieve)
+    hand = Batch([task(str(number)) for number in range(1_000)])
     run = 0
     with guard.over(hand):
         while (one := hand.next()) is not None:
@@ -191,7 +193,7 @@ def test_many_that_take_a_while_each_do_not_keep_those_behind_them() -> None:
 
 
 def test_what_is_put_into_an_empty_hand_has_not_been_lying_there() -> None:
-    hand = Hand([task("long")])
+    hand = Batch([task("long")])
     first = hand.next()
     assert first is not None
     time.sleep(0.4)
@@ -204,7 +206,7 @@ def test_what_is_put_into_an_empty_hand_has_not_been_lying_there() -> None:
 
 
 def test_a_slow_task_that_is_alone_in_its_hand_is_left_alone() -> None:
-    hand = Hand([task("slow")])
+    hand = Batch([task("slow")])
     hand.next()
     time.sleep(0.01)
     assert not hand.is_stuck(0.001)
@@ -226,9 +228,9 @@ class Rung:
 
 def test_the_first_bell_rings_at_once_and_those_behind_it_together() -> None:
     rung = Rung()
-    ring = Coalescing(rung, pause=0.5)
+    notify = Debounce(rung, pause=0.5)
     for _ in range(20):
-        ring({"default": 1})
+        notify({"default": 1})
     assert rung.calls == [{"default": 1}]
     assert rung.again.wait(PATIENCE)
     assert rung.calls == [{"default": 1}, {"default": 19}]
@@ -236,12 +238,12 @@ def test_the_first_bell_rings_at_once_and_those_behind_it_together() -> None:
 
 def test_each_list_has_its_own_bell() -> None:
     rung = Rung()
-    ring = Coalescing(rung, pause=60)
-    ring({"a": 1})
-    ring({"b": 2})
-    ring({"a": 3, "c": 4})
+    notify = Debounce(rung, pause=60)
+    notify({"a": 1})
+    notify({"b": 2})
+    notify({"a": 3, "c": 4})
     assert rung.calls == [{"a": 1}, {"b": 2}, {"c": 4}]
-    ring.flush()
+    notify.flush()
     assert rung.calls[-1] == {"a": 3}, "what is kept at the end is rung then"
 
 
@@ -255,18 +257,18 @@ def test_who_flushes_waits_for_a_bell_that_is_being_rung() -> None:
             assert go_on.wait(PATIENCE)
         rung(due)
 
-    ring = Coalescing(slowly, pause=0.01)
+    notify = Debounce(slowly, pause=0.01)
     for _ in range(3):
-        ring({"default": 1})
+        notify({"default": 1})
     assert begun.wait(PATIENCE)
     threading.Timer(0.05, go_on.set).start()
-    ring.flush()
+    notify.flush()
     assert rung.calls == [{"default": 1}, {"default": 2}]
 
 
 def test_without_a_pause_every_bell_rings() -> None:
     rung = Rung()
-    ring = Coalescing(rung, pause=0)
+    notify = Debounce(rung, pause=0)
     for _ in range(5):
-        ring({"default": 1})
+        notify({"default": 1})
     assert rung.calls == [{"default": 1}] * 5

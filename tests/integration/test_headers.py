@@ -12,17 +12,17 @@ import pytest
 
 from flowengine import event_facet, foreach, workflow
 from flowengine.authoring import event_facet_names
-from flowengine.dispatch import SilentBell
+from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine
 from flowengine.engine.handles import Run
 from flowengine.evaluator import TaskState
 from flowengine.settings import Settings
-from flowengine.store.claims import Claimant
-from flowengine.worker import Drainer
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker import TaskWorker
 from tests.integration.engines import opened, side_by_side, watched
 
 CALLS: list[int] = []
-ME = Claimant("s", "b" * 32, 1)
+ME = WorkerIdentity("s", "b" * 32, 1)
 
 
 @event_facet(name="headers.note")
@@ -48,26 +48,26 @@ def charges(numbers: list[int]) -> list[int]:
 
 
 @dataclass
-class Noting(SilentBell):
+class Noting(NullNotifier):
     rung: Counter[str] = field(default_factory=Counter)
 
-    def ring(self, due: Mapping[str, int]) -> None:
+    def notify(self, due: Mapping[str, int]) -> None:
         self.rung.update(due)
 
 
 @pytest.fixture
-def bell() -> Noting:
+def notifier() -> Noting:
     CALLS.clear()
     return Noting()
 
 
 @pytest.fixture
-def engine(database_url: str, bell: Noting, tmp_path: Path) -> Iterator[Engine]:
+def engine(database_url: str, notifier: Noting, tmp_path: Path) -> Iterator[Engine]:
     # Without an end: how long a machine takes must not change what is counted.
     settings = Settings(
-        quick_seconds=1, hand_patience=60, batch_slice=60, spool_directory=str(tmp_path)
+        quick_seconds=1, batch_max_wait=60, chord_time_slice=60, spool_directory=str(tmp_path)
     )
-    with opened(database_url, bell=bell, settings=settings) as engine:
+    with opened(database_url, notifier=notifier, settings=settings) as engine:
         yield engine
 
 
@@ -75,49 +75,49 @@ def ids(engine: Engine, run: Run[Any]) -> list[str]:
     return [task.uuid for task in engine.tasks(run.id)]
 
 
-def test_what_a_worker_has_no_code_for_is_left_to_others(engine: Engine, bell: Noting) -> None:
+def test_what_a_worker_has_no_code_for_is_left_to_others(engine: Engine, notifier: Noting) -> None:
     run = engine.start(side_by_side(*(f"s{i}" for i in range(9))), "Flow", {})
-    bell.rung.clear()
-    drainer = Drainer(engine, ME, lambda: ["headers.note"])
-    assert drainer.work("default", ids(engine, run)) == 0
+    notifier.rung.clear()
+    task_worker = TaskWorker(engine, ME, lambda: ["headers.note"])
+    assert task_worker.work("default", ids(engine, run)) == 0
     assert {task.state for task in engine.tasks(run.id)} == {TaskState.PENDING}
     assert engine.get(run.id).state == "RUNNING"
-    assert bell.rung == {"default": 9}, "whoever has it is told"
+    assert notifier.rung == {"default": 9}, "whoever has it is told"
 
 
-def test_of_a_mixed_message_it_takes_its_own(engine: Engine, bell: Noting) -> None:
+def test_of_a_mixed_message_it_takes_its_own(engine: Engine, notifier: Noting) -> None:
     others = engine.start(side_by_side(*(f"s{i}" for i in range(4))), "Flow", {})
     mine = engine.start(notes.program(), notes.name, {"numbers": list(range(20))})
-    bell.rung.clear()
+    notifier.rung.clear()
     mixed = [*ids(engine, others)[:2], *ids(engine, mine), *ids(engine, others)[2:]]
-    drainer = Drainer(engine, ME, event_facet_names)
-    assert drainer.work("default", mixed) == 20
+    task_worker = TaskWorker(engine, ME, event_facet_names)
+    assert task_worker.work("default", mixed) == 20
     assert sorted(CALLS) == list(range(20))
     assert {task.state for task in engine.tasks(others.id)} == {TaskState.PENDING}
-    assert bell.rung["default"] >= 4
+    assert notifier.rung["default"] >= 4
 
 
 def test_a_message_of_another_quick_facet_is_taken_together_too(engine: Engine) -> None:
-    drainer = Drainer(engine, ME, event_facet_names)
+    task_worker = TaskWorker(engine, ME, event_facet_names)
     for facet_of in (charges, notes, notes):
         warm = engine.start(facet_of.program(), facet_of.name, {"numbers": list(range(9))})
-        drainer.work("default", ids(engine, warm))
+        task_worker.work("default", ids(engine, warm))
     engine.start(charges.program(), charges.name, {"numbers": [1]})
-    drainer.drain("default")  # the list's last facet is another one now
+    task_worker.drain("default")  # the list's last facet is another one now
     run = engine.start(notes.program(), notes.name, {"numbers": list(range(40))})
     texts: list[str] = []
     with watched(engine, lambda text, _: texts.append(text)):
-        assert drainer.work("default", ids(engine, run)) == 40
+        assert task_worker.work("default", ids(engine, run)) == 40
     assert sum("WITH chosen" in text for text in texts) <= 4
 
 
 def test_what_must_not_run_twice_is_asked_for_once_each(engine: Engine) -> None:
-    drainer = Drainer(engine, ME, event_facet_names)
+    task_worker = TaskWorker(engine, ME, event_facet_names)
     for _ in range(2):
         warm = engine.start(charges.program(), charges.name, {"numbers": list(range(9))})
-        drainer.work("default", ids(engine, warm))
+        task_worker.work("default", ids(engine, warm))
     run = engine.start(charges.program(), charges.name, {"numbers": list(range(30))})
     texts: list[str] = []
     with watched(engine, lambda text, _: texts.append(text)):
-        assert drainer.work("default", ids(engine, run)) == 30
+        assert task_worker.work("default", ids(engine, run)) == 30
     assert sum("WITH chosen" in text for text in texts) <= 30 + 2

@@ -14,22 +14,22 @@ from sqlalchemy.exc import OperationalError
 
 from flowengine import event_facet, workflow
 from flowengine.authoring import event_facet_names
-from flowengine.engine import Engine, advancing
-from flowengine.engine.advancing import Commit, Decision
-from flowengine.engine.settling import Report
+from flowengine.engine import Engine, staging
+from flowengine.engine.committer import Report
+from flowengine.engine.staging import Commit, Decision
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
-from flowengine.evaluator.happenings import HandedOver, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import HandedOver, Succeeded, TryOutcome
 from flowengine.program.nodes import EventOptions
 from flowengine.settings import Settings
-from flowengine.store.claims import Claimant
-from flowengine.tasks.attendance import Attendance, server_of
-from flowengine.worker import Drainer
+from flowengine.store.claims import WorkerIdentity
+from flowengine.tasks.heartbeat import WorkerHeartbeat, server_of
+from flowengine.worker import TaskWorker
 from flowengine.worker.spool import Spool
 from tests.integration.engines import MovedClock, opened
 from tests.integration.engines import one as one_event
 from tests.servers import PostgresServer
 
-ME = Claimant("s", "b" * 32, 1)
+ME = WorkerIdentity("s", "b" * 32, 1)
 CALLS: list[int] = []
 CHECKED_OUT: list[int] = []
 LEAVE_AT: set[int] = set()
@@ -78,7 +78,7 @@ def settings(tmp_path: Path) -> Settings:
     CALLS.clear()
     # How long a machine takes must not change what is claimed together.
     return Settings(
-        quick_seconds=1, hand_patience=60, heartbeat_interval=10, spool_directory=str(tmp_path)
+        quick_seconds=1, batch_max_wait=60, heartbeat_interval=10, spool_directory=str(tmp_path)
     )
 
 
@@ -94,10 +94,10 @@ def engine(database_url: str, settings: Settings, clock: MovedClock) -> Iterator
 
 
 @pytest.fixture
-def drainer(engine: Engine) -> Drainer:
-    drainer = Drainer(engine, ME, event_facet_names)
-    drainer._upkeep.begin = lambda: None  # type: ignore[method-assign] # tests call its duties
-    return drainer
+def task_worker(engine: Engine) -> TaskWorker:
+    task_worker = TaskWorker(engine, ME, event_facet_names)
+    task_worker._background.begin = lambda: None  # type: ignore[method-assign] # tests call its duties
+    return task_worker
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def start(engine: Engine, a_workflow: Any, n: int) -> Any:
     return engine.start(a_workflow.program(), a_workflow.name, {"n": n})
 
 
-def drain(drainer: Drainer) -> None:
-    while drainer.drain("default"):
+def drain(task_worker: TaskWorker) -> None:
+    while task_worker.drain("default"):
         pass
 
 
@@ -123,32 +123,32 @@ def states(engine: Engine, run: Any) -> set[str]:
 
 def test_a_run_that_cannot_be_decided_stops_no_other(
     engine: Engine,
-    drainer: Drainer,
+    task_worker: TaskWorker,
     spool: Spool,
     clock: MovedClock,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for n in range(3):
         start(engine, noted, n)
-    drain(drainer)  # the facet is known to be quick
+    drain(task_worker)  # the facet is known to be quick
     runs = [start(engine, noted, n) for n in range(6)]
-    bad, put = runs[2].id, advancing.put
+    bad, put = runs[2].id, staging.put
 
     def stumble(decision: Decision, *given: Any, **more: Any) -> Commit:
         if decision.view.id == bad:
             raise ValueError("it cannot be decided")
         return put(decision, *given, **more)
 
-    monkeypatch.setattr(advancing, "put", stumble)
-    monkeypatch.setattr("flowengine.engine.taking_in.put", stumble)
-    drain(drainer)
+    monkeypatch.setattr(staging, "put", stumble)
+    monkeypatch.setattr("flowengine.engine.locked_commit.put", stumble)
+    drain(task_worker)
     found = [engine.get(run.id).state for run in runs]
     assert found == [RunState.RUNNING if run.id == bad else RunState.COMPLETED for run in runs]
-    assert drainer.holdings.left_after(0) == []
+    assert task_worker.claimed_tasks.left_after(0) == []
     assert len(list(spool.waiting())) == 1, "its result is not lost"
     assert spool.deliver(engine) == 0, "not yet, and nothing behind it would be stopped"
     clock.now += 60_000
-    drainer.holdings.hand_back_forgotten()
+    task_worker.claimed_tasks.release_forgotten()
     assert states(engine, runs[2]) == {TaskState.RUNNING}, "it has run, and is not run again"
     monkeypatch.undo()
     assert spool.deliver(engine) == 1
@@ -161,7 +161,7 @@ def test_a_run_that_cannot_go_on_keeps_no_other_from_it(
 ) -> None:
     runs = [engine.start(one_event(), "Flow", {}) for _ in range(2)]
     tasks = engine.claim(["t.Work"], "default", ME, most=2)
-    put = advancing.put
+    put = staging.put
 
     def with_more(decision: Decision, *given: Any, **more: Any) -> Commit:
         commit = put(decision, *given, **more)
@@ -171,8 +171,8 @@ def test_a_run_that_cannot_go_on_keeps_no_other_from_it(
     def stumble(*_given: Any, **_more: Any) -> Commit:
         raise ValueError("it cannot be decided")
 
-    monkeypatch.setattr(advancing, "put", with_more)
-    monkeypatch.setattr("flowengine.engine.taking_in.take_in", stumble)
+    monkeypatch.setattr(staging, "put", with_more)
+    monkeypatch.setattr("flowengine.engine.locked_commit.take_in", stumble)
     accepted, _ = engine.report_many([Report(task, Succeeded({"y": 1})) for task in tasks])
     assert accepted == {task.uuid for task in tasks}
 
@@ -191,9 +191,11 @@ def away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def worked(drainer: Drainer, task: TaskDefinition, outcome: TryOutcome | HandedOver) -> None:
-    drainer.holdings.hold([task])
-    assert not drainer.holdings.report([Report(task, outcome)], in_chord=False, taker=None)
+def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: TryOutcome | HandedOver) -> None:
+    task_worker.claimed_tasks.hold([task])
+    assert not task_worker.claimed_tasks.report(
+        [Report(task, outcome)], in_chord=False, continuation=None
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,14 +212,14 @@ def test_a_result_is_recorded_as_if_it_had_not_gone_over_the_disk(
     state: str,
     told: Any,
     engine: Engine,
-    drainer: Drainer,
+    task_worker: TaskWorker,
     spool: Spool,
     away: pytest.MonkeyPatch,
 ) -> None:
     engine.settings = replace(engine.settings, max_value_bytes=1_000_000)
     run = engine.start(one_event(), "Flow", {})
     (task,) = engine.claim(["t.Work"], "default", ME, most=1)
-    worked(drainer, task, Succeeded(result))
+    worked(task_worker, task, Succeeded(result))
     away.undo()
     assert spool.deliver(engine) == 1
     info = engine.get(run.id)
@@ -226,111 +228,115 @@ def test_a_result_is_recorded_as_if_it_had_not_gone_over_the_disk(
 
 
 def test_what_waits_on_disk_is_not_taken_for_forgotten(
-    engine: Engine, drainer: Drainer, spool: Spool, clock: MovedClock, away: pytest.MonkeyPatch
+    engine: Engine,
+    task_worker: TaskWorker,
+    spool: Spool,
+    clock: MovedClock,
+    away: pytest.MonkeyPatch,
 ) -> None:
     run = start(engine, noted, 7)
-    drain(drainer)
+    drain(task_worker)
     assert len(list(spool.waiting())) == 1
     away.undo()
     clock.now += 60_000
-    drainer.holdings.hand_back_forgotten()
+    task_worker.claimed_tasks.release_forgotten()
     assert spool.deliver(engine) == 1
     assert run.result(timeout=0) == 7
     assert CALLS == [7], "it ran once"
 
 
 def test_a_claim_whose_answer_was_lost_is_handed_back_also_if_it_must_not_run_twice(
-    engine: Engine, drainer: Drainer, clock: MovedClock
+    engine: Engine, task_worker: TaskWorker, clock: MovedClock
 ) -> None:
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (task,) = engine.claim(["t.Work"], "default", ME, most=1)
     assert task.runs_once
     clock.now += 60_000
-    drainer.holdings.hand_back_forgotten()
+    task_worker.claimed_tasks.release_forgotten()
     assert states(engine, run) == {TaskState.PENDING}, "nobody has begun with it"
-    assert drainer.holdings.hold([task]) == [], "the answer comes after all, too late"
+    assert task_worker.claimed_tasks.hold([task]) == [], "the answer comes after all, too late"
 
 
 def test_a_process_looks_for_what_it_forgot_before_its_first_claim(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer to that claim may be the one that is lost."""
-    drainer = Drainer(engine, ME, event_facet_names)
+    task_worker = TaskWorker(engine, ME, event_facet_names)
 
     def lose(*_given: Any, **_more: Any) -> Any:
         raise OperationalError("", {}, Exception("the server is away"))
 
     monkeypatch.setattr(engine, "claim_batch", lose)
     with pytest.raises(OperationalError):
-        drainer.drain("default")
-    assert drainer._upkeep._thread is not None
-    drainer._upkeep.end()
+        task_worker.drain("default")
+    assert task_worker._background._thread is not None
+    task_worker._background.end()
 
 
 def test_a_task_that_is_claimed_again_while_it_is_handed_back_is_still_held(
-    engine: Engine, drainer: Drainer, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, task_worker: TaskWorker, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One thread hands it back; before it has let go of it another claims it."""
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (first,) = engine.claim(["t.Work"], "default", ME, most=1)
-    drainer.holdings.hold([first])
+    task_worker.claimed_tasks.hold([first])
     release = engine.release_many
 
     def release_and_claim(tasks: Any) -> None:
         release(tasks)
-        assert drainer.holdings.hold(engine.claim(["t.Work"], "default", ME, most=1))
+        assert task_worker.claimed_tasks.hold(engine.claim(["t.Work"], "default", ME, most=1))
 
     monkeypatch.setattr(engine, "release_many", release_and_claim)
-    drainer.holdings.hand_back([first])
+    task_worker.claimed_tasks.release_by_lease([first])
     clock.now += 60_000
-    drainer.holdings.hand_back_forgotten()
+    task_worker.claimed_tasks.release_forgotten()
     assert states(engine, run) == {TaskState.RUNNING}
-    assert [task.lease for task in drainer.holdings.left_after(0)] == [first.lease + 2]
+    assert [task.lease for task in task_worker.claimed_tasks.left_after(0)] == [first.lease + 2]
 
 
 @pytest.mark.parametrize("way", ["look", "leave"])
 def test_a_worker_that_looks_or_leaves_delivers_before_it_gives_anything_up(
-    way: str, engine: Engine, drainer: Drainer, settings: Settings, away: pytest.MonkeyPatch
+    way: str, engine: Engine, task_worker: TaskWorker, settings: Settings, away: pytest.MonkeyPatch
 ) -> None:
     """Its pool child is dead: without the report the try would be lost, and the step fail."""
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=-1)
-    child = Claimant(ME.server_id, ME.boot_id, int(dead.stdout))
+    child = WorkerIdentity(ME.server_id, ME.boot_id, int(dead.stdout))
     (task,) = engine.claim(["t.Work"], "default", child, most=1)
-    worked(drainer, task, Succeeded({"y": 1}))
+    worked(task_worker, task, Succeeded({"y": 1}))
     away.undo()
     server = server_of(ME.server_id, ME.boot_id, "test")
-    attendance = Attendance(lambda: engine, settings, server, event_facet_names, list)
-    attendance._thread.join = lambda timeout=None: None  # type: ignore[method-assign] # not begun
-    getattr(attendance, way)()
+    heartbeat_thread = WorkerHeartbeat(lambda: engine, settings, server, event_facet_names, list)
+    heartbeat_thread._thread.join = lambda timeout=None: None  # type: ignore[method-assign] # not begun
+    getattr(heartbeat_thread, way)()
     assert run.result(timeout=0) == {"y": 1}
 
 
 def test_without_its_report_on_disk_nobody_says_that_a_try_never_began(
     engine: Engine,
-    drainer: Drainer,
+    task_worker: TaskWorker,
     spool: Spool,
     clock: MovedClock,
     away: pytest.MonkeyPatch,
 ) -> None:
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (task,) = engine.claim(["t.Work"], "default", ME, most=1)
-    worked(drainer, task, Succeeded({"y": 1}))
+    worked(task_worker, task, Succeeded({"y": 1}))
     away.undo()
     for path in spool.waiting():
         path.unlink()
     clock.now += 60_000
-    drainer.holdings.hand_back_forgotten()
+    task_worker.claimed_tasks.release_forgotten()
     assert engine.get(run.id).state == RunState.FAILED
     assert [task.state for task in engine.tasks(run.id)] == [TaskState.FAILED]
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "{", '{"outcome": 3}'])
 def test_a_file_that_is_no_report_stops_none_behind_it(
-    text: str, engine: Engine, drainer: Drainer, spool: Spool, away: pytest.MonkeyPatch
+    text: str, engine: Engine, task_worker: TaskWorker, spool: Spool, away: pytest.MonkeyPatch
 ) -> None:
     run = start(engine, noted, 7)
-    drain(drainer)
+    drain(task_worker)
     away.undo()
     (path,) = spool.waiting()
     (path.parent / "0.json").write_text(text)
@@ -340,10 +346,10 @@ def test_a_file_that_is_no_report_stops_none_behind_it(
 
 
 def test_a_report_for_another_database_is_set_aside(
-    drainer: Drainer, engine: Engine, spool: Spool, away: pytest.MonkeyPatch, tmp_path: Path
+    task_worker: TaskWorker, engine: Engine, spool: Spool, away: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     start(engine, noted, 7)
-    drain(drainer)
+    drain(task_worker)
     away.undo()
     with opened(f"sqlite:///{tmp_path}/another.db") as another:
         assert spool.deliver(another) == 0
@@ -355,35 +361,37 @@ def test_a_report_for_another_database_is_set_aside(
 
 
 def test_a_facet_that_leaves_the_process_is_a_loss_and_leaves_nothing_in_the_hand(
-    engine: Engine, drainer: Drainer
+    engine: Engine, task_worker: TaskWorker
 ) -> None:
     first = start(engine, left, 3)
     with pytest.raises(SystemExit):
-        drainer.drain("default")
-    assert drainer.holdings.left_after(0) == []
+        task_worker.drain("default")
+    assert task_worker.claimed_tasks.left_after(0) == []
     lost, again = engine.tasks(first.id)
     assert (lost.state, again.state, again.losses) == (TaskState.FAILED, TaskState.PENDING, 1)
 
 
-def test_what_lies_behind_such_a_task_is_handed_back(engine: Engine, drainer: Drainer) -> None:
+def test_what_lies_behind_such_a_task_is_handed_back(
+    engine: Engine, task_worker: TaskWorker
+) -> None:
     for n in range(3):
         start(engine, noted, n)
-    drain(drainer)
+    drain(task_worker)
     runs = [start(engine, noted, n) for n in range(5)]
 
     LEAVE_AT.add(1)
     with pytest.raises(SystemExit):
-        drainer.drain("default")
+        task_worker.drain("default")
     LEAVE_AT.clear()
-    assert drainer.holdings.left_after(0) == []
+    assert task_worker.claimed_tasks.left_after(0) == []
     assert runs[0].result(timeout=0) == 0, "what was done is reported"
-    drain(drainer)
+    drain(task_worker)
     assert [run.result(timeout=0) for run in runs] == list(range(5))
 
 
-def test_an_error_without_a_text_fails_its_step(engine: Engine, drainer: Drainer) -> None:
+def test_an_error_without_a_text_fails_its_step(engine: Engine, task_worker: TaskWorker) -> None:
     run = start(engine, silent, 1)
-    drain(drainer)
+    drain(task_worker)
     error = engine.get(run.id).error
     assert error is not None
     assert (error["type"], "text could not be made" in error["message"]) == ("Unspeakable", True)
@@ -412,10 +420,10 @@ def test_postgres_a_facet_that_is_not_known_to_be_quick_keeps_no_connection(
     url = postgres.new_database()
     with opened(url, settings=settings) as engine:
         POOLS[:], CHECKED_OUT[:] = [engine.database.engine.pool], []
-        drainer = Drainer(engine, ME, event_facet_names)
-        drainer._upkeep.begin = lambda: None  # type: ignore[method-assign]
+        task_worker = TaskWorker(engine, ME, event_facet_names)
+        task_worker._background.begin = lambda: None  # type: ignore[method-assign]
         run = start(engine, looked, 1)
-        drain(drainer)
+        drain(task_worker)
         assert run.result(timeout=0) == 1
         assert CHECKED_OUT == [0]
     postgres.drop_database(url)

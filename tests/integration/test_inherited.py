@@ -57,7 +57,7 @@ print("each its own")
 
 def test_bells_that_are_put_off_in_a_child_are_rung_there(tmp_path: Path) -> None:
     script = """
-from flowengine.dispatch.coalescing import Coalescing
+from flowengine.dispatch.debounce import Coalescing
 rung = []
 coalescing = Coalescing(rung.append, pause=0.2)
 for _ in range(3):
@@ -98,7 +98,7 @@ print(*os.listdir(f"{sys.argv[1]}/f.db.boots"))
 def test_a_child_that_is_forked_while_others_evaluate_collects_its_garbage() -> None:
     script = """
 import gc
-from flowengine.engine.undisturbed import undisturbed
+from flowengine.engine.gc_pause import undisturbed
 with undisturbed():
     child = os.fork()
     if not child:
@@ -132,7 +132,7 @@ def test_an_embedded_engine_in_memory_tells_of_the_dead_while_it_reads(tmp_path:
 from dataclasses import replace
 from flowengine.assembly.embedded import Embedded
 from flowengine.settings import Settings
-settings = Settings(spool_directory=sys.argv[1], server_patience=0.001)
+settings = Settings(spool_directory=sys.argv[1], server_timeout=0.001)
 embedded = Embedded(replace(settings, database_url="sqlite://"))
 time.sleep(0.1)
 (server,) = embedded.engine.servers()

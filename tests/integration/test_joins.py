@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import event, text
 
 from flowengine import event_facet, foreach, workflow
-from flowengine.dispatch import Group, SilentBell
+from flowengine.dispatch import Group, NullNotifier
 from flowengine.engine import Run
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import Failed, Lost, Succeeded
+from flowengine.evaluator.triggers import Failed, Lost, Succeeded
 from flowengine.store import reports
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from tests.integration.engines import watched
 from tests.servers import PostgresServer
@@ -50,7 +50,7 @@ def on_two_lists(n: int) -> int:
     return add_up([*(square(n) for _ in range(9)), *(square_elsewhere(n) for _ in range(9))])
 
 
-class NotingBell(SilentBell):
+class NotingBell(NullNotifier):
     """Rings for nobody and remembers what it was asked to gather."""
 
     def __init__(self) -> None:
@@ -61,19 +61,19 @@ class NotingBell(SilentBell):
 
 
 @pytest.fixture
-def bell() -> NotingBell:
+def notifier() -> NotingBell:
     return NotingBell()
 
 
 @pytest.fixture
-def flow(database_url: str, bell: NotingBell) -> Iterator[Flow]:
+def flow(database_url: str, notifier: NotingBell) -> Iterator[Flow]:
     with Flow(store_url=database_url) as flow:
-        flow.engine.bell = bell
+        flow.engine.notifier = notifier
         yield flow
 
 
 def claim(flow: Flow, task_id: str) -> TaskDefinition:
-    task = flow.engine.claim_one(task_id, Claimant())
+    task = flow.engine.claim_one(task_id, WorkerIdentity())
     assert task is not None
     return task
 
@@ -101,10 +101,10 @@ EXPECTED = sum(n * n for n in NUMBERS)
 
 
 def test_a_fan_out_is_one_group_and_its_reports_touch_the_run_once(
-    flow: Flow, bell: NotingBell
+    flow: Flow, notifier: NotingBell
 ) -> None:
     run = flow.start(squares, NUMBERS)
-    (group,) = bell.groups
+    (group,) = notifier.groups
     assert len(group.task_ids) == 40
     before = evaluations(flow, run)
     for task_id in group.task_ids:
@@ -115,9 +115,9 @@ def test_a_fan_out_is_one_group_and_its_reports_touch_the_run_once(
     finish(flow, run, EXPECTED)
 
 
-def test_a_join_over_two_task_lists_is_told_to_both(flow: Flow, bell: NotingBell) -> None:
+def test_a_join_over_two_task_lists_is_told_to_both(flow: Flow, notifier: NotingBell) -> None:
     run = flow.start(on_two_lists, 3)
-    told = {group.task_list: group.task_ids for group in bell.groups}
+    told = {group.task_list: group.task_ids for group in notifier.groups}
     assert {name: len(found) for name, found in told.items()} == {"default": 9, "gpu": 9}
     of_list = {task.uuid: task.task_list_name for task in flow.engine.tasks(run.id)}
     assert all(of_list[task_id] == name for name, found in told.items() for task_id in found)
@@ -128,24 +128,24 @@ def test_a_join_over_two_task_lists_is_told_to_both(flow: Flow, bell: NotingBell
     finish(flow, run, 18 * 9)
 
 
-def test_a_foreach_of_many_portions_is_still_one_group(flow: Flow, bell: NotingBell) -> None:
+def test_a_foreach_of_many_portions_is_still_one_group(flow: Flow, notifier: NotingBell) -> None:
     flow.start(squares, list(range(600)))
-    (group,) = bell.groups
+    (group,) = notifier.groups
     assert len(group.task_ids) == len(set(group.task_ids)) == 600
 
 
-def test_without_a_chord_the_last_reporter_evaluates(flow: Flow, bell: NotingBell) -> None:
+def test_without_a_chord_the_last_reporter_evaluates(flow: Flow, notifier: NotingBell) -> None:
     run = flow.start(squares, NUMBERS)
     before = evaluations(flow, run)
-    for task_id in bell.groups[0].task_ids:
+    for task_id in notifier.groups[0].task_ids:
         answer(flow, task_id, in_chord=False)
     assert evaluations(flow, run) == before + 1
     finish(flow, run, EXPECTED)
 
 
-def test_a_lost_callback_costs_two_ticks_of_the_watchdog(flow: Flow, bell: NotingBell) -> None:
+def test_a_lost_callback_costs_two_ticks_of_the_watchdog(flow: Flow, notifier: NotingBell) -> None:
     run = flow.start(squares, NUMBERS)
-    for task_id in bell.groups[0].task_ids:
+    for task_id in notifier.groups[0].task_ids:
         answer(flow, task_id)
     flow.watchdog()
     assert run.info().open_steps == 40, "the callback may still be on its way"
@@ -154,9 +154,11 @@ def test_a_lost_callback_costs_two_ticks_of_the_watchdog(flow: Flow, bell: Notin
     finish(flow, run, EXPECTED)
 
 
-def test_a_callback_that_fires_early_takes_in_what_there_is(flow: Flow, bell: NotingBell) -> None:
+def test_a_callback_that_fires_early_takes_in_what_there_is(
+    flow: Flow, notifier: NotingBell
+) -> None:
     run = flow.start(squares, NUMBERS)
-    ids = bell.groups[0].task_ids
+    ids = notifier.groups[0].task_ids
     for task_id in ids[:15]:
         answer(flow, task_id)
     flow.engine.advance(run.id)
@@ -168,10 +170,10 @@ def test_a_callback_that_fires_early_takes_in_what_there_is(flow: Flow, bell: No
 
 
 def test_a_callback_that_fires_twice_decides_nothing_the_second_time(
-    flow: Flow, bell: NotingBell
+    flow: Flow, notifier: NotingBell
 ) -> None:
     run = flow.start(squares, NUMBERS)
-    for task_id in bell.groups[0].task_ids:
+    for task_id in notifier.groups[0].task_ids:
         answer(flow, task_id)
     flow.engine.advance(run.id)
     after = evaluations(flow, run)
@@ -180,18 +182,18 @@ def test_a_callback_that_fires_twice_decides_nothing_the_second_time(
     finish(flow, run, EXPECTED)
 
 
-def test_a_failure_in_a_group_is_evaluated_at_once(flow: Flow, bell: NotingBell) -> None:
+def test_a_failure_in_a_group_is_evaluated_at_once(flow: Flow, notifier: NotingBell) -> None:
     run = flow.start(squares, NUMBERS)
-    ids = bell.groups[0].task_ids
+    ids = notifier.groups[0].task_ids
     answer(flow, ids[0])
     failed = Failed({"type": "Error", "message": "no"})
     flow.engine.report(claim(flow, ids[1]), failed, in_chord=True)
     assert run.info().open_steps == 38, "the answer before it was taken in too"
 
 
-def test_a_task_that_leaves_its_chord_is_still_counted(flow: Flow, bell: NotingBell) -> None:
+def test_a_task_that_leaves_its_chord_is_still_counted(flow: Flow, notifier: NotingBell) -> None:
     run = flow.start(squares, NUMBERS)
-    ids = bell.groups[0].task_ids
+    ids = notifier.groups[0].task_ids
     lost = claim(flow, ids[0])
     handed_back = claim(flow, ids[1])
     flow.engine.release(handed_back)
@@ -202,9 +204,9 @@ def test_a_task_that_leaves_its_chord_is_still_counted(flow: Flow, bell: NotingB
     finish(flow, run, EXPECTED)
 
 
-def test_an_answer_past_the_tasks_is_counted_too(flow: Flow, bell: NotingBell) -> None:
+def test_an_answer_past_the_tasks_is_counted_too(flow: Flow, notifier: NotingBell) -> None:
     run = flow.start(squares, NUMBERS)
-    ids = bell.groups[0].task_ids
+    ids = notifier.groups[0].task_ids
     for task_id in ids[1:]:
         answer(flow, task_id, in_chord=False)
     assert run.info().open_steps == 40, "one is outstanding"
@@ -214,32 +216,32 @@ def test_an_answer_past_the_tasks_is_counted_too(flow: Flow, bell: NotingBell) -
 
 
 def test_a_task_that_enables_the_next_step_of_its_item_is_in_no_group(
-    flow: Flow, bell: NotingBell
+    flow: Flow, notifier: NotingBell
 ) -> None:
     run = flow.start(two_each, NUMBERS)
-    assert bell.groups == []
+    assert notifier.groups == []
     finish(flow, run, sum(n**4 for n in NUMBERS))
 
 
-def test_reports_of_a_group_take_no_lock_on_the_run(flow: Flow, bell: NotingBell) -> None:
+def test_reports_of_a_group_take_no_lock_on_the_run(flow: Flow, notifier: NotingBell) -> None:
     flow.start(squares, NUMBERS)
     statements: list[str] = []
     event.listen(flow.database.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
     with watched(flow.engine, lambda sql, _given: statements.append(sql)):
-        answer(flow, bell.groups[0].task_ids[0])
+        answer(flow, notifier.groups[0].task_ids[0])
     assert statements
     assert not [s for s in statements if "flowengine_run" in s]
 
 
 def test_postgres_a_report_between_the_look_and_a_cancellation_is_evaluated(
-    postgres: PostgresServer, bell: NotingBell, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, notifier: NotingBell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last but one is counted by who reports it, the last by who answers it from outside."""
     url = postgres.new_database()
     with Flow(store_url=url) as flow, Flow(store_url=url) as other:
-        flow.engine.bell = bell
+        flow.engine.notifier = notifier
         run = flow.start(squares, NUMBERS)
-        (group,) = bell.groups
+        (group,) = notifier.groups
         *most, late, last = group.task_ids
         for task_id in most:
             answer(flow, task_id)

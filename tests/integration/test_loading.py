@@ -15,7 +15,7 @@ from flowengine.evaluator import RunState
 from flowengine.program import Program, write_program
 from flowengine.program.nodes import EventOptions, FacetDeclaration, Namespace
 from flowengine.store import Database, ensure_schema
-from flowengine.worker import run_try
+from flowengine.worker import execute_try
 
 TEXT = """namespace n {
   event facet One(x: Long) => (n: Long)
@@ -81,7 +81,7 @@ def test_python_functions_answer_with_the_returns_their_facets_declare(
         run = Engine(database).start(load_program(file), "n.W", {"x": 1})
         worker = Engine(database)  # a process that has not met the program
         while task := worker.claim_task(["n.One", "n.Two"]):
-            worker.report(task, run_try(worker, task, lambda: True))
+            worker.report(task, execute_try(worker, task, lambda: True))
         info = worker.get(run.id)
         database.close()
     assert info.state == state

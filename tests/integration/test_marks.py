@@ -10,18 +10,18 @@ import threading
 from pathlib import Path
 
 from flowengine import event_facet, foreach, workflow
-from flowengine.engine.marks import Marks
-from flowengine.engine.sweeps import dropped_tries, lost_tries
+from flowengine.engine.in_flight import InFlightMarkers
+from flowengine.engine.recovery import release_dropped, report_lost_tries
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.settings import Settings
-from flowengine.store.claims import Claimant
-from flowengine.store.sweeping import held_of
+from flowengine.store.claims import WorkerIdentity
+from flowengine.store.recovery_queries import held_task
 from tests.integration.engines import opened
 
 BOOT = "b" * 32
 KILLED = """
 import os, signal, sys
-from flowengine.engine.marks import Marks
+from flowengine.engine.in_flight import Marks
 with Marks(sys.argv[1], sys.argv[2]).begun(sys.argv[3]):
     os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -56,14 +56,14 @@ def killed_process(directory: Path, task_id: str) -> int:
 
 def test_what_a_killed_process_worked_on_can_be_read(tmp_path: Path) -> None:
     pid = killed_process(tmp_path, "c" * 32)
-    marks = Marks(tmp_path, BOOT)
+    marks = InFlightMarkers(tmp_path, BOOT)
     assert marks.of(pid) == {"c" * 32}
     marks.forget(pid)
     assert marks.of(pid) is None
 
 
 def test_every_thread_has_a_mark_of_its_own_and_an_idle_process_has_none(tmp_path: Path) -> None:
-    marks, begun, end = Marks(tmp_path, BOOT), threading.Barrier(4), threading.Event()
+    marks, begun, end = InFlightMarkers(tmp_path, BOOT), threading.Barrier(4), threading.Event()
 
     def work(task_id: str) -> None:
         with marks.begun(task_id):
@@ -83,14 +83,14 @@ def test_every_thread_has_a_mark_of_its_own_and_an_idle_process_has_none(tmp_pat
 
 def test_where_nothing_can_be_written_work_goes_on_unmarked(tmp_path: Path) -> None:
     (tmp_path / "marks").write_text("a file stands in the way")
-    marks = Marks(tmp_path, BOOT)
+    marks = InFlightMarkers(tmp_path, BOOT)
     with marks.begun("c" * 32):
         assert marks.of(os.getpid()) is None
 
 
 def claimed(engine: object, names: list[str], pid: int) -> list[TaskDefinition]:
-    claimant = Claimant("s", BOOT, pid)
-    return engine.claim(names, "default", claimant, most=10)  # type: ignore[attr-defined]
+    identity = WorkerIdentity("s", BOOT, pid)
+    return engine.claim(names, "default", identity, most=10)  # type: ignore[attr-defined]
 
 
 def test_of_a_batch_only_the_task_that_had_begun_is_lost(database_url: str, tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_of_a_batch_only_the_task_that_had_begun_is_lost(database_url: str, tmp_
         for task in probe:
             engine.release(task)
         held = claimed(engine, [easy.name], pid)
-        lost_tries(engine, [held_of(task) for task in held], "the worker")
+        report_lost_tries(engine, [held_task(task) for task in held], "the worker")
         tries = engine.tasks(run.id)
         assert [t.losses for t in tries if t.state == TaskState.PENDING] == [0, 0, 1]
         assert [t.uuid for t in tries if t.state == TaskState.FAILED] == [probe[1].uuid]
-        assert Marks(tmp_path, BOOT).of(pid) is None, "accounted for"
+        assert InFlightMarkers(tmp_path, BOOT).of(pid) is None, "accounted for"
 
 
 def test_without_marks_all_that_a_dead_process_held_is_lost(
@@ -114,7 +114,7 @@ def test_without_marks_all_that_a_dead_process_held_is_lost(
     with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
         run = engine.start(batch.program(), batch.name, batch.inputs([1, 2, 3]))
         held = claimed(engine, [easy.name], 1)
-        lost_tries(engine, [held_of(task) for task in held], "the machine")
+        report_lost_tries(engine, [held_task(task) for task in held], "the machine")
         pending = [t.losses for t in engine.tasks(run.id) if t.state == TaskState.PENDING]
         assert pending == [1, 1, 1]
 
@@ -124,10 +124,10 @@ def test_what_must_not_run_twice_is_lost_although_its_mark_is_gone(
 ) -> None:
     # Its report may wait on the disk of a machine that is gone.
     with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
-        for settle in (lost_tries, lambda e, held, _: dropped_tries(e, held)):
+        for settle in (report_lost_tries, lambda e, held, _: release_dropped(e, held)):
             run = engine.start(careful.program(), careful.name, careful.inputs(1))
             pid = killed_process(tmp_path, "of another task".ljust(32))
             held = claimed(engine, [delicate.name], pid)
-            settle(engine, [held_of(task) for task in held], "the worker")
+            settle(engine, [held_task(task) for task in held], "the worker")
             assert engine.get(run.id).state == "FAILED"
             assert "must not run twice" in str(engine.get(run.id).error)

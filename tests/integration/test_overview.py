@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from flowengine import event_facet, foreach, workflow
-from flowengine.engine import inquiry
-from flowengine.engine.outline import DrawnRest, DrawnStep, Outline, outline
+from flowengine.engine import queries
 from flowengine.engine.results import RunSummary
+from flowengine.engine.run_tree import DrawnRest, DrawnStep, Outline, outline
 from flowengine.errors import UnknownRun
 from flowengine.evaluator.states import StepState
 from flowengine.testing import Flow
@@ -47,7 +47,7 @@ def summaries(
     limit: int = 10,
 ) -> list[RunSummary]:
     with flow.database.read() as connection:
-        return inquiry.run_summaries(
+        return queries.run_summaries(
             connection, workflow=workflow, state=state, before=before, limit=limit
         )
 
@@ -98,7 +98,7 @@ def test_the_inputs_of_a_run_are_read_whole(flow: Flow) -> None:
     things = list(range(5000))  # more than is kept in a row
     run = flow.start(weigh_all, things).info()
     with flow.database.read() as connection:
-        assert inquiry.run_inputs(connection, run) == {"things": things}
+        assert queries.run_inputs(connection, run) == {"things": things}
 
 
 def test_an_outline_hangs_each_step_under_its_own(flow: Flow) -> None:

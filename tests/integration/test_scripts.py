@@ -11,12 +11,12 @@ from flowengine.assembly.embedded import Embedded
 from flowengine.authoring.registry import empty_registry
 from flowengine.engine import Engine
 from flowengine.errors import InvalidProgram, ScriptFailed
-from flowengine.evaluator.happenings import Succeeded
+from flowengine.evaluator.triggers import Succeeded
 from flowengine.program.scripts import SCRIPT, SCRIPT_LIST
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
-from flowengine.store.claims import Claimant
-from flowengine.worker.scripting import run_script
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker.script_runner import run_script
 from tests.building import block, facet, of, program, step, to, workflow
 
 MEGABYTE = 1024 * 1024
@@ -79,7 +79,7 @@ def test_an_engine_without_the_setting_refuses_scripts_even_those_it_has_evaluat
     ensure_schema(database, upgrade=True)
     run = Engine(database, settings=Settings(scripts=True)).start(DOUBLING, "W", {})
     engine = Engine(database)
-    (task,) = engine.claim([SCRIPT], SCRIPT_LIST, Claimant(), most=1)
+    (task,) = engine.claim([SCRIPT], SCRIPT_LIST, WorkerIdentity(), most=1)
     engine.report(task, Succeeded({"result": {"y": 42}}))
     assert engine.get(run.id).outputs == {"out": 42}
     with pytest.raises(InvalidProgram, match="the setting `scripts` is on"):

@@ -29,12 +29,12 @@ import pytest
 from sqlalchemy import Connection, event
 
 from flowengine.engine import Engine
-from flowengine.evaluator import StepState, TaskDefinition, TaskState, work
-from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator import StepState, TaskDefinition, TaskState, working_set
 from flowengine.evaluator.states import RunState
-from flowengine.store import Database, ensure_schema, runs, sweeping
-from flowengine.store.claims import Claimant
-from flowengine.store.executing import Executor
+from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
+from flowengine.store import Database, ensure_schema, recovery_queries, runs
+from flowengine.store.claims import WorkerIdentity
+from flowengine.store.executors import Executor
 from tests.building import (
     Node,
     always,
@@ -392,7 +392,7 @@ class World:
 
     def _work(self, engine: Engine, boot: str) -> None:
         while not self._is_over(engine):
-            task = engine.claim_task(WORKED, claimant=Claimant(boot, boot))
+            task = engine.claim_task(WORKED, identity=WorkerIdentity(boot, boot))
             if task is None:
                 continue
             if self._is_honest:
@@ -440,7 +440,7 @@ class World:
                         self.seen["losses"] += lost
             with engine.database.read() as connection:
                 now = engine.database.now(connection)
-                reported = sweeping.unevaluated_runs(connection, now, 0)
+                reported = recovery_queries.unevaluated_runs(connection, now, 0)
                 found = {*reported, *runs.runs_with_facts(connection)}
             for run_id in sorted(found):
                 engine.advance(run_id)
@@ -557,7 +557,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "PORTION", 3)
+    monkeypatch.setattr(working_set, "PORTION", 3)
 
 
 def played(empty: Path, path: Path, name: str, seed: int, *, workers: int) -> World:
@@ -584,7 +584,7 @@ def end_of(path: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(
+def gc_paused(
     empty: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], dict[str, Any]]:
     known: dict[str, dict[str, Any]] = {}
@@ -601,10 +601,10 @@ def undisturbed(
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_run_that_nothing_disturbs_ends(
-    name: str, undisturbed: Callable[[str], dict[str, Any]]
+    name: str, gc_paused: Callable[[str], dict[str, Any]]
 ) -> None:
     expected = RunState.FAILED if "failures" in name else RunState.COMPLETED
-    assert undisturbed(name)["state"] == expected
+    assert gc_paused(name)["state"] == expected
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -614,12 +614,12 @@ def test_a_run_ends_as_if_nothing_had_gone_wrong(
     seed: int,
     empty: Path,
     tmp_path: Path,
-    undisturbed: Callable[[str], dict[str, Any]],
+    gc_paused: Callable[[str], dict[str, Any]],
 ) -> None:
     path = tmp_path / "flow.db"
     world = played(empty, path, name, seed, workers=2 + seed % 3)
     print(f"seed {seed}: {len(world.scheduler.trace)} switches, {dict(world.seen)}")
-    assert end_of(path) == undisturbed(name)
+    assert end_of(path) == gc_paused(name)
 
 
 def test_the_same_seed_gives_the_same_interleaving(empty: Path, tmp_path: Path) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from flowengine.store import Database, connecting, ensure_schema, locks
+from flowengine.store import Database, ensure_schema, locks, pools
 from tests.servers import PostgresServer
 
 
 def test_the_server_ends_a_transaction_that_stands_still(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "_IDLE_LIMIT", 0.3)
+    monkeypatch.setattr(pools, "_IDLE_LIMIT", 0.3)
     url = postgres.new_database()
     stopped, other = Database(url), Database(url)
     ensure_schema(other, upgrade=True)
@@ -32,6 +32,6 @@ def test_the_server_ends_a_transaction_that_stands_still(
 
 def test_a_server_that_is_not_there_is_told_as_everywhere(postgres: PostgresServer) -> None:
     nowhere = Database("postgresql+psycopg://nobody@/none?host=/nonexistent&connect_timeout=1")
-    for way in (nowhere.direct, nowhere.glance, nowhere.read, nowhere.write):
+    for way in (nowhere.direct, nowhere.autocommit_read, nowhere.read, nowhere.write):
         with pytest.raises(OperationalError), way():  # type: ignore[operator]
             pass

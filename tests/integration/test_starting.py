@@ -17,9 +17,9 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from flowengine.dispatch import SilentBell
-from flowengine.engine import Engine, signals
-from flowengine.engine.advancing import GROUP_LEAST
+from flowengine.dispatch import NullNotifier
+from flowengine.engine import Engine, completion
+from flowengine.engine.staging import GROUP_LEAST
 from flowengine.errors import (
     InvalidInputs,
     NotJson,
@@ -29,7 +29,7 @@ from flowengine.errors import (
     UnknownWorkflow,
 )
 from flowengine.evaluator import RunState
-from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import (
     Binary,
     Block,
@@ -63,7 +63,7 @@ from tests.integration.together import PATIENCE, Ready, in_processes, in_threads
 from tests.servers import PostgresServer
 
 
-class HeardBell(SilentBell):
+class HeardBell(NullNotifier):
     """Remembers what was rung, and looks whether it is there to be found by then."""
 
     def __init__(self) -> None:
@@ -71,19 +71,19 @@ class HeardBell(SilentBell):
         self.look: Callable[[], object] = lambda: None
         self.seen: list[object] = []
 
-    def ring(self, due: Mapping[str, int]) -> None:
+    def notify(self, due: Mapping[str, int]) -> None:
         self.rung.update(due)
         self.seen.append(self.look())
 
 
 @pytest.fixture
-def bell() -> HeardBell:
+def notifier() -> HeardBell:
     return HeardBell()
 
 
 @pytest.fixture
-def engine(database_url: str, bell: HeardBell) -> Iterator[Engine]:
-    with opened(database_url, bell=bell) as engine:
+def engine(database_url: str, notifier: HeardBell) -> Iterator[Engine]:
+    with opened(database_url, notifier=notifier) as engine:
         yield engine
 
 
@@ -197,7 +197,7 @@ def test_a_run_started_in_their_transaction_exists_when_it_commits(
 
 
 def test_a_run_started_in_their_transaction_never_was_when_it_rolls_back(
-    engine: Engine, theirs: Callable[[], Connection], bell: HeardBell
+    engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
 ) -> None:
     with theirs() as connection:
         with connection.begin() as transaction:
@@ -207,7 +207,7 @@ def test_a_run_started_in_their_transaction_never_was_when_it_rolls_back(
         with connection.begin():
             assert connection.scalar(text("SELECT count(*) FROM orders")) == 0
     assert counts(dump(engine)) == {}
-    assert bell.rung == {}
+    assert notifier.rung == {}
     with pytest.raises(UnknownRun):
         run.result(timeout=0)
     # And the same program can be started after that, by this process that has it in memory.
@@ -216,29 +216,29 @@ def test_a_run_started_in_their_transaction_never_was_when_it_rolls_back(
 
 
 def test_workers_are_told_of_a_run_in_their_transaction_once_it_is_committed(
-    engine: Engine, theirs: Callable[[], Connection], bell: HeardBell
+    engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
 ) -> None:
-    bell.look = lambda: len(dump(engine)["flowengine_task"])
+    notifier.look = lambda: len(dump(engine)["flowengine_task"])
     with theirs() as connection, connection.begin():
         order(connection, engine)
-        assert bell.rung == {}
-    assert bell.rung == {"default": 2}
-    assert bell.seen == [2], "a bell that rings before the commit is heard in vain"
+        assert notifier.rung == {}
+    assert notifier.rung == {"default": 2}
+    assert notifier.seen == [2], "a bell that rings before the commit is heard in vain"
 
 
 def test_workers_are_told_of_a_fan_out_in_their_transaction_too(
-    engine: Engine, theirs: Callable[[], Connection], bell: HeardBell
+    engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
 ) -> None:
     wide = side_by_side(*(f"s{number}" for number in range(GROUP_LEAST)))
     with theirs() as connection, connection.begin():
         engine.start(wide, "Flow", {}, connection=connection)
-    assert bell.rung == {"default": GROUP_LEAST}
+    assert notifier.rung == {"default": GROUP_LEAST}
 
 
 def test_a_run_can_be_started_in_the_transaction_of_a_session(
-    engine: Engine, theirs: Callable[[], Connection], bell: HeardBell
+    engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
 ) -> None:
-    bell.look = lambda: len(dump(engine)["flowengine_task"])
+    notifier.look = lambda: len(dump(engine)["flowengine_task"])
     with theirs() as connection, Session(bind=connection.engine) as session:
         order(session.connection(), engine)
         session.rollback()
@@ -246,7 +246,7 @@ def test_a_run_can_be_started_in_the_transaction_of_a_session(
         run = order(session.connection(), engine)
         session.commit()
     assert run.info().open_steps == 2
-    assert (bell.rung, bell.seen) == ({"default": 2}, [2])
+    assert (notifier.rung, notifier.seen) == ({"default": 2}, [2])
 
 
 def test_a_key_holds_in_their_transaction_too(
@@ -282,8 +282,8 @@ def test_a_start_that_is_refused_writes_nothing_at_all(engine: Engine) -> None:
 @pytest.fixture
 def only_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters do not look by themselves: they must be told."""
-    monkeypatch.setattr(signals, "_FIRST_LOOK", 10 * PATIENCE)
-    monkeypatch.setattr(signals, "_LAST_LOOK", 10 * PATIENCE)
+    monkeypatch.setattr(completion, "_FIRST_LOOK", 10 * PATIENCE)
+    monkeypatch.setattr(completion, "_LAST_LOOK", 10 * PATIENCE)
 
 
 def somebody_waits(engine: Engine, run: str) -> None:

@@ -13,11 +13,11 @@ from sqlalchemy.exc import DBAPIError
 from flowengine import event_facet, foreach, workflow
 from flowengine.authoring import Workflow
 from flowengine.engine import Engine
-from flowengine.engine.settling import Report
+from flowengine.engine.committer import Report
 from flowengine.evaluator import RunState
-from flowengine.evaluator.happenings import Failed, Succeeded
+from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.store import steps
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import cut_off, dump, opened, watched
 
 WIDTH = 350
@@ -46,7 +46,7 @@ def start(engine: Engine, a_workflow: Workflow[..., Any] = doubled) -> str:
 
 def report_all(engine: Engine) -> None:
     """Have every task reported, and nothing taken in."""
-    while found := engine.claim([double.name], "default", Claimant(), most=50):
+    while found := engine.claim([double.name], "default", WorkerIdentity(), most=50):
         ended = [Report(task, Succeeded({"result": 2 * (task.data or {})["n"]})) for task in found]
         engine.report_many(ended, in_chord=True)
 
@@ -123,7 +123,7 @@ def test_an_old_client_library_writes_one_after_the_other(
 def test_what_comes_after_the_end_is_taken_in_all_the_same(engine: Engine) -> None:
     """The first portion ends the run; those behind it are not left to be looked at for ever."""
     run = start(engine)
-    while found := engine.claim([double.name], "default", Claimant(), most=50):
+    while found := engine.claim([double.name], "default", WorkerIdentity(), most=50):
         failed = Failed({"type": "Oops", "message": "no"}, retry=False)
         engine.report_many([Report(task, failed) for task in found], in_chord=True)
     engine.advance(run)

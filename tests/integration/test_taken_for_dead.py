@@ -10,13 +10,13 @@ from sqlalchemy import event
 
 from flowengine import event_facet, workflow
 from flowengine.engine import Engine
-from flowengine.engine.sweeps import lost_servers
+from flowengine.engine.recovery import recover_lost_servers
 from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import Succeeded
+from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings
 from flowengine.store import servers
-from flowengine.store.claims import Claimant
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition
 from tests.integration.engines import opened
 
@@ -31,7 +31,7 @@ def one(n: int) -> int:
     return slow(n)
 
 
-SETTINGS = Settings(watchdog_interval=1, heartbeat_interval=10, server_patience=30)
+SETTINGS = Settings(watchdog_interval=1, heartbeat_interval=10, server_timeout=30)
 
 
 def _server(name: str) -> ServerDefinition:
@@ -135,7 +135,9 @@ def test_two_ticks_in_one_interval_are_one(fleet: Fleet) -> None:
 
 def _claim(fleet: Fleet, boot_id: str) -> TaskDefinition:
     fleet.engine.start(one.program(), one.name, {"n": 1})
-    (task,) = fleet.engine.claim([slow.name], "default", Claimant(boot_id, boot_id, 7), most=1)
+    (task,) = fleet.engine.claim(
+        [slow.name], "default", WorkerIdentity(boot_id, boot_id, 7), most=1
+    )
     return task
 
 
@@ -199,7 +201,7 @@ def test_what_is_claimed_while_the_dead_are_looked_for_is_not_taken(
     listened = fleet.engine.database.engine
     event.listen(listened, "after_cursor_execute", work_on)
     try:
-        lost_servers(fleet.engine, lambda server: server.ping_time < long_ago)
+        recover_lost_servers(fleet.engine, lambda server: server.ping_time < long_ago)
     finally:
         event.remove(listened, "after_cursor_execute", work_on)
     assert len(signs) == 2
@@ -213,5 +215,5 @@ def test_a_beat_in_the_moment_it_is_found_dead_keeps_a_server_alive(fleet: Fleet
         (found,) = servers.alive(connection)
     fleet.beat("slow")
     with fleet.engine.database.write() as connection:
-        servers.bury(connection, found)
+        servers.mark_dead(connection, found)
     assert fleet.alive() == {"slow"}

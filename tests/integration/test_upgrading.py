@@ -16,8 +16,8 @@ from sqlalchemy import Connection, inspect, text
 from flowengine.errors import DatabaseReadOnly, DatabaseTooNew, DatabaseTooOld, StoreError
 from flowengine.store import Database, ensure_schema, migrations, upgrade_schema
 from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
+from flowengine.store.schema_upgrade import migrate, revision_of
 from flowengine.store.tables import metadata
-from flowengine.store.upgrading import migrate, revision_of
 from tests.integration.engines import one, opened
 from tests.integration.together import Ready, in_processes, in_threads
 from tests.servers import PostgresServer
@@ -175,7 +175,7 @@ def test_an_upgrade_that_fails_leaves_nothing_behind(
         raise RuntimeError("the power went out")
 
     with monkeypatch.context() as patch:
-        patch.setattr("flowengine.store.upgrading._stamp", breaks)
+        patch.setattr("flowengine.store.schema_upgrade._stamp", breaks)
         with pytest.raises(RuntimeError, match="power"):
             upgrade_schema(database)
     with database.read() as connection:
@@ -236,8 +236,8 @@ def test_an_older_database_is_upgraded_only_where_that_is_allowed(
 ) -> None:
     upgrade_schema(database)
     with monkeypatch.context() as later:
-        later.setattr("flowengine.store.upgrading.HEAD", "0999")
-        later.setattr("flowengine.store.upgrading.KNOWN", (*KNOWN, "0999"))
+        later.setattr("flowengine.store.schema_upgrade.HEAD", "0999")
+        later.setattr("flowengine.store.schema_upgrade.KNOWN", (*KNOWN, "0999"))
         with pytest.raises(DatabaseTooOld, match=f"'{HEAD}', this flowengine wants '0999'"):
             ensure_schema(database, upgrade=False)
 

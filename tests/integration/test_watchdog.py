@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import text
 
 from flowengine import Retry, event_facet, foreach, workflow
-from flowengine.dispatch import SilentBell
+from flowengine.dispatch import NullNotifier
 from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import RunState, StepState, TaskState
-from flowengine.evaluator.happenings import Failed, Succeeded
-from flowengine.store import sweeping
-from flowengine.store.claims import Claimant
+from flowengine.evaluator.triggers import Failed, Succeeded
+from flowengine.store import recovery_queries
+from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from tests.servers import PostgresServer
 
@@ -44,24 +44,24 @@ def retried(n: int) -> int:
     return shaky(n)
 
 
-class CountingBell(SilentBell):
+class CountingBell(NullNotifier):
     def __init__(self) -> None:
         self.rings: list[dict[str, int]] = []
 
-    def ring(self, due: Mapping[str, int]) -> None:
+    def notify(self, due: Mapping[str, int]) -> None:
         self.rings.append(dict(due))
 
 
 @pytest.fixture
 def flow(database_url: str) -> Iterator[Flow]:
     with Flow(store_url=database_url) as flow:
-        flow.engine.bell = CountingBell()
+        flow.engine.notifier = CountingBell()
         yield flow
 
 
 def rings(flow: Flow) -> list[dict[str, int]]:
-    assert isinstance(flow.engine.bell, CountingBell)
-    return flow.engine.bell.rings
+    assert isinstance(flow.engine.notifier, CountingBell)
+    return flow.engine.notifier.rings
 
 
 def let_pass(flow: Flow, watchdog: Watchdog, seconds: float) -> int:
@@ -78,10 +78,10 @@ def test_a_long_queue_brings_no_storm_of_messages(flow: Flow) -> None:
     flow.start(many, list(range(10_000)))
     rings(flow).clear()
     assert let_pass(flow, Watchdog(flow.engine), 300) == 300
-    again = flow.engine.settings.ring_again
+    again = flow.engine.settings.wakeup_repeat
     assert 1 <= len(rings(flow)) <= 300 / again + 1
-    bell = {"default": flow.engine.settings.most_bells}
-    assert all(ring == bell for ring in rings(flow)), "a bell per list, not per task"
+    notifier = {"default": flow.engine.settings.wakeup_fanout}
+    assert all(notify == notifier for notify in rings(flow)), "a bell per list, not per task"
 
 
 def test_a_retry_is_rung_for_when_it_is_due_and_once(flow: Flow) -> None:
@@ -109,8 +109,8 @@ def test_a_silent_server_is_dead_after_its_patience(flow: Flow) -> None:
     run = flow.start(one, 1)
     flow.worker("w1").claim(run, "slow")
     watchdog = Watchdog(flow.engine)
-    patience = flow.engine.settings.server_patience
-    let_pass(flow, watchdog, patience)
+    max_wait = flow.engine.settings.server_timeout
+    let_pass(flow, watchdog, max_wait)
     assert [task.state for task in flow.engine.tasks(run.id)] == [TaskState.RUNNING]
     let_pass(flow, watchdog, 2)
     assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
@@ -122,7 +122,7 @@ def test_a_silent_embedded_process_is_dead_too_where_only_a_fleet_looks(flow: Fl
     with flow.database.write() as connection:
         connection.execute(text("UPDATE flowengine_server SET lock_file = '/f.db.boots/1.lock'"))
     watchdog = Watchdog(flow.engine)
-    let_pass(flow, watchdog, flow.engine.settings.server_patience + 2)
+    let_pass(flow, watchdog, flow.engine.settings.server_timeout + 2)
     assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
 
 
@@ -135,7 +135,7 @@ def test_postgres_a_look_does_not_wait_for_a_run_that_somebody_evaluates(
         with other.database.write() as connection:
             connection.execute(text("SELECT 1 FROM flowengine_run FOR UPDATE"))
             # It would wait for longer than a test may take.
-            assert flow.engine.advance(run.id, patient=False) == []
+            assert flow.engine.advance(run.id, wait=False) == []
     postgres.drop_database(url)
 
 
@@ -144,7 +144,7 @@ def test_no_alarm_is_put_on_a_run_that_has_ended_meanwhile(flow: Flow) -> None:
     flow.settle()
     assert run.info().state == RunState.COMPLETED
     with flow.database.write() as connection:
-        sweeping.set_alarms(connection, {run.id: "waits for a worker"})
+        recovery_queries.set_alarms(connection, {run.id: "waits for a worker"})
     assert run.info().alarm is None
 
 
@@ -154,7 +154,7 @@ def test_a_database_that_was_away_has_killed_nobody(flow: Flow) -> None:
     watchdog = Watchdog(flow.engine)
     watchdog.tick()
     flow.clock.advance(seconds=60)  # nobody could beat, and nobody could look
-    let_pass(flow, watchdog, flow.engine.settings.server_patience - 1)
+    let_pass(flow, watchdog, flow.engine.settings.server_timeout - 1)
     assert flow.engine.heartbeat(task), "its worker had no chance to show that it lives"
 
 
@@ -164,7 +164,7 @@ def test_report_failure_and_timeout_racing_for_a_step_have_one_outcome(
 ) -> None:
     run = flow.start(one, round_)
     (pending,) = flow.engine.tasks(run.id)
-    task = flow.engine.claim_one(pending.uuid, Claimant())
+    task = flow.engine.claim_one(pending.uuid, WorkerIdentity())
     assert task is not None
     barrier = threading.Barrier(8)
     problems: list[BaseException] = []

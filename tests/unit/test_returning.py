@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowengine.engine.returning import named, wants_names
+from flowengine.engine.result_validation import named, wants_names
 from flowengine.errors import DoesNotFit
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.rows import Tally, check_runs, ended, wait_for
+from tests.acceptance.celery.rows import HandledCounters, check_runs, ended, wait_for
 from tests.celery_nodes import Fleet
 
 
@@ -20,7 +20,7 @@ def start_mixed(fleet: Fleet, count: int) -> dict[str, Any]:
     return {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(count)}
 
 
-def wait_and_check(fleet: Fleet, runs: dict[str, Any], seconds: float = 60) -> Tally:
+def wait_and_check(fleet: Fleet, runs: dict[str, Any], seconds: float = 60) -> HandledCounters:
     wait_for(fleet.engine, [fleet.engine.run(run_id) for run_id in runs], seconds)
     return check_runs(fleet.engine, runs, graphs.TASKS)
 
@@ -70,11 +70,11 @@ def runs_under_fire(fleet: Fleet, seed: int, count: int, plan: list[str], longes
             break
         killer.wait(longest)
         killer.kill(what)
-    tally = wait_and_check(fleet, runs, 60 + 2 * count)
+    counters = wait_and_check(fleet, runs, 60 + 2 * count)
     refused = fleet.count_logged("refused a late report") - refused
     print(
         f"\nseed {seed}: {count} runs in {time.monotonic() - began:.1f} s; killed "
-        f"{dict(killer.kills)}; {tally.lost} tries lost, {refused} late reports refused"
+        f"{dict(killer.kills)}; {counters.lost} tries lost, {refused} late reports refused"
     )
-    assert tally.failed == 0
+    assert counters.failed == 0
     assert sum(killer.kills.values()) >= min(3, len(plan))

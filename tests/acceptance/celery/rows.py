@@ -13,7 +13,7 @@ from tests.celery_nodes import until
 
 
 @dataclass(frozen=True)
-class Tally:
+class HandledCounters:
     """How the tries of some runs ended."""
 
     succeeded: int
@@ -42,7 +42,7 @@ def wait_for(engine: Engine, runs: Sequence[Run[Any]], seconds: float) -> None:
     )
 
 
-def check_runs(engine: Engine, runs: dict[str, Any], tasks: int | None = None) -> Tally:
+def check_runs(engine: Engine, runs: dict[str, Any], tasks: int | None = None) -> HandledCounters:
     """All complete with the result expected, every step once, every recorded result once."""
     ids = {"ids": list(runs)}
     with engine.database.read() as connection:
@@ -91,7 +91,7 @@ def check_runs(engine: Engine, runs: dict[str, Any], tasks: int | None = None) -
                 "GROUP BY outcome"
             )
         )
-    return Tally(
+    return HandledCounters(
         succeeded=outcomes.get("succeeded", 0),
         lost=outcomes.get("lost", 0),
         failed=outcomes.get("failed", 0) + outcomes.get("final", 0),

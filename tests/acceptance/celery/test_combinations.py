@@ -89,8 +89,8 @@ def test_all_runs_complete_and_record_every_step_once(
     fleet: Fleet, celery_setup: CeleryTestSetup
 ) -> None:
     assert celery_setup.ready(ping=False, control=True), "workers answer by remote control"
-    tally = wait_and_check(fleet, start_mixed(fleet, 12))
-    assert (tally.lost, tally.failed) == (0, 0)
+    counters = wait_and_check(fleet, start_mixed(fleet, 12))
+    assert (counters.lost, counters.failed) == (0, 0)
     traced = {int(path.name.rpartition("-")[2]) for path in fleet.traces.glob("executions-*")}
     assert all(traced & set(worker.children()) for worker in fleet.workers), "each had a part"
 
@@ -100,8 +100,8 @@ def test_a_wide_loop_is_joined_whoever_counts(fleet: Fleet, combination: str) ->
     headers = fleet.count_logged("Task flowengine.work")
     run = fleet.start(graphs.wide, numbers=list(range(width)))
     wait_for(fleet.engine, [run], 60)
-    tally = check_runs(fleet.engine, {run.id: sum(n * n for n in range(width))}, width + 1)
-    assert (tally.lost, tally.failed) == (0, 0)
+    counters = check_runs(fleet.engine, {run.id: sum(n * n for n in range(width))}, width + 1)
+    assert (counters.lost, counters.failed) == (0, 0)
     if combination == RABBIT:
         assert fleet.count_logged("Task flowengine.work") == headers, "rpc:// refuses chords"
         assert fleet.count_logged("could not ring") == 0
@@ -111,8 +111,8 @@ def test_a_wide_loop_is_joined_whoever_counts(fleet: Fleet, combination: str) ->
 
 @pytest.mark.chaos
 def test_two_hundred_runs_complete(fleet: Fleet) -> None:
-    tally = wait_and_check(fleet, start_mixed(fleet, 200), seconds=600)
-    assert (tally.lost, tally.failed) == (0, 0)
+    counters = wait_and_check(fleet, start_mixed(fleet, 200), seconds=600)
+    assert (counters.lost, counters.failed) == (0, 0)
 
 
 # --- under fire ---
@@ -138,6 +138,6 @@ def test_runs_go_on_when_the_broker_is_back_without_its_queues(
 ) -> None:
     runs = start_mixed(fleet, 40)
     fleet.broker.server.restart()
-    tally = wait_and_check(fleet, {**runs, **start_mixed(fleet, 5)}, seconds=120)
-    assert (tally.lost, tally.failed) == (0, 0)
+    counters = wait_and_check(fleet, {**runs, **start_mixed(fleet, 5)}, seconds=120)
+    assert (counters.lost, counters.failed) == (0, 0)
     assert all(worker.is_alive() for worker in fleet.workers)

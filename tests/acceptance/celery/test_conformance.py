@@ -15,9 +15,9 @@ from flowengine.authoring.registry import empty_registry
 from flowengine.engine import Engine, Run
 from flowengine.errors import ProgramError
 from flowengine.evaluator import TaskState
-from flowengine.evaluator.happenings import Succeeded
-from flowengine.store.claims import Claimant
-from flowengine.testing.programs import NoAnswer, outcome_of
+from flowengine.evaluator.triggers import Succeeded
+from flowengine.store.claims import WorkerIdentity
+from flowengine.testing.program_runner import NoAnswer, outcome_of
 from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 from tests.acceptance.celery.rows import about_runs, wait_for
 from tests.celery_nodes import Fleet, until
@@ -62,7 +62,7 @@ def _answer_from_outside(engine: Engine, run_id: str, case: Case) -> None:
                 result = known[task.name](dict(task.data or {}))
             except NoAnswer:
                 continue
-            claimed = engine.claim_one(task.uuid, Claimant())
+            claimed = engine.claim_one(task.uuid, WorkerIdentity())
             assert claimed is not None
             engine.report(claimed, Succeeded(result))
 

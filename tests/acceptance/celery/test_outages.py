@@ -81,10 +81,10 @@ def test_runs_survive_an_outage_and_so_do_the_workers(
     later = {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(3)}
     handles = [fleet.engine.run(run_id) for run_id in {**runs, **later}]
     wait_for(fleet.engine, [*handles, held], 60)
-    tally = check_runs(fleet.engine, runs | later, graphs.TASKS)
-    assert tally.failed == 0
+    counters = check_runs(fleet.engine, runs | later, graphs.TASKS)
+    assert counters.failed == 0
     assert held.result() == fleet.begun(kind)[0], "nobody died, so nothing was done again"
-    assert tally.lost == 0
+    assert counters.lost == 0
     assert [worker.pid for worker in fleet.workers if worker.is_alive()] == pids
 
 
@@ -205,6 +205,6 @@ def test_two_hundred_runs_through_many_outages(
         getattr(outage, kind)(lots.uniform(0.1, 8))
         happened.append(kind)
     wait_for(fleet.engine, [fleet.engine.run(run_id) for run_id in runs], 600)
-    tally = check_runs(fleet.engine, runs, graphs.TASKS)
-    print(f"\nseed {chaos_seed}: {happened}; {tally}")
+    counters = check_runs(fleet.engine, runs, graphs.TASKS)
+    print(f"\nseed {chaos_seed}: {happened}; {counters}")
     assert [worker.pid for worker in fleet.workers if worker.is_alive()] == pids

@@ -20,8 +20,8 @@ def test_all_runs_complete_and_record_every_step_once(
     fleet: Fleet, celery_setup: CeleryTestSetup
 ) -> None:
     runs = start_mixed(fleet, 20)
-    tally = wait_and_check(fleet, runs)
-    assert (tally.lost, tally.failed) == (0, 0)
+    counters = wait_and_check(fleet, runs)
+    assert (counters.lost, counters.failed) == (0, 0)
     traced = {int(path.name.rpartition("-")[2]) for path in fleet.traces.glob("executions-*")}
     assert all(traced & set(worker.children()) for worker in fleet.workers), "each had a part"
     assert all(worker.container.is_alive() for worker in celery_setup.worker_cluster)

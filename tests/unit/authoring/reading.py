@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowengine.authoring import Workflow
-from flowengine.program.linking import link_program
+from flowengine.program.linker import link_program
 from flowengine.program.nodes import (
     Block,
     Expression,

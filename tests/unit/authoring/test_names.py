@@ -17,7 +17,7 @@ from flowengine.errors import AuthoringError
 
 USER_FILE = """
 from flowengine.authoring import event_facet, foreach, workflow
-from flowengine.program.writing import program_hash
+from flowengine.program.serializer import program_hash
 
 @event_facet
 def fetch(url: str) -> str: ...
@@ -59,7 +59,7 @@ def test_the_hash_is_the_same_run_and_imported(command: list[str], tmp_path: Pat
     imported: dict[str, Any] = runpy.run_path(
         str(tmp_path / "quick_shop.py"), run_name="quick_shop"
     )
-    from flowengine.program.writing import program_hash
+    from flowengine.program.serializer import program_hash
 
     assert program_hash(imported["all_pages"].program()) == digest
 

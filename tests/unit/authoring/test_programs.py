@@ -36,7 +36,7 @@ from flowengine.program.nodes import (
     StepRef,
     Unary,
 )
-from flowengine.program.writing import program_hash
+from flowengine.program.serializer import program_hash
 from tests.unit.authoring.reading import block, declarations, steps, yielded
 
 

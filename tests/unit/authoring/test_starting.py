@@ -14,7 +14,7 @@ from flowengine.authoring import (
     StartOptions,
     Workflow,
     launcher,
-    launching,
+    launcher_slot,
     set_launcher_source,
     workflow,
 )
@@ -62,14 +62,14 @@ class Recorder:
 
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
-    monkeypatch.setattr(launching, "_source", None)
+    monkeypatch.setattr(launcher_slot, "_source", None)
     recorder = Recorder()
     set_launcher_source(lambda: recorder)
     return recorder
 
 
 def test_an_empty_slot_says_what_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "_source", None)
+    monkeypatch.setattr(launcher_slot, "_source", None)
     with pytest.raises(AuthoringError, match="`import flowengine`"):
         launcher()
 

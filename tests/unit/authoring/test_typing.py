@@ -179,7 +179,11 @@ def _mypy(tmp_path: Path, source: str) -> list[str]:
 def _revealed(lines: list[str]) -> list[str]:
     assert not [line for line in lines if "error:" in line], lines
     revealed = [line.partition('"')[2].rstrip('"') for line in lines]
-    for prefix in ("flowengine.authoring.facets.", "flowengine.authoring.launching.", "builtins."):
+    for prefix in (
+        "flowengine.authoring.facets.",
+        "flowengine.authoring.launcher_slot.",
+        "builtins.",
+    ):
         revealed = [line.replace(prefix, "") for line in revealed]
     return revealed
 

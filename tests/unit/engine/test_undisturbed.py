@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowengine.engine.undisturbed import undisturbed
+from flowengine.engine.gc_pause import gc_paused
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +19,7 @@ def collector() -> Iterator[None]:
 
 
 def test_the_last_to_leave_turns_it_on_again_in_whatever_order_they_came() -> None:
-    first, second, third = undisturbed(), undisturbed(), undisturbed()
+    first, second, third = gc_paused(), gc_paused(), gc_paused()
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
@@ -33,6 +33,6 @@ def test_the_last_to_leave_turns_it_on_again_in_whatever_order_they_came() -> No
 
 def test_where_somebody_has_turned_it_off_it_stays_off() -> None:
     gc.disable()
-    with undisturbed():
+    with gc_paused():
         pass
     assert not gc.isenabled()

@@ -27,22 +27,22 @@ from flowengine.evaluator import (
     TaskDefinition,
     TaskState,
     evaluate,
-    work,
+    working_set,
 )
-from flowengine.evaluator.happenings import (
+from flowengine.evaluator.records import FollowUp, row_key
+from flowengine.evaluator.states import ObjectType
+from flowengine.evaluator.triggers import (
     Failed,
-    Happening,
     Lost,
     Started,
     StepContinue,
     StepFail,
     Succeeded,
+    Trigger,
     TryEnded,
     TryOutcome,
     Unfold,
 )
-from flowengine.evaluator.records import FollowUp, row_key
-from flowengine.evaluator.states import ObjectType
 from flowengine.program import link_program, parse_program
 from flowengine.program.plan import FacetPlan, RowKind, StatementPlan, StepSource
 from flowengine.store import codec, steps
@@ -76,7 +76,7 @@ class MemoryRun:
         self.repeated_tasks = 0  #: decided although they exist; the store ignores them
         self._view = RunView("run", self.plan.workflow(workflow).name, "hash")
         self._memory = None if forgetful else Snapshot()
-        self.take_in(Started(dict(inputs or {})))
+        self.consume_inbox(Started(dict(inputs or {})))
 
     # --- what a test does ---
 
@@ -125,7 +125,7 @@ class MemoryRun:
             has_result = isinstance(outcome, Succeeded)
             task.state = TaskState.COMPLETED if has_result else TaskState.FAILED
         ended = [self.ended(task, outcome) for task, outcome in reports]
-        changes = self.take_in(*ended, *self._take_facts())
+        changes = self.consume_inbox(*ended, *self._take_facts())
         self.settle()
         return changes
 
@@ -145,7 +145,7 @@ class MemoryRun:
     def settle(self) -> None:
         """Take in follow-ups until there are none."""
         while facts := self._take_facts():
-            self.take_in(*facts)
+            self.consume_inbox(*facts)
 
     def ended(self, task: TaskDefinition, outcome: TryOutcome) -> TryEnded:
         """The end of a try, as the evaluator is told: read back from what was stored."""
@@ -171,14 +171,14 @@ class MemoryRun:
 
     # --- what the engine does ---
 
-    def take_in(self, *happenings: Happening) -> IterationChanges:
+    def consume_inbox(self, *triggers: Trigger) -> IterationChanges:
         """Evaluate, commit, and check the laws. Follow-ups wait until they are taken in."""
         self.now += 1
         snapshot = self._memory or Snapshot()
         self.trips = 0
         while True:
             view = self.view
-            changes = evaluate(self.plan, view, snapshot, happenings, self.now)
+            changes = evaluate(self.plan, view, snapshot, triggers, self.now)
             if not isinstance(changes, Missing):
                 break
             wanted = (changes.steps - snapshot.steps.keys()) | (
@@ -197,7 +197,7 @@ class MemoryRun:
             self._memory.steps |= {step.key: step for step in touched}
         return changes
 
-    def _take_facts(self) -> list[Happening]:
+    def _take_facts(self) -> list[Trigger]:
         facts, self.facts = self.facts, []
         assert all(fact.kind == "Unfold" for fact in facts)
         return [Unfold(fact.payload["step_key"]) for fact in facts]
@@ -280,7 +280,7 @@ class MemoryRun:
 
     def _check_laws(self, changes: IterationChanges) -> None:
         touched = {step.key for step in (*changes.created_steps, *changes.updated_steps)}
-        assert self.created_items(changes) <= work.PORTION
+        assert self.created_items(changes) <= working_set.PORTION
         ended = self._ended_children()
         for key in touched:
             row = self._step(key)

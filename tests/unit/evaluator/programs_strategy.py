@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
 from tests.building import (
     Node,
     always,

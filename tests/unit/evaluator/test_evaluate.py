@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from flowengine.evaluator import IterationChanges, RunState, RunView, Snapshot, evaluate
-from flowengine.evaluator.happenings import Failed, Lost, Started, Succeeded, TryOutcome
 from flowengine.evaluator.records import FollowUp, TaskDefinition
 from flowengine.evaluator.states import TaskState
-from flowengine.evaluator.work import PORTION
+from flowengine.evaluator.triggers import Failed, Lost, Started, Succeeded, TryOutcome
+from flowengine.evaluator.working_set import PORTION
 from flowengine.program import link_program, parse_program
 from flowengine.store import codec
 from tests.building import (
@@ -73,7 +73,7 @@ def test_plain_steps_alone_are_over_in_one_commit() -> None:
 
 def test_starting_twice_creates_nothing_twice() -> None:
     run = run_of(block(step("s", "E", x=1)))
-    assert run.take_in(Started({})).is_empty
+    assert run.consume_inbox(Started({})).is_empty
 
 
 def test_an_event_step_rests_with_one_event_and_one_task() -> None:
@@ -128,12 +128,12 @@ def test_a_duplicate_answer_decides_nothing() -> None:
     run = run_of(block(step("a", "E", x=1), step("b", "E", x=of("a.y"))))
     task = run.task("W.a")
     run.report(task, Succeeded({"y": 1}))
-    assert run.take_in(run.ended(task, Succeeded({"y": 1}))).is_empty
-    assert run.take_in(run.ended(task, Succeeded({"y": 2}))).is_empty
-    assert run.take_in(run.ended(task, Failed({"type": "T", "message": "m"}))).is_empty
-    assert run.take_in(run.ended(task, Lost("gone"))).is_empty
-    assert run.take_in(run.continued("W.a", y=3)).is_empty
-    assert run.take_in(run.failed("W.a", "no")).is_empty
+    assert run.consume_inbox(run.ended(task, Succeeded({"y": 1}))).is_empty
+    assert run.consume_inbox(run.ended(task, Succeeded({"y": 2}))).is_empty
+    assert run.consume_inbox(run.ended(task, Failed({"type": "T", "message": "m"}))).is_empty
+    assert run.consume_inbox(run.ended(task, Lost("gone"))).is_empty
+    assert run.consume_inbox(run.continued("W.a", y=3)).is_empty
+    assert run.consume_inbox(run.failed("W.a", "no")).is_empty
     assert run.step("W.a").returns == {"y": 1}
 
 
@@ -141,7 +141,7 @@ def test_two_answers_in_one_commit_the_first_counts() -> None:
     run = run_of(block(step("a", "E", x=1), yields=[to("W", out=of("a.y"))]))
     task = run.task("W.a")
     task.state = TaskState.COMPLETED
-    run.take_in(
+    run.consume_inbox(
         run.ended(task, Succeeded({"y": 1})), run.continued("W.a", y=2), run.failed("W.a", "no")
     )
     assert run.outputs == {"out": 1}
@@ -156,13 +156,13 @@ def test_an_answer_for_a_failed_or_skipped_step_decides_nothing() -> None:
     run.fail("W.a")
     assert run.states()["W.c"] == "Skipped"
     for path in ("W.a", "W.c"):
-        assert run.take_in(run.continued(path, y=1)).is_empty
-        assert run.take_in(run.failed(path, "again")).is_empty
+        assert run.consume_inbox(run.continued(path, y=1)).is_empty
+        assert run.consume_inbox(run.failed(path, "again")).is_empty
 
 
 def test_an_answer_past_the_tasks_stops_them() -> None:
     run = run_of(block(step("a", "E", x=1), yields=[to("W", out=of("a.y"))]))
-    changes = run.take_in(run.continued("W.a", y=9))
+    changes = run.consume_inbox(run.continued("W.a", y=9))
     assert changes.canceled_steps == [run.step("W.a").id]
     assert run.task("W.a").state == "canceled"
     assert run.outputs == {"out": 9}
@@ -175,7 +175,7 @@ def test_an_answer_behind_a_failure_in_one_commit_leaves_no_try_open() -> None:
     )
     task = run.task("W.a")
     task.state = TaskState.FAILED
-    run.take_in(
+    run.consume_inbox(
         run.ended(task, Failed({"type": "Oops", "message": "no"})), run.continued("W.a", y=9)
     )
     assert not run.outstanding()
@@ -184,7 +184,7 @@ def test_an_answer_behind_a_failure_in_one_commit_leaves_no_try_open() -> None:
 
 def test_a_step_can_be_failed_from_outside() -> None:
     run = run_of(block(step("a", "E", x=1)))
-    run.take_in(run.failed("W.a", "not today"))
+    run.consume_inbox(run.failed("W.a", "not today"))
     assert run.view.state == RunState.FAILED
     assert run.view.error == {"type": "StepFailed", "message": "not today", "path": "W.a"}
 
@@ -193,7 +193,7 @@ def test_answers_of_an_older_generation_of_a_step_decide_nothing() -> None:
     run = run_of(block(step("a", "E", x=1)))
     task = run.task("W.a")
     task.step_id = "another step of the same name"
-    assert run.take_in(run.ended(task, Succeeded({"y": 1}))).is_empty
+    assert run.consume_inbox(run.ended(task, Succeeded({"y": 1}))).is_empty
 
 
 # --- retries ---
@@ -232,7 +232,7 @@ def test_deciding_another_try_twice_opens_one() -> None:
     run = run_of(block(step("a", "E", x=1)), options={"retry": {"attempts": 3}})
     task = run.task("W.a")
     run.fail("W.a")
-    run.take_in(run.ended(task, Failed({"type": "Oops", "message": "broken"})))
+    run.consume_inbox(run.ended(task, Failed({"type": "Oops", "message": "broken"})))
     assert len(run.outstanding()) == 1
 
 
@@ -727,7 +727,7 @@ def test_many_answers_at_once_are_few_trips_to_the_store_however_many_they_are()
             tasks = [task for task in run.outstanding() if task.step_path.endswith(name)]
             for task in tasks:
                 task.state = TaskState.COMPLETED
-            run.take_in(*(run.ended(task, echo(task)) for task in tasks))
+            run.consume_inbox(*(run.ended(task, echo(task)) for task in tasks))
             found.append(run.trips)
         assert run.outputs == {"out": [[i, i] for i in range(count)]}
         return found

@@ -16,8 +16,8 @@ from unittest import mock
 from hypothesis import HealthCheck, example, given, note, reject, settings
 from hypothesis import strategies as st
 
-from flowengine.evaluator import RunState, StepState, TaskDefinition, work
-from flowengine.evaluator.happenings import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator import RunState, StepState, TaskDefinition, working_set
+from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
 from flowengine.store import codec
 from tests.examples_drawn import AT_RANDOM
 from tests.unit.evaluator.memory import MemoryRun, comparable
@@ -36,7 +36,7 @@ Report = tuple[TaskDefinition, TryOutcome]
 def limits(*, portion: int, inline: int) -> Iterator[None]:
     """Small portions and small inline values, so that a small program meets the limits too."""
     with (
-        mock.patch.object(work, "PORTION", portion),
+        mock.patch.object(working_set, "PORTION", portion),
         mock.patch.object(codec, "INLINE_BYTES", inline),
     ):
         yield
@@ -83,7 +83,7 @@ def deliver_again(run: MemoryRun, report: Report, order: Random) -> None:
     before = len(run.tasks), comparable(run)
     if run.step(task.step_path).state == StepState.EVENT_TRANSMIT:
         # A further try is under way. Deciding the same again names the same task, which exists.
-        changes = run.take_in(run.ended(task, outcome))
+        changes = run.consume_inbox(run.ended(task, outcome))
         assert not changes.created_steps
         assert not changes.updated_steps
         assert not changes.updated_events
@@ -94,9 +94,9 @@ def deliver_again(run: MemoryRun, report: Report, order: Random) -> None:
             Lost("late"),
         ]
         again = order.choice([outcome, *others])
-        assert run.take_in(run.ended(task, again)).is_empty
-        assert run.take_in(run.continued(task.step_path, later=1)).is_empty
-        assert run.take_in(run.failed(task.step_path, "later")).is_empty
+        assert run.consume_inbox(run.ended(task, again)).is_empty
+        assert run.consume_inbox(run.continued(task.step_path, later=1)).is_empty
+        assert run.consume_inbox(run.failed(task.step_path, "later")).is_empty
     assert (len(run.tasks), comparable(run)) == before
 
 

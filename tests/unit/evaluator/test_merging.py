@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowengine.evaluator import PayloadRef
-from flowengine.evaluator.merging import Merge
+from flowengine.evaluator.yields import Merge
 
 LARGE = {"big": [1, 2, 3], "text": "x"}
 

@@ -7,7 +7,7 @@ from unittest import mock
 
 import pytest
 
-from flowengine.evaluator import RunState, unfolding, work
+from flowengine.evaluator import RunState, foreach_expansion, working_set
 from flowengine.evaluator.failures import MOST_TOLD
 from tests.building import (
     Node,
@@ -93,7 +93,7 @@ def test_items_that_end_at_once_need_no_second_push() -> None:
 
 
 def test_with_a_limit_too_a_long_list_is_unfolded_in_portions() -> None:
-    with mock.patch.object(work, "PORTION", 3):
+    with mock.patch.object(working_set, "PORTION", 3):
         run = run_of(items_of(log(said=given("i")), limit=2), xs=list(range(10)))
         assert run.view.state == RunState.RUNNING
         run.settle()
@@ -101,9 +101,11 @@ def test_with_a_limit_too_a_long_list_is_unfolded_in_portions() -> None:
 
 
 def test_the_list_is_read_once_for_many_items_and_not_for_each() -> None:
-    count = 3 * unfolding.AHEAD
+    count = 3 * foreach_expansion.AHEAD
     run = run_of(items_of(limit=1), xs=list(range(count)))
-    with mock.patch.object(unfolding, "_items", side_effect=unfolding._items) as read:
+    with mock.patch.object(
+        foreach_expansion, "_items", side_effect=foreach_expansion._items
+    ) as read:
         for index in range(count):
             run.succeed(f"W[{index}].s", y=index)
     assert run.outputs == {"out": list(range(count))}

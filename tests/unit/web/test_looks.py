@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowengine.evaluator.states import StepState
-from flowengine.web.looks import counted
+from flowengine.web.styles import counted
 
 
 def test_items_whose_tasks_are_not_looked_at_are_not_said_to_wait_for_a_worker() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 from collections.abc import Callable
 
-from flowengine.worker.headroom import with_headroom
+from flowengine.worker.stack_chunk import on_own_stack_chunk
 
 
 def fib(n: int) -> int:
@@ -23,11 +23,11 @@ def memory_taken(function: Callable[[int], int], depth: int) -> int:
 
 def test_calls_take_no_memory_anew_however_deep_they_are() -> None:
     plain = max(memory_taken(fib, depth) for depth in range(150))
-    roomy = max(memory_taken(with_headroom(fib), depth) for depth in range(150))
+    roomy = max(memory_taken(on_own_stack_chunk(fib), depth) for depth in range(150))
     assert roomy < 50
     assert plain > 10 * roomy, "without it some depth is an edge: else this test shows nothing"
 
 
 def test_what_is_called_looks_as_before() -> None:
-    assert with_headroom(fib).__name__ == "fib"
-    assert with_headroom(fib)(10) == 55
+    assert on_own_stack_chunk(fib).__name__ == "fib"
+    assert on_own_stack_chunk(fib)(10) == 55

@@ -1,0 +1,101 @@
+"""Check modules without running anything: what is found, and how it is shown."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
+from flowengine.authoring.validation import Finding, finding_of, findings_of
+from flowengine.cli.workflow_loader import load_module
+from flowengine.program.nodes import Location
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was looked at, and what is wrong with it."""
+
+    workflows: list[str]
+    facets: list[str]
+    findings: list[Finding]
+
+
+def check(names: Sequence[str]) -> Checked:
+    """Import modules, files and whole packages; trace and link all that is decorated in them."""
+    findings: list[Finding] = []
+    found: dict[str, Decorated[..., object]] = {}
+    for module in _modules(names, findings):
+        for value in vars(module).values():
+            if isinstance(value, EventFacet | Facet | Workflow):
+                found[value.name] = value
+    findings += findings_of([each.definition for each in found.values()])
+    workflows = sorted(name for name, each in found.items() if isinstance(each, Workflow))
+    return Checked(workflows, sorted(set(found) - set(workflows)), list(dict.fromkeys(findings)))
+
+
+def _modules(names: Sequence[str], findings: list[Finding]) -> Iterator[ModuleType]:
+    for name in names:
+        try:
+            module = load_module(name)
+        except click.ClickException as problem:
+            findings.append(Finding(Location(0, file=name), problem.message))
+            continue
+        except Exception as problem:
+            findings.append(finding_of(problem, Location(0, file=name)))
+            continue
+        imported = Path(module.__file__ or "")
+        if name.endswith(".py") and imported.resolve() != Path(name).resolve():
+            what = f"a module {module.__name__!r} was imported before, from {imported}"
+            findings.append(Finding(Location(0, file=name), what))
+            continue
+        yield module
+        yield from _inside(module, findings)
+
+
+def _inside(package: ModuleType, findings: list[Finding]) -> Iterator[ModuleType]:
+    for info in pkgutil.iter_modules(getattr(package, "__path__", ())):
+        name = f"{package.__name__}.{info.name}"
+        if info.name == "__main__":
+            continue  # importing it would run the program
+        try:
+            module = importlib.import_module(name)
+        except Exception as problem:
+            findings.append(finding_of(problem, Location(0, file=name)))
+            continue
+        yield module
+        yield from _inside(module, findings)
+
+
+def shown_file(location: Location) -> str:
+    """A file as one would write it from here."""
+    path = Path(location.file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def show(checked: Checked, console: Console) -> None:
+    """Print the problems by file, or that there are none."""
+    file = ""
+    for finding in checked.findings:
+        if finding.location.file != file:
+            file = finding.location.file
+            console.print(Text(shown_file(finding.location), style="bold"), soft_wrap=True)
+        line = Text.assemble((f"{finding.location.line or '':>6} ", "cyan"), ("✗ ", "red"))
+        console.print(line.append(finding.what), soft_wrap=True)
+    workflows, facets = len(checked.workflows), len(checked.facets)
+    looked = f"{_counted(workflows, 'workflow')}, {_counted(facets, 'facet')}"
+    if checked.findings:
+        console.print(Text(f"{_counted(len(checked.findings), 'problem')} ({looked})", style="red"))
+    else:
+        console.print(Text.assemble(("✓ ", "green"), looked, ": no problems"))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,94 @@
+"""Programs that runs were started with, linked once per process."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from flowengine.program import (
+    Plan,
+    Program,
+    link_program,
+    parse_program,
+    program_hash,
+    program_text,
+)
+from flowengine.program.scripts import SCRIPT
+from flowengine.store import payloads
+from flowengine.store.executors import Executor
+
+_KEPT = 128
+
+
+class Programs:
+    """Stores programs and hands out their plans."""
+
+    def __init__(self, *, allow_scripts: bool = False) -> None:
+        self._allow_scripts = allow_scripts
+        self._plans: OrderedDict[str, Plan] = OrderedDict()
+        self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
+        self._saved: set[str] = set()
+        self._lock = threading.Lock()
+
+    def prepare(self, program: Program | Mapping[str, Any]) -> tuple[str, str, Plan]:
+        """Check a program; return its hash, its text and its plan."""
+        with self._lock:
+            prepared = self._prepared.get(id(program))
+        if prepared is not None:
+            return prepared[1:]
+        parsed = program if isinstance(program, Program) else parse_program(dict(program))
+        digest = program_hash(parsed)
+        kept = self.known(digest)
+        if kept is None or (SCRIPT in kept.facets and not self._allow_scripts):
+            kept = self._keep(digest, link_program(parsed, allow_scripts=self._allow_scripts))
+        found = digest, program_text(parsed), kept
+        if isinstance(program, Program):  # it cannot change; a map can
+            with self._lock:
+                if len(self._prepared) >= _KEPT:
+                    self._prepared.clear()
+                # Kept with it, so that its id is not given to another.
+                self._prepared[id(program)] = (program, *found)
+        return found
+
+    def save(self, executor: Executor, digest: str, text: str, now: int) -> None:
+        """Store a program, once per process."""
+        if digest not in self._saved:
+            payloads.save_program(executor, digest, text, now)
+
+    def saved(self, digest: str) -> None:
+        """Note that a program is stored, and committed."""
+        self._saved.add(digest)
+
+    def plan(self, executor: Executor, digest: str) -> Plan:
+        """Return the plan of a stored program."""
+        kept = self.known(digest)
+        if kept is not None:
+            return kept
+        stored = payloads.load_program(executor, digest)
+        # Whoever started the run had allowed its scripts; here they are only evaluated.
+        return self._keep(digest, link_program(parse_program(stored), allow_scripts=True))
+
+    def stored(self, executor: Executor, digest: str) -> tuple[str, str, Plan]:
+        """The same as `prepare` gives, of a program that a run was started with.
+
+        Its text is stored already, and not needed again.
+        """
+        self.saved(digest)
+        return digest, "", self.plan(executor, digest)
+
+    def known(self, digest: str) -> Plan | None:
+        """Return the plan of a program that this process has met before."""
+        with self._lock:
+            plan = self._plans.get(digest)
+            if plan is not None:
+                self._plans.move_to_end(digest)
+            return plan
+
+    def _keep(self, digest: str, plan: Plan) -> Plan:
+        with self._lock:
+            self._plans[digest] = plan
+            while len(self._plans) > _KEPT:
+                self._plans.popitem(last=False)
+        return plan

@@ -1,0 +1,138 @@
+"""Read what there is to know about runs, for people and their tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection
+
+from flowengine.engine.results import RunInfo, RunSummary, StepInfo, parked_until, seen_state
+from flowengine.errors import AmbiguousRun, UnknownRun
+from flowengine.evaluator.records import row_key
+from flowengine.evaluator.states import RunState
+from flowengine.program.plan import RowKind
+from flowengine.store import codec, payloads, reports, runs, steps, tasks
+from flowengine.store.executors import Executor, SqlalchemyExecutor
+
+
+def run_info(executor: Executor, run_id: str) -> RunInfo:
+    row = runs.look(executor, run_id)
+    if row is None:
+        raise UnknownRun(run_id)
+    outputs = None if row.outputs is None else codec.attributes(row.outputs)
+    payloads.fill_in(executor, [outputs or {}])
+    return _info(row, outputs)
+
+
+def find_run(connection: Connection, beginning: str) -> RunInfo:
+    found = runs.beginning_with(connection, beginning)
+    if not found:
+        raise UnknownRun(beginning)
+    if len(found) > 1:
+        raise AmbiguousRun(beginning)
+    return _info(found[0], runs.outputs_of(connection, found[0]))
+
+
+def newest_runs(
+    connection: Connection, *, workflow: str | None, state: str | None, limit: int
+) -> list[RunInfo]:
+    found = runs.newest(connection, workflow=workflow, state=state, limit=limit)
+    return [_info(row, runs.outputs_of(connection, row)) for row in found]
+
+
+def run_summaries(
+    connection: Connection,
+    *,
+    workflow: str | None = None,
+    state: str | None = None,
+    before: str | None = None,
+    limit: int,
+) -> list[RunSummary]:
+    """Return the newest runs as one line each; with `before`, those that are listed after it."""
+    last = None
+    if before is not None and (last := runs.get(connection, before)) is None:
+        raise UnknownRun(before)
+    found = runs.summaries(
+        connection,
+        states=[state] if state else sorted({RunState.RUNNING, *RunState.FINAL}),
+        workflow=workflow,
+        before=last,
+        limit=limit,
+    )
+    progress = steps.progress(connection, [row.id for row in found])
+    reported = reports.reported_counts(connection, [row.id for row in found])
+    return [
+        RunSummary(
+            id=row.id,
+            workflow=row.workflow,
+            state=row.state,
+            error=codec.load(row.error),
+            alarm=row.alarm,
+            created=row.created,
+            finished=row.finished,
+            open_steps=row.open_steps,
+            key=row.idempotency_key,
+            steps=progress.get(row.id, (0, 0))[1],
+            steps_ended=progress.get(row.id, (0, 0))[0] + reported.get(row.id, 0),
+        )
+        for row in found
+    ]
+
+
+def run_inputs(connection: Connection, run: RunInfo) -> dict[str, Any]:
+    """Return what a run was started with: the parameters of its root."""
+    key = row_key(RowKind.STEP, run.workflow.rpartition(".")[2])
+    root = steps.load(SqlalchemyExecutor(connection), {run.id: [key]})[run.id].get(key)
+    return payloads.whole(connection, root.params) if root else {}
+
+
+def _info(row: Any, outputs: dict[str, Any] | None) -> RunInfo:
+    return RunInfo(
+        id=row.id,
+        workflow=row.workflow,
+        state=row.state,
+        outputs=outputs,
+        error=codec.load(row.error),
+        alarm=row.alarm,
+        created=row.created,
+        updated=row.updated,
+        finished=row.finished,
+        revision=row.revision,
+        open_steps=row.open_steps,
+        key=row.idempotency_key,
+        priority=row.priority,
+        labels=codec.load(row.labels) or {},
+        parent=row.parent_run_id,
+    )
+
+
+def step_infos(connection: Connection, run_id: str) -> list[StepInfo]:
+    tries = {task.step_id: task for task in tasks.load_run(connection, run_id)}  # the last wins
+    found = []
+    for step in steps.load_run(connection, run_id):
+        task = tries.get(step.id)
+        found.append(
+            StepInfo(
+                id=step.id,
+                path=step.path,
+                object_type=step.object_type,
+                facet=step.facet_name,
+                state=seen_state(step.state, task.state if task else None),
+                parent=step.parent,
+                key=step.key,
+                index=step.index,
+                params=payloads.whole(connection, step.params),
+                returns=payloads.whole(connection, step.returns),
+                error=step.error,
+                created=step.created,
+                updated=max(step.updated, task.updated) if task else step.updated,
+                tries=task.try_number if task else 0,
+                losses=task.losses if task else 0,
+                task_state=task.state if task else None,
+                circuit=task.circuit if task else "",
+                parked_until=(
+                    parked_until(task.circuit, task.state, task.lease, task.due) if task else None
+                ),
+            )
+        )
+    return found

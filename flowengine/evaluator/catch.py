@@ -1,0 +1,80 @@
+"""What a step does about its own failure, and at its end whatever became of it.
+
+A step that fails tries its catches, one after the other: the facet's own, then that of the
+statement. A catch that completes gives the step its results; one that fails leaves both
+errors. Then comes the always block, which changes nothing but by failing.
+"""
+
+from __future__ import annotations
+
+from flowengine.evaluator.failures import in_spite_of
+from flowengine.evaluator.records import Step
+from flowengine.evaluator.states import ObjectType, Signal, StepState
+from flowengine.evaluator.steps import create_blocks, plan_of
+from flowengine.evaluator.working_set import WorkingSet
+
+
+def turn(work: WorkingSet, row: Step, signal: Signal) -> Signal:
+    """Say where a failure or a skip really leads: to a catch, to the always block, or on."""
+    if row.object_type not in ObjectType.HANDLING or row.state in StepState.CLOSING:
+        return signal
+    plan = plan_of(work, row)
+    if signal is Signal.FAIL and row.next_index < len(plan.catches):
+        return Signal.CATCH
+    if plan.always is None:
+        return signal
+    if signal is Signal.SKIP:
+        assert row.error is not None
+        row.error = {**row.error, "skipped": True}  # to be remembered past the always block
+    return Signal.CLOSE
+
+
+def begin_catch(work: WorkingSet, step: Step) -> Signal:
+    """Create the block of the next catch."""
+    step.failure = None
+    step.next_index += 1
+    create_blocks(work, step, [plan_of(work, step).catches[step.next_index - 1]])
+    return Signal.ADVANCE
+
+
+def await_catch(work: WorkingSet, step: Step) -> Signal | None:
+    """Go on as if nothing had happened, or fail with what went wrong in the catch too."""
+    if step.remaining:
+        return None
+    assert step.error is not None
+    failure, step.failure = step.failure, None
+    if failure is None:
+        step.failure, step.error = {"caught": step.error}, None
+        return Signal.ADVANCE
+    if failure["rank"][0] == 0:  # otherwise it was not for this error, and did not run
+        step.error = in_spite_of(failure["error"], step.error)
+    return Signal.FAIL
+
+
+def begin_always(work: WorkingSet, step: Step) -> Signal:
+    """Create what runs at the end, well or badly."""
+    plan = plan_of(work, step)
+    assert plan.always is not None
+    step.failure = None
+    create_blocks(work, step, plan.always.blocks)
+    return Signal.ADVANCE
+
+
+def await_always(work: WorkingSet, step: Step) -> Signal | None:
+    """End as the step would have ended, unless the always block failed."""
+    if step.remaining:
+        return None
+    before, was_skipped = step.error, False
+    if before is not None:
+        was_skipped = before.get("skipped", False)
+        step.error = {name: value for name, value in before.items() if name != "skipped"}
+    if step.failure is not None and step.failure["rank"][0] == 0:
+        error = step.failure["error"]
+        earlier = None if was_skipped else step.error
+        step.error = error if earlier is None else in_spite_of(error, earlier)
+        return Signal.FAIL
+    if step.failure is not None and step.error is None:
+        step.error, was_skipped = step.failure["error"], True
+    if step.error is None:
+        return Signal.ADVANCE
+    return Signal.SKIP if was_skipped else Signal.FAIL

@@ -1,0 +1,132 @@
+"""A foreach: its items begin in order, some at a time, and end as they like.
+
+The next index is durable, so that a commit stays small however long the list is. With a
+limit the end of an item begins the next one. Then the row keeps the items ahead with it:
+looking up one item must not mean to read a list of a hundred thousand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
+from flowengine.evaluator.foreach_items import virtual_item
+from flowengine.evaluator.records import Error, FollowUp, Step
+from flowengine.evaluator.scope import RowScope, source_key
+from flowengine.evaluator.statements import create_statement
+from flowengine.evaluator.states import ObjectType, Signal
+from flowengine.evaluator.steps import children_ended
+from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.expressions import EvaluationError, evaluate
+from flowengine.program.json_reader import is_count
+from flowengine.program.nodes import Expression, Json
+from flowengine.program.plan import BlockPlan, ForeachPlan, RowKind
+
+#: So many items a foreach with a limit keeps ahead.
+AHEAD = 100
+
+
+def begin(work: WorkingSet, fan: Step, plan: BlockPlan) -> Signal:
+    """Count the items, and find out how many may be under way at once."""
+    foreach = _foreach(plan)
+    items = _items(work, fan, foreach)
+    if foreach.limit is not None:
+        limit = _value(work, fan, foreach, foreach.limit)
+        if not is_count(limit):
+            message = f"the limit of a foreach must be a whole number of at least 1, not {limit!r}"
+            raise StepFailed(problem("EvaluationError", message, fan.path))
+        fan.params = {"limit": limit}
+    fan.item_count = fan.remaining = len(items)
+    return Signal.ADVANCE
+
+
+def go_on(work: WorkingSet, fan: Step) -> Signal | None:
+    """Begin further items, and go on when all have ended."""
+    if fan.next_index < fan.item_count:
+        _unfold(work, fan)
+    signal = children_ended(fan)
+    if signal is Signal.FAIL and fan.failure is not None:
+        fan.error = _error_of_items(fan, fan.failure)
+    return signal
+
+
+def _error_of_items(fan: Step, failure: Mapping[str, Any]) -> Error:
+    """The first failed item's error; when more have failed, with the others behind it."""
+    first, count = failure["error"], failure["count"]
+    listed = [error for _, error in failure["items"]]
+    if count == 1:
+        return dict(first)
+    told = "; ".join(f"[{entry['index']}] {entry['message']}" for entry in listed)
+    more = f"; and {count - len(listed)} more" if count > len(listed) else ""
+    message = f"{first['message']} ({count} of {fan.item_count} items failed: {told}{more})"
+    return {**first, "message": message, "items": listed, "count": count}
+
+
+def _unfold(work: WorkingSet, fan: Step) -> None:
+    plan = work.block(fan)
+    foreach = _foreach(plan)
+    room = fan.item_count
+    if fan.is_limited:
+        ended = fan.item_count - fan.remaining
+        room = min(room, ended + work.read(fan.params["limit"]))
+    end = min(room, fan.next_index + work.portion)
+    items = None if fan.is_limited else _items(work, fan, foreach)
+    for index in range(fan.next_index, end):
+        value = _ahead(work, fan, foreach, index) if items is None else items[index]
+        _begin_item(work, fan, plan, index, {foreach.variable: value})
+    work.portion -= end - fan.next_index
+    fan.next_index = end
+    if end < room:
+        work.changes.follow_ups.append(FollowUp("Unfold", {"step_key": fan.key}))
+
+
+def _begin_item(
+    work: WorkingSet, fan: Step, plan: BlockPlan, index: int, params: dict[str, Json]
+) -> None:
+    if (lone := _foreach(plan).lone) is not None:
+        item = virtual_item(fan, index)
+        item.params = params
+        create_statement(work, item, lone)
+        return
+    path = f"{fan.path}[{index}]"
+    item = work.create(RowKind.ITEM, path, ObjectType.ITEM, plan.address, fan, index)
+    item.params = params
+    work.queue.append(item)
+
+
+def _ahead(work: WorkingSet, fan: Step, foreach: ForeachPlan, index: int) -> Json:
+    """Return one item from those that are kept ahead; keep the next ones when it is beyond."""
+    first = fan.params.get("first", 0)
+    kept = work.read(fan.params.get("ahead", []))
+    if not first <= index < first + len(kept):
+        first, kept = index, _items(work, fan, foreach)[index : index + AHEAD]
+        fan.params = {**fan.params, "first": first, "ahead": kept}
+    return kept[index - first]
+
+
+def _items(work: WorkingSet, fan: Step, foreach: ForeachPlan) -> list[Json]:
+    items = _value(work, fan, foreach, foreach.iterable)
+    if not isinstance(items, list):
+        message = f"foreach needs a list, found {type(items).__name__}"
+        raise StepFailed(problem("EvaluationError", message, fan.path))
+    return items
+
+
+def _value(work: WorkingSet, fan: Step, foreach: ForeachPlan, expression: Expression) -> Json:
+    container = work.parent(fan)
+    needed = [source_key(work, container, source) for source in foreach.needs]
+    work.want(needed)
+    for key in needed:
+        row = work.find(key)  # None: it has not begun, so another one has failed
+        if row is not None and row.has_failed:
+            raise StepSkipped(row)
+    try:
+        return evaluate(expression, RowScope(work, container, foreach.sources))
+    except EvaluationError as error:
+        raise StepFailed(problem("EvaluationError", str(error), fan.path)) from None
+
+
+def _foreach(plan: BlockPlan) -> ForeachPlan:
+    assert plan.foreach is not None
+    return plan.foreach

@@ -1,0 +1,84 @@
+"""Mixins of a signature: steps that run before the event or the body of their facet.
+
+What such a mixin was given and what it returned is a map among the parameters of the step,
+below the mixin's alias. So the event, the body and later steps read it like any parameter,
+and what the body yields to the mixin is laid over that map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.scope import RowScope
+from flowengine.evaluator.states import ObjectType, Signal
+from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.plan import MixinPlan, RowKind, StatementPlan
+
+
+def begin(work: WorkingSet, step: Step) -> Signal:
+    """Create the steps of the mixins; they run side by side."""
+    mixins = _mixins(work, step)
+    for position, mixin in enumerate(mixins):
+        created = work.create(
+            RowKind.STEP,
+            _path(step, mixin),
+            ObjectType.MIXIN,
+            mixin.statement.address,
+            step,
+            position - len(mixins),  # before the blocks of the body
+        )
+        created.facet_name = mixin.statement.target
+        work.queue.append(created)
+    step.remaining = len(mixins)
+    return Signal.ADVANCE
+
+
+def arguments(
+    work: WorkingSet, mixin: Step, plan: StatementPlan, scope: RowScope
+) -> dict[str, Any]:
+    """What the call says for the mixin, else what the signature says."""
+    said: dict[str, Any] = work.read(work.parent(mixin).params.get(plan.name, {}))
+    return scope.values((n, value) for n, value in plan.arguments if n not in said) | said
+
+
+def capture(work: WorkingSet, step: Step) -> Signal:
+    """Put what the mixins were given and returned among the parameters."""
+    mixins = _mixins(work, step)
+    work.want([row_key(RowKind.STEP, _path(step, mixin)) for mixin in mixins])
+    for mixin in mixins:
+        row = work.get(row_key(RowKind.STEP, _path(step, mixin)))
+        whole = {name: work.read(v) for name, v in {**row.params, **row.returns}.items()}
+        step.params = {**step.params, mixin.alias: whole}
+    return Signal.ADVANCE
+
+
+def with_aliases(work: WorkingSet, step: Step, aliases: Collection[str]) -> dict[str, Any]:
+    """The results of a step, and beside them what it holds of mixins, as ``alias.name``."""
+    if not aliases:
+        return step.returns
+    held = {alias: work.read(step.params.get(alias, {})) for alias in aliases}
+    return {
+        **step.returns,
+        **{f"{alias}.{name}": v for alias, values in held.items() for name, v in values.items()},
+    }
+
+
+def take_apart(work: WorkingSet, step: Step, aliases: Collection[str]) -> None:
+    """Put back among the parameters what is held of mixins."""
+    for alias in aliases:
+        prefix = f"{alias}."
+        held = {n: v for n, v in step.returns.items() if n.startswith(prefix)}
+        step.returns = {n: v for n, v in step.returns.items() if n not in held}
+        whole = {n.removeprefix(prefix): work.read(v) for n, v in held.items()}
+        step.params = {**step.params, alias: whole}
+
+
+def _path(step: Step, mixin: MixinPlan) -> str:
+    return f"{step.path}[with-{mixin.alias}]"
+
+
+def _mixins(work: WorkingSet, step: Step) -> tuple[MixinPlan, ...]:
+    facet = work.facet(step)
+    return facet.mixins if facet else ()

@@ -1,0 +1,91 @@
+"""What the end of a row means for the rows that waited for it.
+
+This is why evaluation is incremental: the end of a step touches its block's counter and
+the rows that its edges name, and nothing else, however large the run is.
+"""
+
+from __future__ import annotations
+
+from flowengine.evaluator.failures import note_failure
+from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.statements import create_step
+from flowengine.evaluator.states import ObjectType, RunState, StepState
+from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.plan import Edge, Reach
+
+
+def ended(work: WorkingSet, row: Step) -> None:
+    """Tell everyone whom the end of this row concerns."""
+    if row.object_type == ObjectType.WORKFLOW:
+        _end_run(work, row)
+        return
+    parent, opened = work.parent(row), 0
+    if row.object_type not in ObjectType.BLOCKS:
+        for edge in work.statement(row).edges:
+            opened += _follow(work, row, parent, edge)
+    _count_down(work, parent, row, opened)
+
+
+def _end_run(work: WorkingSet, root: Step) -> None:
+    run = work.run
+    run.alarm = None
+    if root.state == StepState.COMPLETE:
+        run.state, run.outputs = RunState.COMPLETED, root.returns
+    else:
+        run.state, run.error = RunState.FAILED, root.error
+
+
+def _count_down(work: WorkingSet, parent: Step, child: Step, opened: int) -> None:
+    """Count a child off, and those that its end has brought in its place.
+
+    In a chain each step brings the next: its block changes at the ends, and is not written for
+    each step in between.
+    """
+    is_noted = child.has_failed and not _is_collected(work, parent)
+    if is_noted:
+        note_failure(parent, child)
+    if is_noted or opened != 1:
+        parent.remaining += opened - 1
+        work.touch(parent)
+    if parent.remaining == 0 or parent.is_held_back:
+        work.queue.append(parent)
+
+
+def _is_collected(work: WorkingSet, parent: Step) -> bool:
+    """Whether a row is a foreach that reports its failed items."""
+    if parent.object_type != ObjectType.FAN:
+        return False
+    foreach = work.block(parent).foreach
+    return foreach is not None and foreach.collects_errors
+
+
+def _follow(work: WorkingSet, step: Step, block: Step, edge: Edge) -> int:
+    """Tell one row that waited; return how many rows this has added to the step's block."""
+    if edge.sibling is not None and edge.sibling.is_lazy:
+        # Its row is written now, once: a step ends once.
+        waiting = create_step(work, block, edge.sibling)
+        if step.has_failed:
+            work.skip(waiting, step)
+        else:
+            work.queue.append(waiting)
+        return 1
+    base = block.path
+    if edge.from_container:
+        base = base.removesuffix(work.block(block).segment)
+    found = work.find(row_key(edge.kind, base + edge.suffix))
+    if found is None or found.is_final:
+        return 0  # not begun: it will see this end when it begins
+    if edge.reach is Reach.CAPTURES:
+        if found.state != StepState.CREATED:
+            found.remaining -= 1
+            work.touch(found)
+            if found.remaining == 0:
+                work.queue.append(found)
+    elif edge.reach is Reach.NEEDS and step.has_failed:
+        work.skip(found, step)
+    else:
+        found.waiting -= 1
+        work.touch(found)
+        if found.waiting == 0:
+            work.queue.append(found)
+    return 0

@@ -1,0 +1,177 @@
+"""The working set of one evaluation.
+
+The evaluator never reads a database. It is given some rows of the run; when it wants one
+it was not given, the evaluation stops and says which (`Missing`), the caller loads them
+and evaluates again from the start. Nothing is lost by that, for nothing was written:
+rows are copied before they are changed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowengine.evaluator.failures import skipped_because
+from flowengine.evaluator.records import (
+    IterationChanges,
+    PayloadRef,
+    RunView,
+    Step,
+    id_within,
+    row_key,
+)
+from flowengine.evaluator.states import ObjectType, Signal, next_state
+from flowengine.program.nodes import Json
+from flowengine.program.plan import BlockPlan, FacetPlan, Plan, RowKind, StatementPlan
+
+#: How many foreach items one evaluation unfolds: a commit stays small however long the list.
+PORTION = 100
+
+
+@dataclass
+class Snapshot:
+    """The rows and large values of a run that were loaded so far; None: there is no such row."""
+
+    steps: dict[str, Step | None] = field(default_factory=dict)
+    payloads: dict[str, Json] = field(default_factory=dict)
+
+
+class Missing(Exception):
+    """The evaluation wants rows or large values that the snapshot lacks."""
+
+    def __init__(self, steps: set[str], payloads: set[str]) -> None:
+        super().__init__(steps, payloads)
+        self.steps, self.payloads = steps, payloads
+
+    def __bool__(self) -> bool:
+        return bool(self.steps or self.payloads)
+
+
+class WorkingSet:
+    """Rows being worked on, what is decided, and who is to be looked at next."""
+
+    def __init__(self, plan: Plan, run: RunView, snapshot: Snapshot, now: int) -> None:
+        self.plan = plan
+        self.run = run
+        self.now = now
+        self.changes = IterationChanges()
+        self.queue: deque[Step] = deque()  #: rows to move on
+        self.skipped: deque[Step] = deque()  #: rows whose end is still to be told
+        self.portion = PORTION
+        self._snapshot = snapshot
+        self._rows: dict[str, Step] = {}
+        self.unwritten: dict[str, Step] = {}  #: items that have no row, by the key of their step
+
+    # --- rows ---
+
+    def find(self, key: str) -> Step | None:
+        """Return the row of that key, or None when the run has no such row."""
+        row = self._rows.get(key)
+        if row is None:
+            stored = self.look(key)
+            if stored is None:
+                return None
+            row = self._rows[key] = stored.copied()
+        return row
+
+    def look(self, key: str) -> Step | None:
+        """Return the row of that key to be looked at only: it is not copied."""
+        row = self._rows.get(key)
+        if row is not None:
+            return row
+        try:
+            return self._snapshot.steps[key]
+        except KeyError:
+            raise Missing({key}, set()) from None
+
+    def get(self, key: str) -> Step:
+        row = self.find(key)
+        assert row is not None, f"run {self.run.id} lacks the row {key}"
+        return row
+
+    def want(self, keys: Iterable[str]) -> None:
+        """Ask for rows that will be read soon: one trip to the store instead of many."""
+        lacking = {k for k in keys if k not in self._rows and k not in self._snapshot.steps}
+        if lacking:
+            raise Missing(lacking, set())
+
+    @property
+    def known(self) -> int:
+        """How many rows are known."""
+        return len(self._snapshot.steps)
+
+    def knows(self, key: str) -> bool:
+        """Whether it is known if there is such a row."""
+        return key in self._rows or key in self._snapshot.steps
+
+    def parent(self, row: Step) -> Step:
+        assert row.parent is not None
+        return self.get(row.parent)
+
+    def climb(self, row: Step, hops: int) -> Step:
+        for _ in range(hops):
+            row = self.parent(row)
+        return row
+
+    def create(
+        self,
+        kind: RowKind,
+        path: str,
+        object_type: str,
+        address: str,
+        parent: Step | None,
+        index: int,
+    ) -> Step:
+        key = row_key(kind, path)
+        row = Step(
+            id=id_within(self.run.id, key, self.run.generation),
+            run_id=self.run.id,
+            key=key,
+            path=path,
+            object_type=object_type,
+            address=address,
+            parent=parent.key if parent else None,
+            index=index,
+            generation=self.run.generation,
+            created=self.now,
+            updated=self.now,
+        )
+        self._rows[key] = row
+        self.changes.add_created_step(row)
+        return row
+
+    def touch(self, row: Step) -> None:
+        row.updated = self.now
+        self.changes.add_updated_step(row)
+
+    def skip(self, row: Step, cause: Step) -> None:
+        """End a row that cannot run, because what it needs did not complete."""
+        row.error = skipped_because(cause)
+        row.state = next_state(row.object_type, row.path, row.state, Signal.SKIP)
+        self.touch(row)
+        self.skipped.append(row)
+
+    # --- values ---
+
+    def read(self, value: Any) -> Json:
+        """Return a value whole: a large one is asked for."""
+        if not isinstance(value, PayloadRef):
+            return value
+        if value.hash not in self._snapshot.payloads:
+            raise Missing(set(), {value.hash})
+        return self._snapshot.payloads[value.hash]
+
+    # --- the program ---
+
+    def facet(self, row: Step) -> FacetPlan | None:
+        if row.object_type == ObjectType.WORKFLOW:
+            return self.plan.facets[row.address]
+        return self.plan.statements[row.address].facet
+
+    def statement(self, row: Step) -> StatementPlan:
+        return self.plan.statements[row.address]
+
+    def block(self, row: Step) -> BlockPlan:
+        return self.plan.blocks[row.address]

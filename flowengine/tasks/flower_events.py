@@ -1,0 +1,81 @@
+"""Show every step to Flower under its facet's name, as if it had been a message of its own.
+
+Steps are claimed from the database, many per message, so Celery has nothing to tell about
+them. We do, in batches: one event sent by itself costs more than the step. Run ids stand
+in the arguments and not in the name, because Flower makes a metric of every name.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.triggers import Failed, HandedOver, Succeeded, TryOutcome
+
+log = logging.getLogger("flowengine")
+_MOST = 100  # events kept before they are sent
+
+
+class StepEvents:
+    """Task events of one process, sent together."""
+
+    def __init__(self, app: Any, hostname: str) -> None:
+        self._app, self._hostname = app, hostname
+        self._dispatcher: Any = None
+
+    def show(self, task: TaskDefinition, outcome: TryOutcome | HandedOver, seconds: float) -> None:
+        """Tell that a try was received, started and ended.
+
+        A courtesy: what goes wrong here must not stop the work.
+        """
+        try:
+            self._tell(task, outcome, seconds)
+        except Exception as problem:
+            log.debug("could not show %s: %s", task.step_path, problem)
+            self._dispatcher = None
+
+    def _tell(self, task: TaskDefinition, outcome: TryOutcome | HandedOver, seconds: float) -> None:
+        ended = time.time()
+        about = {"uuid": task.uuid}
+        self._send(
+            "task-received",
+            **about,
+            name=task.name,
+            args=f"({task.step_path!r}, run={task.workflow_id[:8]!r})",
+            kwargs="{}",
+            retries=task.try_number - 1,
+            timestamp=ended - seconds,
+        )
+        self._send("task-started", **about, timestamp=ended - seconds)
+        match outcome:
+            case Succeeded(result):
+                shown = repr(result.get("result", result))[:200]
+                self._send("task-succeeded", **about, result=shown, runtime=seconds)
+            case Failed(error):
+                text = f"{error['type']}: {error['message']}"[:500]
+                self._send("task-failed", **about, exception=text, traceback="")
+            case _:
+                pass
+
+    def _send(self, kind: str, **fields: Any) -> None:
+        if self._dispatcher is None:
+            self._dispatcher = self._app.events.Dispatcher(
+                self._app.connection_for_write(),
+                hostname=self._hostname,
+                groups=["task"],
+                buffer_group={"task"},
+                buffer_limit=_MOST,
+            )
+        self._dispatcher.send(kind, **fields)
+
+    def flush(self) -> None:
+        """Send what is kept; a broker that is away loses it."""
+        if self._dispatcher is None:
+            return
+        try:
+            self._dispatcher.flush(errors=False, groups=True)
+        except Exception as problem:
+            log.debug("could not show steps: %s", problem)
+            self._dispatcher = None

@@ -1,0 +1,55 @@
+"""What a process has handled, told to the database from time to time.
+
+A statement for every try would cost as much as the try. What was counted and not told yet
+is lost with a process that is killed: this is for people who look, nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.triggers import HandedOver, Succeeded, TryOutcome
+from flowengine.store import Database, servers
+from flowengine.store.servers import HandledCount
+
+log = logging.getLogger("flowengine")
+
+
+class HandledCounters:
+    """The counts of one process of a server. Shared by all its threads."""
+
+    def __init__(self, database: Database, server_id: str) -> None:
+        self._database, self._server_id = database, server_id
+        self._lock = threading.Lock()
+        self._counts: dict[str, HandledCount] = {}
+
+    def count(self, task: TaskDefinition, outcome: TryOutcome | HandedOver) -> None:
+        with self._lock:
+            counted = self._counts.setdefault(task.name, HandledCount(task.name))
+            if isinstance(outcome, Succeeded):
+                counted.handled += 1
+            else:
+                counted.not_handled += 1
+
+    def flush(self) -> None:
+        """Tell what was counted since the last time."""
+        with self._lock:
+            counts, self._counts = self._counts, {}
+        if not counts:
+            return
+        try:
+            with self._database.write() as connection:
+                servers.count(connection, self._server_id, list(counts.values()))
+        except Exception as problem:
+            log.debug("could not tell what was handled: %s", problem)
+            self._keep(counts)
+
+    def _keep(self, counts: dict[str, HandledCount]) -> None:
+        """Tell it another time."""
+        with self._lock:
+            for name, old in counts.items():
+                new = self._counts.setdefault(name, HandledCount(name))
+                new.handled += old.handled
+                new.not_handled += old.not_handled
