@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from flowengine.program.scripts import SCRIPT
 from flowengine.testing import Outcome
 from flowengine.testing.program_runner import NoAnswer
-from tests.building import Node
+from tests.builders import Node
 
 Case: TypeAlias = dict[str, Any]
 Answer: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]

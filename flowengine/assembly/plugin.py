@@ -19,7 +19,7 @@ import threading
 import uuid
 from typing import Any
 
-from celery import Celery, bootsteps, completions
+from celery import Celery, bootsteps, signals
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.kombu_patch import patch_kombu_redis
@@ -65,8 +65,8 @@ class FlowEngine:
         else:
             app.on_after_configure.connect(self._configure, weak=False)
         app.on_after_finalize.connect(self._finalize, weak=False)
-        completions.celeryd_init.connect(self._choose_queues, weak=False)
-        completions.worker_process_shutdown.connect(self._end_process, weak=False)
+        signals.celeryd_init.connect(self._choose_queues, weak=False)
+        signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
         _show_in_flower()
         patch_kombu_redis()
@@ -237,7 +237,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def stop(self, worker: Any) -> None:
         # Running tries are finished first: the pool is stopped after this step, and a
         # server that has left would be asked for them.
-        completions.worker_shutdown.connect(self._leave, weak=False)
+        signals.worker_shutdown.connect(self._leave, weak=False)
 
     def terminate(self, worker: Any) -> None:
         self.heartbeat_thread.leave()

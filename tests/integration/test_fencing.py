@@ -21,7 +21,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.store.executors import SqlalchemyExecutor
 from flowengine.store.reports import Ended
 from tests.integration.engines import Dump, chain, claim, dump, one, opened, side_by_side
-from tests.integration.together import (
+from tests.integration.threads import (
     PATIENCE,
     Ready,
     in_processes,

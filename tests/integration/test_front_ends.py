@@ -31,7 +31,7 @@ from tests.integration.front_ends.descriptions import (
     Loop,
     Number,
 )
-from tests.integration.front_ends.drawing import described
+from tests.integration.front_ends.generator import described
 
 SEEDS = st.integers(0, 2**32)
 INPUTS = st.integers(-3, 12)

@@ -17,7 +17,7 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.script_runner import run_script
-from tests.building import block, facet, of, program, step, to, workflow
+from tests.builders import block, facet, of, program, step, to, workflow
 
 MEGABYTE = 1024 * 1024
 

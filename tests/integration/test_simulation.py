@@ -35,7 +35,7 @@ from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
 from flowengine.store import Database, ensure_schema, recovery_queries, runs
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.executors import Executor
-from tests.building import (
+from tests.builders import (
     Node,
     always,
     block,
@@ -55,7 +55,7 @@ from tests.building import (
     when,
     workflow,
 )
-from tests.building import (
+from tests.builders import (
     event as event_facet,
 )
 

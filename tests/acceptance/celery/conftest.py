@@ -28,7 +28,7 @@ from tests.servers import PostgresServer, RedisServer
 
 GRAPHS = graphs.__name__
 QUICK_START = ("--without-mingle", "--without-gossip")  #: spares a second at each start
-pytest.register_assert_rewrite("tests.acceptance.celery.rows", "tests.acceptance.celery.mixing")
+pytest.register_assert_rewrite("tests.acceptance.celery.rows", "tests.acceptance.celery.mixed_load")
 
 
 # --- the plugin's nodes ---

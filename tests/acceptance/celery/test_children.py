@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.mixing import Killer
+from tests.acceptance.celery.mixed_load import Killer
 from tests.acceptance.celery.rows import wait_for
 from tests.celery_nodes import Fleet
 

@@ -20,7 +20,7 @@ from pytest_celery import (
 
 from tests.acceptance.celery import graphs
 from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
-from tests.acceptance.celery.mixing import runs_under_fire, start_mixed, wait_and_check
+from tests.acceptance.celery.mixed_load import runs_under_fire, start_mixed, wait_and_check
 from tests.acceptance.celery.rows import check_runs, wait_for
 from tests.celery_nodes import Fleet, LocalRabbit, until
 from tests.servers import RabbitServer

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.mixing import runs_under_fire
+from tests.acceptance.celery.mixed_load import runs_under_fire
 from tests.acceptance.celery.rows import check_runs, wait_for
 from tests.celery_nodes import Fleet, until
 

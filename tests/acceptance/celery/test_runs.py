@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from flowengine.engine import Run
 from tests.acceptance.celery import graphs, rare
-from tests.acceptance.celery.mixing import start_mixed, wait_and_check
+from tests.acceptance.celery.mixed_load import start_mixed, wait_and_check
 from tests.celery_nodes import Fleet, until
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import reduce
 from typing import Any
 
-from tests.building import (
+from tests.builders import (
     Node,
     block,
     case,

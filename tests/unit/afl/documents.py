@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.building import Node
+from tests.builders import Node
 from tests.unit.afl.texts import _LEVEL as OPERATORS
 
 _WORDS = ["a", "b2", "_c", "event", "in", "model", "when", "script", "case", "facet", "Long"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowengine.afl import read_text
-from tests.building import Node
+from tests.builders import Node
 from tests.unit.afl.test_round_trip import without_places
 
 

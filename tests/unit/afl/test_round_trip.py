@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from flowengine.afl import read_text
-from tests.building import Node
+from tests.builders import Node
 from tests.examples_drawn import AT_RANDOM
 from tests.unit.afl.documents import documents, expressions
 from tests.unit.afl.texts import expression, text_of

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tests.building import Node
+from tests.builders import Node
 
 _LOOSEST_FIRST = (
     ["||"],

@@ -20,7 +20,7 @@ from flowengine.program.nodes import (
     StepRef,
     StepStatement,
 )
-from tests.unit.authoring.reading import block, declarations, steps, yielded
+from tests.unit.authoring.compiled import block, declarations, steps, yielded
 
 
 class CardRefused(Exception):

@@ -22,7 +22,7 @@ from flowengine.program.nodes import (
     Literal,
     StepRef,
 )
-from tests.unit.authoring.reading import block, declarations, steps, yielded
+from tests.unit.authoring.compiled import block, declarations, steps, yielded
 
 
 @event_facet

@@ -34,7 +34,7 @@ from flowengine.program.nodes import (
     MapLiteral,
     Unary,
 )
-from tests.unit.authoring.reading import block, yielded
+from tests.unit.authoring.compiled import block, yielded
 
 X = InputRef(("x",))
 Y = InputRef(("y",))

@@ -22,7 +22,7 @@ from flowengine.program.nodes import (
     MapLiteral,
     StepRef,
 )
-from tests.unit.authoring.reading import block, steps, yielded
+from tests.unit.authoring.compiled import block, steps, yielded
 
 
 class Point(NamedTuple):

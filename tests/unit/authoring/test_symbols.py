@@ -16,7 +16,7 @@ import pytest
 
 from flowengine.authoring import event_facet, workflow
 from flowengine.errors import SymbolMisuse
-from tests.unit.authoring.reading import block, yielded
+from tests.unit.authoring.compiled import block, yielded
 
 
 @event_facet

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
-from tests.building import (
+from tests.builders import (
     Node,
     always,
     block,

@@ -13,7 +13,7 @@ from flowengine.evaluator.triggers import Failed, Lost, Started, Succeeded, TryO
 from flowengine.evaluator.working_set import PORTION
 from flowengine.program import link_program, parse_program
 from flowengine.store import codec
-from tests.building import (
+from tests.builders import (
     Node,
     block,
     check,
@@ -31,7 +31,7 @@ from tests.building import (
     to,
     workflow,
 )
-from tests.unit.evaluator.memory import MemoryRun
+from tests.unit.evaluator.in_memory_run import MemoryRun
 
 E = event("E", "x", "y")
 

@@ -20,7 +20,7 @@ from flowengine.evaluator import RunState, StepState, TaskDefinition, working_se
 from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
 from flowengine.store import codec
 from tests.examples_drawn import AT_RANDOM
-from tests.unit.evaluator.memory import MemoryRun, comparable
+from tests.unit.evaluator.in_memory_run import MemoryRun, comparable
 from tests.unit.evaluator.programs_strategy import Case, case_of, cases
 
 laws = settings(

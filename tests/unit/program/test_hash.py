@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flowengine.program import parse_program, program_hash, program_text
-from tests.building import Node, block, event, given, namespace, of, program, step, to, workflow
+from tests.builders import Node, block, event, given, namespace, of, program, step, to, workflow
 
 LATEST = program(
     namespace(

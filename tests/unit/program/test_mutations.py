@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from flowengine.errors import InvalidProgram
 from flowengine.program import link_program, parse_program, program_hash, write_program
-from tests.building import block, event, facet, of, op, program, step, to
+from tests.builders import block, event, facet, of, op, program, step, to
 from tests.unit.evaluator.programs_strategy import case_of
 
 CORPUS = [

@@ -37,7 +37,7 @@ from flowengine.program.nodes import (
     Unary,
 )
 from flowengine.program.serializer import program_hash
-from tests.unit.authoring.reading import block, declarations, steps, yielded
+from tests.unit.authoring.compiled import block, declarations, steps, yielded
 
 
 @event_facet(task_list="io", retry=Retry(attempts=3), timeout=30)

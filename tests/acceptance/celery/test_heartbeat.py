@@ -9,7 +9,7 @@ import redis
 
 from flowengine.errors import RunFailed
 from tests.acceptance.celery import graphs, rare
-from tests.acceptance.celery.mixing import start_mixed, wait_and_check
+from tests.acceptance.celery.mixed_load import start_mixed, wait_and_check
 from tests.celery_nodes import Fleet
 from tests.celery_nodes.fleet import until
 

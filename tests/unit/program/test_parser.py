@@ -25,7 +25,7 @@ from flowengine.program.nodes import (
     StepRef,
     StepStatement,
 )
-from tests.building import (
+from tests.builders import (
     Node,
     always,
     block,

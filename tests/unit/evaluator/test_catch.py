@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowengine.evaluator import RunState
-from tests.building import (
+from tests.builders import (
     Node,
     always,
     block,
@@ -26,7 +26,7 @@ from tests.building import (
     when,
     workflow,
 )
-from tests.unit.evaluator.memory import MemoryRun
+from tests.unit.evaluator.in_memory_run import MemoryRun
 
 E = event("E", "x", "y")
 

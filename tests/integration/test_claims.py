@@ -30,7 +30,7 @@ from tests.integration.engines import (
     watched,
     workflow,
 )
-from tests.integration.together import Ready, in_processes, in_threads
+from tests.integration.threads import Ready, in_processes, in_threads
 from tests.servers import PostgresServer
 
 

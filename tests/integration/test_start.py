@@ -59,7 +59,7 @@ from tests.integration.engines import (
     watched,
     workflow,
 )
-from tests.integration.together import PATIENCE, Ready, in_processes, in_threads, wait_until
+from tests.integration.threads import PATIENCE, Ready, in_processes, in_threads, wait_until
 from tests.servers import PostgresServer
 
 

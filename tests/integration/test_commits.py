@@ -8,7 +8,7 @@ from flowengine.evaluator.triggers import Succeeded
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.rows import MANY
-from tests.building import block, event, given, listed, of, program, step, to, workflow
+from tests.builders import block, event, given, listed, of, program, step, to, workflow
 
 
 def test_more_recorded_results_than_one_statement_holds_are_all_taken_in() -> None:

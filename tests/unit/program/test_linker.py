@@ -10,7 +10,7 @@ from flowengine.errors import InvalidInputs, InvalidProgram, UnknownWorkflow
 from flowengine.program import Plan, link_program, parse_program
 from flowengine.program.inputs import check_inputs
 from flowengine.program.plan import Reach, RowKind, StepSource
-from tests.building import (
+from tests.builders import (
     Node,
     always,
     block,

@@ -19,7 +19,7 @@ from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
 from flowengine.store.schema_upgrade import migrate, revision_of
 from flowengine.store.tables import metadata
 from tests.integration.engines import one, opened
-from tests.integration.together import Ready, in_processes, in_threads
+from tests.integration.threads import Ready, in_processes, in_threads
 from tests.servers import PostgresServer
 
 

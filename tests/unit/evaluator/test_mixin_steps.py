@@ -8,7 +8,7 @@ import pytest
 
 from flowengine.errors import InvalidProgram
 from flowengine.evaluator import RunState
-from tests.building import (
+from tests.builders import (
     Node,
     block,
     catching,
@@ -27,7 +27,7 @@ from tests.building import (
     to,
     workflow,
 )
-from tests.unit.evaluator.memory import MemoryRun
+from tests.unit.evaluator.in_memory_run import MemoryRun
 
 E = event("E", "x", "y")
 SHIP = event("Ship", ["a", *({"name": n, "type": "Json", "default": n} for n in "bcd")], "id")

@@ -8,8 +8,8 @@ from uuid import UUID
 from flowengine.program import write_program
 from flowengine.program.nodes import Namespace, Program
 from flowengine.program.standard import STANDARD
-from tests.building import Node, block, event, of, program, step, to, workflow
-from tests.unit.evaluator.memory import MemoryRun
+from tests.builders import Node, block, event, of, program, step, to, workflow
+from tests.unit.evaluator.in_memory_run import MemoryRun
 
 NOON = 1_700_000_000_123
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowengine.evaluator import RunState
-from tests.building import (
+from tests.builders import (
     Node,
     block,
     catching,
@@ -19,7 +19,7 @@ from tests.building import (
     to,
     workflow,
 )
-from tests.unit.evaluator.memory import MemoryRun
+from tests.unit.evaluator.in_memory_run import MemoryRun
 
 CODE = "result['y'] = params['x'] * 2"
 SCRIPT: Node = {"type": "ScriptBlock", "language": "python", "code": CODE}

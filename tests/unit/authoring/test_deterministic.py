@@ -11,7 +11,7 @@ import pytest
 from flowengine.authoring import event_facet, now, uuid, workflow
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import Argument, Call, Field, Literal, StepRef
-from tests.unit.authoring.reading import block, declarations, steps, yielded
+from tests.unit.authoring.compiled import block, declarations, steps, yielded
 
 
 @event_facet

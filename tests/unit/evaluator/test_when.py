@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowengine.evaluator import RunState
-from tests.building import (
+from tests.builders import (
     Node,
     block,
     case,
@@ -25,7 +25,7 @@ from tests.building import (
     when,
     workflow,
 )
-from tests.unit.evaluator.memory import MemoryRun
+from tests.unit.evaluator.in_memory_run import MemoryRun
 
 E = event("E", "x", "y")
 

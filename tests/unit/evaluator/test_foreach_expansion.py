@@ -9,7 +9,7 @@ import pytest
 
 from flowengine.evaluator import RunState, foreach_expansion, working_set
 from flowengine.evaluator.failures import MOST_TOLD
-from tests.building import (
+from tests.builders import (
     Node,
     block,
     event,
@@ -24,7 +24,7 @@ from tests.building import (
     to,
     workflow,
 )
-from tests.unit.evaluator.memory import MemoryRun
+from tests.unit.evaluator.in_memory_run import MemoryRun
 
 E = event("E", "x", "y")
 EACH = step("s", "E", x=given("i"))

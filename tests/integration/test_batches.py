@@ -117,18 +117,18 @@ def test_quick_tasks_are_gone_on_with_in_numbers_and_of_others_one() -> None:
     slow = [task(f"slow {n}", "t.slow") for n in range(3)]
     pace = practised("t.quick")
     assert continuation(pace).choose([*quick, *slow]) == {"0", "1", "2"}
-    continuation = continuation(pace)
-    assert continuation.choose(slow) == {"slow 0"}
-    assert continuation.choose(slow) == set(), "one for all runs of a report"
+    policy = continuation(pace)
+    assert policy.choose(slow) == {"slow 0"}
+    assert policy.choose(slow) == set(), "one for all runs of a report"
 
 
 def test_after_a_slow_try_few_are_gone_on_with_of_all_runs_together() -> None:
     pace = practised("t.quick")
     pace.count("t.quick", 1.0)
     pace.count("t.quick", 0.0001)
-    continuation = continuation(pace)
-    assert continuation.choose([task("0"), task("1")]) == {"0", "1"}
-    assert continuation.choose([task("2"), task("3")]) == {"2"}
+    policy = continuation(pace)
+    assert policy.choose([task("0"), task("1")]) == {"0", "1"}
+    assert policy.choose([task("2"), task("3")]) == {"2"}
 
 
 def test_what_is_not_ours_is_left_to_others() -> None:
