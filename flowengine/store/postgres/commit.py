@@ -28,7 +28,7 @@ _CONSTANTS = {
     "new_steps": {"superseded": "false"},
     "new_tasks": {"taken_in": "false"},
     "facts": {"taken_in": "false"},
-    "letters": {"taken_in": "false"},
+    "parent_facts": {"taken_in": "false"},
 }
 _INSERTED = {"history", "new_steps", "new_events", "new_tasks", "facts"}
 
@@ -175,7 +175,7 @@ def _write(name: str, columns: tuple[str, ...], source: str) -> str:
             return f"{update} FROM {source} WHERE t.id = g.id"
         case "payloads":
             return _insert(name, tuple(c for c in columns if c != "run_id"), source) + _ONCE
-        case "letters":
+        case "parent_facts":
             own = tuple(c for c in columns if c != "run_id")  # that of the run that writes
             return _insert(name, own, source, {"to_run": "run_id"}) + _ONCE
         case "joins":

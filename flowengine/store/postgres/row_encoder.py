@@ -45,7 +45,7 @@ TABLES: dict[str, Table] = {
         "taken_tasks": TaskRow,
         "facts": FactRow,
         "taken_facts": FactRow,
-        "letters": FactRow,
+        "parent_facts": FactRow,
         "payloads": PayloadRow,
     }.items()
 }
