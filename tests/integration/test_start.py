@@ -287,7 +287,7 @@ def only_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def somebody_waits(engine: Engine, run: str) -> None:
-    wait_until(lambda: engine.signals._waiters.get(run), "somebody waits for the run")
+    wait_until(lambda: engine.completions._waiters.get(run), "somebody waits for the run")
 
 
 @pytest.mark.usefixtures("only_told")
@@ -298,7 +298,7 @@ def test_a_waiter_is_woken_when_another_thread_ends_the_run(engine: Engine) -> N
         somebody_waits(engine, run.id)
         finish(engine, "done")
         assert [waiting.result(PATIENCE) for waiting in results] == [{"y": "done"}] * 2
-    assert engine.signals._waiters == {}
+    assert engine.completions._waiters == {}
 
 
 @pytest.mark.usefixtures("only_told")
@@ -367,7 +367,7 @@ def test_starting_and_waiting_do_not_block_an_event_loop(engine: Engine) -> None
     async def both() -> Any:
         run = await engine.astart(one(), "Flow", {"x": 5}, key="async")
         waiting = asyncio.create_task(run.aresult(PATIENCE))
-        while not engine.signals._waiters:
+        while not engine.completions._waiters:
             await asyncio.sleep(0)  # the loop goes round while the waiter waits
         await asyncio.to_thread(finish, engine, 6)
         return await waiting
@@ -392,15 +392,15 @@ def test_a_waiter_whose_event_loop_is_gone_does_not_stop_those_who_tell(engine: 
 
     async def give_up() -> None:
         waiting = asyncio.create_task(run.aresult())
-        while not engine.signals._waiters:
+        while not engine.completions._waiters:
             await asyncio.sleep(0)
         # As if the end was being told at the very moment at which the loop closes.
-        left.extend(engine.signals._waiters[run.id])
+        left.extend(engine.completions._waiters[run.id])
         waiting.cancel()
 
     left: list[Callable[[], object]] = []
     asyncio.run(give_up())
-    engine.signals._waiters[run.id].update(left)
+    engine.completions._waiters[run.id].update(left)
     finish(engine)
     assert run.state == RunState.COMPLETED
 
