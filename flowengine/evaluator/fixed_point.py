@@ -13,7 +13,7 @@ from typing import assert_never
 from flowengine.evaluator import blocks, catch, mixin_steps, scripts, steps
 from flowengine.evaluator.failures import StepFailed, StepSkipped
 from flowengine.evaluator.propagation import ended
-from flowengine.evaluator.read_sets import lacking_above, prefetch
+from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, event_of, row_key
 from flowengine.evaluator.retries import GiveUp, TryAgain, after_failure, after_loss
 from flowengine.evaluator.states import (
@@ -36,7 +36,8 @@ from flowengine.evaluator.triggers import (
     Unfold,
 )
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
-from flowengine.program.plan import Plan, RowKind
+from flowengine.program.addresses import RowKind
+from flowengine.program.plan import Plan
 
 Handler = Callable[[WorkingSet, Step], Signal | None]
 
@@ -136,7 +137,7 @@ def _settle(work: WorkingSet) -> None:
             elif not row.is_final:
                 _move(work, row)
         except Missing as missing:
-            missing.steps |= lacking_above(work, row)
+            missing.steps |= {key for key in read_by_ends(work, [row]) if not work.knows(key)}
             raise
 
 

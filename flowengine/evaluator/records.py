@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.evaluator.states import EventState, ObjectType, RunState, StepState, TaskState
+from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
-from flowengine.program.plan import RowKind
 
 Error = dict[str, Any]  #: type, message, path; what a failed step keeps and its parents repeat
 

@@ -8,9 +8,9 @@ from typing import Any
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import StepState
 from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.addresses import RowKind, Sources, StepSource
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import Expression, InputRef, Json, StepRef
-from flowengine.program.plan import RowKind, Sources, StepSource
 
 #: How the parts of an error are named in a catch.
 _OF_ERRORS = {"error": "message", "error_type": "type", "error_path": "path"}

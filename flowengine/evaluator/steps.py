@@ -20,16 +20,10 @@ from flowengine.evaluator.scope import RowScope, source_key
 from flowengine.evaluator.states import ObjectType, Signal, StepState
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.evaluator.yields import Merge
+from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import FacetKind
-from flowengine.program.plan import (
-    BlockPlan,
-    FacetPlan,
-    RowKind,
-    SchemaPlan,
-    StatementKind,
-    StatementPlan,
-)
+from flowengine.program.plan import BlockPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.types import misfits
 
 #: A facet may call itself, and nobody can tell whether it ends: deeper than this it fails.
@@ -38,7 +32,7 @@ DEEPEST = 1000
 
 def initialize(work: WorkingSet, step: Step) -> Signal:
     """Evaluate the arguments: they are the step's parameters."""
-    plan = plan_of(work, step)
+    plan = work.step_plan(step)
     # The parameters of a workflow are its inputs, which it has already.
     if isinstance(plan, StatementPlan):
         scope = RowScope(work, scope_row(work, step), plan.sources)
@@ -114,7 +108,7 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
 
 def begin_blocks(work: WorkingSet, step: Step) -> Signal:
     """Create the blocks of the body; they run side by side."""
-    body = plan_of(work, step).body
+    body = work.step_plan(step).body
     if body is not None:
         create_blocks(work, step, body.blocks)
     return Signal.ADVANCE
@@ -181,7 +175,7 @@ def children_ended(row: Step) -> Signal | None:
 
 def capture(work: WorkingSet, step: Step) -> Signal:
     """Lay the yields of the body, and of a catch, over the results, in program order."""
-    plan = plan_of(work, step)
+    plan = work.step_plan(step)
     blocks = list(plan.body.blocks) if plan.body else []
     if step.next_index:  # failed, and caught: not every block has yielded, or even begun
         blocks = [b for b in blocks if _is_complete(work, step, b)]
@@ -235,9 +229,3 @@ def _want_yields(work: WorkingSet, step: Step, blocks: Sequence[BlockPlan]) -> N
         if plan.foreach:
             path = step.path + plan.segment
             work.want(item_keys(plan, path, work.get(row_key(RowKind.FAN, path)).item_count))
-
-
-def plan_of(work: WorkingSet, step: Step) -> FacetPlan | StatementPlan:
-    if step.object_type == ObjectType.WORKFLOW:
-        return work.plan.facets[step.address]
-    return work.statement(step)

@@ -44,7 +44,8 @@ from flowengine.evaluator.triggers import (
     Unfold,
 )
 from flowengine.program import link_program, parse_program
-from flowengine.program.plan import FacetPlan, RowKind, StatementPlan, StepSource
+from flowengine.program.addresses import RowKind, StepSource
+from flowengine.program.plan import FacetPlan, StatementPlan
 from flowengine.store import codec, steps
 
 Stored = Mapping[str, Any]  #: one row, as text and numbers
