@@ -156,7 +156,7 @@ def test_a_name_given_twice_names_the_line_of_the_first() -> None:
         fetch.named("a")(url)
         fetch.named("a")(url)
 
-    with pytest.raises(AuthoringError, match=r"test_programs.py:\d+: the step name 'a' is taken"):
+    with pytest.raises(AuthoringError, match=r"test_tracer.py:\d+: the step name 'a' is taken"):
         same.program()
 
 
@@ -284,7 +284,7 @@ def test_a_constant_argument_is_checked_and_written_by_its_annotation() -> None:
         Argument("report", Literal({"title": "x", "size": 1})),
         Argument("when", Literal("2026-01-02")),
     )
-    with pytest.raises(AuthoringError, match=r"test_programs\.py:\d+.*'url' should be str, was 5"):
+    with pytest.raises(AuthoringError, match=r"test_tracer\.py:\d+.*'url' should be str, was 5"):
         wrong.program()
 
 
@@ -362,9 +362,7 @@ def test_a_default_without_json_form_is_an_error_at_its_parameter() -> None:
     @workflow(name="t.default")
     def default(a: Any = object()) -> None: ...  # noqa: B008
 
-    with pytest.raises(
-        AuthoringError, match=r"test_programs.py:\d+\): the default of paramete.*'a'"
-    ):
+    with pytest.raises(AuthoringError, match=r"test_tracer.py:\d+\): the default of paramete.*'a'"):
         default.program()
 
     @workflow(name="t.default_misfit")
