@@ -13,7 +13,7 @@ from flowengine.errors import InvalidProgram
 from flowengine.evaluator import IterationChanges, Missing, Snapshot, Step, evaluate, lacking
 from flowengine.evaluator.paths import rows_on_path
 from flowengine.evaluator.records import row_key
-from flowengine.evaluator.triggers import Failed, Started, Succeeded, Trigger, TryOutcome
+from flowengine.evaluator.triggers import Failed, Outcome, Started, Succeeded, Trigger
 from flowengine.program.addresses import RowKind
 from flowengine.store import codec
 from flowengine.testing.program_runner import NoAnswer
@@ -84,7 +84,7 @@ def corpus_runs() -> Iterator[PrefetchedRun]:
             continue
         by_facet = answers(case)
 
-        def answer(task: Any, by_facet: Any = by_facet) -> TryOutcome | None:
+        def answer(task: Any, by_facet: Any = by_facet) -> Outcome | None:
             try:
                 return Succeeded(by_facet[task.name](task.data))
             except RuntimeError as error:
