@@ -15,7 +15,7 @@ from flowengine.program.addresses import RowKind, StepSource
 from flowengine.program.plan import BlockPlan, FacetPlan, StatementPlan
 
 #: The parts of an error that a catch reads: of its step, and as ``$.error`` and so on.
-ERROR_NAMES = frozenset({"error", "error_type", "error_path"})
+ERROR_NAMES = frozenset({"error", "error_type", "error_types", "error_path"})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
