@@ -26,7 +26,7 @@ from flowengine.program.nodes import FacetKind
 from flowengine.program.plan import BlockPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.types import misfits
 
-#: A facet may call itself, and nobody can tell whether it ends: deeper than this it fails.
+#: Levels of nesting: a facet that calls itself may never end.
 DEEPEST = 1000
 
 
@@ -116,14 +116,36 @@ def begin_blocks(work: WorkingSet, step: Step) -> Signal:
 
 def create_blocks(work: WorkingSet, step: Step, plans: Sequence[BlockPlan]) -> None:
     """Create blocks below a step, which from now on waits for them."""
-    if plans and step.path.count(".") > DEEPEST:
-        message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
-        raise StepFailed(problem("NestedTooDeep", message, step.path))
+    if plans:
+        _check_recursion(work, step)
     for plan in plans:
         block = _create_block(work, step, plan)
         if block.waiting == 0:
             work.queue.append(block)
     step.remaining = len(plans)
+
+
+def _check_recursion(work: WorkingSet, step: Step) -> None:
+    """Fail a step that is nested too deeply, or one recursive call too many.
+
+    The root row counts the calls: depth alone does not bound a facet that calls itself twice.
+    """
+    if step.path.count(".") > DEEPEST:
+        message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
+        raise StepFailed(problem("NestedTooDeep", message, step.path))
+    facet, limit = work.facet(step), work.plan.max_recursive_calls
+    if facet is None or not facet.is_recursive:
+        return
+    root = work.get(work.root_key)
+    if root.item_count >= limit:
+        message = (
+            f"{facet.name!r} calls itself, and the run has made {limit:,} recursive calls, which "
+            "is the limit (setting max_recursive_calls): the recursion must end, or the limit "
+            "must be raised"
+        )
+        raise StepFailed(problem("TooManyRecursiveCalls", message, step.path))
+    root.item_count += 1
+    work.touch(root)
 
 
 _OBJECT_TYPES = {
