@@ -47,6 +47,8 @@ class Settings:
     wakeup_debounce: float = 0.02
     #: Most workers that one bell wakes.
     wakeup_fanout: int = 16
+    #: Most calls of facets that call themselves, in one run: recursion without end fails there.
+    max_recursive_calls: int = 10_000
     #: Whether programs may hold script blocks: Python text that workers run.
     scripts: bool = False
     #: Seconds that one script may take.

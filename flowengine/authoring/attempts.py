@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias, TypeVar, overload
 
 from flowengine.authoring.bodies import Traced, traced, with_one_parameter, without_parameters
@@ -95,8 +96,9 @@ def attempt(
         return body()
     except Exception as problem:
         kind = type(problem).__name__
+        kinds = {base.__name__ for base in type(problem).__mro__}
         for names, handler in handlers:
-            if not names or kind in names:
+            if not names or kinds.intersection(names):
                 return handler(CaughtError(str(problem) or kind, kind, ""))
         raise
     finally:
@@ -122,11 +124,10 @@ def _handlers(catch: Any) -> _Handlers:
 
 
 def _names(kind: Any) -> tuple[str, ...]:
-    """What a run calls the errors of a kind; nothing for all of them.
+    """Return the class names of a kind of errors; none for every error.
 
-    A run knows an error by the name of its class. So the subclasses are named too, those of
-    the same module: they are there wherever the class is, while those of other modules depend
-    on what was imported, and the same code must give the same program.
+    An error is recorded with the names of its class and its bases, so that a handler of a base
+    class also catches the subclasses of other modules.
     """
     if isinstance(kind, tuple) and kind:
         each = [_names(one) for one in kind]
@@ -136,21 +137,11 @@ def _names(kind: Any) -> tuple[str, ...]:
     if isinstance(kind, str) and kind:
         return (kind,)
     if isinstance(kind, type) and issubclass(kind, Exception):
-        return (kind.__name__, *sorted(_names_below(kind, kind.__module__) - {kind.__name__}))
+        return (kind.__name__,)
     raise AuthoringError(
         f"{user_location()}: attempt cannot catch {kind!r}: name an exception class, its name as "
         "text, or several in a tuple"
     )
-
-
-def _names_below(kind: type, module: str) -> set[str]:
-    found: set[str] = set()
-    below: type
-    for below in kind.__subclasses__():
-        found |= _names_below(below, module)
-        if below.__module__ == module:
-            found.add(below.__name__)
-    return found
 
 
 def _traced(
@@ -214,7 +205,6 @@ def _clause(step: str, names: list[tuple[str, ...]], ways: list[Traced]) -> Catc
 
 
 def _is_one_of(step: str, names: tuple[str, ...]) -> Expression:
-    kind = StepRef((step, "error_type"))
-    if len(names) == 1:
-        return Binary("==", kind, Literal(names[0]))
-    return Binary("in", kind, Literal(list(names)))
+    kinds = StepRef((step, "error_types"))
+    tests = [Binary("contains", kinds, Literal(name)) for name in names]
+    return reduce(lambda one, other: Binary("||", one, other), tests)

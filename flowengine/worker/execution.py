@@ -105,6 +105,9 @@ def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Outcome:
     return HandedOver(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
 
 
+_ROOTS = (BaseException, object)  #: bases of every error: no handler is for them
+
+
 def _error(problem: BaseException) -> dict[str, Any]:
     kept = traceback.format_exception(type(problem), problem, _theirs(problem.__traceback__))
     try:
@@ -115,6 +118,7 @@ def _error(problem: BaseException) -> dict[str, Any]:
         "type": type(problem).__name__,
         "message": message or type(problem).__name__,
         "traceback": "".join(kept)[-8000:],
+        "bases": [base.__name__ for base in type(problem).__mro__[1:] if base not in _ROOTS],
     }
 
 
