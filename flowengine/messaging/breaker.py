@@ -75,19 +75,26 @@ class _Circuit:
         self._alone_told = False
         self._keys = Keys(key_prefix).named(_PERMIT.keys, name_of(name))
 
-    def _permit_plan(self, token: str, lease: float | None) -> Plan[Permit]:
-        granted, state, epoch, wait = yield Call(
-            _PERMIT,
-            self._keys,
-            (
-                self.name,
-                microseconds(self.config.timeout_seconds),
-                microseconds(self.config.recovery_timeout_seconds),
-                self.config.half_open_max_calls,
-                token,
-                microseconds(lease or self.config.probe_lease),
-            ),
-        )
+    def _permit_plan(self, lease: float | None) -> Plan[Permit]:
+        token = f"probe_{secrets.token_hex(8)}"
+        try:
+            granted, state, epoch, wait = yield Call(
+                _PERMIT,
+                self._keys,
+                (
+                    self.name,
+                    microseconds(self.config.timeout_seconds),
+                    microseconds(self.config.recovery_timeout_seconds),
+                    self.config.half_open_max_calls,
+                    token,
+                    microseconds(lease or self.config.probe_lease),
+                ),
+            )
+        except asyncio.CancelledError:
+            # The caller never sees this permit: if it is a probe, return its slot.
+            unseen = Permit(granted=True, token=token, epoch=-1)
+            yield from self._settle_plan(unseen, "neither")
+            raise
         self._alone_told = False
         found = CircuitState(state.decode())
         return Permit(
@@ -217,15 +224,10 @@ class CircuitBreaker(_Circuit):
 
         `lease` is how many seconds the call may take, if it turns out to be a probe.
         """
-        token = _new_token()
         try:
-            return await self._driver.run(self._permit_plan(token, lease))
+            return await self._driver.run(self._permit_plan(lease))
         except RedisTrouble as error:
             return self._alone(error)
-        except asyncio.CancelledError:
-            # It may have been granted, and nobody will ever hear of it.
-            await asyncio.shield(self.release(Permit(granted=True, token=token, epoch=-1)))
-            raise
 
     async def success(self, permit: Permit) -> None:
         """The call was made, and it was well."""
@@ -296,7 +298,7 @@ class SyncCircuitBreaker(_Circuit):
         `lease` is how many seconds the call may take, if it turns out to be a probe.
         """
         try:
-            return self._driver.run(self._permit_plan(_new_token(), lease))
+            return self._driver.run(self._permit_plan(lease))
         except RedisTrouble as error:
             return self._alone(error)
 
@@ -331,7 +333,3 @@ class SyncCircuitBreaker(_Circuit):
             self._driver.run(self._settle_plan(permit, outcome))
         except RedisTrouble as error:
             self._not_told(outcome, error)
-
-
-def _new_token() -> str:
-    return f"probe_{secrets.token_hex(8)}"

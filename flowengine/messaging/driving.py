@@ -7,7 +7,9 @@ not do is raised where the plan asked for it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
@@ -39,6 +41,9 @@ RedisTrouble = (RedisError, RedisClusterException)
 
 #: Seconds after which who waits looks again, though nothing has called it.
 LOOK_AGAIN = 1.0
+
+#: Seconds that a cancelled plan may take to undo its last step.
+UNDO_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,14 @@ class SyncClient(Protocol):
 
 
 class AsyncDriver:
-    """Carries out plans from coroutines; whatever is asked, `before` comes first."""
+    """Runs plans from coroutines; `before` is awaited before each step.
+
+    A cancelled plan ends with `CancelledError`, also when the client swallows the cancellation.
+    redis-py does: it sends each command inside `asyncio.wait_for`, and on Python 3.11 `wait_for`
+    returns normally if the cancellation arrives after the bytes are sent but before the waiting
+    task has resumed. Only `Task.cancelling()` still shows it, so it is compared after each await.
+    A wait, which takes longer than other commands, has a task of its own: see `_interruptible`.
+    """
 
     def __init__(
         self, redis: AsyncClient, before: Callable[[], Awaitable[None]] | None = None
@@ -93,6 +105,8 @@ class AsyncDriver:
         self._before = before
 
     async def run(self, plan: Plan[T]) -> T:
+        # A task that cleans up after its own cancellation has a count above zero already.
+        at_entry = _cancellations()
         answer: Any = None
         trouble: Exception | None = None
         while True:
@@ -101,9 +115,34 @@ class AsyncDriver:
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             try:
-                answer, trouble = await self._ask(step), None
-            except RedisTrouble as error:
-                trouble = error
+                try:
+                    answer, trouble = await self._ask(step), None
+                except RedisTrouble as error:
+                    trouble = error
+                if _cancellations() > at_entry:
+                    raise asyncio.CancelledError
+            except asyncio.CancelledError as cancelled:
+                await self._undo(plan, cancelled)
+                raise
+
+    async def _undo(self, plan: Plan[T], cancelled: asyncio.CancelledError) -> None:
+        """Run the one step, if any, that the plan yields when it is cancelled.
+
+        In a task of its own, so that a second cancellation does not stop it, and with a time limit,
+        so that a Redis that does not respond cannot block the cancellation.
+        """
+        try:
+            step = plan.throw(cancelled)
+        except (asyncio.CancelledError, StopIteration):
+            return
+
+        async def ask() -> None:
+            with suppress(*RedisTrouble):  # the reservation or lease expires by itself
+                await self._ask(step)
+
+        undo = asyncio.create_task(ask())
+        await asyncio.wait({undo}, timeout=UNDO_SECONDS)
+        undo.cancel()
 
     async def _ask(self, step: Step) -> Any:
         if self._before is not None:
@@ -114,7 +153,8 @@ class AsyncDriver:
                 return await ask(*_by_hash(step), NEVER_DECODE=True)
             except NoScriptError:
                 return await ask(*_by_text(step), NEVER_DECODE=True)
-        return await ask(*_plainly(step, self._patience), NEVER_DECODE=True)
+        response = ask(*_plainly(step, self._patience), NEVER_DECODE=True)
+        return await (_interruptible(response) if isinstance(step, Wait) else response)
 
 
 class SyncDriver:
@@ -150,6 +190,29 @@ class SyncDriver:
 def told(error: Exception) -> str:
     """What Redis did not do, in its own words: they may be empty, the class never is."""
     return f"{type(error).__name__}: {error}"
+
+
+async def _interruptible(awaitable: Awaitable[T]) -> T:
+    """Await in a child task: a cancellation of the caller cannot be swallowed by `awaitable`."""
+    child = asyncio.ensure_future(awaitable)
+    try:
+        await asyncio.wait({child})
+    except asyncio.CancelledError:
+        for _ in range(100):  # the client may swallow the first of them
+            child.cancel()
+            await asyncio.wait({child}, timeout=0.01)
+            if child.done():
+                break
+        if child.done() and not child.cancelled():
+            child.exception()  # retrieved: asyncio would log it otherwise
+        raise
+    return child.result()
+
+
+def _cancellations() -> int:
+    """The number of cancellation requests of the current task."""
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
 
 
 def _by_hash(call: Call) -> tuple[Argument, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import secrets
 import time
+from asyncio import CancelledError
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
@@ -35,6 +36,7 @@ from flowengine.messaging.tokens import known, new_token, runs
 _RECEIVE = Script.load("receive")
 _ACK = Script.load("ack")
 _NACK = Script.load("nack")
+_RELEASE = Script.load("release")
 _EXTEND = Script.load("extend")
 _DEPTHS = Script.load("depths")
 _CONFIGURE = Script.load("configure")
@@ -46,6 +48,8 @@ _PURGE = Script.load("purge")
 (_SETTLED,) = b"1"
 #: What `receive.lua` answers when something has to be recovered first.
 _EXPIRED = -2
+#: Seconds within which a cancelled receive that is still on its way reaches Redis.
+_CANCELLED_SECONDS = 10
 _Item = TypeVar("_Item")
 
 
@@ -66,28 +70,31 @@ class Queueing:
         usual = () if timeout is None else ("wait",)
         token, asked = new_token(), usual
         while True:
-            answer = yield call(_RECEIVE, agent_id, token, visibility, most, *asked)
-            if answer == _EXPIRED:
+            found: list[ReceivedMessage | handing.Unfit] | None = []
+            try:
+                answer = yield call(_RECEIVE, agent_id, token, visibility, most, *asked)
+                if not isinstance(answer, int):
+                    found = handing.received(token, answer)
+                    yield from self._bury_unfit(agent_id, found or ())
+            except CancelledError:
+                name = token if most == 1 else f"{token}+"
+                yield call(_RELEASE, agent_id, name, _CANCELLED_SECONDS)
+                raise
+            if found is None:
+                asked = ("apart",)  # the same token is given the same messages
+            elif good := [one for one in found if isinstance(one, ReceivedMessage)]:
+                return good
+            elif found:
+                token, asked = new_token(), usual
+            elif answer == _EXPIRED:
                 yield from self.recover(agent_id)
-                continue
-            if isinstance(answer, int):
+            else:
                 left = until - time.monotonic()
                 if left <= 0:
                     return []
                 asked = usual
                 (bell,) = self._calling.keys.named(["bell"], endpoint(agent_id))
                 yield Wait(bell, left if answer < 0 else min(left, answer / 1_000_000))
-                continue
-            found = handing.received(token, answer)
-            if found is None:
-                asked = ("apart",)  # the same token is given the same messages
-                continue
-            good = [one for one in found if isinstance(one, ReceivedMessage)]
-            if len(good) < len(found):
-                yield from self._bury_unfit(agent_id, found)
-            if good:
-                return good
-            token, asked = new_token(), usual
 
     def _bury_unfit(
         self, agent_id: AgentId, found: Sequence[ReceivedMessage | handing.Unfit]

@@ -34,6 +34,7 @@ end
 
 -- The same token again: the answer was lost on its way. What it reserved is handed out again.
 local given = redis.call('HGET', RESERVED, name)
+if given == CANCELLED then return -1 end
 if given then
     local ids, places, deadline = {}, {}
     if most == 1 then

@@ -24,6 +24,8 @@ def reserved(client: redis.Redis) -> list[str]:
     """The ids of all that is in anybody's hands, as it is written in Redis."""
     found: list[str] = []
     for name, value in client.hgetall("ao:reserved:worker:1").items():
+        if value == "-":  # stops a cancelled receive that has not arrived yet
+            continue
         _, _, kept = value.partition(" ")
         found += [one for one in json.loads(kept)[0] if one] if name.endswith("+") else [kept]
     return found

@@ -12,3 +12,6 @@ local function read(kept)
     local batch = cjson.decode(string.sub(kept, from))
     return deadline, batch[1], batch[2]
 end
+
+-- The value of a reservation whose receive was cancelled before it arrived.
+local CANCELLED = '-'

@@ -11,7 +11,9 @@ local function expired(most)
     for _, name in ipairs(names) do
         if #ids >= most then return ids, attempts, true end
         local kept = redis.call('HGET', RESERVED, name)
-        if kept and string.sub(name, -1) == '+' then
+        if kept == CANCELLED then
+            -- Reserves nothing.
+        elseif kept and string.sub(name, -1) == '+' then
             local _, places, repeated = read(kept)
             for place, id in ipairs(places) do
                 if id then found(id, repeated[tostring(place)] or 1) end
