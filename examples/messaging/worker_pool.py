@@ -78,8 +78,9 @@ def main() -> None:
         first = order_of_work[:10]
         print(f"{sum(done.values())} orders packed, {done['Cid']} of them by Cid")
         print(f"of the first ten {first.count(MessagePriority.HIGH)} were urgent")
-        agents = RedisAgentRegistry(redis, "pool").list_agents()
-        print(f"still registered: {', '.join(agent['name'] for agent in agents)}")
+        registry = RedisAgentRegistry(redis, "pool")
+        print(f"still registered: {', '.join(agent['name'] for agent in registry.list_agents())}")
+        registry.deregister(AgentId(type="packer", instance="Cid"))
 
 
 if __name__ == "__main__":
