@@ -4,6 +4,12 @@ It knows nothing of runs. Needs ``flowengine[redis]``; metrics for Prometheus ar
 `flowengine.messaging.prometheus`, with ``flowengine[prometheus]``.
 """
 
+from flowengine.circuit_breaker import (
+    CircuitBreakerConfig,
+    CircuitSnapshot,
+    CircuitState,
+    Permit,
+)
 from flowengine.errors import (
     AgentRegistryError,
     CircuitBreakerOpenError,
@@ -18,9 +24,6 @@ from flowengine.messaging.models import (
     AgentEvent,
     AgentId,
     AgentMessage,
-    CircuitBreakerConfig,
-    CircuitSnapshot,
-    CircuitState,
     CoordinatorConfig,
     DeadLetter,
     FailureType,
@@ -28,7 +31,6 @@ from flowengine.messaging.models import (
     MessageResult,
     MessageSubscription,
     MessageType,
-    Permit,
     QueueDepths,
     QueueMessage,
     ReceivedMessage,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class AgentId(BaseModel):
@@ -169,79 +169,6 @@ class CoordinatorConfig(BaseModel):
     dedup_window: float = Field(default=60.0, ge=0)
     #: most dead letters of one agent; the oldest are dropped
     dlq_size: int = Field(default=10_000, ge=1)
-
-
-class CircuitState(StrEnum):
-    """What a circuit breaker does with calls."""
-
-    CLOSED = "closed"  #: lets them through
-    OPEN = "open"  #: refuses them
-    HALF_OPEN = "half_open"  #: lets a few through, to see
-
-
-class CircuitBreakerConfig(BaseModel):
-    """When a circuit breaker opens, and how it closes again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    #: failures in a row, in all processes together, that open it
-    failure_threshold: int = Field(default=5, ge=1)
-    #: seconds for which it stays open before it lets probes through
-    timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
-    #: seconds that probing may take; if it has not closed by then, it is open again
-    recovery_timeout_seconds: float = Field(default=300.0, gt=0, le=36_000)
-    #: most probes under way at a time, in all processes together
-    half_open_max_calls: int = Field(default=3, ge=1)
-    #: successful probes that close it
-    success_threshold: int = Field(default=2, ge=1)
-    #: seconds after which a probe that was not heard of is given up; None: `timeout_seconds`
-    probe_lease_seconds: float | None = Field(default=None, gt=0)
-
-    @property
-    def probe_lease(self) -> float:
-        return self.probe_lease_seconds or self.timeout_seconds
-
-    @model_validator(mode="after")
-    def _probes_fit_into_the_recovery(self) -> Self:
-        if self.probe_lease > self.recovery_timeout_seconds:
-            raise ValueError(
-                f"a probe may take {self.probe_lease:g} s, the recovery only "
-                f"{self.recovery_timeout_seconds:g} s: raise recovery_timeout_seconds or lower "
-                "probe_lease_seconds"
-            )
-        return self
-
-
-class Permit(BaseModel):
-    """Whether a call may be made. One that was granted wants to hear how the call ended."""
-
-    model_config = ConfigDict(frozen=True)
-
-    granted: bool
-    #: seconds after which to ask again; 0 when it was granted
-    retry_after: float = 0.0
-    state: CircuitState = CircuitState.CLOSED
-    #: names a probe; empty for calls through a closed breaker
-    token: str = ""
-    #: the state changes it was granted after: how an old call ended says nothing new
-    epoch: int = 0
-
-
-class CircuitSnapshot(BaseModel):
-    """A circuit breaker at one moment."""
-
-    name: str
-    state: CircuitState
-    #: failures in a row, while closed
-    failures: int
-    #: successful probes, while half open
-    successes: int
-    #: probes under way
-    probes: int
-    #: how often it has changed its state
-    epoch: int
-    #: seconds until it lets a probe through; 0 unless open
-    retry_after: float
 
 
 class Agent(BaseModel):
