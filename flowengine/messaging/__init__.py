@@ -1,7 +1,7 @@
 """Messages between agents over Redis, a registry of agents, and a circuit breaker.
 
-It knows nothing of runs. Needs ``flowengine[redis]``; metrics for Prometheus are in
-`flowengine.messaging.prometheus`, with ``flowengine[prometheus]``.
+Independent of workflows. Needs ``flowengine[redis]``; `flowengine.messaging.prometheus` needs
+``flowengine[prometheus]``.
 """
 
 from flowengine.circuit_breaker import (
@@ -65,7 +65,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "CircuitSnapshot",
     "CircuitState",
     "Permit",
-    # What they promise
+    # Interfaces
     "MessageCoordinator",
     "AgentRegistry",
     "MessageMetrics",

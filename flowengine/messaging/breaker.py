@@ -24,19 +24,19 @@ from flowengine.circuit_breaker import (
     outcome_of,
 )
 from flowengine.errors import CircuitBreakerOpenError
-from flowengine.messaging.driving import (
+from flowengine.messaging.drivers import (
     AsyncClient,
     AsyncDriver,
     Call,
     Plan,
-    RedisTrouble,
+    RedisErrors,
     SyncClient,
     SyncDriver,
-    told,
+    describe,
 )
+from flowengine.messaging.encoder import microseconds
 from flowengine.messaging.keys import Keys, name_of
-from flowengine.messaging.letters import microseconds
-from flowengine.messaging.scripting import Script
+from flowengine.messaging.lua import Script
 
 _PERMIT = Script.load("permit")
 _SETTLE = Script.load("settle")
@@ -89,7 +89,7 @@ class _BreakerPlans:
                     microseconds(lease or self.config.probe_lease),
                 ),
             )
-        except RedisTrouble as error:
+        except RedisErrors as error:
             self._unreachable_until = time.monotonic() + self._redis_retry_seconds
             self._log_unreachable(error)
             return self._permit_without_redis()
@@ -114,12 +114,12 @@ class _BreakerPlans:
             return  # it neither changes a count nor returns a slot
         try:
             yield self._settle_call(permit, outcome)
-        except RedisTrouble as error:
+        except RedisErrors as error:
             _log.warning(
                 "circuit breaker %r: the outcome %r of a call is not counted, Redis failed: %s",
                 self.name,
                 outcome,
-                told(error),
+                describe(error),
                 extra={"action": "breaker_not_told", "breaker": self.name},
             )
 
@@ -174,7 +174,7 @@ class _BreakerPlans:
             "circuit breaker %r cannot reach Redis, all calls are %s: %s",
             self.name,
             "permitted" if self._without_redis == "allow" else "refused",
-            told(error),
+            describe(error),
             extra={"action": "breaker_alone", "breaker": self.name},
         )
 

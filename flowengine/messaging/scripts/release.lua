@@ -1,21 +1,21 @@
 --! keys: meta messages reserved deadlines expiries waiting bell high normal low
---! uses: clock levels letters bell batch reservation
+--! uses: clock levels message wake batch reservation
 -- Return the messages of a receive whose caller was cancelled: at once, and without counting an
 -- attempt, since no consumer has seen them. Arguments: name of the reservation, seconds to remember
--- it; answers the number of returned messages.
+-- it. Returns the number of returned messages.
 local name = ARGV[1]
-local kept = redis.call('HGET', RESERVED, name)
-if not kept then
+local stored = redis.call('HGET', RESERVED, name)
+if not stored then
     -- The receive may still be on its way over the connection that the cancellation closed. This
     -- entry makes it return nothing.
     redis.call('HSET', RESERVED, name, CANCELLED)
     redis.call('ZADD', DEADLINES, stamp(NOW + ARGV[2] * 1000000), name)
     return 0
 end
-local ids = {string.match(kept, '^%d+:%d+ (.*)$')}
+local ids = {string.match(stored, '^%d+:%d+ (.*)$')}
 if string.sub(name, -1) == '+' then
     ids = {}
-    local _, places = read(kept)
+    local _, places = read(stored)
     for _, id in ipairs(places) do
         if id then ids[#ids + 1] = id end
     end
@@ -27,5 +27,5 @@ for place, id in ipairs(ids) do
     schedule(id, head, stamp(head.sent + place - 1))
 end
 forget(name)
-ring(#ids)
+wake(#ids)
 return #ids

@@ -19,7 +19,7 @@ from flowengine.messaging import (
     MessagePriority,
     RedisMessageCoordinator,
 )
-from tests.integration.messaging.mail import ASKER, WORKER, mail, reserved
+from tests.integration.messaging.samples import ASKER, WORKER, reserved, sample
 from tests.servers import RedisServer
 
 #: Seconds after which an operation that was cancelled has not ended but hangs.
@@ -79,11 +79,11 @@ async def ended(task: asyncio.Task[Any]) -> None:
 Operation = Callable[[RedisMessageCoordinator], Coroutine[Any, Any, object]]
 #: Each operation with the number of commands in which a cancellation may be swallowed.
 OPERATIONS: dict[str, tuple[Operation, int]] = {
-    "send": (lambda box: box.send_message(ASKER, WORKER, mail("new")), 1),
+    "send": (lambda box: box.send_message(ASKER, WORKER, sample("new")), 1),
     "receive": (lambda box: box.receive(WORKER, 60), 1),
     "receive_batch": (lambda box: box.receive_batch(WORKER, 9, 60), 1),
     "wait": (lambda box: box.receive(ASKER, 60, timeout=3600), 3),
-    "request": (lambda box: box.request(ASKER, WORKER, mail("new"), timeout=3600), 3),
+    "request": (lambda box: box.request(ASKER, WORKER, sample("new"), timeout=3600), 3),
     "depths": (lambda box: box.depths(WORKER), 1),
     "recover": (lambda box: box.recover_pending(), 2),
 }
@@ -99,7 +99,7 @@ def test_a_swallowed_cancellation_ends_the_operation(
     async def scenario() -> None:
         async with swallowing(redis_server.url) as (swallower, box):
             for number in range(2):
-                await box.send_message(ASKER, WORKER, mail(number))
+                await box.send_message(ASKER, WORKER, sample(number))
             operation, _ = OPERATIONS[name]
             task = asyncio.create_task(operation(box))
             swallower.commands_left, swallower.cancel = command, task.cancel
@@ -134,9 +134,9 @@ def test_a_cancelled_receive_returns_its_messages_in_order_without_counting_an_a
 ) -> None:
     async def scenario() -> None:
         async with swallowing(redis_server.url) as (swallower, box):
-            await box.send_message(ASKER, WORKER, mail(0, priority=MessagePriority.HIGH))
+            await box.send_message(ASKER, WORKER, sample(0, priority=MessagePriority.HIGH))
             for number in range(1, 5):
-                await box.send_message(ASKER, WORKER, mail(number), expires_in=60)
+                await box.send_message(ASKER, WORKER, sample(number), expires_in=60)
             task = asyncio.create_task(box.receive_batch(WORKER, most, 60))
             swallower.cancel = task.cancel
             await ended(task)
@@ -173,7 +173,7 @@ def test_a_receive_that_arrives_after_its_cancellation_reserves_nothing(
         async with Late.from_url(redis_server.url) as late:
             box = RedisMessageCoordinator(late)
             await box.receive_batch(WORKER, most)  # the script is loaded
-            await box.send_message(ASKER, WORKER, mail(0))
+            await box.send_message(ASKER, WORKER, sample(0))
             late.hold = True
             task = asyncio.create_task(box.receive_batch(WORKER, most, 60))
             while not late.held:
@@ -232,7 +232,7 @@ def test_a_cancelled_task_can_settle_its_message_while_it_cleans_up(
     async def scenario() -> None:
         async with Redis.from_url(redis_server.url) as client:
             box = RedisMessageCoordinator(client)
-            await box.send_message(ASKER, WORKER, mail(0))
+            await box.send_message(ASKER, WORKER, sample(0))
             works = asyncio.Event()
             task = asyncio.create_task(consumer(box, works))
             await works.wait()
@@ -246,7 +246,7 @@ def test_a_cancelled_task_can_settle_its_message_while_it_cleans_up(
 def test_a_timeout_that_the_client_swallows_is_a_timeout(redis_server: RedisServer) -> None:
     async def scenario() -> None:
         async with swallowing(redis_server.url) as (swallower, box), asyncio.timeout(None) as limit:
-            await box.send_message(ASKER, WORKER, mail(0))
+            await box.send_message(ASKER, WORKER, sample(0))
             swallower.cancel = lambda: limit.reschedule(0)
             await box.receive(WORKER)
 
@@ -293,7 +293,7 @@ def test_of_a_thousand_cancellations_at_random_moments_none_is_swallowed_and_not
         held: dict[str, str] = {}
         task = asyncio.create_task(consumer(box, held))
         for place in range(draw.randrange(3)):
-            message = mail(f"{number}-{place}")
+            message = sample(f"{number}-{place}")
             sent.add(message.message_id)
             await box.send_message(ASKER, WORKER, message)
         await asyncio.sleep(draw.random() * 0.003)

@@ -1,8 +1,8 @@
-"""Two ways to carry out one plan: from a coroutine, or from ordinary code.
+"""Drivers run a plan against Redis, from a coroutine or from synchronous code.
 
-What is to be asked of Redis is written once, as a *plan*: a generator that yields a `Call` or a
-`Wait` and is sent the answer. A driver asks, and knows nothing of what it asks for. What Redis did
-not do is raised where the plan asked for it.
+A *plan* is a generator that yields steps (`Call`, `Wait`, `Members`) and is sent their responses,
+so each operation is written once for both kinds of client. An error of Redis is raised at the
+`yield`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from flowengine.messaging.scripting import Script
+from flowengine.messaging.lua import Script
 
 try:
     from redis.exceptions import NoScriptError, RedisClusterException, RedisError
@@ -27,28 +27,28 @@ __all__ = [
     "Call",
     "Members",
     "Plan",
-    "RedisTrouble",
+    "RedisErrors",
     "SyncClient",
     "SyncDriver",
     "Wait",
-    "told",
+    "describe",
 ]
 
 Argument: TypeAlias = str | bytes | int | float
 
-#: What a client raises when Redis did not do something: it said no, or it could not be reached.
-RedisTrouble = (RedisError, RedisClusterException)
+#: Raised by a client if Redis refused a command or was unreachable.
+RedisErrors = (RedisError, RedisClusterException)
 
-#: Seconds after which who waits looks again, though nothing has called it.
-LOOK_AGAIN = 1.0
+#: Longest wait in seconds: a receiver whose wake-up was lost looks again after it.
+POLL_SECONDS = 1.0
 
-#: Seconds that a cancelled plan may take to undo its last step.
+#: Time limit in seconds for a cancelled plan to undo its last step.
 UNDO_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Run a script; the answer is what it returns, with texts as bytes."""
+    """Run a script. Strings in the response are bytes."""
 
     script: Script
     keys: tuple[bytes, ...]
@@ -57,15 +57,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Wait until the bell is rung, or for about so many seconds; it may be shorter."""
+    """Wait for an element in the list `key`, at most `seconds`; the wait may end earlier."""
 
-    bell: bytes
+    key: bytes
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The members of a set."""
+    """Read the members of a set."""
 
     key: bytes
 
@@ -90,35 +90,35 @@ class SyncClient(Protocol):
 class AsyncDriver:
     """Runs plans from coroutines; `before` is awaited before each step.
 
-    A cancelled plan ends with `CancelledError`, also when the client swallows the cancellation.
+    A cancelled plan ends with `CancelledError`, also if the client swallows the cancellation.
     redis-py does: it sends each command inside `asyncio.wait_for`, and on Python 3.11 `wait_for`
     returns normally if the cancellation arrives after the bytes are sent but before the waiting
     task has resumed. Only `Task.cancelling()` still shows it, so it is compared after each await.
-    A wait, which takes longer than other commands, has a task of its own: see `_interruptible`.
+    A wait takes longer than other commands and therefore has a task of its own: `_interruptible`.
     """
 
     def __init__(
         self, redis: AsyncClient, before: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self._redis = redis
-        self._patience = _patience(redis)
+        self._max_wait = _max_wait(redis)
         self._before = before
 
     async def run(self, plan: Plan[T]) -> T:
         # A task that cleans up after its own cancellation has a count above zero already.
         at_entry = _cancellations()
-        answer: Any = None
-        trouble: Exception | None = None
+        response: Any = None
+        failure: Exception | None = None
         while True:
             try:
-                step = plan.send(answer) if trouble is None else plan.throw(trouble)
+                step = plan.send(response) if failure is None else plan.throw(failure)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             try:
                 try:
-                    answer, trouble = await self._ask(step), None
-                except RedisTrouble as error:
-                    trouble = error
+                    response, failure = await self._execute(step), None
+                except RedisErrors as error:
+                    failure = error
                 if _cancellations() > at_entry:
                     raise asyncio.CancelledError
             except asyncio.CancelledError as cancelled:
@@ -136,59 +136,59 @@ class AsyncDriver:
         except (asyncio.CancelledError, StopIteration):
             return
 
-        async def ask() -> None:
-            with suppress(*RedisTrouble):  # the reservation or lease expires by itself
-                await self._ask(step)
+        async def execute() -> None:
+            with suppress(*RedisErrors):  # the reservation or lease expires
+                await self._execute(step)
 
-        undo = asyncio.create_task(ask())
+        undo = asyncio.create_task(execute())
         await asyncio.wait({undo}, timeout=UNDO_SECONDS)
         undo.cancel()
 
-    async def _ask(self, step: Step) -> Any:
+    async def _execute(self, step: Step) -> Any:
         if self._before is not None:
             await self._before()
-        ask = self._redis.execute_command
+        execute = self._redis.execute_command
         if isinstance(step, Call):
             try:
-                return await ask(*_by_hash(step), NEVER_DECODE=True)
+                return await execute(*_evalsha(step), NEVER_DECODE=True)
             except NoScriptError:
-                return await ask(*_by_text(step), NEVER_DECODE=True)
-        response = ask(*_plainly(step, self._patience), NEVER_DECODE=True)
+                return await execute(*_eval(step), NEVER_DECODE=True)
+        response = execute(*_command(step, self._max_wait), NEVER_DECODE=True)
         return await (_interruptible(response) if isinstance(step, Wait) else response)
 
 
 class SyncDriver:
-    """Carries out plans from ordinary code; threads may share one."""
+    """Runs plans from synchronous code; threads may share one."""
 
     def __init__(self, redis: SyncClient) -> None:
         self._redis = redis
-        self._patience = _patience(redis)
+        self._max_wait = _max_wait(redis)
 
     def run(self, plan: Plan[T]) -> T:
-        answer: Any = None
-        trouble: Exception | None = None
+        response: Any = None
+        failure: Exception | None = None
         while True:
             try:
-                step = plan.send(answer) if trouble is None else plan.throw(trouble)
+                step = plan.send(response) if failure is None else plan.throw(failure)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             try:
-                answer, trouble = self._ask(step), None
-            except RedisTrouble as error:
-                trouble = error
+                response, failure = self._execute(step), None
+            except RedisErrors as error:
+                failure = error
 
-    def _ask(self, step: Step) -> Any:
-        ask = self._redis.execute_command
+    def _execute(self, step: Step) -> Any:
+        execute = self._redis.execute_command
         if isinstance(step, Call):
             try:
-                return ask(*_by_hash(step), NEVER_DECODE=True)
+                return execute(*_evalsha(step), NEVER_DECODE=True)
             except NoScriptError:
-                return ask(*_by_text(step), NEVER_DECODE=True)
-        return ask(*_plainly(step, self._patience), NEVER_DECODE=True)
+                return execute(*_eval(step), NEVER_DECODE=True)
+        return execute(*_command(step, self._max_wait), NEVER_DECODE=True)
 
 
-def told(error: Exception) -> str:
-    """What Redis did not do, in its own words: they may be empty, the class never is."""
+def describe(error: Exception) -> str:
+    """The class and the message of an error; the message alone may be empty."""
     return f"{type(error).__name__}: {error}"
 
 
@@ -198,7 +198,7 @@ async def _interruptible(awaitable: Awaitable[T]) -> T:
     try:
         await asyncio.wait({child})
     except asyncio.CancelledError:
-        for _ in range(100):  # the client may swallow the first of them
+        for _ in range(100):  # the client may swallow the first cancellation
             child.cancel()
             await asyncio.wait({child}, timeout=0.01)
             if child.done():
@@ -215,26 +215,26 @@ def _cancellations() -> int:
     return 0 if task is None else task.cancelling()
 
 
-def _by_hash(call: Call) -> tuple[Argument, ...]:
+def _evalsha(call: Call) -> tuple[Argument, ...]:
     return ("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.arguments)
 
 
-def _by_text(call: Call) -> tuple[Argument, ...]:
+def _eval(call: Call) -> tuple[Argument, ...]:
     return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
 
 
-def _plainly(step: Wait | Members, patience: float) -> tuple[Argument, ...]:
+def _command(step: Wait | Members, max_wait: float) -> tuple[Argument, ...]:
     if isinstance(step, Members):
         return ("SMEMBERS", step.key)
-    # Zero would be for ever.
-    return ("BLPOP", step.bell, max(min(step.seconds, patience), 0.001))
+    # BLPOP with 0 would block without a limit.
+    return ("BLPOP", step.key, max(min(step.seconds, max_wait), 0.001))
 
 
-def _patience(redis: object) -> float:
-    """How long one wait may take before the client itself would call it a lost connection."""
+def _max_wait(redis: object) -> float:
+    """Seconds; below the client's socket timeout, which would otherwise end the connection."""
     pool = getattr(redis, "connection_pool", None)
     options = getattr(pool, "connection_kwargs", None)
     if options is None and hasattr(redis, "get_connection_kwargs"):
         options = redis.get_connection_kwargs()
     timeout = (options or {}).get("socket_timeout")
-    return LOOK_AGAIN if not timeout else min(LOOK_AGAIN, timeout / 2)
+    return POLL_SECONDS if not timeout else min(POLL_SECONDS, timeout / 2)
