@@ -50,10 +50,10 @@ SAYS = {
         "still registered: Cid",
     ],
     "guarded_service": [
-        "it says rain",
-        "broken: 3 calls were made, 7 were refused",
-        "well again: the breaker is closed",
-        "a wrong address is no failure: 0 counted",
+        "the service says rain",
+        "down: 3 calls were made, 7 were refused",
+        "up again: the breaker is closed",
+        "a wrong address is not a failure: 0 counted",
     ],
 }
 
