@@ -40,7 +40,7 @@ from flowengine.tasks.celery_tasks import WATCHDOG
 from flowengine.tasks.facets import register_facets
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import WorkerHeartbeat, server_of
-from flowengine.worker import Circuits, TaskWorker
+from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
@@ -215,7 +215,7 @@ class _Process:
             event_facet_names,
             plugin.consumed,
             show=self.events.show if shows else None,
-            circuits=Circuits(settings, redis_of(plugin.app), shares=True),
+            breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
         self.watchdog = Watchdog(self.engine)
 

@@ -42,10 +42,6 @@ class Breaker:
         if problems:
             raise AuthoringError(f"Breaker({self.name!r}): {'; '.join(problems)}")
 
-    def counts(self, error: BaseException) -> bool:
-        """Whether this error says that the service is broken."""
-        return isinstance(error, self.failure_on) and not isinstance(error, self.ignore)
-
 
 def _unsound(breaker: Breaker) -> list[str]:
     problems = []

@@ -25,7 +25,7 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, recovery_queries, servers
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import Circuits, execute_try
+from flowengine.worker import CircuitBreakers, execute_try
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -63,7 +63,7 @@ class Flow:
         self.database = Database(store_url, clock=self.clock)
         ensure_schema(self.database, upgrade=True)
         self.engine = Engine(self.database, settings=settings)
-        self.circuits = Circuits(self.engine.settings, clock=lambda: self.clock.now / 1000)
+        self.breakers = CircuitBreakers(self.engine.settings, clock=lambda: self.clock.now / 1000)
         self._dead: set[str] = set()
         self._workers: dict[str, FlowWorker] = {}
 
@@ -185,11 +185,11 @@ class FlowWorker:
         Or its circuit did not let it through: then it waits, and nothing was run.
         """
         engine = self._flow.engine
-        passage = self._flow.circuits.ask(task) if task.circuit else None
-        if passage is not None and not passage.granted:
-            engine.park([task], task.circuit, passage.retry_after)
+        permit = self._flow.breakers.permit(task) if task.circuit else None
+        if permit is not None and not permit.granted:
+            engine.park([task], task.circuit, permit.retry_after)
             return False
-        outcome = execute_try(engine, task, lambda: engine.heartbeat(task), passage)
+        outcome = execute_try(engine, task, lambda: engine.heartbeat(task), permit)
         return engine.report(task, outcome)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:

@@ -22,7 +22,7 @@ from flowengine.errors import (
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.store.outages import is_away
-from flowengine.worker.circuits import Passage
+from flowengine.worker.breakers import TaskPermit
 from flowengine.worker.context import running
 
 log = logging.getLogger("flowengine")
@@ -42,18 +42,18 @@ def execute_try(
     engine: Engine,
     task: TaskDefinition,
     beat: Callable[[], bool],
-    passage: Passage | None = None,
+    permit: TaskPermit | None = None,
 ) -> Outcome:
     """Run the facet of a task. An error is an outcome like any other, and not raised.
 
-    What is no error, as `SystemExit`, is: somebody wants this thread to end. The circuit that
-    gave the passage is told how the call of the facet ended.
+    What is no error, as `SystemExit`, is: somebody wants this thread to end. The circuit
+    breaker that gave the permit receives the outcome of the facet's call.
     """
     facet = event_facet_named(task.name)
     try:
         if facet is None:
             raise MissingCode(task.name)
-        with running(task, beat), _told(passage):
+        with running(task, beat), _reported(permit):
             result = facet.run(task.data or {})
         if isinstance(result, WorkflowCall):
             return _go_on(engine, task, result)
@@ -72,23 +72,23 @@ def execute_try(
 
 
 @contextmanager
-def _told(passage: Passage | None) -> Iterator[None]:
-    """Tell a circuit how the call ended that it let through, once."""
-    if passage is None:
+def _reported(permit: TaskPermit | None) -> Iterator[None]:
+    """Report the outcome of a permitted call to its circuit breaker, once."""
+    if permit is None:
         yield
         return
     try:
         yield
     except _HOPELESS:
-        passage.release()  # the service had no part in it
+        permit.release()  # the service was not involved
         raise
     except Exception as problem:
-        passage.failed(problem)
+        permit.failed(problem)
         raise
     except BaseException:
-        passage.release()  # we are told to go: nothing is known of the call
+        permit.release()  # the thread is stopped: the outcome is unknown
         raise
-    passage.succeeded()
+    permit.succeeded()
 
 
 def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Outcome:

@@ -20,7 +20,7 @@ from flowengine.store.recovery_queries import held_task
 from flowengine.worker.background import BackgroundJobs
 from flowengine.worker.batch import Batch, BatchGuard
 from flowengine.worker.batch_sizing import BatchSizing
-from flowengine.worker.circuits import Circuits
+from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTasks
 from flowengine.worker.continuation import Continuation
 from flowengine.worker.counters import HandledCounters
@@ -38,11 +38,11 @@ class TaskWorker:
         names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]] = tuple,
         show: Callable[[TaskDefinition, Outcome, float], object] | None = None,
-        circuits: Circuits | None = None,
+        breakers: CircuitBreakers | None = None,
     ) -> None:
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         self._show = show
-        self._circuits = circuits or Circuits(engine.settings)
+        self._breakers = breakers or CircuitBreakers(engine.settings)
         settings = engine.settings
         self.claimed_tasks = ClaimedTasks(engine, identity)
         self._markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
@@ -200,16 +200,16 @@ class TaskWorker:
             raise
 
     def _try(self, task: TaskDefinition, hand: Batch) -> bool:
-        passage = self._circuits.ask(task) if task.circuit else None
-        if passage is not None and not passage.granted:
+        permit = self._breakers.permit(task) if task.circuit else None
+        if permit is not None and not permit.granted:
             # Nobody has to ask for the others of this hand: they would hear the same.
-            self.claimed_tasks.park(hand.take_like(task), passage.retry_after)
+            self.claimed_tasks.park(hand.take_like(task), permit.retry_after)
             return False
         if not self._sizing.is_quick(task.name):
             self._engine.database.return_connection()  # others may need a connection meanwhile
         began = time.monotonic()
         with self._markers.begun(task.uuid):
-            outcome = execute_try(self._engine, task, lambda: self._beat(task), passage)
+            outcome = execute_try(self._engine, task, lambda: self._beat(task), permit)
         seconds = time.monotonic() - began
         self._sizing.count(task.name, seconds)
         self.counters.count(task, outcome)

@@ -1,4 +1,4 @@
-"""What comes out of Redis is what went in, and looks as if it had been validated."""
+"""A decoded message equals the sent one, as if it had been validated."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from flowengine.messaging import (
     QueueMessage,
     ReceivedMessage,
 )
-from flowengine.messaging.handing import Unfit, received
-from flowengine.messaging.letters import Writing
+from flowengine.messaging.decoder import Rejected, decode_received
+from flowengine.messaging.encoder import MessageEncoder
 
 TOKEN = "res_0123456789abcdef"
 HEAD = b"1763205000123456 %d - - {}"
@@ -33,13 +33,13 @@ def message(**fields: Any) -> AgentMessage:
 
 def stored(one: AgentMessage) -> bytes:
     head = f"{one.priority.value} {one.message_type.value} 1763205000123456 0 "
-    return (head + Writing(one.sender, one.recipient).body(one)).encode()
+    return (head + MessageEncoder(one.sender, one.recipient).body(one)).encode()
 
 
-def handed(*lines: bytes) -> list[ReceivedMessage | Unfit]:
-    found = received(TOKEN, [HEAD % len(lines), *lines])
-    assert found is not None
-    return found
+def decoded(*lines: bytes) -> list[ReceivedMessage | Rejected]:
+    received = decode_received(TOKEN, [HEAD % len(lines), *lines])
+    assert received is not None
+    return received
 
 
 MESSAGES = [
@@ -51,8 +51,8 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("one", MESSAGES)
-def test_a_message_is_read_as_if_it_had_been_validated(one: AgentMessage) -> None:
-    (found,) = handed(stored(one))
+def test_a_decoded_message_equals_a_validated_one(one: AgentMessage) -> None:
+    (found,) = decoded(stored(one))
     assert isinstance(found, ReceivedMessage)
     validated = ReceivedMessage(
         token=TOKEN,
@@ -69,8 +69,8 @@ def test_a_message_is_read_as_if_it_had_been_validated(one: AgentMessage) -> Non
     assert ReceivedMessage.model_validate_json(found.model_dump_json()) == found
 
 
-def test_what_is_changed_in_one_message_is_not_changed_in_another() -> None:
-    one, other = handed(stored(MESSAGES[0]), stored(MESSAGES[0]))
+def test_changing_one_message_does_not_change_another() -> None:
+    one, other = decoded(stored(MESSAGES[0]), stored(MESSAGES[0]))
     assert isinstance(one, ReceivedMessage)
     assert isinstance(other, ReceivedMessage)
     one.message.payload["new"] = 1
@@ -81,23 +81,26 @@ def test_what_is_changed_in_one_message_is_not_changed_in_another() -> None:
     assert one.model_dump()["queue_message"]["message"]["timestamp"] == "later"
 
 
-def test_several_in_few_texts_are_those_that_were_written() -> None:
+def test_several_messages_in_one_string_are_all_decoded() -> None:
     texts = [HEAD % 4, b"\n".join(map(stored, MESSAGES[:3])), stored(MESSAGES[3])]
-    found = received(TOKEN, texts)
+    found = decode_received(TOKEN, texts)
     assert found is not None
     assert [one.message for one in found if isinstance(one, ReceivedMessage)] == MESSAGES
     assert [one.token for one in found] == [TOKEN, f"{TOKEN}-2", f"{TOKEN}-3", f"{TOKEN}-4"]
 
 
-def test_lines_that_are_not_as_many_as_messages_are_asked_for_again() -> None:
-    assert received(TOKEN, [HEAD % 3, stored(MESSAGES[0]) + b"\n" + stored(MESSAGES[1])]) is None
+def test_a_response_with_a_wrong_number_of_lines_is_requested_again() -> None:
+    assert (
+        decode_received(TOKEN, [HEAD % 3, stored(MESSAGES[0]) + b"\n" + stored(MESSAGES[1])])
+        is None
+    )
 
 
 WHOLE = json.loads(message(correlation_id="c").model_dump_json())
 
 
 @pytest.mark.parametrize(
-    "written",
+    "body",
     [
         WHOLE,
         {**WHOLE, "message_type": "response", "more": 1},
@@ -106,12 +109,12 @@ WHOLE = json.loads(message(correlation_id="c").model_dump_json())
         dict(reversed(WHOLE.items())),
     ],
 )
-def test_what_others_wrote_is_read_if_it_is_valid(written: dict[str, Any]) -> None:
-    text = b"5 event 1 0 " + json.dumps(written).encode()
-    first, second = handed(text, stored(MESSAGES[0]))
+def test_a_valid_message_in_another_json_form_is_decoded(body: dict[str, Any]) -> None:
+    text = b"5 event 1 0 " + json.dumps(body).encode()
+    first, second = decoded(text, stored(MESSAGES[0]))
     assert isinstance(first, ReceivedMessage)
     assert isinstance(second, ReceivedMessage)
-    assert first.message == AgentMessage.model_validate(written)
+    assert first.message == AgentMessage.model_validate(body)
     assert second.message == MESSAGES[0]
 
 
@@ -131,12 +134,12 @@ def test_what_others_wrote_is_read_if_it_is_valid(written: dict[str, Any]) -> No
     ],
     ids=str,
 )
-def test_what_is_no_message_is_unfit_and_its_neighbour_is_not(change: dict[str, Any]) -> None:
-    body = Writing(SENDER, RECIPIENT).body(message())
+def test_an_invalid_message_is_rejected_without_affecting_others(change: dict[str, Any]) -> None:
+    body = MessageEncoder(SENDER, RECIPIENT).body(message())
     wrong = {**json.loads(body), **change}
     text = b"5 event 1 0 " + json.dumps(wrong, separators=(",", ":")).encode()
-    first, second = handed(text, stored(MESSAGES[0]))
-    assert isinstance(first, Unfit)
+    first, second = decoded(text, stored(MESSAGES[0]))
+    assert isinstance(first, Rejected)
     assert (first.token, isinstance(second, ReceivedMessage)) == (TOKEN, True)
 
 
@@ -152,7 +155,7 @@ def test_what_is_no_message_is_unfit_and_its_neighbour_is_not(change: dict[str, 
         b"5 event 1 0 },{",
     ],
 )
-def test_what_is_no_text_of_ours_is_unfit(text: bytes) -> None:
-    first, second = handed(text, stored(MESSAGES[0]))
-    assert isinstance(first, Unfit)
+def test_malformed_storage_is_rejected_without_affecting_others(text: bytes) -> None:
+    first, second = decoded(text, stored(MESSAGES[0]))
+    assert isinstance(first, Rejected)
     assert isinstance(second, ReceivedMessage)

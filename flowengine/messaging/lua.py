@@ -1,8 +1,7 @@
-"""Lua scripts: each operation is one, and Redis runs one at a time.
+"""Lua scripts: each operation is one script, so it is atomic.
 
-So nobody ever sees half an operation, and a connection that breaks loses an answer, never a
-message. A script says in its first lines which keys it wants and which parts it shares with
-others; what it wants is put before it as local names.
+A lost connection can lose a response, never half an operation. The first lines of a script name the
+keys and the shared parts it needs; `Script.load` puts them before the script as local names.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from importlib.resources import files
 from flowengine.messaging.models import CoordinatorConfig
 
 _FOLDER = files("flowengine.messaging") / "scripts"
+_DEFAULTS: Mapping[str, float] = CoordinatorConfig().model_dump()
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A Lua script, with the names of the keys it wants in their order."""
+    """A Lua script and the names of its keys, in order."""
 
     name: str
     keys: tuple[str, ...]
@@ -29,11 +29,11 @@ class Script:
     @classmethod
     def load(cls, name: str) -> Script:
         body = (_FOLDER / f"{name}.lua").read_text()
-        asked = dict(_asked_for(body))
-        keys = tuple(asked.get("keys", "").split())
-        parts = asked.get("uses", "").split()
+        directives = dict(_directives(body))
+        keys = tuple(directives.get("keys", "").split())
+        parts = directives.get("uses", "").split()
         bodies = [(_FOLDER / "parts" / f"{part}.lua").read_text() for part in parts] + [body]
-        # Every line is run each time, so a script gets the defaults it asks for and no others.
+        # Redis runs every line at each call, so a script gets only the defaults it uses.
         used = {name: value for name, value in _DEFAULTS.items() if f"'{name}'" in "".join(bodies)}
         text = "\n".join(
             [
@@ -45,10 +45,7 @@ class Script:
         return cls(name, keys, text, hashlib.sha1(text.encode()).hexdigest())
 
 
-_DEFAULTS: Mapping[str, float] = CoordinatorConfig().model_dump()
-
-
-def _asked_for(body: str) -> list[tuple[str, str]]:
+def _directives(body: str) -> list[tuple[str, str]]:
     lines = [line[3:] for line in body.splitlines() if line.startswith("--!")]
     return [(name.strip(), value) for name, _, value in (line.partition(":") for line in lines)]
 

@@ -1,6 +1,6 @@
--- Make a dead letter of a message that is in no schedule and not reserved any more.
+-- Make a dead letter of a message that is neither scheduled nor reserved.
 -- A dead letter is `<failure> <attempts> <died, µs> <length of the error> <error><message>`.
-local function bury(id, value, failure, error, attempts)
+local function dead_letter(id, value, failure, error, attempts)
     redis.call('HDEL', MESSAGES, id)
     redis.call('HDEL', TRIES, id)
     redis.call('ZREM', EXPIRIES, id)
@@ -15,16 +15,16 @@ local function bury(id, value, failure, error, attempts)
     end
 end
 
-local POISON = 'the stored message cannot be read'
+local UNREADABLE = 'the stored message cannot be read'
 
--- Messages that nobody received in time, those in anybody's hands excepted.
-local function bury_expired(most)
-    local ids = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', NOW, 'LIMIT', 0, most)
+-- Make dead letters of expired messages, except reserved ones.
+local function dead_letter_expired(limit)
+    local ids = redis.call('ZRANGEBYSCORE', EXPIRIES, '-inf', NOW, 'LIMIT', 0, limit)
     for _, id in ipairs(ids) do
         local value = redis.call('HGET', MESSAGES, id)
         for _, level in ipairs({HIGH, NORMAL, LOW}) do redis.call('ZREM', level, id) end
         local attempts = string.match(redis.call('HGET', TRIES, id) or '', '^(%d+) ') or 0
-        bury(id, value, 'timeout', 'expired: nobody received it in time', tonumber(attempts))
+        dead_letter(id, value, 'timeout', 'expired: no consumer received it in time', tonumber(attempts))
     end
     return #ids
 end
