@@ -55,13 +55,13 @@ def mistake(text: str) -> InvalidText:
         ("workflow V()", 10, "is the `{` of line 2 closed?"),
     ],
 )
-def test_a_mistake_is_shown_with_its_place_and_its_cure(line: str, column: int, says: str) -> None:
+def test_a_syntax_error_has_a_position_and_a_cure(line: str, column: int, says: str) -> None:
     found = mistake(BEFORE + line + AFTER)
     assert (found.file, found.line, found.column) == ("shop.afl", 3, column)
     assert says in str(found)
 
 
-def test_the_line_is_shown_with_a_caret_below_the_column_also_behind_tabs() -> None:
+def test_the_caret_is_below_the_column_even_after_tabs() -> None:
     told = str(mistake(BEFORE + "\t\ts = E(x = )" + AFTER)).splitlines()
     assert told[0] == "shop.afl:3:13: expected a value, found `)`"
     assert told[1:] == ["    \t\ts = E(x = )", "    \t\t          ^"]
@@ -87,28 +87,28 @@ def test_the_line_is_shown_with_a_caret_below_the_column_also_behind_tabs() -> N
         ("facet F(\ufdd0)", "this character is no text"),
     ],
 )
-def test_a_mistake_that_shows_late_names_where_it_began(text: str, says: str) -> None:
+def test_a_mistake_is_reported_where_it_starts(text: str, says: str) -> None:
     assert says in str(mistake(text))
 
 
-def test_bytes_that_are_not_utf_8_are_shown_with_their_place() -> None:
+def test_invalid_utf_8_is_reported_with_its_position() -> None:
     with pytest.raises(InvalidText, match="the byte 0xff is not UTF-8") as caught:
         read_text(b"facet F()\nfacet \xff()")
     assert (caught.value.line, caught.value.column) == (2, 7)
 
 
-def test_no_error_speaks_of_terminals() -> None:
+def test_no_error_names_a_grammar_terminal() -> None:
     for text in ("facet", "facet F(", "facet F(x", BEFORE, BEFORE + "s", BEFORE + "s = E(x = 1"):
         what = mistake(text).what
         assert not [word for word in what.split() if word.strip("_,").isupper()], what
 
 
-def test_the_error_survives_a_pickle() -> None:
+def test_the_error_can_be_pickled() -> None:
     found = mistake("facet")
     assert str(pickle.loads(pickle.dumps(found))) == str(found)
 
 
-def test_a_problem_of_the_program_is_shown_with_its_line_and_column() -> None:
+def test_a_problem_of_the_program_has_a_line_and_a_column() -> None:
     text = """namespace n {
   facet F(x: Long) => (y: Long)
   workflow W(x: Long) => (y: Long) andThen {
@@ -132,6 +132,6 @@ def test_a_problem_of_the_program_is_shown_with_its_line_and_column() -> None:
     assert "n.afl:11:5" in places
 
 
-def test_without_a_file_the_place_is_said_in_words() -> None:
+def test_without_a_file_the_error_names_line_and_column() -> None:
     with pytest.raises(InvalidProgram, match=r"line 1, column 27, W, step 'a': unknown facet"):
         compile_text("workflow W() andThen {    a = Nowhere() }")

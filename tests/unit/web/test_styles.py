@@ -6,7 +6,7 @@ from flowengine.evaluator.states import StepState
 from flowengine.web.styles import counted
 
 
-def test_items_whose_tasks_are_not_looked_at_are_not_said_to_wait_for_a_worker() -> None:
+def test_items_without_fetched_tasks_are_not_labelled_as_waiting_for_a_worker() -> None:
     counts = {
         StepState.EVENT_TRANSMIT: 3,
         StepState.BLOCKS_CONTINUE: 2,
