@@ -1,4 +1,4 @@
-"""Whatever a text is, it is a program or gets an error with a place."""
+"""Any text is a program or raises an error with a position."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def statements(count: int) -> str:
 
 
 def calls(act: Callable[[], Any]) -> int:
-    """How many calls an act takes: the same each time, unlike its seconds."""
+    """Count the function calls of an action: deterministic, unlike seconds."""
     count = 0
 
     def note(frame: FrameType, event: str, arg: object) -> None:
@@ -124,7 +124,7 @@ def calls(act: Callable[[], Any]) -> int:
 
 
 def test_parsing_takes_linear_time() -> None:
-    read_text("")  # the grammar is made once
+    read_text("")  # builds the grammar
     short, long = (calls(lambda n=n: read_text(statements(n))) for n in (100, 400))
     assert long < 4.2 * short
 

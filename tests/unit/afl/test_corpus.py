@@ -1,4 +1,4 @@
-"""The texts of the conformance corpus become what AFL's own compiler made of them."""
+"""The texts of the conformance corpus parse to the JSON of AFL's own compiler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATEST = {name: case for name, case in CORPUS.items() if case["generation"] == "
 
 def places(node: Any, path: str = "") -> Iterator[tuple[str, int, int]]:
     if isinstance(node, dict):
-        if "location" in node and path:  # the program's own is that of its first line
+        if "location" in node and path:  # the program's position is its first line
             yield path, node["location"]["line"], node["location"]["column"]
         for key, child in node.items():
             yield from places(child, f"{path}/{key}")

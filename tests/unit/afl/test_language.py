@@ -1,4 +1,4 @@
-"""What AFL text may look like."""
+"""The syntax of AFL text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What text can say comes back from it."""
+"""Programs survive a round trip through AFL text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def without_places(node: Any) -> Any:
     return [without_places(child) for child in node] if isinstance(node, list) else node
 
 
-# Documents are large, and one is not made much smaller in an hour.
+# Documents are large, and shrinking one takes too long.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
     max_examples=1000 if AT_RANDOM else 60,

@@ -1,4 +1,4 @@
-"""What a page says of runs and steps."""
+"""Labels of runs and steps on the pages."""
 
 from __future__ import annotations
 
