@@ -88,7 +88,7 @@ def test_a_run_of_a_text_goes_on_in_another_process(here: Path) -> None:
         (["run", "nowhere.afl"], "there is no file nowhere.afl"),
         (["run", "words.afl", "-m", "handlers"], "it has: words.One, words.Total"),
         (["run", "words.afl:Nothing", "-m", "handlers"], "it declares: words.One, words.Total"),
-        (["run", "words.afl:One", "-i", "text=a"], "name the module that has it with --module"),
+        (["run", "words.afl:One", "-i", "text=a"], "name its module with --module"),
         (["run", "words.afl:One", "-m", "handlers", "-i", "txt=a"], "did you mean 'text'?"),
         (["run", "broken.afl"], "broken.afl:2:11: expected a name, found `{`"),
         (["run", "wrong.afl"], "wrong.afl:1:23, W, step 's': unknown facet 'F'"),

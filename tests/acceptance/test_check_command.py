@@ -134,5 +134,5 @@ def test_problems_are_shown_by_file(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     told = check(tmp_path, "broken.py", expect=1).splitlines()
     assert told[0] == "broken.py"
-    assert told[2].startswith("    13 ✗ `try` is over before")
+    assert told[2].startswith("    13 ✗ `try` ends before")
     assert told[-1] == "7 problems (4 workflows, 3 facets)"

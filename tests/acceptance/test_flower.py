@@ -380,8 +380,8 @@ def test_an_unknown_flower_starts_without_the_page(runs: Runs) -> None:
         assert flower.get("/workflows").status == 404
     finally:
         said = flower.stop()
-    assert said.count("the Workflows page is off") == 1
-    assert "the Workflows page is off: it fits Flower 2.x, and this is Flower 3.1.4" in said
+    assert said.count("the Workflows page is not installed in Flower") == 1
+    assert "installed in Flower: it supports Flower 2.x, this is Flower 3.1.4" in said
 
 
 def in_a_process(code: str, *arguments: str) -> str:
@@ -418,7 +418,7 @@ assert install() is False
 assert str(vars(urls)) == before
 """
     )
-    assert said.startswith("the Workflows page is off: ")
+    assert said.startswith("the Workflows page is not installed in Flower: ")
     assert says in said
     assert said.count("\n") == 1
 

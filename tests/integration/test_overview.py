@@ -9,7 +9,7 @@ import pytest
 from flowengine import event_facet, foreach, workflow
 from flowengine.engine import queries
 from flowengine.engine.results import RunSummary
-from flowengine.engine.run_tree import DrawnRest, DrawnStep, Outline, outline
+from flowengine.engine.run_tree import HiddenItems, RunTree, StepLine, load_run_tree
 from flowengine.errors import UnknownRun
 from flowengine.evaluator.states import StepState
 from flowengine.testing import Flow
@@ -52,9 +52,9 @@ def summaries(
         )
 
 
-def drawn(flow: Flow, run_id: str) -> Outline:
+def drawn(flow: Flow, run_id: str) -> RunTree:
     with flow.database.read() as connection:
-        return outline(connection, run_id)
+        return load_run_tree(connection, run_id)
 
 
 def test_pages_show_every_run_once_also_those_of_one_moment(flow: Flow) -> None:
@@ -104,7 +104,7 @@ def test_the_inputs_of_a_run_are_read_whole(flow: Flow) -> None:
 def test_an_outline_hangs_each_step_under_its_own(flow: Flow) -> None:
     run = flow.start(weigh_all, [1, -2])
     flow.settle()
-    lines = [line for line in drawn(flow, run.id).lines if isinstance(line, DrawnStep)]
+    lines = [line for line in drawn(flow, run.id).lines if isinstance(line, StepLine)]
     assert [(line.depth, line.name) for line in lines] == [
         (0, "weigh_all"),
         (1, "foreach"),
@@ -125,9 +125,9 @@ def test_of_a_wide_foreach_the_first_items_and_the_failed_ones_are_drawn(flow: F
     found = drawn(flow, run.id)
     items = [line for line in found.lines if line.depth == 2]
     rest = items.pop()
-    assert isinstance(rest, DrawnRest)
+    assert isinstance(rest, HiddenItems)
     assert rest.counts == {StepState.COMPLETE: 150}
-    names = [item.name for item in items if isinstance(item, DrawnStep)]
+    names = [item.name for item in items if isinstance(item, StepLine)]
     assert names == [f"[{n}].weigh" for n in [*range(50), 190]]
     assert (found.steps_ended, found.steps) == (202, 202)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowengine.evaluator.states import StepState
-from flowengine.web.styles import counted
+from flowengine.web.styles import hidden_items_label
 
 
 def test_items_without_fetched_tasks_are_not_labelled_as_waiting_for_a_worker() -> None:
@@ -13,5 +13,5 @@ def test_items_without_fetched_tasks_are_not_labelled_as_waiting_for_a_worker() 
         StepState.CREATED: 7,
         StepState.COMPLETE: 1_200,
     }
-    said = counted(counts)
-    assert said == "1,212 more items: 5 under way, 7 not begun, 1,200 complete"
+    label = hidden_items_label(counts)
+    assert label == "1,212 more items: 5 in progress, 7 not started, 1,200 complete"
