@@ -1,4 +1,4 @@
-"""Every example is runnable alone, in an empty directory."""
+"""Every example runs on its own in an empty directory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SAYS = {
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_alone(example: Path, tmp_path: Path) -> None:
+def test_an_example_runs_in_an_empty_directory(example: Path, tmp_path: Path) -> None:
     run(example, tmp_path, {})
 
 

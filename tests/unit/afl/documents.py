@@ -90,8 +90,10 @@ _scripts = node("ScriptBlock", language=st.just("python"), code=_filled)
 
 def _holding(made: tuple[Node, list[Node], list[Node]]) -> Node:
     holder, steps, yields = made
-    said: Node = {"yield": yields[0]} if len(yields) == 1 else {"yields": yields} if yields else {}
-    return {**holder, **({"steps": steps} if steps else {}), **said}
+    content: Node = (
+        {"yield": yields[0]} if len(yields) == 1 else {"yields": yields} if yields else {}
+    )
+    return {**holder, **({"steps": steps} if steps else {}), **content}
 
 
 def _content(

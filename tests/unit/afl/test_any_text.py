@@ -40,21 +40,21 @@ def mutated(draw: st.DrawFn) -> str:
 @settings(max_examples=400)
 @given(mutated() | st.text(max_size=30) | st.lists(st.sampled_from(PIECES)).map("".join))
 def test_any_text_parses_or_raises_with_a_position(text: str) -> None:
-    told = complaint(text)
-    if isinstance(told, InvalidText):
+    error = parse_error(text)
+    if isinstance(error, InvalidText):
         lines = text.removeprefix("\ufeff").split("\n")
-        assert 1 <= told.line <= len(lines)
-        assert 1 <= told.column <= len(lines[told.line - 1]) + 1
-        assert str(told).startswith(f"x.afl:{told.line}:{told.column}: ")
-    elif told:
-        assert all(problem.where.startswith("x.afl") for problem in told.problems)
+        assert 1 <= error.line <= len(lines)
+        assert 1 <= error.column <= len(lines[error.line - 1]) + 1
+        assert str(error).startswith(f"x.afl:{error.line}:{error.column}: ")
+    elif error:
+        assert all(problem.where.startswith("x.afl") for problem in error.problems)
 
 
-def complaint(text: str) -> InvalidText | InvalidProgram | None:
+def parse_error(text: str) -> InvalidText | InvalidProgram | None:
     try:
         compile_text(text, "x.afl")
-    except (InvalidText, InvalidProgram) as told:
-        return told
+    except (InvalidText, InvalidProgram) as error:
+        return error
     return None
 
 

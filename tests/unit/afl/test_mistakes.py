@@ -62,9 +62,9 @@ def test_a_syntax_error_has_a_position_and_a_cure(line: str, column: int, says: 
 
 
 def test_the_caret_is_below_the_column_even_after_tabs() -> None:
-    told = str(mistake(BEFORE + "\t\ts = E(x = )" + AFTER)).splitlines()
-    assert told[0] == "shop.afl:3:13: expected a value, found `)`"
-    assert told[1:] == ["    \t\ts = E(x = )", "    \t\t          ^"]
+    lines = str(mistake(BEFORE + "\t\ts = E(x = )" + AFTER)).splitlines()
+    assert lines[0] == "shop.afl:3:13: expected a value, found `)`"
+    assert lines[1:] == ["    \t\ts = E(x = )", "    \t\t          ^"]
 
 
 @pytest.mark.parametrize(

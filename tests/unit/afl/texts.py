@@ -60,10 +60,10 @@ def _type(node: Any) -> str:
 
 def _body(node: Any) -> list[str]:
     if isinstance(node, dict) and node["type"] == "PromptBlock":
-        said = [
+        parts = [
             f"{key} {_quoted(node[key])}" for key in ("system", "template", "model") if key in node
         ]
-        return ["prompt {", *said, "}"]
+        return ["prompt {", *parts, "}"]
     blocks = node if isinstance(node, list) else [node] if node else []
     return [f"andThen {_block(block)}" for block in blocks]
 
