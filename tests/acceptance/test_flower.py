@@ -399,7 +399,7 @@ def in_a_process(code: str, *arguments: str) -> str:
     [
         ("del urls.handlers", "this Flower has no list flower.urls.handlers"),
         ("urls.settings = None", "this Flower has no dict flower.urls.settings"),
-        ("urls.settings['template_loader'] = 1", "has already replaced Flower's templates"),
+        ("urls.settings['template_loader'] = 1", "already replaces Flower's templates"),
         ("urls.settings['template_path'] = '/nowhere'", "No such file"),
         ("del flower.views.BaseHandler", "BaseHandler"),
     ],
