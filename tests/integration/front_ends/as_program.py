@@ -66,7 +66,7 @@ _FACETS = (
     facet("Choose", "", "y"),
     facet("Try", "", "y"),
 )
-#: What Python calls the parts of an error, in the words of a program.
+#: Fields of an error in Python and their names in a program.
 _TOLD = {"message": "error", "type": "error_type", "path": "error_path"}
 
 
