@@ -43,6 +43,7 @@ from flowengine.errors import (
     InvalidInputs,
     InvalidProgram,
     InvalidText,
+    PartlyStarted,
     ProgramError,
     RunFailed,
     SymbolMisuse,
@@ -102,6 +103,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "InvalidText",
     "InvalidInputs",
     "ValueRefused",
+    "PartlyStarted",
     "RunFailed",
 ]
 

@@ -17,6 +17,7 @@
     · TooLarge             … because it exceeds the limit
   · UnknownRun, AmbiguousRun, UnknownStep
   · RunFailed              run.result() of a run that failed
+  · PartlyStarted          start_many() started some runs before a commit failed
   · StoreError
     · DatabaseTooNew       the database was upgraded by a newer flowengine
     · DatabaseTooOld       the database needs `flowengine db upgrade`
@@ -37,6 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class FlowengineError(Exception):
@@ -245,6 +247,21 @@ class RunFailed(FlowengineError):
         return (
             f"run {self.run_id} failed at {self.path}: {self.error_type}: {self.message} "
             f"(`flowengine show {self.run_id}` shows every step)"
+        )
+
+
+class PartlyStarted(FlowengineError):
+    """`start_many` started some runs before a later commit failed."""
+
+    def __init__(self, started: Sequence[Any], requested: int, problem: Exception) -> None:
+        super().__init__(started, requested, problem)
+        self.started, self.requested, self.problem = list(started), requested, problem
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.started)} of {self.requested} runs were started before "
+            f"{type(self.problem).__name__}: {self.problem}. They go on, and are in the error's "
+            "`started`; start only the inputs behind them again"
         )
 
 

@@ -1,4 +1,4 @@
-"""Drive runs on: what every part of the engine does after a commit."""
+"""After a commit: wake workers, complete waiting callers, and advance what the commit left open."""
 
 from __future__ import annotations
 
@@ -6,106 +6,102 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 
-from flowengine.dispatch import Notifier, NullNotifier
+from flowengine.dispatch import Notifier
 from flowengine.engine.committer import Committer
 from flowengine.engine.completion import RunCompletions
-from flowengine.engine.program_cache import Programs
-from flowengine.engine.staging import Commit, ContinuationPolicy
+from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
-from flowengine.settings import Settings
-from flowengine.store import Database
 from flowengine.store.outages import is_away
 
 log = logging.getLogger("flowengine")
 
 
 class AfterCommit:
-    """The part of an engine that advances runs and tells of it."""
+    """Handles the effects of commits."""
 
     def __init__(
-        self,
-        database: Database,
-        *,
-        notifier: Notifier | None = None,
-        settings: Settings | None = None,
+        self, committer: Committer, notifier: Notifier, completions: RunCompletions
     ) -> None:
-        self.database = database
-        self.notifier: Notifier = notifier or NullNotifier()
-        self.settings = settings or Settings()
-        self.programs = Programs(allow_scripts=self.settings.scripts)
-        self.completions = RunCompletions(database)
-        self._committer = Committer(database, self.programs)
+        self._committer, self._notifier, self._completions = committer, notifier, completions
 
     def advance(
         self, run_id: str, continuation: ContinuationPolicy | None = None, *, wait: bool = True
     ) -> list[TaskDefinition]:
-        """Take in what happened to a run, and decide what follows from it.
+        """Consume a run's inbox, and return the tasks that the worker continues with.
 
-        Who is not `patient` leaves a run alone that somebody else has locked. Returns the tasks
-        that the taker goes on with.
+        With `wait=False`, return at once if another transaction has locked the run.
         """
-        commit, _ = self._committer.under_lock(run_id, continuation=continuation, wait=wait)
-        return self._after([commit], continuation)
+        effects, _ = self._committer.commit_locked(run_id, continuation=continuation, wait=wait)
+        return self.finish([effects], continuation)
 
-    def _after(
-        self, commits: Sequence[Commit], continuation: ContinuationPolicy | None = None
+    def finish(
+        self, commits: Sequence[CommitEffects], continuation: ContinuationPolicy | None = None
     ) -> list[TaskDefinition]:
-        """Tell what was committed, and go on while the evaluator has left something.
+        """Handle the effects of commits; return the tasks that the worker continues with.
 
-        A run that waited for one that has ended comes next: one after the other, for runs may
-        wait for each other in a long row.
+        A parent run that waited for an ended run is advanced next. This is a loop, not a
+        recursion: chains of waiting runs may be long. No two runs are locked at once.
         """
-        taken: list[TaskDefinition] = []
+        continued: list[TaskDefinition] = []
         while commits:
             due: Counter[str] = Counter()
-            for commit in commits:
-                taken += commit.taken
-                due.update(commit.due)
-                self._told(commit)
+            for effects in commits:
+                continued += effects.continued
+                due.update(effects.due)
+                self._announce(effects)
             if due:
-                self.notifier.notify(due)
-            all_of_each = [self._go_on(commit, continuation, taken) for commit in commits]
-            waiters = [whole.waiter for whole in all_of_each if whole.waiter]
-            found = [self._taken_in(run_id, continuation) for run_id in waiters]
-            commits = [commit for commit in found if commit is not None]
-        return taken
+                self._notifier.notify(due)
+            drained = [self._drain_inbox(effects, continuation, continued) for effects in commits]
+            parents = [effects.parent_run_id for effects in drained if effects.parent_run_id]
+            advanced = [self.consume_inbox(run_id, continuation) for run_id in parents]
+            commits = [effects for effects in advanced if effects is not None]
+        return continued
 
-    def _taken_in(self, run_id: str, continuation: ContinuationPolicy | None) -> Commit | None:
-        """Let a run take in what it was told by another; what is wrong with it is its own."""
+    def consume_inbox(
+        self, run_id: str, continuation: ContinuationPolicy | None
+    ) -> CommitEffects | None:
+        """Consume a run's inbox; log and return None if this run cannot be evaluated."""
         try:
-            return self._committer.under_lock(run_id, continuation=continuation)[0]
+            return self._committer.commit_locked(run_id, continuation=continuation)[0]
         except Exception as problem:
             if is_away(problem):
                 raise
-            log.exception("cannot advance run %s", run_id, extra={"action": "advance_failed"})
+            log.exception(
+                "run %s cannot be evaluated; recovery tries again",
+                run_id,
+                extra={"action": "advance_failed", "run": run_id},
+            )
             return None
 
-    def _go_on(
-        self, commit: Commit, continuation: ContinuationPolicy | None, taken: list[TaskDefinition]
-    ) -> Commit:
-        """Let the evaluator finish what it has left; return all that was committed.
+    def _drain_inbox(
+        self,
+        effects: CommitEffects,
+        continuation: ContinuationPolicy | None,
+        continued: list[TaskDefinition],
+    ) -> CommitEffects:
+        """Commit until the run's inbox is empty; return the effects of all commits together.
 
-        Groups are told at the end: a foreach is unfolded over several commits, and its join
-        is rung once.
+        Groups are dispatched at the end: a foreach is expanded over several commits, and its
+        join needs one chord.
         """
-        whole = Commit(commit.run_id)
-        whole.include(commit)
-        while commit.has_more:
-            next_commit = self._taken_in(commit.run_id, continuation)
-            if next_commit is None:
+        total = CommitEffects(effects.run_id)
+        total.include(effects)
+        while effects.has_more:
+            later = self.consume_inbox(effects.run_id, continuation)
+            if later is None:
                 break
-            commit = next_commit
-            whole.include(commit)
-            taken += commit.taken
-            if commit.due:
-                self.notifier.notify(commit.due)
-            self._told(commit)
-        if whole.groups:
-            self.notifier.gather(commit.run_id, whole.groups.values())
-        return whole
+            effects = later
+            total.include(effects)
+            continued += effects.continued
+            if effects.due:
+                self._notifier.notify(effects.due)
+            self._announce(effects)
+        if total.groups:
+            self._notifier.gather(total.run_id, total.groups.values())
+        return total
 
-    def _told(self, commit: Commit) -> None:
-        for path, said in commit.said:
-            log.info("%s: %s", path, said, extra={"action": "sys.log", "run": commit.run_id})
-        if commit.has_ended:
-            self.completions.announce(commit.run_id)
+    def _announce(self, effects: CommitEffects) -> None:
+        for path, params in effects.log_lines:
+            log.info("%s: %s", path, params, extra={"action": "sys.log", "run": effects.run_id})
+        if effects.has_ended:
+            self._completions.announce(effects.run_id)

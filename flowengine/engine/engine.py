@@ -1,45 +1,102 @@
-"""The engine: start runs, take reports, advance, tell.
+"""The engine: one database's runs.
 
-Commit, then ring: everything a decision brings is written in one transaction, and only
-then workers are told. Whoever dies in between leaves rows that the watchdog finds.
+Commit, then notify: everything a decision brings is written in one transaction, and workers are
+woken afterwards. A process that dies in between leaves due rows, which recovery finds.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection
 
-from flowengine.engine import starter
-from flowengine.engine.gc_pause import gc_paused
+from flowengine.dispatch import Notifier, NullNotifier
+from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.committer import Committer
+from flowengine.engine.completion import RunCompletions
 from flowengine.engine.handles import Run
-from flowengine.engine.read_api import ReadApi
+from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
-from flowengine.engine.staging import Commit
-from flowengine.engine.task_api import TaskApi
-from flowengine.errors import UnknownRun, UnknownStep, ValueRefused
-from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.records import Step
+from flowengine.engine.run_queries import RunQueries
+from flowengine.engine.starter import Starter
+from flowengine.engine.step_answers import StepAnswers
+from flowengine.engine.task_queue import TaskQueue
+from flowengine.errors import PartlyStarted
 from flowengine.program import Program
 from flowengine.program.nodes import Json
-from flowengine.program.types import misfits
-from flowengine.store import codec, runs, steps
-from flowengine.store.executors import SqlalchemyExecutor
+from flowengine.settings import Settings
+from flowengine.store import Database
 
-log = logging.getLogger("flowengine")
-
-_STARTED_TOGETHER = 50  # runs of one commit
+_RUNS_PER_COMMIT = 50  # of start_many
 
 
-class Engine(TaskApi, ReadApi):
-    """One database's runs. Shared by all threads of a process."""
+class Engine:
+    """One database's runs, put together from parts. Shared by all threads of a process.
 
-    # --- starting ---
+    Each public name below belongs to one part; the engine adds nothing but run handles.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        notifier: Notifier | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.database = database
+        self.notifier: Notifier = notifier or NullNotifier()
+        self.settings = settings or Settings()
+        limit = self.settings.max_value_bytes
+        self.programs = ProgramCache(allow_scripts=self.settings.scripts)
+        self.completions = RunCompletions(database)
+        committer = Committer(database, self.programs)
+        self.after_commit = AfterCommit(committer, self.notifier, self.completions)
+        self.advance = self.after_commit.advance
+
+        self.starter = Starter(
+            database, self.programs, self.after_commit, self.notifier, max_value_bytes=limit
+        )
+        self.start_child = self.starter.start_child
+
+        self.queue = TaskQueue(database, self.notifier)
+        self.claim_task = self.queue.claim_task
+        self.claim = self.queue.claim
+        self.claim_batch = self.queue.claim_batch
+        self.claim_one = self.queue.claim_one
+        self.claim_these = self.queue.claim_these
+        self.heartbeat = self.queue.heartbeat
+        self.held_since = self.queue.held_since
+        self.release = self.queue.release
+        self.release_many = self.queue.release_many
+        self.release_by_lease = self.queue.release_by_lease
+        self.park = self.queue.park
+
+        self.reporter = Reporter(
+            database, self.programs, committer, self.after_commit, max_value_bytes=limit
+        )
+        self.report = self.reporter.report
+        self.report_many = self.reporter.report_many
+        self.record = self.reporter.record
+        self.end_try = self.reporter.end_try
+        self.storable = self.reporter.storable
+
+        answers = StepAnswers(
+            database, self.programs, committer, self.after_commit, max_value_bytes=limit
+        )
+        self.continue_step = answers.continue_step
+        self.fail_step = answers.fail_step
+
+        self.queries = RunQueries(database)
+        self.get = self.queries.get
+        self.find = self.queries.find
+        self.list = self.queries.list
+        self.steps = self.queries.steps
+        self.tasks = self.queries.tasks
+        self.events = self.queries.events
+        self.servers = self.queries.servers
 
     def start(
         self,
@@ -55,105 +112,15 @@ class Engine(TaskApi, ReadApi):
     ) -> Run[Any]:
         """Start a run; it is durable when this returns.
 
-        With `key` a run is started once: a second start with the key of the first returns the
-        first run. With `connection` the run is part of the caller's own transaction: it exists
-        when that commits, and never did when it rolls back.
+        With `key` a run is started once: a second start with the same key returns the first run.
+        With `connection` the run is part of the caller's own transaction: it exists when that
+        commits, and never did when it rolls back.
         """
-        said = {"priority": priority, "labels": labels or {}, "tenant": tenant}
-        ordered = self._order(program, workflow, inputs, key=key, **said)
+        options = {"key": key, "priority": priority, "labels": labels or {}, "tenant": tenant}
+        request = self.starter.request(program, workflow, inputs, **options)
         if connection is not None:
-            now = self.database.now()
-            (commit,) = starter.start(SqlalchemyExecutor(connection), [ordered], self.programs, now)
-            self._after_their_commit(connection, commit)
-            return Run(self, commit.run_id)
-        return self._start([ordered])[0]
-
-    def start_many(
-        self,
-        program: Program | Mapping[str, Any],
-        workflow: str,
-        inputs: Iterable[Mapping[str, Json]],
-        *,
-        priority: int = 0,
-        labels: Mapping[str, str] | None = None,
-        tenant: str = "",
-    ) -> list[Run[Any]]:
-        """Start a run for each of these inputs, some dozens in one commit.
-
-        All inputs are checked before the first run is started.
-        """
-        said = {"priority": priority, "labels": labels or {}, "tenant": tenant}
-        ordered = [self._order(program, workflow, given, key=None, **said) for given in inputs]
-        return [
-            run
-            for at in range(0, len(ordered), _STARTED_TOGETHER)
-            for run in self._start(ordered[at : at + _STARTED_TOGETHER])
-        ]
-
-    def _order(
-        self,
-        program: Program | Mapping[str, Any],
-        workflow: str,
-        inputs: Mapping[str, Json],
-        **said: Any,
-    ) -> starter.Order:
-        limit = self.settings.max_value_bytes
-        prepared = self.programs.prepare(program)
-        return starter.order(prepared, workflow, inputs, limit, **said)
-
-    def _start(self, ordered: list[starter.Order]) -> list[Run[Any]]:
-        try:
-            commits = self._insert(ordered)
-        except DBAPIError as problem:
-            if not problem.connection_invalidated:
-                raise
-            commits = self._insert(ordered)  # a run that was inserted after all is found
-        for an_order in ordered:
-            self.programs.saved(an_order.digest)
-        self._after(commits)
-        return [Run(self, commit.run_id) for commit in commits]
-
-    def start_child(
-        self,
-        task: TaskDefinition,
-        program: Program | None,
-        workflow: str,
-        inputs: Mapping[str, Json],
-        *,
-        waits: bool,
-    ) -> str:
-        """Start a run for a step, whose try this is; with `waits` its end is the step's answer.
-
-        A step has one such run: a second try finds the run of the first. Without a program it
-        is one of the step's own.
-        """
-        with self.database.read() as connection:
-            of_step = runs.get(connection, task.workflow_id)
-            if of_step is None:
-                raise UnknownRun(task.workflow_id)
-            if program is None:
-                prepared = self.programs.stored(SqlalchemyExecutor(connection), task.flow_id)
-            else:
-                prepared = self.programs.prepare(program)
-        ordered = starter.order(
-            prepared,
-            workflow,
-            inputs,
-            self.settings.max_value_bytes,
-            key=None,
-            priority=of_step.priority,
-            tenant=of_step.tenant,
-            run_id=starter.child_run_id(task.step_id),
-            parent=starter.Parent(
-                of_step.id, task.step_id, task.step_key, of_step.root_run_id, waits
-            ),
-        )
-        return self._start([ordered])[0].id
-
-    def _insert(self, ordered: list[starter.Order]) -> list[Commit]:
-        now = self.database.now()
-        with gc_paused(), self.database.direct() as executor:
-            return starter.start(executor, ordered, self.programs, now)
+            return Run(self, self.starter.start_within(connection, request))
+        return Run(self, self.starter.start([request])[0])
 
     async def astart(
         self,
@@ -165,32 +132,33 @@ class Engine(TaskApi, ReadApi):
         """Like `start`, without blocking the event loop."""
         return await asyncio.to_thread(self.start, program, workflow, inputs, **options)
 
-    def _after_their_commit(self, connection: Connection, commit: Commit) -> None:
-        # SQLAlchemy tells of a commit just before it is made. Others can see what was committed
-        # when the connection goes back to its pool: then we ring, and leave the rest to the
-        # watchdog, for we stand in the middle of their doing.
-        untold = Counter(commit.due)
-        for group in commit.groups.values():
-            untold[group.task_list] += len(group.task_ids)
+    def start_many(
+        self,
+        program: Program | Mapping[str, Any],
+        workflow: str,
+        inputs: Iterable[Mapping[str, Json]],
+        *,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        tenant: str = "",
+    ) -> list[Run[Any]]:
+        """Start a run for each of these inputs, 50 in one commit.
 
-        @event.listens_for(connection, "commit", once=True)
-        def _keep(committing: Connection) -> None:
-            committing.info.setdefault(("flowengine", id(self)), Counter()).update(untold)
-
-        @event.listens_for(connection, "rollback", once=True)
-        def _forget(_connection: Connection) -> None:
-            untold.clear()
-
-        pool = connection.engine.pool
-        if not event.contains(pool, "checkin", self._notify_at_checkin):
-            event.listen(pool, "checkin", self._notify_at_checkin)
-
-    def _notify_at_checkin(self, _raw: Any, record: Any) -> None:
-        if due := record.info.pop(("flowengine", id(self)), None):
+        All inputs are checked before the first run is started. If a later commit fails, raises
+        PartlyStarted, whose `started` are the runs of the earlier commits.
+        """
+        options = {"priority": priority, "labels": labels or {}, "tenant": tenant}
+        requests = [self.starter.request(program, workflow, values, **options) for values in inputs]
+        started: list[Run[Any]] = []
+        for at in range(0, len(requests), _RUNS_PER_COMMIT):
             try:
-                self.notifier.notify(due)
-            except Exception:  # their transaction is committed, and the watchdog rings again
-                log.warning("could not tell workers of new tasks", exc_info=True)
+                run_ids = self.starter.start(requests[at : at + _RUNS_PER_COMMIT])
+            except Exception as problem:
+                if not started:
+                    raise
+                raise PartlyStarted(started, len(requests), problem) from problem
+            started += [Run(self, run_id) for run_id in run_ids]
+        return started
 
     def execute(
         self,
@@ -199,7 +167,7 @@ class Engine(TaskApi, ReadApi):
         inputs: Mapping[str, Json],
         **options: Any,
     ) -> ExecutionResult:
-        """Start a run and tell how far it came by itself: to its end, or to its first events."""
+        """Start a run and return its first fixed point: its end, or its first events."""
         return self.get(self.start(program, workflow, inputs, **options).id).as_result()
 
     def resume(
@@ -209,58 +177,17 @@ class Engine(TaskApi, ReadApi):
         program_ast: Mapping[str, Any] | None = None,
         inputs: Mapping[str, Any] | None = None,
     ) -> ExecutionResult:
-        """Evaluate a run to its next fixed point and tell how far it came.
+        """Evaluate a run to its next fixed point.
 
-        The program and the inputs are stored with the run: those given here are not read.
+        The program and the inputs are stored with the run; those given here are ignored.
         """
         self.advance(workflow_id)
         return self.get(workflow_id).as_result()
 
     def run(self, run_id: str) -> Run[Any]:
-        """Return the handle of a run that exists."""
+        """Return the handle of an existing run."""
         self.get(run_id)
         return Run(self, run_id)
-
-    # --- answers from outside, past the tasks ---
-
-    def continue_step(self, step_id: str, result: Mapping[str, Json] | None = None) -> None:
-        """Answer a step that waits at its event. For a step that has gone on it does nothing."""
-        answer = dict(result or {})
-        codec.check_names(f"the answer for step {step_id}", answer)
-        for name, value in answer.items():
-            codec.check_value(f"{name!r} for step {step_id}", value, self.settings.max_value_bytes)
-        with self.database.read() as connection:
-            step = self._step(connection, step_id)
-            self._check_answer(connection, step, answer)
-        self._tell_run(step, "StepContinue", {"result": answer})
-
-    def fail_step(self, step_id: str, error_message: str) -> None:
-        """Fail a step that waits at its event. For a step that has gone on it does nothing."""
-        with self.database.read() as connection:
-            step = self._step(connection, step_id)
-        error = {"type": "StepFailed", "message": error_message}
-        self._tell_run(step, "StepFail", {"error": error})
-
-    def _step(self, connection: Connection, step_id: str) -> Step:
-        step = steps.load_by_id(connection, step_id)
-        if step is None:
-            raise UnknownStep(step_id)
-        return step
-
-    def _check_answer(self, connection: Connection, step: Step, answer: dict[str, Json]) -> None:
-        """Hold an answer against the declared schema: nobody's code has checked it."""
-        run = runs.get(connection, step.run_id)
-        assert run is not None
-        plan = self.programs.plan(SqlalchemyExecutor(connection), run.program_hash)
-        facet = plan.facets.get(step.facet_name)
-        wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
-        if wrong:
-            raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
-
-    def _tell_run(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
-        fact = {"step_id": step.id, "step_key": step.key, **payload}
-        commit, _ = self._committer.under_lock(step.run_id, fact=(kind, fact))
-        self._after([commit])
 
     def close(self) -> None:
         self.completions.close()

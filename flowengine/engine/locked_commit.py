@@ -1,12 +1,10 @@
-"""Take in what waits for a run, under its lock.
+"""Consume a run's inbox under its row lock.
 
-Everything is read after the lock was taken: a report that is committed while we wait for it is
-seen once we have it, and whoever comes to the lock after us sees what we wrote, so no wake-up
-is lost.
+Everything is read after the lock was taken: a report committed while this transaction waited for
+the lock is seen, and a later transaction sees the rows written here. So no report is missed.
 
-What waits is decided in portions, all of them in the transaction that holds the lock. A
-portion is written while the next one is decided: to decide takes this process about as long as
-to write takes the database.
+The inbox is evaluated in portions, all in the transaction that holds the lock. One portion is
+written while the next is evaluated: both take about the same time.
 """
 
 from __future__ import annotations
@@ -18,12 +16,12 @@ from typing import Any
 
 from flowengine.engine.staging import (
     CachedRun,
-    Commit,
+    CommitEffects,
     ContinuationPolicy,
     Decision,
     decide,
-    put,
-    supply,
+    load_missing,
+    stage,
 )
 from flowengine.evaluator import Missing, Step, lacking
 from flowengine.evaluator.states import RunState
@@ -42,13 +40,13 @@ _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     ),
     "ChildFailed": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
 }
-_PORTION = 100  # happenings that are decided together
-_MOST = 1_000  # happenings, or new rows, of one transaction: others wait for the run's lock
+_PORTION = 100  # triggers that are evaluated together
+_MAX_TRIGGERS = 1_000  # triggers, or new rows, per transaction: others wait for the run's lock
 
 
 @dataclass(frozen=True, slots=True)
-class _Waiting:
-    """Something that happened to the run, and the row that says so."""
+class _InboxEntry:
+    """A trigger, and the row that recorded it."""
 
     trigger: Trigger
     task_id: str = ""
@@ -57,73 +55,75 @@ class _Waiting:
 
 def consume_inbox(
     executor: Executor,
-    known: CachedRun,
+    run: CachedRun,
     plan: Callable[[], Plan],
     now: int,
     continuation: ContinuationPolicy | None = None,
-) -> Commit:
-    """Take in the facts and reports that wait, and what the evaluator leaves for later.
+) -> CommitEffects:
+    """Evaluate the run's unconsumed reports and facts, and the follow-ups of that evaluation.
 
     The caller has locked the run, and commits.
     """
-    run_id = known.head.view.id
-    reported = reports.reported(executor, run_id, _MOST)
-    facts = runs.waiting_facts(executor, run_id, _MOST)
-    # Where as many were found as were asked for there may be more.
-    whole = Commit(run_id, has_more=_MOST in (len(reported), len(facts)))
-    waiting = deque(_Waiting(report.ended, task_id=report.task_id) for report in reported)
-    waiting += [_Waiting(_FACTS[kind](told), fact_id=fact_id) for fact_id, kind, told in facts]
-    if not waiting:
-        return whole
-    read: dict[str, Step] = {report.step.key: report.step for report in reported}
-    known.snapshot.steps |= read
-    is_open = known.head.view.state not in RunState.FINAL
-    turn = _Turn(executor, known, plan(), now) if is_open else None
-    if turn is not None:
-        turn.prefetch([found.trigger for found in waiting])
-    room = _MOST
+    run_id = run.head.view.id
+    reported = reports.unevaluated(executor, run_id, _MAX_TRIGGERS)
+    facts = runs.waiting_facts(executor, run_id, _MAX_TRIGGERS)
+    # A full page means that the inbox may hold more.
+    effects = CommitEffects(run_id, has_more=_MAX_TRIGGERS in (len(reported), len(facts)))
+    inbox = deque(_InboxEntry(report, task_id=report.task.uuid) for report, _ in reported)
+    inbox += [_InboxEntry(_FACTS[kind](body), fact_id=fact_id) for fact_id, kind, body in facts]
+    if not inbox:
+        return effects
+    loaded: dict[str, Step] = {step.key: step for _, step in reported}
+    run.snapshot.steps |= loaded
+    is_open = run.head.view.state not in RunState.FINAL
+    evaluation = _Evaluation(executor, run, plan(), now) if is_open else None
+    if evaluation is not None:
+        evaluation.prefetch([entry.trigger for entry in inbox])
+    room = _MAX_TRIGGERS
     with commit_writer.streamed(executor) as write:
-        while waiting:
-            portion = [waiting.popleft() for _ in range(min(_PORTION, len(waiting)))]
+        while inbox:
+            portion = [inbox.popleft() for _ in range(min(_PORTION, len(inbox)))]
             rows = CommitRows()
-            if turn is not None:
-                decision = turn.decide([found.trigger for found in portion])
+            if evaluation is not None:
+                decision = evaluation.decide([entry.trigger for entry in portion])
                 room -= max(len(portion), len(decision.changes.created_steps))
                 if not decision.is_empty:
-                    whole.include(put(decision, rows, now, continuation, goes_on=room > 0))
+                    effects.include(
+                        stage(decision, rows, now, continuation, keeps_follow_ups=room > 0)
+                    )
                 if room > 0:
                     left = decision.changes.follow_ups
-                    waiting += [_Waiting(_FACTS[later.kind](later.payload)) for later in left]
-                if whole.has_ended:
-                    turn = None  # what else waits comes too late
+                    inbox += [_InboxEntry(_FACTS[later.kind](later.payload)) for later in left]
+                if effects.has_ended:
+                    evaluation = None  # the rest of the inbox came too late, and is only consumed
             rows.consume_inbox(
                 run_id,
-                [found.task_id for found in portion if found.task_id],
-                [found.fact_id for found in portion if found.fact_id],
+                [entry.task_id for entry in portion if entry.task_id],
+                [entry.fact_id for entry in portion if entry.fact_id],
             )
             if rows.runs or rows.taken_tasks or rows.taken_facts:
                 write(rows)
-    return whole
+    return effects
 
 
 @dataclass(frozen=True, slots=True)
-class _Turn:
-    """A run that is locked, and what it is evaluated with."""
+class _Evaluation:
+    """A locked run, and the plan and time it is evaluated with."""
 
     executor: Executor
-    known: CachedRun
+    run: CachedRun
     plan: Plan
     now: int
 
     def prefetch(self, triggers: Sequence[Trigger]) -> None:
-        """Read what all these happenings concern at once, before anything is being written."""
-        view, snapshot = self.known.head.view, self.known.snapshot
+        """Load the read set of all triggers at once, before anything is written."""
+        view, snapshot = self.run.head.view, self.run.snapshot
         while missing := lacking(self.plan, view, snapshot, triggers, self.now):
-            supply(self.executor, {view.id: (self.known, missing)})
+            load_missing(self.executor, {view.id: (self.run, missing)})
 
     def decide(self, triggers: Sequence[Trigger]) -> Decision:
-        decision = decide(self.plan, self.known, triggers, self.now, prefetched=True)
+        decision = decide(self.plan, self.run, triggers, self.now, prefetched=True)
         while isinstance(decision, Missing):
-            supply(self.executor, {self.known.head.view.id: (self.known, decision)})
-            decision = decide(self.plan, self.known, triggers, self.now)
+            load_missing(self.executor, {self.run.head.view.id: (self.run, decision)})
+            decision = decide(self.plan, self.run, triggers, self.now)
         return decision

@@ -1,4 +1,4 @@
-"""Programs that runs were started with, linked once per process."""
+"""The program cache: programs of runs, linked once per process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from flowengine.program.scripts import SCRIPT
 from flowengine.store import payloads
 from flowengine.store.executors import Executor
 
-_KEPT = 128
+_MAX_PROGRAMS = 128
 
 
-class Programs:
-    """Stores programs and hands out their plans."""
+class ProgramCache:
+    """Stores programs and returns their plans. Shared by all threads of a process."""
 
     def __init__(self, *, allow_scripts: bool = False) -> None:
         self._allow_scripts = allow_scripts
@@ -46,7 +46,7 @@ class Programs:
         found = digest, program_text(parsed), kept
         if isinstance(program, Program):  # it cannot change; a map can
             with self._lock:
-                if len(self._prepared) >= _KEPT:
+                if len(self._prepared) >= _MAX_PROGRAMS:
                     self._prepared.clear()
                 # Kept with it, so that its id is not given to another.
                 self._prepared[id(program)] = (program, *found)
@@ -89,6 +89,6 @@ class Programs:
     def _keep(self, digest: str, plan: Plan) -> Plan:
         with self._lock:
             self._plans[digest] = plan
-            while len(self._plans) > _KEPT:
+            while len(self._plans) > _MAX_PROGRAMS:
                 self._plans.popitem(last=False)
         return plan

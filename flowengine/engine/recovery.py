@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 
 from flowengine.engine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
-from flowengine.evaluator.triggers import Failed, Lost, TryOutcome
+from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store import locks, recovery_queries, runs, servers
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition
@@ -233,7 +233,7 @@ def _consumes(server: ServerDefinition, task_list: str) -> bool:
     return not server.topics or task_list in server.topics
 
 
-def _end(engine: Engine, task: HeldTask, outcome: TryOutcome) -> None:
+def _end(engine: Engine, task: HeldTask, outcome: Outcome) -> None:
     engine.end_try(task.run_id, task.task_id, task.lease, outcome)
 
 

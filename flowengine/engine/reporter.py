@@ -1,4 +1,4 @@
-"""Reports: how tries ended is recorded, and what follows from it decided."""
+"""The reporter: records how tries ended, and lets the evaluator decide what follows."""
 
 from __future__ import annotations
 
@@ -8,56 +8,68 @@ from contextlib import contextmanager
 
 from flowengine.engine import result_validation
 from flowengine.engine.after_commit import AfterCommit
-from flowengine.engine.committer import Report
-from flowengine.engine.staging import Commit, ContinuationPolicy
+from flowengine.engine.committer import Committer
+from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import HandedOver, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import HandedOver, Outcome, Report, Succeeded
 from flowengine.program.nodes import Json
-from flowengine.store import reports
+from flowengine.store import Database, reports
 from flowengine.store.outages import is_away
-from flowengine.store.reports import Ended, Recorded
 
 log = logging.getLogger("flowengine")
 
+Rejected = list[tuple[Report, Exception]]  #: reports that could not be evaluated, with the reason
+
 
 class NotAllReported(FlowengineError):
-    """Some reports could not be taken in: something is wrong with their runs."""
+    """Some reports were not recorded, because their runs cannot be evaluated."""
 
-    def __init__(
-        self, left: Sequence[tuple[Report, Exception]], taken: list[TaskDefinition]
-    ) -> None:
-        super().__init__(left, taken)
-        self.left, self.taken = left, taken
+    def __init__(self, rejected: Rejected, continued: list[TaskDefinition]) -> None:
+        super().__init__(rejected, continued)
+        self.rejected, self.continued = rejected, continued
 
     def __str__(self) -> str:
-        report, problem = self.left[0]
-        number = f"{len(self.left)} reports" if len(self.left) > 1 else "a report"
-        return f"{number} cannot be taken in, first that of {report.task.step_path}: {problem}"
+        report, problem = self.rejected[0]
+        count = len(self.rejected)
+        subject = f"{count} reports were" if count > 1 else "a report was"
+        return f"{subject} not recorded, the first of {report.task.step_path}: {problem}"
 
 
 @contextmanager
-def _apart(found: Sequence[Report], left: list[tuple[Report, Exception]]) -> Iterator[None]:
-    """What goes wrong with these reports, while the database is there, concerns no others."""
+def _isolated(affected: Sequence[Report], rejected: Rejected) -> Iterator[None]:
+    """Confine an error to these reports, unless the database itself is unreachable."""
     try:
         yield
     except Exception as problem:
         if is_away(problem):
             raise
-        left += [(report, problem) for report in found]
+        rejected += [(report, problem) for report in affected]
 
 
-class Reporter(AfterCommit):
-    """The part of an engine that hears how tries ended."""
+class Reporter:
+    """Records reports of one database's tasks."""
 
-    def report(
-        self, task: TaskDefinition, outcome: TryOutcome | HandedOver, *, in_chord: bool = False
-    ) -> bool:
-        """Record how a try ended and decide what follows; False: the lease was lost before."""
+    def __init__(
+        self,
+        database: Database,
+        programs: ProgramCache,
+        committer: Committer,
+        after_commit: AfterCommit,
+        *,
+        max_value_bytes: int,
+    ) -> None:
+        self._database, self._programs = database, programs
+        self._committer, self._after_commit = committer, after_commit
+        self._max_value_bytes = max_value_bytes
+
+    def report(self, task: TaskDefinition, outcome: Outcome, *, in_chord: bool = False) -> bool:
+        """Record how a try ended and what follows; False if the lease was lost before."""
         try:
             accepted, _ = self.report_many([Report(task, outcome)], in_chord=in_chord)
-        except NotAllReported as found:
-            raise found.left[0][1] from None
+        except NotAllReported as error:
+            raise error.rejected[0][1] from None
         return task.uuid in accepted
 
     def report_many(
@@ -67,131 +79,125 @@ class Reporter(AfterCommit):
         in_chord: bool = False,
         continuation: ContinuationPolicy | None = None,
     ) -> tuple[set[str], list[TaskDefinition]]:
-        """Record how tries ended, and decide what follows from them.
+        """Record reports and what follows from them.
 
-        A result that feeds a join with others is only counted: who reports the last of them
-        evaluates, or the chord's callback does. Everything else is evaluated at once. Returns
-        the tasks whose report was accepted, and those that the taker goes on with.
+        A success that feeds a join counter is only counted; the last report of the join, or the
+        chord's callback, evaluates the run. All other reports are evaluated at once. Returns the
+        ids of the tasks whose report was accepted, and the tasks that the worker continues with.
 
-        Raises NotAllReported if some could not be taken in though the database is there: each
-        run stands for itself, and all others were.
+        Raises NotAllReported if a run cannot be evaluated although the database is reachable. The
+        reports of all other runs are recorded.
         """
-        of_runs: dict[str, list[Report]] = {}
-        of_joins: dict[str, list[Report]] = {}
-        handed: list[Report] = []
-        left: list[tuple[Report, Exception]] = []
-        for report in self._all_storable(reports, left):
+        rejected: Rejected = []
+        by_run: dict[str, list[Report]] = {}
+        by_join: dict[str, list[Report]] = {}
+        handed_over: list[Report] = []
+        for report in self._validated(reports, rejected):
             task = report.task
             if task.join_id is not None and isinstance(report.outcome, Succeeded | HandedOver):
-                of_joins.setdefault(task.join_id, []).append(report)
+                by_join.setdefault(task.join_id, []).append(report)
             elif isinstance(report.outcome, HandedOver):
-                handed.append(report)
+                handed_over.append(report)
             else:
-                of_runs.setdefault(task.workflow_id, []).append(report)
-        accepted = set(self._count(handed)) if handed else set()
-        taken: list[TaskDefinition] = []
-        for _, found in sorted(of_joins.items()):
-            counted: dict[str, Recorded] = {}
-            with _apart(found, left):
-                counted = self._count(found)
-            accepted |= counted.keys()
-            if in_chord or not any(counts.is_last for counts in counted.values()):
+                by_run.setdefault(task.workflow_id, []).append(report)
+        accepted = set(self._record(handed_over)) if handed_over else set()
+        continued: list[TaskDefinition] = []
+        # Invariant: one join counter per transaction. Updating several can deadlock.
+        for _, of_join in sorted(by_join.items()):
+            remaining: dict[str, int | None] = {}
+            with _isolated(of_join, rejected):
+                remaining = self._record(of_join)
+            accepted |= remaining.keys()
+            is_last = any(count is not None and count <= 0 for count in remaining.values())
+            if in_chord or not is_last:
                 continue
-            if commit := self._taken_in(found[0].task.workflow_id, continuation):
-                taken += self._after([commit], continuation)
-        if of_runs:
-            commits = self._at_once(of_runs, continuation)
-            for run_id, found in of_runs.items():
+            run_id = of_join[0].task.workflow_id
+            if effects := self._after_commit.consume_inbox(run_id, continuation):
+                continued += self._after_commit.finish([effects], continuation)
+        if by_run:
+            commits = self._commit_optimistically(by_run, continuation)
+            for run_id, of_run in by_run.items():
                 if run_id in commits:
-                    accepted |= {report.task.uuid for report in found}
+                    accepted |= {report.task.uuid for report in of_run}
                     continue
-                with _apart(found, left):
-                    ended = [report.ended for report in found]
-                    commits[run_id], late = self._committer.under_lock(run_id, ended, continuation)
-                    accepted |= late
-            taken += self._after(list(commits.values()), continuation)
-        if left:
-            raise NotAllReported(left, taken)
+                with _isolated(of_run, rejected):
+                    commits[run_id], held = self._committer.commit_locked(
+                        run_id, of_run, continuation
+                    )
+                    accepted |= held
+            continued += self._after_commit.finish(list(commits.values()), continuation)
+        if rejected:
+            raise NotAllReported(rejected, continued)
         for report in reports:
-            # A workflow that was gone on with may have answered the step before we could say that
-            # it was begun. Nothing is late then.
+            # A child run may end before its hand-over is recorded: that report is not late.
             if report.task.uuid not in accepted and not isinstance(report.outcome, HandedOver):
-                self._refused(report.task.workflow_id, report.task.uuid, report.task.lease)
-        return accepted, taken
+                _log_refusal(report.task)
+        return accepted, continued
 
-    def _at_once(
-        self, of_runs: Mapping[str, Sequence[Report]], continuation: ContinuationPolicy | None
-    ) -> dict[str, Commit]:
+    def _commit_optimistically(
+        self, by_run: Mapping[str, Sequence[Report]], continuation: ContinuationPolicy | None
+    ) -> dict[str, CommitEffects]:
         try:
-            return self._committer.at_once(of_runs, continuation)
+            return self._committer.commit_optimistically(by_run, continuation)
         except Exception as problem:
             if is_away(problem):
                 raise
-            return {}  # one of them cannot be decided or written: each for itself shows which
+            return {}  # one run failed the shared statement: commit each alone to find it
 
-    def end_try(
-        self, run_id: str, task_id: str, lease: int, outcome: TryOutcome | HandedOver
-    ) -> bool:
-        """End somebody else's try, and commit all that follows from it together with it."""
-        commit, accepted = self._committer.under_lock(run_id, [Ended(task_id, lease, outcome)])
+    def end_try(self, run_id: str, task_id: str, lease: int, outcome: Outcome) -> bool:
+        """End a try on behalf of its holder; False if its lease was lost before."""
+        task = TaskDefinition(task_id, "", "", run_id, "", "", lease=lease)
+        effects, accepted = self._committer.commit_locked(run_id, [Report(task, outcome)])
         if not accepted:
-            self._refused(run_id, task_id, lease)
-        self._after([commit])
+            _log_refusal(task)
+        self._after_commit.finish([effects])
         return bool(accepted)
 
-    def record(self, task: TaskDefinition, outcome: TryOutcome) -> bool:
-        """Record how a try ended, and leave the evaluation to somebody else.
+    def record(self, task: TaskDefinition, outcome: Outcome) -> bool:
+        """Record how a try ended without a lock on the run, and without evaluating it."""
+        valid = self.storable(task.name, task.flow_id, outcome)
+        return bool(self._record([Report(task, valid)]))
 
-        It takes no lock on the run.
-        """
-        return bool(self._count([self._storable(Report(task, outcome))]))
+    def _record(self, of_join: Sequence[Report]) -> dict[str, int | None]:
+        with self._database.direct() as executor:
+            return reports.record(executor, of_join, self._database.now())
 
-    def _count(self, found: Sequence[Report]) -> dict[str, Recorded]:
-        with self.database.direct() as executor:
-            now = self.database.now()
-            return reports.record(executor, [report.ended for report in found], now)
+    def _validated(self, reports: Sequence[Report], rejected: Rejected) -> list[Report]:
+        valid: list[Report] = []
+        for report in reports:
+            with _isolated([report], rejected):
+                task = report.task
+                outcome = self.storable(task.name, task.flow_id, report.outcome)
+                valid.append(report if outcome is report.outcome else Report(task, outcome))
+        return valid
 
-    def _refused(self, run_id: str, task_id: str, lease: int) -> None:
-        log.warning(
-            "refused a late report of task %s: lease %d is no longer held",
-            task_id,
-            lease,
-            extra={"action": "report_refused", "run": run_id},
-        )
-
-    def _all_storable(
-        self, found: Sequence[Report], left: list[tuple[Report, Exception]]
-    ) -> list[Report]:
-        storable: list[Report] = []
-        for report in found:
-            with _apart([report], left):
-                storable.append(self._storable(report))
-        return storable
-
-    def _storable(self, report: Report) -> Report:
-        outcome = self.storable(report.task.name, report.task.flow_id, report.outcome)
-        return report if outcome is report.outcome else Report(report.task, outcome)
-
-    def storable(
-        self, facet: str, program_hash: str, outcome: TryOutcome | HandedOver
-    ) -> TryOutcome | HandedOver:
-        """An outcome of a facet's try as it is recorded: with declared names, or a failure."""
+    def storable(self, facet: str, program_hash: str, outcome: Outcome) -> Outcome:
+        """Return the outcome as it is recorded: with declared names, or as a failure."""
         if not isinstance(outcome, Succeeded):
             return outcome
         result: Mapping[str, Json] = outcome.result
         try:
             if result_validation.wants_names(result):
-                result = result_validation.named(facet, result, self._declared(facet, program_hash))
-            result_validation.check(facet, result, self.settings.max_value_bytes)
+                declared = self._declared_returns(facet, program_hash)
+                result = result_validation.named(facet, result, declared)
+            result_validation.check(facet, result, self._max_value_bytes)
         except (ValueRefused, DoesNotFit) as problem:
             return result_validation.refused(problem)
         return outcome if result is outcome.result else Succeeded(dict(result))
 
-    def _declared(self, facet_name: str, program_hash: str) -> list[str]:
-        """The returns that a facet declares in the program of its run."""
-        plan = self.programs.known(program_hash)
+    def _declared_returns(self, facet_name: str, program_hash: str) -> list[str]:
+        plan = self._programs.known(program_hash)
         if plan is None:
-            with self.database.direct() as executor:
-                plan = self.programs.plan(executor, program_hash)
+            with self._database.direct() as executor:
+                plan = self._programs.plan(executor, program_hash)
         facet = plan.facets.get(facet_name)
         return [field.name for field in facet.returns] if facet else []
+
+
+def _log_refusal(task: TaskDefinition) -> None:
+    log.warning(
+        "refused a late report of task %s: lease %d is no longer held; another try has replaced it",
+        task.uuid,
+        task.lease,
+        extra={"action": "report_refused", "run": task.workflow_id},
+    )

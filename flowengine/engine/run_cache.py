@@ -1,8 +1,8 @@
-"""What this process knows of runs it has advanced.
+"""The run cache: runs that this process advanced last.
 
-A worker that goes on with a run has just written its rows. They need not be read again: if
-somebody else has advanced the run meanwhile its revision is another, and the commit that was
-decided from old knowledge is refused. So this is only ever a guess, and may be forgotten.
+A worker that continues with a run has just written its rows, and need not read them again. If
+another process has advanced the run since, its revision differs and the optimistic commit is
+refused. So the cache may be stale, and every entry may be evicted.
 """
 
 from __future__ import annotations
@@ -13,37 +13,36 @@ from collections import OrderedDict
 from flowengine.engine.staging import CachedRun
 from flowengine.evaluator.states import RunState
 
-_MOST_RUNS = 256
-_MOST_ROWS = 1_000  # of one run
+_MAX_RUNS = 256
+_MAX_ROWS = 1_000  # of one run
 
 
 class RunCache:
-    """The runs that were advanced last."""
+    """A least-recently-used cache. Shared by all threads of a process."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, CachedRun] = OrderedDict()
+        self._runs: OrderedDict[str, CachedRun] = OrderedDict()
         self._lock = threading.Lock()
 
     def take(self, run_id: str) -> CachedRun | None:
-        """Take what is known of a run out of here; evaluating changes it."""
+        """Remove a run and return it: evaluation changes it, so one thread owns it at a time."""
         with self._lock:
-            return self._known.pop(run_id, None)
+            return self._runs.pop(run_id, None)
 
-    def keep(self, known: CachedRun) -> None:
-        """Remember a run as it was just committed."""
-        view = known.head.view
+    def keep(self, run: CachedRun) -> None:
+        """Keep a run as it was just committed."""
+        view = run.head.view
         if view.state in RunState.FINAL:
             return
-        rows = known.snapshot.steps
-        if len(rows) > _MOST_ROWS:
-            # What has ended is hardly read again, and can be.
-            ended = [key for key, row in rows.items() if row is None or row.is_final]
-            for key in ended:
+        rows = run.snapshot.steps
+        if len(rows) > _MAX_ROWS:
+            # Evict ended steps first: they are rarely read again, and can be reloaded.
+            for key in [key for key, row in rows.items() if row is None or row.is_final]:
                 del rows[key]
-            if len(rows) > _MOST_ROWS:
+            if len(rows) > _MAX_ROWS:
                 return
-        known.snapshot.payloads.clear()
+        run.snapshot.payloads.clear()
         with self._lock:
-            self._known[view.id] = known
-            while len(self._known) > _MOST_RUNS:
-                self._known.popitem(last=False)
+            self._runs[view.id] = run
+            while len(self._runs) > _MAX_RUNS:
+                self._runs.popitem(last=False)

@@ -1,13 +1,12 @@
-"""Advance a run: let the evaluator decide, and put what it decided into a commit.
+"""Staging: let the evaluator decide, and put its decision into a commit.
 
-There are two ways to come here. Under the run's lock, with everything read after it
-(`taking_in`). Or without a lock, from what this process knows of the run: then the commit is
-guarded, and is written only if the run still stands where it was evaluated (`settling`).
+Two paths lead here. A locked commit reads all rows after taking the run's row lock
+(`locked_commit`). An optimistic commit uses the run cache without a lock, and is refused if the
+run's revision has moved since (`committer`).
 """
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,57 +31,54 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commits import CommitRows, RunHeader, claimed_by
 from flowengine.store.executors import Executor
 
-log = logging.getLogger("flowengine")
+#: Tasks of one commit that feed the same join share a join counter from this number on.
+MIN_GROUP_SIZE = 8
 
-#: So many tasks of one commit that feed one join are counted together.
-GROUP_LEAST = 8
-
-
-#: Of a join and a task list: a message for one list reaches nobody who works on another.
+#: By join and task list: a message for one list does not reach the workers of another.
 Groups = dict[tuple[str, str], Group]
 
 
 class ContinuationPolicy(Protocol):
-    """A worker that goes on with what a commit enables, without a bell and a claim."""
+    """Chooses the new tasks that the reporting worker runs next, without wake-up or claim."""
 
     identity: WorkerIdentity
 
     def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
-        """Return the ids of the tasks that it takes at once."""
+        """Return the ids of the tasks that this worker continues with."""
 
 
 @dataclass
-class Commit:
-    """What one commit did to a run, for those who must be told after it."""
+class CommitEffects:
+    """The consequences of one commit of a run that are handled after it."""
 
     run_id: str
     due: dict[str, int] = field(default_factory=dict)  #: new tasks by task list
     groups: Groups = field(default_factory=dict)  #: new tasks that feed one join
-    taken: list[TaskDefinition] = field(default_factory=list)  #: new tasks the taker goes on with
+    continued: list[TaskDefinition] = field(default_factory=list)  #: claimed by this commit
     has_ended: bool = False
-    waiter: str = ""  #: the run that waits for this one, which has ended
-    has_more: bool = False  #: the evaluator has left something for its next turn
-    said: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
-    canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be stopped
+    parent_run_id: str = ""  #: waits for this run, which has ended
+    has_more: bool = False  #: the run's inbox still holds follow-ups or reports
+    log_lines: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
+    canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be canceled
 
-    def include(self, later: Commit) -> None:
-        """Add what a later commit of the same run did."""
+    def include(self, later: CommitEffects) -> None:
+        """Add the effects of a later commit of the same run."""
         for task_list, number in later.due.items():
             self.due[task_list] = self.due.get(task_list, 0) + number
         for key, group in later.groups.items():
-            known = self.groups.setdefault(key, Group(group.task_list, []))
-            known.task_ids.extend(group.task_ids)
-        self.taken += later.taken
+            merged = self.groups.setdefault(key, Group(group.task_list, []))
+            merged.task_ids.extend(group.task_ids)
+        self.continued += later.continued
         self.has_ended = self.has_ended or later.has_ended
-        self.waiter = self.waiter or later.waiter
+        self.parent_run_id = self.parent_run_id or later.parent_run_id
         self.has_more = self.has_more or later.has_more
-        self.said += later.said
+        self.log_lines += later.log_lines
         self.canceled += later.canceled
 
 
 @dataclass
 class CachedRun:
-    """What is known of a run: its head, and some of its rows."""
+    """A run's header and some of its rows, as last read or written by this process."""
 
     head: RunHeader
     snapshot: Snapshot = field(default_factory=Snapshot)
@@ -90,108 +86,111 @@ class CachedRun:
 
 @dataclass
 class Decision:
-    """What the evaluator decided about a run; nothing of it is written yet."""
+    """The evaluator's decision about a run; nothing of it is written yet."""
 
-    known: CachedRun
+    run: CachedRun
     view: RunView
     changes: IterationChanges
     triggers: Sequence[Trigger]
 
     @property
     def is_empty(self) -> bool:
-        return self.changes.is_empty and self.view.alarm == self.known.head.view.alarm
+        return self.changes.is_empty and self.view.alarm == self.run.head.view.alarm
 
 
 def decide(
-    plan: Plan, known: CachedRun, triggers: Sequence[Trigger], now: int, *, prefetched: bool = False
+    plan: Plan, run: CachedRun, triggers: Sequence[Trigger], now: int, *, prefetched: bool = False
 ) -> Decision | Missing:
-    """Let the evaluator decide, or say which rows it lacks."""
-    view = known.head.view.copied()
-    changes = evaluate(plan, view, known.snapshot, triggers, now, prefetched=prefetched)
+    """Evaluate the triggers, or name the rows that the evaluator needs and does not have."""
+    view = run.head.view.copied()
+    changes = evaluate(plan, view, run.snapshot, triggers, now, prefetched=prefetched)
     if isinstance(changes, Missing):
         return changes
-    return Decision(known, view, changes, triggers)
+    return Decision(run, view, changes, triggers)
 
 
-def supply(executor: Executor, lacking: Mapping[str, tuple[CachedRun, Missing]]) -> None:
-    """Read what evaluations lack, for all runs together."""
-    wanted = {run_id: missing.steps for run_id, (_, missing) in lacking.items() if missing.steps}
-    found = steps.load(executor, wanted) if wanted else {}
-    hashes = {digest for _, missing in lacking.values() for digest in missing.payloads}
+def load_missing(executor: Executor, wanted: Mapping[str, tuple[CachedRun, Missing]]) -> None:
+    """Load the rows that evaluations of several runs miss, in two queries at most."""
+    keys = {run_id: missing.steps for run_id, (_, missing) in wanted.items() if missing.steps}
+    rows = steps.load(executor, keys) if keys else {}
+    hashes = {digest for _, missing in wanted.values() for digest in missing.payloads}
     bodies = payloads.read_payloads(executor, hashes) if hashes else {}
-    for run_id, (known, missing) in lacking.items():
-        rows = found.get(run_id, {})
-        known.snapshot.steps |= {key: rows.get(key) for key in missing.steps}
-        known.snapshot.payloads |= {digest: bodies[digest] for digest in missing.payloads}
+    for run_id, (run, missing) in wanted.items():
+        loaded = rows.get(run_id, {})
+        run.snapshot.steps |= {key: loaded.get(key) for key in missing.steps}
+        run.snapshot.payloads |= {digest: bodies[digest] for digest in missing.payloads}
 
 
-def put(
+def stage(
     decision: Decision,
     rows: CommitRows,
     now: int,
     continuation: ContinuationPolicy | None = None,
     *,
-    goes_on: bool = False,
-) -> Commit:
-    """Put a decision into a commit; what is known of the run is from then on what follows it.
+    keeps_follow_ups: bool = False,
+) -> CommitEffects:
+    """Add a decision to a commit, and bring the cached run to the state after that commit.
 
-    Who `goes_on` takes care of what the evaluator has left; otherwise it is written as facts.
+    With `keeps_follow_ups` the caller evaluates the decision's follow-ups itself in the same
+    transaction; otherwise they are written as facts.
     """
-    known, view, changes = decision.known, decision.view, decision.changes
-    head, created = known.head, changes.created_tasks
-    commit = Commit(view.id, canceled=changes.canceled_steps)
+    run, view, changes = decision.run, decision.view, decision.changes
+    head, created = run.head, changes.created_tasks
+    effects = CommitEffects(view.id, canceled=changes.canceled_steps)
     touched = [*changes.created_steps, *changes.updated_steps]
-    rows.add_steps(changes.created_steps, changes.updated_steps, known.snapshot.steps)
+    rows.add_steps(changes.created_steps, changes.updated_steps, run.snapshot.steps)
     if created:
         due = [task for task in created if task.due <= now]
         if continuation is not None:
-            commit.taken = _take(continuation, due)
-        commit.groups = _group(view, [task for task in created if task.lease == 0])
+            effects.continued = _continue_with(continuation, due)
+        effects.groups = _group(view, [task for task in created if task.lease == 0])
         for task in due:
             if task.lease == 0 and task.join_id is None:
-                commit.due[task.task_list_name] = commit.due.get(task.task_list_name, 0) + 1
+                effects.due[task.task_list_name] = effects.due.get(task.task_list_name, 0) + 1
         counts: Counter[str] = Counter()
-        for (join_id, _), group in commit.groups.items():
+        for (join_id, _), group in effects.groups.items():
             counts[join_id] += len(group.task_ids)
         rows.add_events(changes.created_events, now)
         rows.add_joins(view.id, counts, now)
         rows.add_tasks(created, head.task_count)
-    if changes.follow_ups and not goes_on:
+    if changes.follow_ups and not keeps_follow_ups:
         rows.add_follow_ups(view.id, head.revision + 1, changes.follow_ups, now)
-        commit.has_more = True
-    known.head = rows.save_run(head, view, _summary(decision, touched), now, tasks=len(created))
+        effects.has_more = True
+    run.head = rows.save_run(head, view, _summary(decision, touched), now, tasks=len(created))
     rows.gather_payloads(view.id, now)
     for step in touched:
-        known.snapshot.steps[step.key] = step
+        run.snapshot.steps[step.key] = step
         if step.object_type == ObjectType.LOG and step.is_final:
-            commit.said.append((step.path, step.params))
-    commit.has_ended = view.state in RunState.FINAL
-    if commit.has_ended and view.waiter is not None:
+            effects.log_lines.append((step.path, step.params))
+    effects.has_ended = view.state in RunState.FINAL
+    if effects.has_ended and view.waiter is not None:
         rows.add_parent_fact(view, view.waiter, now)
         rows.gather_payloads(view.id, now)
-        commit.waiter = view.waiter.run_id
-    return commit
+        effects.parent_run_id = view.waiter.run_id
+    return effects
 
 
-def _take(continuation: ContinuationPolicy, due: Sequence[TaskDefinition]) -> list[TaskDefinition]:
-    # A large parameter would have to be read first: whoever claims does that.
-    whole = [
+def _continue_with(
+    continuation: ContinuationPolicy, due: Sequence[TaskDefinition]
+) -> list[TaskDefinition]:
+    # A parameter stored by its hash has to be read first; a regular claim does that.
+    inline = [
         task
         for task in due
         if not any(isinstance(value, PayloadRef) for value in (task.data or {}).values())
     ]
-    chosen = continuation.choose(whole) if whole else ()
-    return [claimed_by(task, continuation.identity) for task in whole if task.uuid in chosen]
+    chosen = continuation.choose(inline) if inline else ()
+    return [claimed_by(task, continuation.identity) for task in inline if task.uuid in chosen]
 
 
 def _group(view: RunView, created: Sequence[TaskDefinition]) -> Groups:
-    """Count tasks together that were opened together and enable nothing alone."""
-    if len(created) < GROUP_LEAST:
+    """Give the tasks that feed one join, and enable nothing alone, a shared join counter."""
+    if len(created) < MIN_GROUP_SIZE:
         return {}
     width = Counter(task.join for task in created if task.join)
     groups: Groups = {}
     for task in created:
-        if width[task.join] >= GROUP_LEAST:
+        if width[task.join] >= MIN_GROUP_SIZE:
             task.join_id = id_within(view.id, view.generation, task.join)
             key = (task.join_id, task.task_list_name)
             group = groups.setdefault(key, Group(task.task_list_name, []))
@@ -200,14 +199,11 @@ def _group(view: RunView, created: Sequence[TaskDefinition]) -> Groups:
 
 
 def _summary(decision: Decision, touched: Sequence[Step]) -> dict[str, Any]:
-    """One commit in a few words: what happened, and what came of it."""
-    happened: dict[str, int] = {}
-    for trigger in decision.triggers:
-        name = type(trigger).__name__
-        happened[name] = happened.get(name, 0) + 1
+    """The history entry of one commit: its triggers and their consequences, in numbers."""
+    triggers = Counter(type(trigger).__name__ for trigger in decision.triggers)
     ended = [step.path for step in touched if step.is_final]
     return {
-        "happened": happened,
+        "happened": dict(triggers),
         "created": len(decision.changes.created_steps),
         "ended": ended[:10],
         "tasks": len(decision.changes.created_tasks),

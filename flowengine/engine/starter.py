@@ -1,30 +1,42 @@
-"""Start runs: what the first evaluation decides is written together with the run itself."""
+"""The starter: a run and its first steps and tasks are inserted in one commit."""
 
 from __future__ import annotations
 
+import logging
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sqlalchemy import Connection, event
+from sqlalchemy.exc import DBAPIError
+
+from flowengine.dispatch import Notifier
 from flowengine.engine import staging
-from flowengine.engine.program_cache import Programs
-from flowengine.engine.staging import CachedRun, Commit
-from flowengine.errors import InvalidInputs
-from flowengine.evaluator import Missing, RunView, Snapshot, Step
+from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.gc_pause import gc_paused
+from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.staging import CachedRun, CommitEffects
+from flowengine.errors import InvalidInputs, UnknownRun
+from flowengine.evaluator import Missing, RunView, Snapshot, Step, TaskDefinition
 from flowengine.evaluator.records import Waiter, derived_id
 from flowengine.evaluator.triggers import Started
-from flowengine.program import Plan
+from flowengine.program import Plan, Program
 from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
-from flowengine.store import codec, commit_writer, runs
+from flowengine.store import Database, codec, commit_writer, runs
 from flowengine.store.commits import CommitRows, RunHeader
-from flowengine.store.executors import Executor
+from flowengine.store.executors import Executor, SqlalchemyExecutor
+
+log = logging.getLogger("flowengine")
+
+_MAX_PRIORITY = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Order:
-    """A run to be started, its inputs checked."""
+class StartRequest:
+    """A run to be started, with validated inputs."""
 
     digest: str
     text: str  #: of the program
@@ -41,7 +53,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Parent:
-    """The step that a run was started by."""
+    """The step that started a run."""
 
     run_id: str
     step_id: str
@@ -50,77 +62,178 @@ class Parent:
     waits: bool  #: for the end of the run, which is the step's result
 
 
-_MOST_URGENT = 1_000_000_000
+class Starter:
+    """Starts runs in one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        programs: ProgramCache,
+        after_commit: AfterCommit,
+        notifier: Notifier,
+        *,
+        max_value_bytes: int,
+    ) -> None:
+        self._database, self._programs = database, programs
+        self._after_commit, self._notifier = after_commit, notifier
+        self._max_value_bytes = max_value_bytes
+
+    def request(
+        self,
+        program: Program | Mapping[str, Any],
+        workflow: str,
+        inputs: Mapping[str, Json],
+        **options: Any,
+    ) -> StartRequest:
+        """Validate a start; raise before anything is written."""
+        return self._request(self._programs.prepare(program), workflow, inputs, **options)
+
+    def _request(
+        self,
+        prepared: tuple[str, str, Plan],
+        workflow: str,
+        inputs: Mapping[str, Json],
+        **options: Any,
+    ) -> StartRequest:
+        digest, text, plan = prepared
+        facet = plan.workflow(workflow)
+        codec.check_names(f"the input of {facet.name}", inputs)
+        for name, value in inputs.items():
+            codec.check_value(f"input {name!r} of {facet.name}", value, self._max_value_bytes)
+        plain = {name: codec.plain(value) for name, value in inputs.items()}
+        check_inputs(facet, plain)
+        request = StartRequest(digest, text, plan, facet.name, plain, **options)
+        if problems := list(_unstorable(request)):
+            raise InvalidInputs(facet.name, problems)
+        return request
+
+    def start(self, requests: list[StartRequest]) -> list[str]:
+        """Start runs in one commit; return their ids, or for a used key that of the earlier run."""
+        try:
+            commits = self._insert(requests)
+        except DBAPIError as problem:
+            if not problem.connection_invalidated:
+                raise
+            commits = self._insert(requests)  # idempotent: an inserted run is found by its id
+        for request in requests:
+            self._programs.saved(request.digest)
+        self._after_commit.finish(commits)
+        return [effects.run_id for effects in commits]
+
+    def _insert(self, requests: list[StartRequest]) -> list[CommitEffects]:
+        now = self._database.now()
+        with gc_paused(), self._database.direct() as executor:
+            return self._insert_with(executor, requests, now)
+
+    def _insert_with(
+        self, executor: Executor, requests: list[StartRequest], now: int
+    ) -> list[CommitEffects]:
+        rows = CommitRows()
+        effects: dict[str, CommitEffects] = {}
+        for request in requests:
+            self._programs.save(executor, request.digest, request.text, now)
+            effects[request.run_id] = _stage_first_commit(request, rows, now)
+        written = commit_writer.write(executor, rows)
+        found = []
+        for request in requests:
+            if request.run_id in written:
+                found.append(effects[request.run_id])
+            elif request.key is None:
+                found.append(CommitEffects(request.run_id))  # inserted by an unanswered statement
+            else:
+                earlier = runs.with_key(executor, request.tenant, request.workflow, request.key)
+                found.append(CommitEffects(earlier))
+        return found
+
+    def start_child(
+        self,
+        task: TaskDefinition,
+        program: Program | None,
+        workflow: str,
+        inputs: Mapping[str, Json],
+        *,
+        waits: bool,
+    ) -> str:
+        """Start the child run of a step; with `waits` its end is the step's result.
+
+        Idempotent: the child's id is derived from the step's, so a second try finds the run of
+        the first. Without a program the child uses the parent's.
+        """
+        with self._database.read() as connection:
+            parent = runs.get(connection, task.workflow_id)
+            if parent is None:
+                raise UnknownRun(task.workflow_id)
+            if program is None:
+                executor = SqlalchemyExecutor(connection)
+                prepared = self._programs.stored(executor, task.flow_id)
+            else:
+                prepared = self._programs.prepare(program)
+        request = self._request(
+            prepared,
+            workflow,
+            inputs,
+            priority=parent.priority,
+            tenant=parent.tenant,
+            run_id=child_run_id(task.step_id),
+            parent=Parent(parent.id, task.step_id, task.step_key, parent.root_run_id, waits),
+        )
+        return self.start([request])[0]
+
+    # --- in a transaction of the caller ---
+
+    def start_within(self, connection: Connection, request: StartRequest) -> str:
+        """Insert a run in the caller's transaction; workers are woken after its commit."""
+        executor = SqlalchemyExecutor(connection)
+        (effects,) = self._insert_with(executor, [request], self._database.now())
+        self._notify_after(connection, effects)
+        return effects.run_id
+
+    def _notify_after(self, connection: Connection, effects: CommitEffects) -> None:
+        # SQLAlchemy's commit event fires before the commit. The rows are visible to others when
+        # the connection returns to its pool, so workers are woken there. Everything else is left
+        # to recovery, because this code runs inside the caller's own cleanup.
+        due = Counter(effects.due)
+        for group in effects.groups.values():
+            due[group.task_list] += len(group.task_ids)
+
+        @event.listens_for(connection, "commit", once=True)
+        def _keep(committing: Connection) -> None:
+            committing.info.setdefault(("flowengine", id(self)), Counter()).update(due)
+
+        @event.listens_for(connection, "rollback", once=True)
+        def _forget(_connection: Connection) -> None:
+            due.clear()
+
+        pool = connection.engine.pool
+        if not event.contains(pool, "checkin", self._notify_at_checkin):
+            event.listen(pool, "checkin", self._notify_at_checkin)
+
+    def _notify_at_checkin(self, _raw: Any, record: Any) -> None:
+        if due := record.info.pop(("flowengine", id(self)), None):
+            try:
+                self._notifier.notify(due)
+            except Exception:  # the caller's transaction is committed; recovery notifies again
+                log.warning("workers were not woken for new tasks; recovery will", exc_info=True)
 
 
 def child_run_id(step_id: str) -> str:
-    """The id of the run that a step starts: it has one, whoever starts it, and how often."""
+    """Return the id of the run that a step starts."""
     return derived_id(step_id, "run")
 
 
-def order(
-    prepared: tuple[str, str, Plan],
-    workflow: str,
-    inputs: Mapping[str, Json],
-    limit: int,
-    *,
-    key: str | None,
-    **options: Any,
-) -> Order:
-    """Check a start; raises what is wrong with it before anything is written."""
-    digest, text, plan = prepared
-    facet = plan.workflow(workflow)
-    codec.check_names(f"the input of {facet.name}", inputs)
-    for name, value in inputs.items():
-        codec.check_value(f"input {name!r} of {facet.name}", value, limit)
-    given = {name: codec.plain(value) for name, value in inputs.items()}
-    check_inputs(facet, given)
-    made = Order(digest, text, plan, facet.name, given, key, **options)
-    if problems := list(_unsound(made)):
-        raise InvalidInputs(facet.name, problems)
-    return made
-
-
-def _unsound(made: Order) -> Iterator[str]:
-    """What of a start no database keeps."""
-    if made.key is not None and (not 0 < len(made.key) <= 255 or "\0" in made.key):
+def _unstorable(request: StartRequest) -> Iterator[str]:
+    """Name the options that no database column can hold."""
+    key = request.key
+    if key is not None and (not 0 < len(key) <= 255 or "\0" in key):
         yield "the key must have 1 to 255 characters, and no NUL among them"
-    if len(made.tenant) > 64 or "\0" in made.tenant:
+    if len(request.tenant) > 64 or "\0" in request.tenant:
         yield "the tenant must have 64 characters at most, and no NUL among them"
-    if abs(made.priority) > _MOST_URGENT:
-        yield f"the priority must be between {-_MOST_URGENT:,} and {_MOST_URGENT:,}"
-
-
-def start(executor: Executor, orders: list[Order], programs: Programs, now: int) -> list[Commit]:
-    """Insert runs and what they begin with, in one commit; of a used key the earlier run."""
-    rows = CommitRows()
-    commits: dict[str, Commit] = {}
-    for an_order in orders:
-        programs.save(executor, an_order.digest, an_order.text, now)
-        commits[an_order.run_id] = _begin(an_order, rows, now)
-    written = commit_writer.write(executor, rows)
-    found = []
-    for an_order in orders:
-        if an_order.run_id in written:
-            found.append(commits[an_order.run_id])
-        elif an_order.key is None:
-            found.append(Commit(an_order.run_id))  # inserted before, and nobody had told us
-        else:
-            earlier = runs.with_key(executor, an_order.tenant, an_order.workflow, an_order.key)
-            found.append(Commit(earlier))
-    return found
-
-
-def _head(an_order: Order) -> RunHeader:
-    view = RunView(an_order.run_id, an_order.workflow, an_order.digest, priority=an_order.priority)
-    parent = an_order.parent
-    if parent is not None and parent.waits:
-        view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
-    return RunHeader(view, 0, 0)
+    if abs(request.priority) > _MAX_PRIORITY:
+        yield f"the priority must be between {-_MAX_PRIORITY:,} and {_MAX_PRIORITY:,}"
 
 
 class _NoRows(dict[str, Step | None]):
-    """The rows of a run that has none yet: whichever is asked for, it is known not to be there."""
+    """The rows of a run that has none yet: every key is present and maps to None."""
 
     def __contains__(self, key: object) -> bool:
         return True
@@ -129,30 +242,33 @@ class _NoRows(dict[str, Step | None]):
         return None
 
 
-def _begin(an_order: Order, rows: CommitRows, now: int) -> Commit:
-    """Evaluate a run for the first time, and make its row what comes of that."""
-    known = CachedRun(_head(an_order), Snapshot(_NoRows()))
-    decision = staging.decide(an_order.plan, known, [Started(an_order.inputs)], now)
-    assert not isinstance(decision, Missing)  # it lacks nothing where there is nothing
-    commit = staging.put(decision, rows, now)
-    parent = an_order.parent
+def _stage_first_commit(request: StartRequest, rows: CommitRows, now: int) -> CommitEffects:
+    """Evaluate a run for the first time, and turn its update into an insert."""
+    view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
+    parent = request.parent
+    if parent is not None and parent.waits:
+        view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
+    run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))
+    decision = staging.decide(request.plan, run, [Started(request.inputs)], now)
+    assert not isinstance(decision, Missing)  # invariant: a new run has no rows to load
+    effects = staging.stage(decision, rows, now)
     row = rows.runs.pop()
     row = {name: value for name, value in row.items() if name not in ("was", "reports")}
     rows.new_runs.append(
         {
             "id": row.pop("run_id"),
             **row,
-            "tenant": an_order.tenant,
-            "workflow": an_order.workflow,
-            "program_hash": an_order.digest,
-            "priority": an_order.priority,
-            "labels": codec.dump(dict(an_order.labels)) if an_order.labels else None,
-            "idempotency_key": an_order.key,
-            "root_run_id": parent.root_run_id if parent else an_order.run_id,
+            "tenant": request.tenant,
+            "workflow": request.workflow,
+            "program_hash": request.digest,
+            "priority": request.priority,
+            "labels": codec.dump(dict(request.labels)) if request.labels else None,
+            "idempotency_key": request.key,
+            "root_run_id": parent.root_run_id if parent else request.run_id,
             "parent_run_id": parent.run_id if parent else None,
             "parent_step_id": parent.step_id if parent else None,
             "waiting_step_key": parent.step_key if parent and parent.waits else None,
             "created": now,
         }
     )
-    return commit
+    return effects

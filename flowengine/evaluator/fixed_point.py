@@ -26,13 +26,14 @@ from flowengine.evaluator.states import (
 )
 from flowengine.evaluator.triggers import (
     Failed,
+    HandedOver,
     Lost,
+    Report,
     Started,
     StepContinue,
     StepFail,
     Succeeded,
     Trigger,
-    TryEnded,
     Unfold,
 )
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
@@ -179,8 +180,8 @@ def _take_in(work: WorkingSet, trigger: Trigger) -> None:
     match trigger:
         case Started(inputs):
             _start(work, inputs)
-        case TryEnded():
-            _end_try(work, trigger)
+        case Report():
+            _report(work, trigger)
         case StepContinue():
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
@@ -217,14 +218,17 @@ def _waiting(work: WorkingSet, key: str, step_id: str) -> Step | None:
     return step
 
 
-def _end_try(work: WorkingSet, ended_try: TryEnded) -> None:
-    step = _waiting(work, ended_try.step_key, ended_try.step_id)
+def _report(work: WorkingSet, report: Report) -> None:
+    task = report.task
+    step = _waiting(work, task.step_key, task.step_id)
     if step is None:
         return
     facet = work.facet(step)
     assert facet is not None
-    counts = (facet.options, ended_try.try_number, ended_try.losses, work.now)
-    match ended_try.outcome:
+    counts = (facet.options, task.try_number, task.losses, work.now)
+    match report.outcome:
+        case HandedOver():
+            return
         case Succeeded(result):
             _answer(work, step, result)
             return

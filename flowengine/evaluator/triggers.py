@@ -1,11 +1,11 @@
-"""What can happen to a run between two evaluations."""
+"""Triggers: the events that make the evaluator decide something about a run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from flowengine.evaluator.records import Error
+from flowengine.evaluator.records import Error, TaskDefinition
 from flowengine.program.nodes import Json
 
 
@@ -33,26 +33,30 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """A try ended by starting another run: its step waits for that run's end.
+    """A try ended by starting a child run; the step waits for the end of that run.
 
-    It says nothing about the step yet, so the evaluator never hears of it.
+    It is recorded on the task and never reaches the evaluator: the step's state stays the same.
     """
 
     run_id: str
 
 
-TryOutcome: TypeAlias = Succeeded | Failed | Lost
+Outcome: TypeAlias = Succeeded | Failed | Lost | HandedOver
 
 
 @dataclass(frozen=True, slots=True)
-class TryEnded:
-    """A task was reported."""
+class Report:
+    """How the try of a task ended.
 
-    step_id: str
-    step_key: str
-    try_number: int
-    losses: int
-    outcome: TryOutcome
+    The same value goes from the worker through spool, engine and store to the evaluator.
+    """
+
+    task: TaskDefinition
+    outcome: Outcome
+
+    @property
+    def step_key(self) -> str:
+        return self.task.step_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +91,4 @@ class Started:
     inputs: dict[str, Json]
 
 
-Trigger: TypeAlias = Started | TryEnded | StepContinue | StepFail | Unfold
+Trigger: TypeAlias = Started | Report | StepContinue | StepFail | Unfold

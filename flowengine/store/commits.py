@@ -14,7 +14,7 @@ from typing import Any
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
 from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.store import codec
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.tasks import limit_key
@@ -210,7 +210,7 @@ class CommitRows:
                 }
             )
 
-    def add_report(self, task: TaskDefinition, outcome: TryOutcome | HandedOver, now: int) -> None:
+    def add_report(self, task: TaskDefinition, outcome: Outcome, now: int) -> None:
         """End a try, if it is still held; it is taken in with this commit."""
         self.reports.append(
             {
@@ -269,7 +269,7 @@ class CommitRows:
         )
 
 
-def reported_as(outcome: TryOutcome | HandedOver, encoder: codec.Encoder) -> dict[str, Any]:
+def reported_as(outcome: Outcome, encoder: codec.Encoder) -> dict[str, Any]:
     """How an outcome stands in a task's row."""
     match outcome:
         case HandedOver(run_id):

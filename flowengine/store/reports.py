@@ -9,20 +9,18 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, and_, bindparam, func, select, update
 
-from flowengine.evaluator import Step, TaskState
+from flowengine.evaluator import Step, TaskDefinition, TaskState
 from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.evaluator.triggers import (
     Failed,
-    HandedOver,
     Lost,
+    Outcome,
+    Report,
     Succeeded,
-    TryEnded,
-    TryOutcome,
 )
 from flowengine.store import codec, joins, steps
 from flowengine.store.commits import reported_as
@@ -105,46 +103,26 @@ _COUNT_DOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a try ended, as its holder says."""
+def record(executor: Executor, reports: Sequence[Report], now: int) -> dict[str, int | None]:
+    """Record the reports whose lease is still held; others change nothing (fencing).
 
-    task_id: str
-    lease: int
-    outcome: TryOutcome | HandedOver
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """A report that was accepted."""
-
-    left: int | None  #: tasks of its join that are not reported yet; None: it has no join
-
-    @property
-    def is_last(self) -> bool:
-        """Whether all of its join are reported now."""
-        return self.left is not None and self.left <= 0
-
-
-def record(executor: Executor, ended: Sequence[Ended], now: int) -> dict[str, Recorded]:
-    """Record how tries ended, those that are still held under their lease.
-
-    All those of a join that are given together are counted together, so they must be of one
-    join, or of none: who counts in several could wait for somebody who waits for him.
+    Returns for each recorded task how many tasks of its join are still unreported; None if it has
+    no join. All tasks of one call belong to one join, or to none: updating several join counters
+    in one transaction can deadlock.
     """
     rows: list[dict[str, Any]] = []
     large: list[dict[str, str]] = []
-    for e in ended:
-        encoder = codec.Encoder()
-        told = reported_as(e.outcome, encoder)
-        rows.append({"uuid": e.task_id, "lease": e.lease, "now": now, **told})
+    for report in reports:
+        encoder, task = codec.Encoder(), report.task
+        columns = reported_as(report.outcome, encoder)
+        rows.append({"uuid": task.uuid, "lease": task.lease, "now": now, **columns})
         large += [
-            {"uuid": e.task_id, "hash": digest, "body": body}
+            {"uuid": task.uuid, "hash": digest, "body": body}
             for digest, body in encoder.payloads.items()
         ]
     if not executor.is_sqlite:
         found = executor.rows(_RECORD, (json.dumps(rows), json.dumps(large)))
-        return {task_id: Recorded(left if join_id else None) for task_id, join_id, left in found}
+        return {task_id: left if join_id else None for task_id, join_id, left in found}
     accepted = dict(found for row in rows for found in executor.rows(_RECORD_ONE, row))
     kept = [{**payload, "now": now} for payload in large if payload["uuid"] in accepted]
     if kept:
@@ -154,7 +132,7 @@ def record(executor: Executor, ended: Sequence[Ended], now: int) -> dict[str, Re
         join_id: executor.rows(_COUNT_DOWN, (count, now, join_id))[0][0]
         for join_id, count in counts.items()
     }
-    return {task_id: Recorded(left.get(join_id)) for task_id, join_id in accepted.items()}
+    return {task_id: left.get(join_id) for task_id, join_id in accepted.items()}
 
 
 def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> list[str]:
@@ -224,28 +202,30 @@ _POSTGRES = {"p": "%s", "index": ""}
 _SQLITE = {"p": "?", "index": "INDEXED BY flowengine_task_reported"}
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """A report the evaluator has not taken in, with its step."""
-
-    task_id: str
-    step: Step
-    ended: TryEnded
-
-
-def reported(executor: Executor, run_id: str, most: int) -> list[Reported]:
-    """Return reports that wait to be taken in, so many at most."""
+def unevaluated(executor: Executor, run_id: str, limit: int) -> list[tuple[Report, Step]]:
+    """Return recorded reports that the evaluator has not consumed, each with its step."""
     text = _REPORTED.format(**(_SQLITE if executor.is_sqlite else _POSTGRES))
     found = []
-    for row in sorted(executor.rows(text, (run_id, most)), key=lambda row: row[6]):
+    for row in sorted(executor.rows(text, (run_id, limit)), key=lambda row: row[6]):
         task_id, try_number, losses, outcome, result, error = row[:6]
         step = steps.step_from(row[len(_REPORT) :])
-        how = _outcome(outcome, result, error)
-        found.append(Reported(task_id, step, TryEnded(step.id, step.key, try_number, losses, how)))
+        task = TaskDefinition(
+            task_id,
+            step.facet_name,
+            "",
+            run_id,
+            "",
+            step.id,
+            step_key=step.key,
+            step_path=step.path,
+            try_number=try_number,
+            losses=losses,
+        )
+        found.append((Report(task, _outcome(outcome, result, error)), step))
     return found
 
 
-def _outcome(outcome: str, result: str | None, error: str | None) -> TryOutcome:
+def _outcome(outcome: str, result: str | None, error: str | None) -> Outcome:
     if outcome == "succeeded":
         return Succeeded(codec.attributes(result))
     told = codec.load(error)

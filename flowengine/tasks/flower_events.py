@@ -12,7 +12,7 @@ import time
 from typing import Any
 
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, HandedOver, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Outcome, Succeeded
 
 log = logging.getLogger("flowengine")
 _MOST = 100  # events kept before they are sent
@@ -25,7 +25,7 @@ class StepEvents:
         self._app, self._hostname = app, hostname
         self._dispatcher: Any = None
 
-    def show(self, task: TaskDefinition, outcome: TryOutcome | HandedOver, seconds: float) -> None:
+    def show(self, task: TaskDefinition, outcome: Outcome, seconds: float) -> None:
         """Tell that a try was received, started and ended.
 
         A courtesy: what goes wrong here must not stop the work.
@@ -36,7 +36,7 @@ class StepEvents:
             log.debug("could not show %s: %s", task.step_path, problem)
             self._dispatcher = None
 
-    def _tell(self, task: TaskDefinition, outcome: TryOutcome | HandedOver, seconds: float) -> None:
+    def _tell(self, task: TaskDefinition, outcome: Outcome, seconds: float) -> None:
         ended = time.time()
         about = {"uuid": task.uuid}
         self._send(

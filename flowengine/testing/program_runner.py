@@ -11,7 +11,8 @@ from typing import Any
 from flowengine.engine import Engine
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
-from flowengine.evaluator.triggers import Failed, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Succeeded
+from flowengine.evaluator.triggers import Outcome as TryOutcome
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity

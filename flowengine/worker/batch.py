@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from flowengine.engine.committer import Report
 from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.triggers import Report
 
 log = logging.getLogger("flowengine")
 

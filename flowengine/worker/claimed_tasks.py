@@ -12,11 +12,11 @@ import threading
 from collections.abc import Collection, Sequence
 
 from flowengine.engine import Engine
-from flowengine.engine.committer import Report
 from flowengine.engine.recovery import release_dropped, release_unstarted
 from flowengine.engine.reporter import NotAllReported
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.triggers import Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.spool import Spool
 
@@ -67,7 +67,7 @@ class ClaimedTasks:
                 reports, in_chord=in_chord, continuation=continuation
             )
         except NotAllReported as found:
-            left, taken = found.left, found.taken
+            left, taken = found.rejected, found.continued
             log.error("%s", found, exc_info=left[0][1], extra={"action": "report_failed"})
         except Exception as problem:
             left, taken = [(report, problem) for report in reports], []

@@ -10,7 +10,7 @@ import logging
 import threading
 
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import HandedOver, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Outcome, Succeeded
 from flowengine.store import Database, servers
 from flowengine.store.servers import HandledCount
 
@@ -25,7 +25,7 @@ class HandledCounters:
         self._lock = threading.Lock()
         self._counts: dict[str, HandledCount] = {}
 
-    def count(self, task: TaskDefinition, outcome: TryOutcome | HandedOver) -> None:
+    def count(self, task: TaskDefinition, outcome: Outcome) -> None:
         with self._lock:
             counted = self._counts.setdefault(task.name, HandledCount(task.name))
             if isinstance(outcome, Succeeded):

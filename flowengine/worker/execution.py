@@ -20,7 +20,7 @@ from flowengine.errors import (
     ValueRefused,
 )
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.store.outages import is_away
 from flowengine.worker.circuits import Passage
 from flowengine.worker.context import running
@@ -43,7 +43,7 @@ def execute_try(
     task: TaskDefinition,
     beat: Callable[[], bool],
     passage: Passage | None = None,
-) -> TryOutcome | HandedOver:
+) -> Outcome:
     """Run the facet of a task. An error is an outcome like any other, and not raised.
 
     What is no error, as `SystemExit`, is: somebody wants this thread to end. The circuit that
@@ -91,7 +91,7 @@ def _told(passage: Passage | None) -> Iterator[None]:
     passage.succeeded()
 
 
-def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> TryOutcome | HandedOver:
+def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Outcome:
     """Start the run that a facet wants to go on with."""
     try:
         run_id = engine.start_child(

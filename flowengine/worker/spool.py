@@ -20,7 +20,7 @@ from typing import Any
 from flowengine.engine import Engine, result_validation
 from flowengine.errors import UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.store.outages import is_away
 
 log = logging.getLogger("flowengine")
@@ -33,7 +33,7 @@ class Spool:
         self._directory = Path(directory)
         self._complained: set[str] = set()
 
-    def keep(self, task: TaskDefinition, outcome: TryOutcome | HandedOver) -> Path:
+    def keep(self, task: TaskDefinition, outcome: Outcome) -> Path:
         """Write a report to disk; it is there, also after a crash, when this returns."""
         kept = {
             "run_id": task.workflow_id,
@@ -118,7 +118,7 @@ class Spool:
         return False
 
 
-def _storable(facet: str, outcome: TryOutcome | HandedOver) -> TryOutcome | HandedOver:
+def _storable(facet: str, outcome: Outcome) -> Outcome:
     if isinstance(outcome, Succeeded):
         try:
             result_validation.check(
@@ -129,7 +129,7 @@ def _storable(facet: str, outcome: TryOutcome | HandedOver) -> TryOutcome | Hand
     return outcome
 
 
-def _written(outcome: TryOutcome | HandedOver) -> dict[str, Any]:
+def _written(outcome: Outcome) -> dict[str, Any]:
     match outcome:
         case Succeeded(result):
             return {"kind": "succeeded", "result": result}
@@ -141,7 +141,7 @@ def _written(outcome: TryOutcome | HandedOver) -> dict[str, Any]:
             return {"kind": "handed", "run": run_id}
 
 
-def _read(written: dict[str, Any]) -> TryOutcome | HandedOver:
+def _read(written: dict[str, Any]) -> Outcome:
     match written["kind"]:
         case "succeeded":
             return Succeeded(written["result"])

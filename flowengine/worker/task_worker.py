@@ -10,11 +10,10 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from flowengine.engine import Engine
-from flowengine.engine.committer import Report
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.recovery import release_dropped
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import HandedOver, Lost, TryOutcome
+from flowengine.evaluator.triggers import Lost, Outcome, Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.outages import is_away
 from flowengine.store.recovery_queries import held_task
@@ -38,7 +37,7 @@ class TaskWorker:
         identity: WorkerIdentity,
         names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]] = tuple,
-        show: Callable[[TaskDefinition, TryOutcome | HandedOver, float], object] | None = None,
+        show: Callable[[TaskDefinition, Outcome, float], object] | None = None,
         circuits: Circuits | None = None,
     ) -> None:
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists

@@ -49,6 +49,13 @@ class MovedClock:
         return self.now
 
 
+def replace_notifier(engine: Engine, notifier: Notifier) -> None:
+    """Let all parts of an engine use another notifier, for one that needs the engine itself."""
+    engine.notifier = notifier
+    for part in (engine.after_commit, engine.starter, engine.queue):
+        part._notifier = notifier
+
+
 @contextmanager
 def opened(
     url: str,

@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import pytest
 
 from flowengine.dispatch.debounce import Debounce
-from flowengine.engine.committer import Report
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Succeeded
+from flowengine.evaluator.triggers import Report, Succeeded
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.batch import Batch, BatchGuard
 from flowengine.worker.batch_sizing import BatchSizing

@@ -165,7 +165,7 @@ def test_a_run_that_ends_with_as_many_reports_as_are_taken_in_at_once_is_heard_o
 ) -> None:
     """Nobody looks after it here: whoever commits its end tells the step that waits."""
     settings = Settings(spool_directory=str(tmp_path), chord_time_slice=60, worker_time_slice=60)
-    numbers = list(range(locked_commit._MOST + more))
+    numbers = list(range(locked_commit._MAX_TRIGGERS + more))
     with opened(database_url, settings=settings) as engine:
         task_worker = TaskWorker(engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
         run = engine.start(goes_wide.program(), goes_wide.name, {"ns": numbers})
@@ -222,7 +222,7 @@ def test_a_run_that_nobody_told_of_its_childs_end_is_told_by_the_watchdog(
     (child,) = children(flow, run)
     with monkeypatch.context() as killed:
         # The process dies right after the commit in which the child ended.
-        killed.setattr(flow.engine, "_after", lambda *_: [])
+        killed.setattr(flow.engine.after_commit, "finish", lambda *_: [])
         task = worker.claim(flow.engine.run(child), "double")
         worker.work_on(task)
     assert flow.engine.get(child).is_final

@@ -27,7 +27,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from flowengine.web import styles
 from flowengine.worker import Circuits, TaskWorker
-from tests.integration.engines import opened, watched
+from tests.integration.engines import opened, replace_notifier, watched
 from tests.servers import RedisServer
 
 SHOP = "the shop"
@@ -224,7 +224,7 @@ def test_the_watchdog_rings_once_for_what_was_parked_when_it_is_due(flow: Flow) 
     flow.start(shopping, [1, 2, 3])
     flow.settle()
     notifier = CountingBell()
-    flow.engine.notifier = notifier
+    replace_notifier(flow.engine, notifier)
     flow.clock.advance(seconds=59.9)
     notify_due_tasks(flow.engine)
     assert notifier.rings == []
@@ -239,7 +239,7 @@ def test_an_embedded_process_rings_for_itself_when_it_is_due(flow: Flow) -> None
     flow.start(one, 1)
     flow.settle()
     notifier = CountingBell()
-    flow.engine.notifier = notifier
+    replace_notifier(flow.engine, notifier)
     flow.watchdog()
     assert notifier.rings == []
     flow.clock.advance(seconds=60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,9 @@ from sqlalchemy.exc import OperationalError
 from flowengine import event_facet, workflow
 from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine, staging
-from flowengine.engine.committer import Report
-from flowengine.engine.staging import Commit, Decision
+from flowengine.engine.staging import CommitEffects, Decision
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
-from flowengine.evaluator.triggers import HandedOver, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Outcome, Report, Succeeded
 from flowengine.program.nodes import EventOptions
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
@@ -132,15 +130,15 @@ def test_a_run_that_cannot_be_decided_stops_no_other(
         start(engine, noted, n)
     drain(task_worker)  # the facet is known to be quick
     runs = [start(engine, noted, n) for n in range(6)]
-    bad, put = runs[2].id, staging.put
+    bad, put = runs[2].id, staging.stage
 
-    def stumble(decision: Decision, *given: Any, **more: Any) -> Commit:
+    def stumble(decision: Decision, *given: Any, **more: Any) -> CommitEffects:
         if decision.view.id == bad:
             raise ValueError("it cannot be decided")
         return put(decision, *given, **more)
 
-    monkeypatch.setattr(staging, "put", stumble)
-    monkeypatch.setattr("flowengine.engine.locked_commit.put", stumble)
+    monkeypatch.setattr(staging, "stage", stumble)
+    monkeypatch.setattr("flowengine.engine.locked_commit.stage", stumble)
     drain(task_worker)
     found = [engine.get(run.id).state for run in runs]
     assert found == [RunState.RUNNING if run.id == bad else RunState.COMPLETED for run in runs]
@@ -161,18 +159,18 @@ def test_a_run_that_cannot_go_on_keeps_no_other_from_it(
 ) -> None:
     runs = [engine.start(one_event(), "Flow", {}) for _ in range(2)]
     tasks = engine.claim(["t.Work"], "default", ME, most=2)
-    put = staging.put
+    put = staging.stage
 
-    def with_more(decision: Decision, *given: Any, **more: Any) -> Commit:
+    def with_more(decision: Decision, *given: Any, **more: Any) -> CommitEffects:
         commit = put(decision, *given, **more)
         commit.has_more = decision.view.id == runs[0].id
         return commit
 
-    def stumble(*_given: Any, **_more: Any) -> Commit:
+    def stumble(*_given: Any, **_more: Any) -> CommitEffects:
         raise ValueError("it cannot be decided")
 
-    monkeypatch.setattr(staging, "put", with_more)
-    monkeypatch.setattr("flowengine.engine.locked_commit.take_in", stumble)
+    monkeypatch.setattr(staging, "stage", with_more)
+    monkeypatch.setattr("flowengine.engine.locked_commit.consume_inbox", stumble)
     accepted, _ = engine.report_many([Report(task, Succeeded({"y": 1})) for task in tasks])
     assert accepted == {task.uuid for task in tasks}
 
@@ -191,7 +189,7 @@ def away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: TryOutcome | HandedOver) -> None:
+def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: Outcome) -> None:
     task_worker.claimed_tasks.hold([task])
     assert not task_worker.claimed_tasks.report(
         [Report(task, outcome)], in_chord=False, continuation=None
@@ -216,7 +214,6 @@ def test_a_result_is_recorded_as_if_it_had_not_gone_over_the_disk(
     spool: Spool,
     away: pytest.MonkeyPatch,
 ) -> None:
-    engine.settings = replace(engine.settings, max_value_bytes=1_000_000)
     run = engine.start(one_event(), "Flow", {})
     (task,) = engine.claim(["t.Work"], "default", ME, most=1)
     worked(task_worker, task, Succeeded(result))

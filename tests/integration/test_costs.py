@@ -23,7 +23,7 @@ from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker import TaskWorker
-from tests.integration.engines import opened, watched
+from tests.integration.engines import opened, replace_notifier, watched
 from tests.servers import PostgresServer
 
 
@@ -126,7 +126,7 @@ def working(url: str, tmp_path: Path) -> Iterator[WorkingSet]:
     with opened(url, settings=settings) as engine:
         task_worker = TaskWorker(engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
         work = WorkingSet(engine, task_worker)
-        engine.notifier = work
+        replace_notifier(engine, work)
         for _ in range(3):
             work.run(small, [1])  # it learns that the facets are quick
             work.run(fan, [list(range(60))])

@@ -14,12 +14,11 @@ from sqlalchemy import event, text
 from flowengine.engine import Engine
 from flowengine.errors import UnknownStep, ValueRefused
 from flowengine.evaluator import RunState, StepState, TaskDefinition, TaskState
-from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.program.nodes import EventOptions, RetryPolicy
 from flowengine.store import reports, runs
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.executors import SqlalchemyExecutor
-from flowengine.store.reports import Ended
 from tests.integration.engines import Dump, chain, claim, dump, one, opened, side_by_side
 from tests.integration.threads import (
     PATIENCE,
@@ -41,14 +40,14 @@ def started(engine: Engine, program: Any = None) -> str:
     return engine.start(program or one(), "Flow", {"x": 1}).id
 
 
-LATE: list[TryOutcome] = [
+LATE: list[Outcome] = [
     Succeeded({"y": "late"}),
     Failed({"type": "Late", "message": "too late"}),
     Lost("too late"),
 ]
 
 
-def assert_refused(engine: Engine, task: TaskDefinition, outcomes: list[TryOutcome]) -> None:
+def assert_refused(engine: Engine, task: TaskDefinition, outcomes: list[Outcome]) -> None:
     """Whatever is reported, in either way, is refused and leaves no trace."""
     before = dump(engine)
     for outcome in outcomes:
@@ -106,7 +105,7 @@ def test_one_advance_takes_in_all_reports_however_many(engine: Engine) -> None:
     run = started(engine, side_by_side(*names))
     held = engine.claim(["t.Work"], "default", WorkerIdentity(), most=2_000)
     with engine.database.direct() as executor:
-        ended = [Ended(task.uuid, task.lease, Succeeded({"y": 1})) for task in held]
+        ended = [Report(task, Succeeded({"y": 1})) for task in held]
         assert len(reports.record(executor, ended, 1)) == len(held)
     assert len(held) == len(names)
     engine.advance(run)
@@ -309,7 +308,7 @@ def test_a_report_recorded_before_an_answer_wins(engine: Engine) -> None:
 
 @pytest.mark.parametrize("outcome", LATE[1:], ids=["failed", "lost"])
 def test_an_answer_also_stops_the_try_that_a_failure_just_before_it_opened(
-    engine: Engine, outcome: TryOutcome
+    engine: Engine, outcome: Outcome
 ) -> None:
     run = started(engine, one(EventOptions(retry=RetryPolicy(attempts=5, first_wait=0))))
     task = claim(engine)
@@ -393,7 +392,7 @@ def test_sqlite_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(tmp_p
             with engine.database.write() as holder:
                 advancing = pool.submit(waiting.advance, run)
                 assert comes_to_the_lock.wait(PATIENCE)
-                ended = Ended(task.uuid, task.lease, Succeeded({"y": "mean"}))
+                ended = Report(task, Succeeded({"y": "mean"}))
                 assert reports.record(SqlalchemyExecutor(holder), [ended], 1)
                 assert not advancing.done()
             advancing.result(PATIENCE)

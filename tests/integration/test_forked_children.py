@@ -57,9 +57,9 @@ print("each its own")
 
 def test_bells_that_are_put_off_in_a_child_are_rung_there(tmp_path: Path) -> None:
     script = """
-from flowengine.dispatch.debounce import Coalescing
+from flowengine.dispatch.debounce import Debounce
 rung = []
-coalescing = Coalescing(rung.append, pause=0.2)
+coalescing = Debounce(rung.append, pause=0.2)
 for _ in range(3):
     coalescing({"default": 1})  # one at once, two put off by a thread
 child = os.fork()
@@ -98,8 +98,8 @@ print(*os.listdir(f"{sys.argv[1]}/f.db.boots"))
 def test_a_child_that_is_forked_while_others_evaluate_collects_its_garbage() -> None:
     script = """
 import gc
-from flowengine.engine.gc_pause import undisturbed
-with undisturbed():
+from flowengine.engine.gc_pause import gc_paused
+with gc_paused():
     child = os.fork()
     if not child:
         os._exit(0 if gc.isenabled() else 1)

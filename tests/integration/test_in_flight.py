@@ -21,8 +21,8 @@ from tests.integration.engines import opened
 BOOT = "b" * 32
 KILLED = """
 import os, signal, sys
-from flowengine.engine.in_flight import Marks
-with Marks(sys.argv[1], sys.argv[2]).begun(sys.argv[3]):
+from flowengine.engine.in_flight import InFlightMarkers
+with InFlightMarkers(sys.argv[1], sys.argv[2]).begun(sys.argv[3]):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -16,7 +16,7 @@ from flowengine.evaluator.triggers import Failed, Lost, Succeeded
 from flowengine.store import reports
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
-from tests.integration.engines import watched
+from tests.integration.engines import replace_notifier, watched
 from tests.servers import PostgresServer
 
 
@@ -68,7 +68,7 @@ def notifier() -> NotingBell:
 @pytest.fixture
 def flow(database_url: str, notifier: NotingBell) -> Iterator[Flow]:
     with Flow(store_url=database_url) as flow:
-        flow.engine.notifier = notifier
+        replace_notifier(flow.engine, notifier)
         yield flow
 
 
@@ -239,7 +239,7 @@ def test_postgres_a_report_between_the_look_and_a_cancellation_is_evaluated(
     """The last but one is counted by who reports it, the last by who answers it from outside."""
     url = postgres.new_database()
     with Flow(store_url=url) as flow, Flow(store_url=url) as other:
-        flow.engine.notifier = notifier
+        replace_notifier(flow.engine, notifier)
         run = flow.start(squares, NUMBERS)
         (group,) = notifier.groups
         *most, late, last = group.task_ids

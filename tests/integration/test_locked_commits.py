@@ -13,9 +13,8 @@ from sqlalchemy.exc import DBAPIError
 from flowengine import event_facet, foreach, workflow
 from flowengine.authoring import Workflow
 from flowengine.engine import Engine
-from flowengine.engine.committer import Report
 from flowengine.evaluator import RunState
-from flowengine.evaluator.triggers import Failed, Succeeded
+from flowengine.evaluator.triggers import Failed, Report, Succeeded
 from flowengine.store import steps
 from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import cut_off, dump, opened, watched

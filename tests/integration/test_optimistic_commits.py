@@ -13,9 +13,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
-from flowengine.engine.committer import Report
 from flowengine.evaluator import RunState, TaskState
-from flowengine.evaluator.triggers import Succeeded
+from flowengine.evaluator.triggers import Report, Succeeded
 from flowengine.settings import Settings
 from flowengine.store import executors
 from flowengine.store.claims import WorkerIdentity

@@ -31,7 +31,7 @@ from sqlalchemy import Connection, event
 from flowengine.engine import Engine
 from flowengine.evaluator import StepState, TaskDefinition, TaskState, working_set
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Lost, Outcome, Succeeded
 from flowengine.store import Database, ensure_schema, recovery_queries, runs
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.executors import Executor
@@ -85,7 +85,7 @@ FACETS = (
 WORKED = ["Do", "Flaky", "Fail"]
 
 
-def answer(task: TaskDefinition) -> TryOutcome:
+def answer(task: TaskDefinition) -> Outcome:
     """What every honest worker says to a task."""
     x = (task.data or {})["x"]
     if task.name == "Fail":

@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine, completion
-from flowengine.engine.staging import GROUP_LEAST
+from flowengine.engine.staging import MIN_GROUP_SIZE
 from flowengine.errors import (
     InvalidInputs,
     NotJson,
@@ -229,10 +229,10 @@ def test_workers_are_told_of_a_run_in_their_transaction_once_it_is_committed(
 def test_workers_are_told_of_a_fan_out_in_their_transaction_too(
     engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
 ) -> None:
-    wide = side_by_side(*(f"s{number}" for number in range(GROUP_LEAST)))
+    wide = side_by_side(*(f"s{number}" for number in range(MIN_GROUP_SIZE)))
     with theirs() as connection, connection.begin():
         engine.start(wide, "Flow", {}, connection=connection)
-    assert notifier.rung == {"default": GROUP_LEAST}
+    assert notifier.rung == {"default": MIN_GROUP_SIZE}
 
 
 def test_a_run_can_be_started_in_the_transaction_of_a_session(
@@ -282,8 +282,8 @@ def test_a_start_that_is_refused_writes_nothing_at_all(engine: Engine) -> None:
 @pytest.fixture
 def only_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters do not look by themselves: they must be told."""
-    monkeypatch.setattr(completion, "_FIRST_LOOK", 10 * PATIENCE)
-    monkeypatch.setattr(completion, "_LAST_LOOK", 10 * PATIENCE)
+    monkeypatch.setattr(completion, "_FIRST_POLL", 10 * PATIENCE)
+    monkeypatch.setattr(completion, "_LAST_POLL", 10 * PATIENCE)
 
 
 def somebody_waits(engine: Engine, run: str) -> None:

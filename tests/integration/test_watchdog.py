@@ -16,6 +16,7 @@ from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.store import recovery_queries
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
+from tests.integration.engines import replace_notifier
 from tests.servers import PostgresServer
 
 
@@ -55,7 +56,7 @@ class CountingBell(NullNotifier):
 @pytest.fixture
 def flow(database_url: str) -> Iterator[Flow]:
     with Flow(store_url=database_url) as flow:
-        flow.engine.notifier = CountingBell()
+        replace_notifier(flow.engine, CountingBell())
         yield flow
 
 

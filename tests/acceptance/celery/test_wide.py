@@ -35,7 +35,7 @@ def test_five_thousand_tasks_are_joined_by_a_chords_callback(fleet: Fleet) -> No
     with fleet.engine.database.read() as connection:
         query = text(
             "SELECT count(*) FROM flowengine_history WHERE run_id = :run "
-            "AND summary LIKE '%TryEnded%'"
+            "AND summary LIKE '%Report%'"
         )
         evaluations = connection.execute(query, {"run": run.id}).scalar_one()
     # Each takes in up to a hundred reports; one by one there would be five thousand.

@@ -34,13 +34,13 @@ from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import (
     Failed,
     Lost,
+    Outcome,
+    Report,
     Started,
     StepContinue,
     StepFail,
     Succeeded,
     Trigger,
-    TryEnded,
-    TryOutcome,
     Unfold,
 )
 from flowengine.program import link_program, parse_program
@@ -50,7 +50,7 @@ from flowengine.store import codec, steps
 Stored = Mapping[str, Any]  #: one row, as text and numbers
 
 #: Answers of event facets: the parameters in, the results out; None leaves it unanswered.
-Answer = Callable[[TaskDefinition], TryOutcome | None]
+Answer = Callable[[TaskDefinition], Outcome | None]
 
 
 class MemoryRun:
@@ -115,11 +115,11 @@ class MemoryRun:
     def fail(self, path: str, message: str = "broken", *, retry: bool = True) -> IterationChanges:
         return self.report(self.task(path), Failed({"type": "Oops", "message": message}, retry))
 
-    def report(self, task: TaskDefinition, outcome: TryOutcome) -> IterationChanges:
+    def report(self, task: TaskDefinition, outcome: Outcome) -> IterationChanges:
         """Report a task that is open, and let the run settle."""
         return self.report_all([(task, outcome)])
 
-    def report_all(self, reports: Sequence[tuple[TaskDefinition, TryOutcome]]) -> IterationChanges:
+    def report_all(self, reports: Sequence[tuple[TaskDefinition, Outcome]]) -> IterationChanges:
         """Report several open tasks, which are taken in together."""
         for task, outcome in reports:
             has_result = isinstance(outcome, Succeeded)
@@ -147,7 +147,7 @@ class MemoryRun:
         while facts := self._take_facts():
             self.consume_inbox(*facts)
 
-    def ended(self, task: TaskDefinition, outcome: TryOutcome) -> TryEnded:
+    def ended(self, task: TaskDefinition, outcome: Outcome) -> Report:
         """The end of a try, as the evaluator is told: read back from what was stored."""
         match outcome:
             case Succeeded(result):
@@ -159,7 +159,7 @@ class MemoryRun:
                 outcome = Failed(codec.load(codec.dump(error)), retry)
             case Lost():
                 pass
-        return TryEnded(task.step_id, task.step_key, task.try_number, task.losses, outcome)
+        return Report(task, outcome)
 
     def continued(self, path: str, **result: Any) -> StepContinue:
         step = self.step(path)

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 from hypothesis import strategies as st
 
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Lost, Outcome, Succeeded
 from tests.builders import (
     Node,
     always,
@@ -70,7 +70,7 @@ class Case:
     failing: int  #: so many answers of a hundred are failures
     silent: int  #: so many are never given
 
-    def answer(self, task: TaskDefinition) -> TryOutcome | None:
+    def answer(self, task: TaskDefinition) -> Outcome | None:
         """What the outside says to a task: always the same to the same question."""
         question = [self.seed, task.name, task.data, task.try_number, task.losses]
         dice = hashlib.blake2b(json.dumps(question, sort_keys=True).encode()).digest()

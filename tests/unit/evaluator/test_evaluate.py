@@ -9,7 +9,7 @@ import pytest
 from flowengine.evaluator import IterationChanges, RunState, RunView, Snapshot, evaluate
 from flowengine.evaluator.records import FollowUp, TaskDefinition
 from flowengine.evaluator.states import TaskState
-from flowengine.evaluator.triggers import Failed, Lost, Started, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Lost, Outcome, Started, Succeeded
 from flowengine.evaluator.working_set import PORTION
 from flowengine.program import link_program, parse_program
 from flowengine.store import codec
@@ -44,7 +44,7 @@ def run_of(
     return MemoryRun(program(e, *beside, workflow("W", list(inputs), "out", *blocks)), inputs)
 
 
-def echo(task: TaskDefinition) -> TryOutcome:
+def echo(task: TaskDefinition) -> Outcome:
     return Succeeded({"y": (task.data or {})["x"]})
 
 

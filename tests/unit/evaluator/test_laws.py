@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, note, reject, settings
 from hypothesis import strategies as st
 
 from flowengine.evaluator import RunState, StepState, TaskDefinition, working_set
-from flowengine.evaluator.triggers import Failed, Lost, Succeeded, TryOutcome
+from flowengine.evaluator.triggers import Failed, Lost, Outcome, Succeeded
 from flowengine.store import codec
 from tests.examples_drawn import AT_RANDOM
 from tests.unit.evaluator.in_memory_run import MemoryRun, comparable
@@ -29,7 +29,7 @@ laws = settings(
 )
 MOST_ROWS = 250
 seeds = st.integers(0, 2**16)
-Report = tuple[TaskDefinition, TryOutcome]
+Report = tuple[TaskDefinition, Outcome]
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def deliver_again(run: MemoryRun, report: Report, order: Random) -> None:
         assert not changes.updated_steps
         assert not changes.updated_events
     else:
-        others: list[TryOutcome] = [
+        others: list[Outcome] = [
             Succeeded({"late": 1}),
             Failed({"message": "late"}),
             Lost("late"),
