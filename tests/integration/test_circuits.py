@@ -19,7 +19,7 @@ from flowengine.cli.tree import run_tree
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine
 from flowengine.engine.recovery import notify_due_tasks
-from flowengine.engine.run_tree import DrawnStep, outline
+from flowengine.engine.run_tree import StepLine, load_run_tree
 from flowengine.errors import InvalidSetting
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.settings import Settings
@@ -261,12 +261,12 @@ def test_a_step_shows_the_breaker_it_waits_for_and_until_when(flow: Flow) -> Non
     console.print(run_tree(run.info(), run.steps(), flow.clock.now))
     assert f"waits for circuit {SHOP!r} until " in console.export_text()
     with flow.database.read() as connection:
-        lines = outline(connection, run.id).lines
-    drawn = [line for line in lines if isinstance(line, DrawnStep) and line.circuit]
-    assert styles.step_look(drawn[0], flow.clock.now)[2] == (
-        f"waits for circuit {SHOP!r} until {styles.moment(until)[11:]}"
+        lines = load_run_tree(connection, run.id).lines
+    drawn = [line for line in lines if isinstance(line, StepLine) and line.circuit]
+    assert styles.step_label(drawn[0], flow.clock.now)[2] == (
+        f"waits for circuit {SHOP!r} until {styles.utc_time(until)[11:]}"
     )
-    assert styles.step_look(drawn[0], until)[2] == "waits for a worker"
+    assert styles.step_label(drawn[0], until)[2] == "waits for a worker"
 
 
 def test_a_retry_that_is_not_due_shows_no_breaker(flow: Flow) -> None:

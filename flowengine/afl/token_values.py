@@ -1,4 +1,4 @@
-"""What tokens hold: the text of a string, the code of a script, the parts of a comment."""
+"""Values of tokens: strings, scripts, documentation comments."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _LETTERS = {
 _TAG = re.compile(r"@(param|returns?)\s+(\w+)\s+(.*)")
 
 
-def unquoted(token: str) -> str:
-    """The text of a string token. Raises ValueError for what is no character.
+def string_value(token: str) -> str:
+    """Return the text of a string token; raises ValueError for an invalid character.
 
-    An escape that means nothing stays as it is written, as in AFL: ``"\\d+"`` is a pattern.
+    An unknown escape stays unchanged, as in AFL: ``"\\d+"`` is a pattern.
     """
-    text = _ESCAPE.sub(_unescaped, token[1:-1])
+    text = _ESCAPE.sub(_unescape, token[1:-1])
     if any("\ud800" <= letter <= "\udfff" for letter in text):
-        # Two escapes may be the halves of one character, as JSON writes it.
+        # Two escapes may be a surrogate pair, as in JSON.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16")
     return text
 
 
-def _unescaped(found: re.Match[str]) -> str:
-    escape = found[0]
+def _unescape(match: re.Match[str]) -> str:
+    escape = match[0]
     kind, digits = escape[1], escape[2:]
     if kind in _LETTERS:
         return _LETTERS[kind]
@@ -50,15 +50,15 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def script_code(braced: str) -> str:
-    """The Python between the braces of a script, moved to the left margin."""
+    """Return the dedented Python between the braces of a script."""
     first, _, rest = braced[1:-1].partition("\n")
     code = f"{first.strip()}\n{textwrap.dedent(rest)}" if first.strip() else textwrap.dedent(rest)
     return code.strip("\n").rstrip()
 
 
 def documentation(comment: str) -> Json:
-    """What a ``/** … */`` comment says, its tags apart from its text."""
-    said: list[str] = []
+    """Parse a ``/** … */`` comment into text and tags."""
+    text: list[str] = []
     tagged: dict[str, list[Json]] = {"params": [], "returns": []}
     for line in comment[3:-2].splitlines():
         line = line.strip().removeprefix("*").strip()
@@ -66,6 +66,6 @@ def documentation(comment: str) -> Json:
             into = "params" if tag[1] == "param" else "returns"
             tagged[into].append({"name": tag[2], "description": tag[3].strip()})
         else:
-            said.append(line)
-    parts = {"description": "\n".join(said).strip(), **tagged}
+            text.append(line)
+    parts = {"description": "\n".join(text).strip(), **tagged}
     return {name: part for name, part in parts.items() if part}
