@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, MetaData, Table, insert, inspect, select
+from sqlalchemy import Connection, MetaData, Table, insert, select, text
 
 from flowengine.store import Database, migrations, upgrade_schema
-from flowengine.store.migrations import HEAD
+from flowengine.store.migrations import HEAD, VERSION_TABLE
 from flowengine.store.tables import metadata
 
 Rows: TypeAlias = dict[str, dict[str, list[Any]]]  #: by table: its columns, and its rows
@@ -30,34 +30,36 @@ def take(database: Database) -> Rows:
 
 
 def load(url: str, schema: str, rows: Rows) -> None:
-    """Make a database of the recorded schema with these rows, and bring it to today's."""
+    """Bring a database without runs to the recorded schema, insert rows, and upgrade it."""
     database = Database(url)
     try:
-        if schema == HEAD:
-            upgrade_schema(database)
+        upgrade_schema(database)
         with database.write() as connection:
-            if schema != HEAD:
-                _migrate(connection, schema)
+            tables = metadata if schema == HEAD else _earlier(connection, schema)
             for name, table in rows.items():
-                _insert(connection, name, table)
+                if name in tables.tables:
+                    _insert(connection, tables.tables[name], table)
         upgrade_schema(database)
     finally:
         database.close()
 
 
-def _migrate(connection: Connection, revision: str) -> None:
+def _earlier(connection: Connection, revision: str) -> MetaData:
+    """Replace today's tables by those of an earlier schema."""
+    metadata.drop_all(connection)
+    connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
     config = Config()
     config.set_main_option("script_location", str(Path(migrations.__file__).parent))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
+    found = MetaData()
+    found.reflect(connection)
+    return found
 
 
-def _insert(connection: Connection, name: str, table: dict[str, list[Any]]) -> None:
-    """Insert rows; a column or table that the schema no longer has is left out."""
-    if not inspect(connection).has_table(name):
-        return
-    target = Table(name, MetaData(), autoload_with=connection)
+def _insert(connection: Connection, target: Table, table: dict[str, list[Any]]) -> None:
+    """Insert rows; a column that the schema does not have is left out."""
     rows = [
         {column: value for column, value in pairs if column in target.columns}
         for row in table["rows"]

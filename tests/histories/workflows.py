@@ -14,7 +14,7 @@ from flowengine import (
 )
 from flowengine.afl import compile_text
 
-ITEMS = 150  #: of the long foreach: more than its first portion
+ITEMS = 110  #: of the long foreach: more than its first portion
 
 
 class Refused(Exception):

@@ -36,17 +36,17 @@ def opened(url: str, history: dict[str, Any], moment: str) -> Flow:
 
 
 def test_a_recorded_run_is_finished_with_the_recorded_end(
-    history: dict[str, Any], empty_database_url: str
+    history: dict[str, Any], database_url: str
 ) -> None:
-    with opened(empty_database_url, history, "middle") as flow:
+    with opened(database_url, history, "middle") as flow:
         run = flow.engine.run(history["run"])
         assert not run.info().is_final
         finish(flow, run)
         assert end_of(flow, run) == history["expected"]
 
 
-def test_a_recorded_end_is_read_and_stays(history: dict[str, Any], empty_database_url: str) -> None:
-    with opened(empty_database_url, history, "end") as flow:
+def test_a_recorded_end_is_read_and_stays(history: dict[str, Any], database_url: str) -> None:
+    with opened(database_url, history, "end") as flow:
         run = flow.engine.run(history["run"])
         revision = run.info().revision
         flow.watchdog()
