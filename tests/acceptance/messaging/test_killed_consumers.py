@@ -49,9 +49,9 @@ def messages(count: int, fatal: frozenset[int]) -> list[AgentMessage]:
     "count", [pytest.param(1_500), pytest.param(20_000, marks=pytest.mark.chaos)]
 )
 def test_each_message_is_acknowledged_once_or_dead_although_consumers_are_killed(
-    redis_server: RedisServer, pytestconfig: pytest.Config, count: int
+    redis_server: RedisServer, chaos_seed: int, count: int
 ) -> None:
-    rng = random.Random(pytestconfig.getoption("--chaos-seed"))
+    rng = random.Random(chaos_seed)
     url = redis_server.url
     client = redis.Redis.from_url(url, decode_responses=True)
     box = SyncMessageCoordinator(client)
