@@ -226,11 +226,11 @@ def test_the_watchdog_rings_once_for_what_was_parked_when_it_is_due(flow: Flow) 
     notifier = CountingBell()
     replace_notifier(flow.engine, notifier)
     flow.clock.advance(seconds=59.9)
-    notify_due_tasks(flow.engine)
+    notify_due_tasks(flow.engine, flow.engine.servers())
     assert notifier.rings == []
     flow.clock.advance(seconds=0.1)
-    notify_due_tasks(flow.engine)
-    notify_due_tasks(flow.engine)
+    notify_due_tasks(flow.engine, flow.engine.servers())
+    notify_due_tasks(flow.engine, flow.engine.servers())
     assert notifier.rings == [{"default": 3}]
 
 
