@@ -39,7 +39,7 @@ from flowengine.tasks import register_celery_tasks
 from flowengine.tasks.celery_tasks import WATCHDOG
 from flowengine.tasks.facets import register_facets
 from flowengine.tasks.flower_events import StepEvents
-from flowengine.tasks.heartbeat import WorkerHeartbeat, server_of
+from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.script_runner import offer_scripts
 
@@ -135,9 +135,9 @@ class FlowEngine:
     def identity(self) -> WorkerIdentity:
         return WorkerIdentity(self._server_id, self._boot_id, os.getpid())
 
-    def heartbeat_thread(self, name: str) -> WorkerHeartbeat:
+    def heartbeat(self, name: str) -> Heartbeat:
         server = server_of(self._server_id, self._boot_id, name)
-        return WorkerHeartbeat(
+        return worker_heartbeat(
             lambda: self.engine, self.settings, server, event_facet_names, self.consumed
         )
 
@@ -221,7 +221,7 @@ class _Process:
 
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Attends as long as the worker runs."""
+    """Sends heartbeats as long as the worker runs."""
 
     label = "flowengine"
 
@@ -231,16 +231,16 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
             flowengine.engine  # noqa: B018 - a database that does not fit is told at once
         except DBAPIError as problem:
             log.warning("waiting for the database: %s", problem, extra={"action": "no_database"})
-        self.heartbeat_thread = flowengine.heartbeat_thread(worker.hostname)
-        self.heartbeat_thread.start()
+        self.heartbeat = flowengine.heartbeat(worker.hostname)
+        self.heartbeat.start()
 
     def stop(self, worker: Any) -> None:
         # Running tries are finished first: the pool is stopped after this step, and a
-        # server that has left would be asked for them.
-        signals.worker_shutdown.connect(self._leave, weak=False)
+        # deregistered server would be asked for them.
+        signals.worker_shutdown.connect(self._stop_heartbeat, weak=False)
 
     def terminate(self, worker: Any) -> None:
-        self.heartbeat_thread.leave()
+        self.heartbeat.stop()
 
-    def _leave(self, **_: Any) -> None:
-        self.heartbeat_thread.leave()
+    def _stop_heartbeat(self, **_: Any) -> None:
+        self.heartbeat.stop()

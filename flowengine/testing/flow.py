@@ -14,7 +14,8 @@ from flowengine.assembly import EngineLauncher
 from flowengine.authoring import Workflow, event_facet_names, launcher_slot
 from flowengine.authoring.launcher_slot import StartOptions
 from flowengine.engine import Engine, Run
-from flowengine.engine.recovery import sweep
+from flowengine.engine.liveness import LivenessWindow
+from flowengine.engine.recovery import notify_due_lists, observe, recover
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
@@ -115,8 +116,15 @@ class Flow:
         return True
 
     def watchdog(self) -> None:
-        """Run one tick of the watchdog."""
-        sweep(self.engine, event_facet_names(), lambda server: server.boot_id in self._dead)
+        """Run one recovery pass."""
+        with self.database.read() as connection:
+            observation = observe(connection, LivenessWindow(self.clock.now))
+        recover(
+            self.engine,
+            observation,
+            death=lambda server: "was killed" if server.boot_id in self._dead else None,
+            wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
+        )
 
     # --- workers ---
 

@@ -39,3 +39,5 @@ class BackgroundJobs:
 
     def end(self) -> None:
         self._stop.set()
+        if self._thread is not None:
+            self._thread.join(1.0)

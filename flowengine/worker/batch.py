@@ -83,6 +83,7 @@ class BatchGuard:
         self._hands: set[Batch] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._is_ended = False
 
     @contextmanager
     def over(self, hand: Batch) -> Iterator[None]:
@@ -104,7 +105,9 @@ class BatchGuard:
     def _look(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._hands)
+                self._changed.wait_for(lambda: self._hands or self._is_ended)
+                if self._is_ended:
+                    return
                 hands = list(self._hands)
             for hand in hands:
                 try:
@@ -113,3 +116,11 @@ class BatchGuard:
                 except Exception:  # nobody else looks after the other hands
                     log.exception("the guard stumbled", extra={"action": "guard_stumbled"})
             time.sleep(self._patience / 2)
+
+    def end(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(1.0)

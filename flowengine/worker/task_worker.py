@@ -257,6 +257,7 @@ class TaskWorker:
         left = self.claimed_tasks.left_after(max_wait)
         release_dropped(self._engine, [held_task(task) for task in left])
         self._background.end()
+        self._guard.end()
         self.counters.flush()
         self._markers.forget_all()
 

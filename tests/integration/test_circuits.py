@@ -226,11 +226,11 @@ def test_recovery_notifies_once_for_parked_tasks_that_are_due(flow: Flow) -> Non
     notifier = RecordingNotifier()
     replace_notifier(flow.engine, notifier)
     flow.clock.advance(seconds=59.9)
-    notify_due_tasks(flow.engine)
+    notify_due_tasks(flow.engine, flow.engine.servers())
     assert notifier.wakeups == []
     flow.clock.advance(seconds=0.1)
-    notify_due_tasks(flow.engine)
-    notify_due_tasks(flow.engine)
+    notify_due_tasks(flow.engine, flow.engine.servers())
+    notify_due_tasks(flow.engine, flow.engine.servers())
     assert notifier.wakeups == [{"default": 3}]
 
 
