@@ -132,7 +132,7 @@ class WorkerHeartbeat:
         if task.pid in (None, self._server.pid):
             return
         assert task.pid is not None
-        if task.task_id in (self._markers.of(task.pid) or ()):
+        if task.task_id in self._markers.running(task.pid):
             log.warning(
                 "killing the pool child %d, which hangs in %s",
                 task.pid,
