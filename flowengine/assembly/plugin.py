@@ -128,9 +128,9 @@ class FlowEngine:
         return self.process.engine
 
     def _end_process(self, **_: Any) -> None:
-        """A pool child ends: tell what it has handled."""
+        """A pool child ends: flush its counters, remove its in-flight marker."""
         if self._process is not None and self._process.pid == os.getpid():
-            self._process.task_worker.counters.flush()
+            self._process.task_worker.end()
 
     def identity(self) -> WorkerIdentity:
         return WorkerIdentity(self._server_id, self._boot_id, os.getpid())

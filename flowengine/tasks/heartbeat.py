@@ -191,7 +191,7 @@ class PoolChildren:
         """
         if task.pid is None or task.pid == self._server.pid:
             return
-        if task.task_id in (self._markers.of(task.pid) or ()):
+        if task.task_id in self._markers.running(task.pid):
             log.warning(
                 "killing pool child %d, which hangs in %s; the pool replaces it",
                 task.pid,
