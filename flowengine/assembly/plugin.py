@@ -148,6 +148,7 @@ class FlowEngine:
     # --- behind the doorways ---
 
     def drain(self, task_list: str, wake: int) -> None:
+        self.process.notifier.consumed(task_list)
         try:
             self.process.task_worker.drain(task_list, wake)
         finally:
@@ -199,14 +200,14 @@ class _Process:
             gc.freeze()  # what a worker has imported stays: nobody has to look through it again
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
-        notifier = CeleryNotifier(
+        self.notifier = CeleryNotifier(
             plugin.app,
             most=settings.wakeup_fanout,
             control_queue=settings.control_queue,
             # Starts come in bursts. A worker's bells wake its neighbours, each for itself.
             pause=0.0 if plugin.hostname else settings.wakeup_debounce,
         )
-        self.engine = Engine(self.database, notifier=notifier, settings=settings)
+        self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
         self.events = StepEvents(plugin.app, plugin.hostname)
         shows = plugin.sends_events or plugin.app.conf.worker_send_task_events
         self.task_worker = TaskWorker(

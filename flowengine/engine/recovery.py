@@ -162,7 +162,7 @@ def notify_due_lists(engine: Engine, names: Sequence[str]) -> None:
     with engine.database.read() as connection:
         due = recovery_queries.due_lists(connection, names, engine.database.now(connection))
     if due:
-        engine.notifier.notify(dict.fromkeys(due, engine.settings.wakeup_fanout))
+        engine.notifier.repeat(dict.fromkeys(due, engine.settings.wakeup_fanout))
 
 
 def notify_due_tasks(engine: Engine) -> None:
@@ -189,7 +189,7 @@ def notify_due_tasks(engine: Engine) -> None:
             and locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if ringing or retries:
-        engine.notifier.notify({**dict.fromkeys(ringing, settings.wakeup_fanout), **retries})
+        engine.notifier.repeat({**dict.fromkeys(ringing, settings.wakeup_fanout), **retries})
 
 
 def alarm_unserved_tasks(engine: Engine) -> None:
