@@ -40,6 +40,7 @@ from flowengine.tasks.celery_tasks import WATCHDOG
 from flowengine.tasks.facets import register_facets
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import WorkerHeartbeat, server_of
+from flowengine.tasks.wakeup_relay import WakeupRelay
 from flowengine.worker import Circuits, TaskWorker
 from flowengine.worker.script_runner import offer_scripts
 
@@ -147,12 +148,16 @@ class FlowEngine:
 
     # --- behind the doorways ---
 
-    def drain(self, task_list: str, wake: int) -> None:
-        self.process.notifier.consumed(task_list)
+    def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
+        process = self.process
+        process.notifier.consumed(task_list)
         try:
-            self.process.task_worker.drain(task_list, wake)
+            process.task_worker.drain(task_list, wake)
+            process.relay.relay(
+                task_list, wake, self.settings.wakeup_fanout if hops is None else hops
+            )
         finally:
-            self.process.events.flush()
+            process.events.flush()
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
         try:
@@ -218,6 +223,7 @@ class _Process:
             show=self.events.show if shows else None,
             circuits=Circuits(settings, redis_of(plugin.app), shares=True),
         )
+        self.relay = WakeupRelay(self.engine, plugin.identity().server_id, event_facet_names)
         self.watchdog = Watchdog(self.engine)
 
 
