@@ -40,6 +40,7 @@ from flowengine.tasks.celery_tasks import WATCHDOG
 from flowengine.tasks.facets import register_facets
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
+from flowengine.tasks.wakeup_relay import WakeupRelay
 from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.script_runner import offer_scripts
 
@@ -147,11 +148,16 @@ class FlowEngine:
 
     # --- behind the doorways ---
 
-    def drain(self, task_list: str, wake: int) -> None:
+    def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
+        process = self.process
+        process.notifier.consumed(task_list)
         try:
-            self.process.task_worker.drain(task_list, wake)
+            process.task_worker.drain(task_list, wake)
+            process.relay.relay(
+                task_list, wake, self.settings.wakeup_fanout if hops is None else hops
+            )
         finally:
-            self.process.events.flush()
+            process.events.flush()
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
         try:
@@ -199,14 +205,14 @@ class _Process:
             gc.freeze()  # what a worker has imported stays: nobody has to look through it again
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
-        notifier = CeleryNotifier(
+        self.notifier = CeleryNotifier(
             plugin.app,
             most=settings.wakeup_fanout,
             control_queue=settings.control_queue,
             # Starts come in bursts. A worker's bells wake its neighbours, each for itself.
             pause=0.0 if plugin.hostname else settings.wakeup_debounce,
         )
-        self.engine = Engine(self.database, notifier=notifier, settings=settings)
+        self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
         self.events = StepEvents(plugin.app, plugin.hostname)
         shows = plugin.sends_events or plugin.app.conf.worker_send_task_events
         self.task_worker = TaskWorker(
@@ -217,6 +223,7 @@ class _Process:
             show=self.events.show if shows else None,
             breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
+        self.relay = WakeupRelay(self.engine, plugin.identity().server_id, event_facet_names)
         self.watchdog = Watchdog(self.engine)
 
 

@@ -227,7 +227,7 @@ def notify_due_lists(engine: Engine, names: Sequence[str]) -> None:
     with engine.database.read() as connection:
         due = recovery_queries.due_lists(connection, names, engine.database.now(connection))
     if due:
-        engine.notifier.notify(dict.fromkeys(due, engine.settings.wakeup_fanout))
+        engine.notifier.repeat(dict.fromkeys(due, engine.settings.wakeup_fanout))
 
 
 def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
@@ -251,7 +251,7 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
             if locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if overdue or retries:
-        engine.notifier.notify({**dict.fromkeys(overdue, settings.wakeup_fanout), **retries})
+        engine.notifier.repeat({**dict.fromkeys(overdue, settings.wakeup_fanout), **retries})
 
 
 def alarm_unserved_tasks(engine: Engine, alive: Sequence[ServerDefinition] | None = None) -> None:
