@@ -9,11 +9,9 @@ own threads for it, because SQLite itself makes waiters sleep and guess.
 from __future__ import annotations
 
 import math
-import os
 import sqlite3
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from types import TracebackType
@@ -23,6 +21,7 @@ from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
+from flowengine.fork import ForkAware, notify_of_forks
 from flowengine.store.executors import (
     CLOCK,
     Executor,
@@ -33,7 +32,7 @@ from flowengine.store.executors import (
     as_sqlalchemy,
 )
 from flowengine.store.fork_safety import fork_gate
-from flowengine.store.pools import UNUSED, postgres_engine, sqlite_engine
+from flowengine.store.pools import PREPARED, UNUSED, postgres_engine, sqlite_engine
 
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's code for a write where none is allowed
 _CLOCK_TRUST = 5.0  #: seconds that we count on from a server's time
@@ -44,21 +43,7 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-#: Those whose connections a forked child inherits: two processes that speak on one would hear
-#: each other's answers.
-_on_servers: weakref.WeakSet[Database] = weakref.WeakSet()
-
-
-def _forget_connections() -> None:
-    for database in list(_on_servers):
-        database.engine.dispose(close=False)  # they are the parent's, and stay open
-        database._kept = threading.local()
-
-
-os.register_at_fork(after_in_child=_forget_connections)
-
-
-class Database:
+class Database(ForkAware):
     """An opened database."""
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
@@ -85,7 +70,7 @@ class Database:
         if self._is_file:
             fork_gate.guard(self.engine)
         elif not self.is_sqlite:
-            _on_servers.add(self)
+            notify_of_forks(self)
 
     @property
     def name(self) -> str:
@@ -230,6 +215,11 @@ class Database:
         """The time to give to a statement; None: the server reads its own clock."""
         return None if self._clock is None and not self.is_sqlite else self.now()
 
+    def after_fork_in_child(self) -> None:
+        """Leave the connections to the parent: two processes must not share one."""
+        self.engine.dispose(close=False)
+        self._kept = threading.local()
+
     def close(self) -> None:
         self.engine.dispose()
 
@@ -268,7 +258,7 @@ class _OneByOne:
         # A worker that waits for the server is killed if need be. Others must be able to stop
         # waiting when somebody presses Ctrl-C, which the driver sees to and libpq does not.
         if getattr(self._database._kept, "is_on", False):
-            prepared = self._proxy.info.setdefault("flowengine_prepared", {})
+            prepared = self._proxy.info.setdefault(PREPARED, {})
         return PostgresExecutor(self._proxy.driver_connection, prepared)
 
     def __exit__(

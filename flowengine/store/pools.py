@@ -16,6 +16,8 @@ from flowengine.errors import StoreError
 
 _SQLITE_PATIENCE = 30.0  #: seconds that a connection waits for its turn
 _IDLE_LIMIT = 30.0  #: seconds that a transaction may stand still
+#: Key in a connection's info: the statements prepared on it, by text.
+PREPARED = "flowengine_prepared"
 UNUSED = 1.0  #: seconds after which a pooled connection is tried before it is used
 
 
@@ -95,6 +97,12 @@ def postgres_engine(url: str, pinging: threading.local) -> Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN")
+
+    @event.listens_for(engine, "rollback")
+    def _forget_prepared(connection: Connection) -> None:
+        # psycopg sends DEALLOCATE ALL after a ROLLBACK.
+        if not connection.invalidated:
+            connection.info.pop(PREPARED, None)
 
     @event.listens_for(engine, "checkin")
     def _used(_raw: Any, record: Any) -> None:

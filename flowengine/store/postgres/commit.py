@@ -38,7 +38,7 @@ def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
     text, given = _asked(rows, guarded)
     try:
         if isinstance(run, PostgresExecutor):
-            return set(run.told(text, given))
+            return set(run.fetch_text_column(text, given))
         return {row[0] for row in run.rows(text, given)}
     except Exception as problem:
         if guarded and getattr(problem, "sqlstate", "") == _DIVIDED_BY_NOTHING:
