@@ -9,7 +9,6 @@ and what is open is closed before it. Celery forks a pool child whenever one has
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import Counter
@@ -18,10 +17,12 @@ from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
+from flowengine.fork import ForkAware, notify_of_forks
+
 _PATIENCE = 60.0  # seconds; a transaction that lasts longer hangs, and must not stop the fork
 
 
-class ForkGate:
+class ForkGate(ForkAware):
     """Lets transactions through, but for the moment of a fork. A process has one."""
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class ForkGate:
                     del self._inside[me]
                     self._changed.notify_all()
 
-    def shut(self) -> None:
+    def before_fork(self) -> None:
         """Wait until nobody else is inside, and close what is open."""
         me = threading.get_ident()
         with self._changed:
@@ -60,12 +61,12 @@ class ForkGate:
             for engine in list(self._engines):
                 engine.dispose()
 
-    def open(self) -> None:
+    def after_fork_in_parent(self) -> None:
         with self._changed:
             self._forks -= 1
             self._changed.notify_all()
 
-    def open_in_child(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Begin anew with the one thread that a child has."""
         me = threading.get_ident()
         self._changed = threading.Condition()
@@ -74,8 +75,4 @@ class ForkGate:
 
 
 fork_gate = ForkGate()
-os.register_at_fork(
-    before=fork_gate.shut,
-    after_in_parent=fork_gate.open,
-    after_in_child=fork_gate.open_in_child,
-)
+notify_of_forks(fork_gate)
