@@ -22,7 +22,7 @@ from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Report
 from flowengine.program import Plan
 from flowengine.store import Database, commit_writer, reports, runs
-from flowengine.store.commits import CommitRows
+from flowengine.store.commits import CommitPlan
 from flowengine.store.executors import Executor
 
 
@@ -49,13 +49,12 @@ class Committer:
             if all(report.task.join_id is None for report in of_run)
         }
         now = self._database.now()
-        rows = CommitRows()
+        rows = CommitPlan()
         effects: dict[str, CommitEffects] = {}
         with gc_paused(), self._database.direct() as executor:
             decisions = self._decide(executor, by_run, now)
             for run_id, decision in decisions.items():
                 effects[run_id] = staging.stage(decision, rows, now, continuation)
-                rows.runs[-1]["reports"] = len(by_run[run_id])
                 for report in by_run[run_id]:
                     rows.add_report(report.task, report.outcome, now)
                 rows.gather_payloads(run_id, now)

@@ -28,7 +28,7 @@ from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import StepContinue, StepFail, Trigger, Unfold
 from flowengine.program import Plan
 from flowengine.store import codec, commit_writer, reports, runs
-from flowengine.store.commits import CommitRows
+from flowengine.store.commits import CommitPlan
 from flowengine.store.executors import Executor
 
 _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
@@ -83,7 +83,7 @@ def consume_inbox(
     with commit_writer.streamed(executor) as write:
         while inbox:
             portion = [inbox.popleft() for _ in range(min(_PORTION, len(inbox)))]
-            rows = CommitRows()
+            rows = CommitPlan()
             if evaluation is not None:
                 decision = evaluation.decide([entry.trigger for entry in portion])
                 room -= max(len(portion), len(decision.changes.created_steps))
@@ -101,7 +101,7 @@ def consume_inbox(
                 [entry.task_id for entry in portion if entry.task_id],
                 [entry.fact_id for entry in portion if entry.fact_id],
             )
-            if rows.runs or rows.taken_tasks or rows.taken_facts:
+            if not rows.is_empty:
                 write(rows)
     return effects
 

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Row
 from flowengine.engine.results import parked_until, seen_state
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import codec, steps, tasks
+from flowengine.store.records import circuit_of
 
 #: Of a foreach with more items only the first and the failed items are shown, the others counted.
 WIDE = 200
@@ -145,7 +146,7 @@ def _with_details(
     if row is None:
         return HiddenItems(line.depth, line.rest or {})
     step, task = details[row.id], tries.get(row.id)
-    circuit = tasks.circuit_of(task.limit_key) if task else ""
+    circuit = circuit_of(task.limit_key) if task else ""
     parent_path = details[line.under].path if line.under else ""
     return StepLine(
         depth=line.depth,

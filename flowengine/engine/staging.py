@@ -28,7 +28,7 @@ from flowengine.evaluator.triggers import Trigger
 from flowengine.program import Plan
 from flowengine.store import payloads, steps
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.commits import CommitRows, RunHeader, claimed_by
+from flowengine.store.commits import CommitPlan, RunHeader, claimed_by
 from flowengine.store.executors import Executor
 
 #: Tasks of one commit that feed the same join share a join counter from this number on.
@@ -123,7 +123,7 @@ def load_missing(executor: Executor, wanted: Mapping[str, tuple[CachedRun, Missi
 
 def stage(
     decision: Decision,
-    rows: CommitRows,
+    rows: CommitPlan,
     now: int,
     continuation: ContinuationPolicy | None = None,
     *,

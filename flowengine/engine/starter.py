@@ -26,7 +26,7 @@ from flowengine.program import Plan, Program
 from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
 from flowengine.store import Database, codec, commit_writer, runs
-from flowengine.store.commits import CommitRows, RunHeader
+from flowengine.store.commits import CommitPlan, RunHeader, RunOrigin
 from flowengine.store.executors import Executor, SqlalchemyExecutor
 
 log = logging.getLogger("flowengine")
@@ -128,7 +128,7 @@ class Starter:
     def _insert_with(
         self, executor: Executor, requests: list[StartRequest], now: int
     ) -> list[CommitEffects]:
-        rows = CommitRows()
+        rows = CommitPlan()
         effects: dict[str, CommitEffects] = {}
         for request in requests:
             self._programs.save(executor, request.digest, request.text, now)
@@ -242,7 +242,7 @@ class _NoRows(dict[str, Step | None]):
         return None
 
 
-def _stage_first_commit(request: StartRequest, rows: CommitRows, now: int) -> CommitEffects:
+def _stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> CommitEffects:
     """Evaluate a run for the first time, and turn its update into an insert."""
     view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
     parent = request.parent
@@ -252,23 +252,19 @@ def _stage_first_commit(request: StartRequest, rows: CommitRows, now: int) -> Co
     decision = staging.decide(request.plan, run, [Started(request.inputs)], now)
     assert not isinstance(decision, Missing)  # invariant: a new run has no rows to load
     effects = staging.stage(decision, rows, now)
-    row = rows.runs.pop()
-    row = {name: value for name, value in row.items() if name not in ("was", "reports")}
-    rows.new_runs.append(
-        {
-            "id": row.pop("run_id"),
-            **row,
-            "tenant": request.tenant,
-            "workflow": request.workflow,
-            "program_hash": request.digest,
-            "priority": request.priority,
-            "labels": codec.dump(dict(request.labels)) if request.labels else None,
-            "idempotency_key": request.key,
-            "root_run_id": parent.root_run_id if parent else request.run_id,
-            "parent_run_id": parent.run_id if parent else None,
-            "parent_step_id": parent.step_id if parent else None,
-            "waiting_step_key": parent.step_key if parent and parent.waits else None,
-            "created": now,
-        }
+    rows.insert_run(
+        RunOrigin(
+            tenant=request.tenant,
+            workflow=request.workflow,
+            program_hash=request.digest,
+            priority=request.priority,
+            labels=codec.dump(dict(request.labels)) if request.labels else None,
+            idempotency_key=request.key,
+            root_run_id=parent.root_run_id if parent else request.run_id,
+            parent_run_id=parent.run_id if parent else None,
+            parent_step_id=parent.step_id if parent else None,
+            waiting_step_key=parent.step_key if parent and parent.waits else None,
+            created=now,
+        )
     )
     return effects

@@ -13,7 +13,7 @@ from typing import Any
 from flowengine.evaluator import TaskDefinition
 from flowengine.store import codec, payloads
 from flowengine.store.executors import CLOCK, Executor
-from flowengine.store.tasks import COLUMNS, task_from
+from flowengine.store.records import TASK_COLUMNS, task_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Claim:
     passed_over: int = 0
 
 
-_RETURNED = ", ".join(f"flowengine_task.{name}" for name in COLUMNS)
+_RETURNED = ", ".join(f"flowengine_task.{name}" for name in TASK_COLUMNS)
 _TAKE = (
     "UPDATE flowengine_task SET state = 'running', lease = flowengine_task.lease + 1, "
     "server_id = {server}, boot_id = {boot}, pid = {process}, "

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from flowengine.store.commits import CommitRows
+from flowengine.store.commits import CommitPlan
 from flowengine.store.executors import Executor, PipelineExecutor
 from flowengine.store.postgres import commit as postgres_commit
 from flowengine.store.sqlite import commit as sqlite_commit
 
 
-def write(executor: Executor, rows: CommitRows, *, guarded: bool = False) -> set[str]:
+def write(executor: Executor, rows: CommitPlan, *, guarded: bool = False) -> set[str]:
     """Write a commit; return the runs whose part was written.
 
     With a guard that is each run that stands where it was evaluated, and whose reported tries
@@ -24,7 +24,7 @@ def write(executor: Executor, rows: CommitRows, *, guarded: bool = False) -> set
 
 
 @contextmanager
-def streamed(executor: Executor) -> Iterator[Callable[[CommitRows], object]]:
+def streamed(executor: Executor) -> Iterator[Callable[[CommitPlan], object]]:
     """Write several commits of a run that is locked, in its one transaction.
 
     Where the database is another process, one is written while the next is made. All are
@@ -34,7 +34,7 @@ def streamed(executor: Executor) -> Iterator[Callable[[CommitRows], object]]:
         yield lambda rows: write(executor, rows)
         return
 
-    def send(rows: CommitRows) -> None:
+    def send(rows: CommitPlan) -> None:
         _order(rows)
         postgres_commit.send(executor, rows)
 
@@ -42,6 +42,6 @@ def streamed(executor: Executor) -> Iterator[Callable[[CommitRows], object]]:
         yield send
 
 
-def _order(rows: CommitRows) -> None:
+def _order(rows: CommitPlan) -> None:
     # In one order: two writers of the same values must not wait for each other.
-    rows.payloads.sort(key=lambda row: row["hash"])
+    rows.payloads.sort(key=lambda payload: payload.hash)

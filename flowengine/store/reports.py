@@ -22,12 +22,13 @@ from flowengine.evaluator.triggers import (
     Report,
     Succeeded,
 )
-from flowengine.store import codec, joins, steps
-from flowengine.store.commits import reported_as
+from flowengine.store import codec, joins
+from flowengine.store.commits import ending_of
 from flowengine.store.executors import Executor
+from flowengine.store.records import STEP_COLUMNS, limit_key, step_from
 from flowengine.store.rows import MANY
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
-from flowengine.store.tasks import IS_HELD, limit_key, table
+from flowengine.store.tasks import IS_HELD, table
 
 # --- what the holder of a lease may do ---
 
@@ -114,8 +115,8 @@ def record(executor: Executor, reports: Sequence[Report], now: int) -> dict[str,
     large: list[dict[str, str]] = []
     for report in reports:
         encoder, task = codec.Encoder(), report.task
-        columns = reported_as(report.outcome, encoder)
-        rows.append({"uuid": task.uuid, "lease": task.lease, "now": now, **columns})
+        ending = ending_of(report.outcome, encoder)
+        rows.append({"uuid": task.uuid, "lease": task.lease, "now": now, **ending._asdict()})
         large += [
             {"uuid": task.uuid, "hash": digest, "body": body}
             for digest, body in encoder.payloads.items()
@@ -173,7 +174,7 @@ def beat(connection: Connection, task_id: str, lease: int, now: int) -> bool:
 _REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position")
 _REPORTED = (
     f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
-    f"{', '.join(f's.{name}' for name in steps.COLUMNS)} "
+    f"{', '.join(f's.{name}' for name in STEP_COLUMNS)} "
     "FROM flowengine_task t {index} JOIN flowengine_step s ON s.id = t.step_id "
     "WHERE t.run_id = {p} AND t.state IN ('completed', 'failed') AND NOT t.taken_in "
     # Unordered: to find the first of thousands in order, all would be read and sorted each time.
@@ -208,7 +209,7 @@ def unevaluated(executor: Executor, run_id: str, limit: int) -> list[tuple[Repor
     found = []
     for row in sorted(executor.rows(text, (run_id, limit)), key=lambda row: row[6]):
         task_id, try_number, losses, outcome, result, error = row[:6]
-        step = steps.step_from(row[len(_REPORT) :])
+        step = step_from(row[len(_REPORT) :])
         task = TaskDefinition(
             task_id,
             step.facet_name,

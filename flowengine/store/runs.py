@@ -10,9 +10,10 @@ from sqlalchemy import Connection, Row, and_, bindparam, or_, select
 
 from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
-from flowengine.store import codec, payloads, steps
+from flowengine.store import codec, payloads
 from flowengine.store.commits import RunHeader
 from flowengine.store.executors import Executor
+from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.rows import MANY, insert_or_ignore
 from flowengine.store.tables import FACT_IS_WAITING, FactRow, RunRow
 
@@ -162,7 +163,7 @@ def heads(executor: Executor, run_ids: Iterable[str]) -> dict[str, RunHeader]:
 
 
 _AROUND_SELECTED = ", ".join(
-    [_SELECTED, *(f"{row}.{name}" for row in ("s", "p", "c") for name in steps.COLUMNS)]
+    [_SELECTED, *(f"{row}.{name}" for row in ("s", "p", "c") for name in STEP_COLUMNS)]
 )
 _AROUND_JOINED = (
     "LEFT JOIN flowengine_step p ON p.run_id = s.run_id AND p.key = s.parent AND NOT p.superseded "
@@ -190,16 +191,16 @@ def around(
     """
     pairs = [{"run_id": run_id, "key": key} for run_id, keys in wanted.items() for key in keys]
     found: dict[str, tuple[RunHeader, dict[str, Step]]] = {}
-    width = len(steps.COLUMNS)
+    width = len(STEP_COLUMNS)
     for row in executor.rows(_AROUND[executor.is_sqlite], (json.dumps(pairs),)):
         _, rows = found.setdefault(row[0], (_head(row), {}))
         for at in range(len(_HEAD), len(row), width):
             if row[at] is not None and row[at + _KEY] not in rows:
-                rows[row[at + _KEY]] = steps.step_from(row[at : at + width])
+                rows[row[at + _KEY]] = step_from(row[at : at + width])
     return found
 
 
-_KEY = steps.COLUMNS.index("key")
+_KEY = STEP_COLUMNS.index("key")
 
 
 def _head(row: Sequence[Any]) -> RunHeader:

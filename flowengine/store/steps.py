@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Row, and_, bindparam, case, func, select
 
 from flowengine.evaluator import Step
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.store import codec
 from flowengine.store.executors import Executor
+from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.rows import portions
 from flowengine.store.tables import StepRow
 
@@ -25,13 +25,7 @@ _OF_RUN = (
 )
 
 
-#: What a record of a step is made of, in the order of its columns.
-COLUMNS = (
-    *("id", "run_id", "key", "path", "object_type", "address", "parent", "position"),
-    *("generation", "facet_name", "state", "params", "returns", "error", "waiting"),
-    *("remaining", "item_count", "next_index", "failure", "yields", "created", "updated"),
-)
-_SELECTED = ", ".join(f"s.{name}" for name in COLUMNS)
+_SELECTED = ", ".join(f"s.{name}" for name in STEP_COLUMNS)
 _BY_KEYS = (
     f"SELECT {_SELECTED} FROM json_to_recordset(%s::json) AS w(run_id text, key text) "
     "JOIN flowengine_step s ON s.run_id = w.run_id AND s.key = w.key WHERE NOT s.superseded",
@@ -113,17 +107,5 @@ def flesh(connection: Connection, step_ids: Sequence[str]) -> dict[str, Row[Any]
     return found
 
 
-# --- rows ---
-
-
-def step_from(row: Sequence[Any]) -> Step:
-    """Read a step from its columns."""
-    values = list(row)
-    values[11], values[12] = codec.attributes(row[11]), codec.attributes(row[12])
-    values[13], values[18] = codec.load(row[13]), codec.load(row[18])
-    values[19] = codec.yields(row[19])
-    return Step(*values)
-
-
 def step_of(row: Row[Any]) -> Step:
-    return step_from([getattr(row, name) for name in COLUMNS])
+    return step_from([getattr(row, name) for name in STEP_COLUMNS])

@@ -17,10 +17,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine import Engine
-from flowengine.engine.committer import Report
 from flowengine.errors import DatabaseReadOnly
 from flowengine.evaluator import RunState
-from flowengine.evaluator.triggers import Succeeded
+from flowengine.evaluator.triggers import Report, Succeeded
 from tests.integration.engines import chain, claim
 
 
