@@ -18,8 +18,13 @@ from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.store import codec, records
-from flowengine.store.claims import WorkerIdentity
-from flowengine.store.records import NEW_TASK_COLUMNS, STEP_COLUMNS, STEP_UPDATE_COLUMNS, Row
+from flowengine.store.records import (
+    NEW_TASK_COLUMNS,
+    STEP_COLUMNS,
+    STEP_UPDATE_COLUMNS,
+    Row,
+    WorkerIdentity,
+)
 from flowengine.store.tables import (
     EventRow,
     FactRow,
@@ -214,6 +219,8 @@ class CommitPlan:
 
     def filled(self) -> list[tuple[str, Sequence[Row]]]:
         """Return the sections that have rows, in order, with the number of each run's reports."""
+        # Lock order: payloads by hash. Two writers of the same values could deadlock.
+        self.payloads.sort(key=lambda payload: payload.hash)
         reports = Counter(report.run_id for report in self.reports)
         runs = [(*run[:2], reports[run.run_id], *run[2:]) for run in self.runs]
         return [

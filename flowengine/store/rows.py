@@ -1,4 +1,4 @@
-"""Small things that all parts of the store do with statements."""
+"""Helpers for statements with many rows."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def portions(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
 def insert_or_ignore(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
 ) -> int:
-    """Insert rows, leaving those that exist as they are; return how many were new."""
+    """Insert the rows that do not exist; return how many were inserted."""
     if not rows:
         return 0
     build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
     statement: Insert = build(table).on_conflict_do_nothing()
-    # SQLAlchemy forgets the count of an INSERT, on PostgreSQL, unless it is asked to keep it.
-    kept = {"preserve_rowcount": True}
-    return connection.execute(statement, list(rows), execution_options=kept).rowcount
+    # On PostgreSQL SQLAlchemy drops the count of an INSERT by default.
+    options = {"preserve_rowcount": True}
+    return connection.execute(statement, list(rows), execution_options=options).rowcount

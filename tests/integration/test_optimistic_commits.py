@@ -16,9 +16,9 @@ from flowengine.engine import Engine
 from flowengine.evaluator import RunState, TaskState
 from flowengine.evaluator.triggers import Report, Succeeded
 from flowengine.settings import Settings
-from flowengine.store import executors
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.executors import PostgresExecutor
+from flowengine.store.postgres import executors
+from flowengine.store.postgres.executors import PostgresExecutor
 from flowengine.worker import TaskWorker
 from tests.integration.engines import chain, claim, cut_off, opened, side_by_side
 

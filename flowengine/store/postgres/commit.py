@@ -16,10 +16,14 @@ import functools
 from collections.abc import Mapping
 
 from flowengine.store.commits import SECTIONS, CommitPlan
-from flowengine.store.executors import Executor, PipelineExecutor, PostgresExecutor
-from flowengine.store.listener import CHANNEL
+from flowengine.store.executors import Executor
+from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor
 from flowengine.store.postgres.row_encoder import Encoding, decode, encode
-from flowengine.store.tasks import IS_HELD
+
+CHANNEL = "flowengine_run"  #: of NOTIFY: the runs that ended
+#: The row `g` names the task `t`, which is still held. One condition about both: given the state
+#: by itself, the planner may scan all running tasks.
+IS_HELD = "t.uuid = g.uuid AND CASE t.lease WHEN g.lease THEN t.state = 'running' END"
 
 _DIVISION_BY_ZERO = "22012"
 _SAME_RUN = "t.id = g.run_id"

@@ -1,0 +1,124 @@
+"""A session: the rows of the store, inside a transaction or statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, CursorResult, Executable
+
+from flowengine.store.claims import Claims
+from flowengine.store.commits import CommitPlan
+from flowengine.store.executors import Executor, Parameters
+from flowengine.store.inbox import Inbox
+from flowengine.store.locks import Locks
+from flowengine.store.payloads import Payloads
+from flowengine.store.recovery_queries import RecoveryQueries
+from flowengine.store.reports import Reports
+from flowengine.store.runs import Runs
+from flowengine.store.servers import Servers
+from flowengine.store.steps import Steps
+from flowengine.store.tasks import Tasks
+
+if TYPE_CHECKING:
+    from flowengine.store.database import Database
+
+
+class SqlSession:
+    """Implements `protocol.Session` for both databases; `dialect` has the differences.
+
+    With a SQLAlchemy `connection` it is a transaction. Without one each operation commits by
+    itself, and only the operations of the hot path are available.
+    """
+
+    def __init__(
+        self, database: Database, executor: Executor, connection: Connection | None = None
+    ) -> None:
+        self._database, self._connection = database, connection
+        self.executor, self.dialect = executor, database.dialect
+
+    def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        """Execute SQL text."""
+        return self.executor.rows(text, parameters)
+
+    def execute(
+        self, statement: Executable, parameters: Any = None
+    ) -> CursorResult[*tuple[Any, ...]]:
+        """Execute a statement of SQLAlchemy; in a transaction only."""
+        return self.connection.execute(statement, parameters)
+
+    @property
+    def connection(self) -> Connection:
+        assert self._connection is not None, "a session outside a transaction has no connection"
+        return self._connection
+
+    # --- time ---
+
+    def now(self) -> int:
+        """Return the time, read on this session's own connection if it must be read."""
+        return self._database.read_clock(self)
+
+    @property
+    def statement_time(self) -> int | None:
+        """The time to pass to a statement; None if the server reads its own clock."""
+        return self._database.statement_time
+
+    # --- commits ---
+
+    def commit(self, plan: CommitPlan, *, guarded: bool = False) -> set[str]:
+        """Write a commit plan; return the runs whose part was written.
+
+        With `guarded` (optimistic commit) the part of a run is written if its revision is
+        unchanged and its reported leases are held. Without, the caller holds the run's lock.
+        """
+        return self.dialect.commit(self.executor, plan, guarded=guarded)
+
+    def stream_commits(self) -> AbstractContextManager[Callable[[CommitPlan], object]]:
+        """Return a function that writes commits of a locked run, in this transaction.
+
+        On a server one commit is written while the next is made; all are written at the end.
+        """
+        return self.dialect.stream_commits(self.executor)
+
+    # --- rows, by what they are ---
+
+    @property
+    def runs(self) -> Runs:
+        return Runs(self)
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(self)
+
+    @property
+    def tasks(self) -> Tasks:
+        return Tasks(self)
+
+    @property
+    def claims(self) -> Claims:
+        return Claims(self)
+
+    @property
+    def reports(self) -> Reports:
+        return Reports(self)
+
+    @property
+    def inbox(self) -> Inbox:
+        return Inbox(self)
+
+    @property
+    def payloads(self) -> Payloads:
+        return Payloads(self)
+
+    @property
+    def recovery(self) -> RecoveryQueries:
+        return RecoveryQueries(self)
+
+    @property
+    def servers(self) -> Servers:
+        return Servers(self)
+
+    @property
+    def locks(self) -> Locks:
+        return Locks(self)
