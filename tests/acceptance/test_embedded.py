@@ -221,7 +221,6 @@ if child == 0:
     raise SystemExit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 with parents.database.read() as session:
-    from flowengine.store import servers
     assert os.getpid() in [server.pid for server in session.servers.alive()]
 assert len(many.start([1]).result(timeout=20)) == 1
 """
