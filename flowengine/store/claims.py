@@ -27,7 +27,7 @@ class Claim:
 
     tasks: list[TaskDefinition]
     is_more: bool = False  #: more tasks are due
-    #: Tasks that were locked and not claimed: other workers did not see them meanwhile.
+    #: Tasks that were locked and not claimed: other workers skipped them while they were locked.
     passed_over: int = 0
 
 

@@ -64,7 +64,7 @@ class RunUpdate(NamedTuple):
 
 
 class RunOrigin(NamedTuple):
-    """The part of a run that is known at its start and never changes."""
+    """The immutable part of a run, set at its start."""
 
     tenant: str
     workflow: str
@@ -87,7 +87,7 @@ class History(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How an outcome stands in a task's row."""
+    """The columns of a task that hold its outcome."""
 
     state: str
     outcome: str
@@ -173,7 +173,7 @@ def _section(row: type[object], columns: tuple[str, ...], **options: object) -> 
 
 
 _UNREAD = {"taken_in": "false"}
-#: The sections of a plan, in the order in which they are given to the database.
+#: The sections of a plan, in the order in which they are written.
 SECTIONS: dict[str, Section] = {
     "new_runs": _section(RunRow, ("id", *RunUpdate._fields[2:], *RunOrigin._fields)),
     "runs": _section(RunRow, (*RunUpdate._fields[:2], "reports", *RunUpdate._fields[2:])),

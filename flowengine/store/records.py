@@ -20,7 +20,7 @@ Row = tuple[Any, ...]  #: the values of a row, in the order of its columns
 
 @dataclass(frozen=True, slots=True)
 class WorkerIdentity:
-    """Who claims a task: a server, its boot, and the process."""
+    """The holder of a claim: a server, its boot, and the process."""
 
     server_id: str = ""
     boot_id: str = ""

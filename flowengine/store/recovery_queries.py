@@ -55,7 +55,7 @@ class HeldTask:
 
 
 def held_task(task: TaskDefinition) -> HeldTask:
-    """Return what recovery needs to know of a claimed task."""
+    """Return a claimed task as recovery reads it."""
     return HeldTask(
         task.uuid,
         task.lease,
@@ -219,9 +219,9 @@ class RecoveryQueries:
             if self._session.execute(_IS_DUE, {"task_list": task_list, **values}).first()
         ]
 
-    def unevaluated_runs(self, now: int, patience_ms: int) -> list[str]:
+    def unevaluated_runs(self, now: int, max_wait_ms: int) -> list[str]:
         """Return runs with recorded reports that no process is about to evaluate."""
-        values = {"waited": now - patience_ms, "forgotten": now - 60_000}
+        values = {"waited": now - max_wait_ms, "forgotten": now - 60_000}
         return [
             run_id
             for run_id in self._session.execute(_WITH_REPORTS).scalars().all()

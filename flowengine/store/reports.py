@@ -65,7 +65,7 @@ _RECORDED_COUNTS = (
 
 
 class Reports:
-    """Writes what holders of tasks report."""
+    """Records reports, releases and heartbeats of tasks."""
 
     def __init__(self, session: SqlSession) -> None:
         self._session = session

@@ -25,8 +25,8 @@ def revision_of(connection: Connection) -> str:
     """Return the schema revision of a database; empty for a database without one."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return ""
-    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
-    return str(found or "")
+    revision = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return str(revision or "")
 
 
 def ensure_schema(database: Database, *, upgrade: bool) -> None:

@@ -79,7 +79,7 @@ _HEARTBEAT = (
 _DEREGISTER = (
     update(_table).where(_table.c.uuid == bindparam("of")).values(state=ServerState.SHUTDOWN)
 )
-# Optimistic: a server that has sent a heartbeat meanwhile is alive, and keeps its tasks.
+# Optimistic: a server that has sent a heartbeat since it was read is alive and keeps its tasks.
 _MARK_DEAD = (
     update(_table)
     .where(
@@ -96,7 +96,7 @@ _HANDLED = select(_handled).where(_handled.c.server_id.in_(bindparam("ids", expa
 
 
 class Servers:
-    """Registers servers, records their heartbeats and what they handled."""
+    """Registers servers, and records their heartbeats and counts."""
 
     def __init__(self, session: SqlSession) -> None:
         self._session = session
@@ -141,7 +141,7 @@ class Servers:
         self._session.execute(_MARK_DEAD, {"of": server.uuid, "seen": server.ping_time, "why": why})
 
     def alive(self) -> list[ServerDefinition]:
-        """Return the servers that are not known to be down; some may have died."""
+        """Return the servers that have not deregistered; some of them may be dead."""
         return [_server_of(row) for row in self._session.execute(_ALIVE)]
 
     def by_boot_ids(self, boot_ids: Sequence[str]) -> list[ServerDefinition]:

@@ -81,7 +81,7 @@ class SqlSession:
         """
         return self.dialect.stream_commits(self.executor)
 
-    # --- rows, by what they are ---
+    # --- rows ---
 
     @property
     def runs(self) -> Runs:

@@ -168,7 +168,7 @@ def _write(name: str, source: str) -> str:
             return f"{insert} ON CONFLICT (id) DO UPDATE SET remaining = {more}"
         case _:
             # Without ON CONFLICT, which costs as much as the insertion: under the run's lock, or
-            # its guard, nobody else inserts the same rows.
+            # its guard, no other process inserts the same rows.
             return _insert(name, source)
 
 

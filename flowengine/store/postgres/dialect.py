@@ -81,14 +81,14 @@ _PARK = (
 )
 PARK_WAITING = claim_texts.park_waiting(MANY, " FOR UPDATE SKIP LOCKED")
 _RECORD = f"""
-WITH given AS (
+WITH reports AS (
     SELECT * FROM json_to_recordset(%s::json)
     AS x(uuid text, lease integer, state text, outcome text, result text, error text, now bigint)
 ), done AS (
     UPDATE flowengine_task t
     SET state = g.state, outcome = g.outcome, result = g.result, error = g.error,
         updated = g.now, activity = g.now
-    FROM given g WHERE {IS_HELD}
+    FROM reports g WHERE {IS_HELD}
     RETURNING t.uuid, t.join_id, g.now
 ), counted AS (
     UPDATE flowengine_join j SET remaining = j.remaining - c.number, updated = c.now

@@ -88,12 +88,12 @@ def _insert(name: str, how: str = "") -> str:
 def _update(name: str) -> str:
     section = SECTIONS[name]
     place = {column: f"?{number}" for number, column in enumerate(section.columns, 1)}
-    key, given, unwritten = _KEYS[name]
+    key, source, unwritten = _KEYS[name]
     changed = [
         f"{c} = COALESCE({place[c]}, {c})" if c in section.optional else f"{c} = {place[c]}"
         for c in section.columns
-        if c != given and c not in unwritten
+        if c != source and c not in unwritten
     ]
     if name == "reports":
         changed += [f"activity = {place['updated']}", "taken_in = 1"]
-    return f"UPDATE {section.table.name} SET {', '.join(changed)} WHERE {key} = {place[given]}"
+    return f"UPDATE {section.table.name} SET {', '.join(changed)} WHERE {key} = {place[source]}"
