@@ -9,14 +9,12 @@ import functools
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowengine.evaluator import TaskDefinition
 from flowengine.store import codec
+from flowengine.store.parts import Part
 from flowengine.store.records import WorkerIdentity, task_from
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 __all__ = ["Claim", "Claims", "WorkerIdentity"]
 
@@ -31,11 +29,8 @@ class Claim:
     passed_over: int = 0
 
 
-class Claims:
+class Claims(Part):
     """Claims tasks."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def claim(
         self,

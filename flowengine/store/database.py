@@ -50,7 +50,6 @@ class Database(ForkAware):
 
     @contextmanager
     def write(self) -> Iterator[SqlSession]:
-        """One transaction that may write; committed at the end, rolled back on an error."""
         with self._turn(writes=True), self.translated_errors(), self.engine.connect() as plain:
             connection = plain.execution_options(flowengine_write=True)
             with connection.begin():
@@ -58,7 +57,6 @@ class Database(ForkAware):
 
     @contextmanager
     def read(self) -> Iterator[SqlSession]:
-        """One transaction that only reads."""
         with (
             self._turn(writes=False),
             self.translated_errors(),
@@ -68,23 +66,15 @@ class Database(ForkAware):
             yield self.session(self._executor(connection), connection)
 
     def autocommit(self) -> AbstractContextManager[SqlSession]:
-        """Operations that commit by themselves, one after the other."""
         raise NotImplementedError
 
     def autocommit_read(self) -> AbstractContextManager[SqlSession]:
-        """Read operations without a common snapshot: the cheapest query."""
         raise NotImplementedError
 
     def optimistic(self) -> AbstractContextManager[SqlSession]:
-        """Reads that are followed by a guarded commit.
-
-        The reads are not isolated from other writers: the guard refuses a commit that they made
-        stale. SQLite has one writer at a time, so there the session holds the write lock.
-        """
         raise NotImplementedError
 
     def within(self, connection: Connection) -> SqlSession:
-        """Return a session inside the caller's own transaction."""
         return self.session(SqlalchemyExecutor(connection), connection)
 
     def session(self, executor: Executor, connection: Connection | None = None) -> SqlSession:
@@ -100,16 +90,14 @@ class Database(ForkAware):
     # --- connections ---
 
     def keep_connection(self) -> AbstractContextManager[None]:
-        """Let this thread keep its connection between statements."""
         return nullcontext()
 
     def return_connection(self) -> None:
-        """Return this thread's connection to the pool until it needs one again."""
+        return None
 
     def listen(
         self, on_end: Callable[[str], object], on_connect: Callable[[], object]
     ) -> CompletionListener | None:
-        """Subscribe to the ends of runs; None if the database cannot notify."""
         return None
 
     def close(self) -> None:
@@ -118,10 +106,6 @@ class Database(ForkAware):
     # --- time ---
 
     def now(self) -> int:
-        """Return the time in milliseconds; a server's own clock, so that all workers agree.
-
-        Inside a transaction use the session's `now`, which needs no second connection.
-        """
         return system_clock() if self._clock is None else self._clock()
 
     def read_clock(self, _session: SqlSession) -> int:

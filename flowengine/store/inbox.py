@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowengine.evaluator import Step, TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
 from flowengine.store.dialect import Dialect
+from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.rows import insert_or_ignore
 from flowengine.store.tables import FactRow
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 _fact = FactRow.__table__  # type: ignore[attr-defined]
 _FACTS = (
@@ -38,11 +36,8 @@ def _reports(sql: Dialect) -> str:
     )
 
 
-class Inbox:
+class Inbox(Part):
     """Reads and fills inboxes."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def add_fact(
         self, fact_id: str, run_id: str, kind: str, payload: Mapping[str, Any], now: int

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from sqlalchemy import and_, bindparam, or_, select, update
 
+from flowengine.store.parts import Part
 from flowengine.store.rows import insert_or_ignore
 from flowengine.store.tables import LockRow
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 _table = LockRow.__table__  # type: ignore[attr-defined]
 _ACQUIRE = (
@@ -34,11 +30,8 @@ _ALL_UNTIL = select(_table.c.name, _table.c.until).where(
 _UNTIL = select(_table.c.until).where(_table.c.name == bindparam("lock"))
 
 
-class Locks:
+class Locks(Part):
     """Acquires leases by name."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def acquire(self, name: str, owner: str, duration_ms: int, now: int) -> bool:
         """Acquire or extend a lease; False while another owner holds it."""

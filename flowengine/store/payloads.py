@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from flowengine.evaluator import PayloadRef
 from flowengine.program.nodes import Json
 from flowengine.store import codec
 from flowengine.store.dialect import Dialect
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
+from flowengine.store.parts import Part
 
 _SAVE_PROGRAM = (
     "INSERT INTO flowengine_program (hash, body, created) VALUES (%s, %s, %s) "
@@ -29,11 +27,8 @@ def _bodies(sql: Dialect) -> str:
     )
 
 
-class Payloads:
+class Payloads(Part):
     """Reads large values, and stores programs."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def load(self, hashes: Iterable[str]) -> dict[str, Json]:
         wanted = sorted(hashes)

@@ -82,13 +82,16 @@ class Store(Protocol):
     def name(self) -> str: ...
 
     def now(self) -> int:
-        """Return the time in milliseconds; inside a transaction use the session's."""
+        """Return the time in milliseconds; a server's own clock, so that all workers agree.
+
+        Inside a transaction use the session's `now`, which needs no second connection.
+        """
 
     def read(self) -> AbstractContextManager[Session]:
         """One transaction that only reads."""
 
     def write(self) -> AbstractContextManager[Session]:
-        """One transaction that may write."""
+        """One transaction that may write; committed at the end, rolled back on an error."""
 
     def autocommit(self) -> AbstractContextManager[Session]:
         """Operations that commit by themselves, one after the other."""
@@ -97,7 +100,11 @@ class Store(Protocol):
         """Read operations without a common snapshot: the cheapest query."""
 
     def optimistic(self) -> AbstractContextManager[Session]:
-        """Reads that are followed by a guarded commit, which a concurrent change refuses."""
+        """Reads that are followed by a guarded commit.
+
+        The reads are not isolated from other writers: the guard refuses a commit that they made
+        stale. SQLite has one writer at a time, so there the session holds the write lock.
+        """
 
     def within(self, connection: Connection) -> Session:
         """Return a session inside the caller's own transaction."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
 
 from sqlalchemy import and_, bindparam, exists, func, or_, select, text, update
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
+from flowengine.store.parts import Part
 from flowengine.store.records import WorkerIdentity
 from flowengine.store.rows import MANY
 from flowengine.store.tables import (
@@ -25,9 +25,6 @@ from flowengine.store.tables import (
     RunRow,
     TaskRow,
 )
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 table = TaskRow.__table__  # type: ignore[attr-defined]
 run = RunRow.__table__  # type: ignore[attr-defined]
@@ -70,19 +67,8 @@ def held_task(task: TaskDefinition) -> HeldTask:
     )
 
 
-_HELD: tuple[Any, ...] = (
-    table.c.uuid,
-    table.c.lease,
-    table.c.run_id,
-    table.c.name,
-    table.c.task_list_name,
-    table.c.step_path,
-    table.c.timeout_ms,
-    table.c.boot_id,
-    table.c.pid,
-    table.c.runs_once,
-    table.c.activity,
-)
+_RENAMED = {"task_id": "uuid", "task_list": "task_list_name"}
+_HELD = [table.c[_RENAMED.get(field.name, field.name)] for field in fields(HeldTask)]
 # A loose index scan, one list after the other: DISTINCT would read all pending tasks.
 _LISTS = text(
     "WITH RECURSIVE lists(name) AS ("
@@ -196,11 +182,8 @@ _DUE_RETRIES = (
 )
 
 
-class RecoveryQueries:
+class RecoveryQueries(Part):
     """Finds what a crash left behind, for the recovery jobs."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def runs_with_facts(self) -> list[str]:
         """Return runs that have unconsumed facts."""

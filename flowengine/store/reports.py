@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from sqlalchemy import and_, bindparam, func, select, update
 
@@ -18,11 +17,9 @@ from flowengine.evaluator.triggers import Report
 from flowengine.store import codec
 from flowengine.store.commits import ending_of
 from flowengine.store.dialect import EncodedReport
+from flowengine.store.parts import Part
 from flowengine.store.records import limit_key
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING, JoinRow, TaskRow
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 _task = TaskRow.__table__  # type: ignore[attr-defined]
 _join = JoinRow.__table__  # type: ignore[attr-defined]
@@ -64,11 +61,8 @@ _RECORDED_COUNTS = (
 )
 
 
-class Reports:
+class Reports(Part):
     """Records reports, releases and heartbeats of tasks."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def record(self, reports: Sequence[Report], now: int) -> dict[str, int | None]:
         """Record the reports whose lease is still held; others change nothing (fencing).

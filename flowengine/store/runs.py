@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row, and_, bindparam, or_, select
 
@@ -13,11 +13,9 @@ from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
 from flowengine.store.commits import RunHeader
 from flowengine.store.dialect import Dialect
+from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.tables import RunRow
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 
 class StoredRun(NamedTuple):
@@ -90,11 +88,8 @@ def _headers_and_ancestors(sql: Dialect) -> str:
     )
 
 
-class Runs:
+class Runs(Part):
     """Reads and locks runs."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def get(self, run_id: str) -> StoredRun | None:
         rows = self._session.rows(_GET, (run_id,))

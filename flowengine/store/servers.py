@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from sqlalchemy import Row, and_, bindparam, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from flowengine.store import codec
-from flowengine.store.rows import insert_or_ignore
+from flowengine.store.parts import Part
+from flowengine.store.rows import insert_or_ignore, upsert
 from flowengine.store.tables import HandledRow, ServerRow
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 _table = ServerRow.__table__  # type: ignore[attr-defined]
 _handled = HandledRow.__table__  # type: ignore[attr-defined]
@@ -64,6 +61,8 @@ class ServerDefinition:
     lock_file: str | None = None  #: held while an embedded process lives
 
 
+_COLUMNS = [field.name for field in fields(ServerDefinition) if field.name != "handled"]
+_JSON = ("server_ips", "topics", "handlers", "error")
 _ALIVE = select(_table).where(_table.c.state.in_(sorted(ServerState.ALIVE)))
 _HEARTBEAT = (
     update(_table)
@@ -95,29 +94,14 @@ _OF_BOOTS = select(_table).where(_table.c.boot_id.in_(bindparam("boots", expandi
 _HANDLED = select(_handled).where(_handled.c.server_id.in_(bindparam("ids", expanding=True)))
 
 
-class Servers:
+class Servers(Part):
     """Registers servers, and records their heartbeats and counts."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def register(self, server: ServerDefinition) -> None:
         row = {
-            "uuid": server.uuid,
-            "boot_id": server.boot_id,
-            "server_group": server.server_group,
-            "service_name": server.service_name,
-            "server_name": server.server_name,
-            "server_ips": codec.dump(server.server_ips),
-            "start_time": server.start_time,
-            "ping_time": server.ping_time,
-            "topics": codec.dump(server.topics),
-            "handlers": codec.dump(server.handlers),
-            "state": server.state,
-            "manager": server.manager,
-            "error": codec.dump(server.error) if server.error else None,
-            "pid": server.pid,
-            "lock_file": server.lock_file,
+            name: codec.dump(value) if name in _JSON and value is not None else value
+            for name in _COLUMNS
+            for value in [getattr(server, name)]
         }
         insert_or_ignore(self._session.connection, _table, [row])
 
@@ -152,12 +136,7 @@ class Servers:
 
     def add_handled(self, server_id: str, counts: Sequence[HandledCount]) -> None:
         """Add to the counts of a server. Its processes do so concurrently."""
-        build = (
-            postgresql.insert
-            if self._session.connection.dialect.name == "postgresql"
-            else sqlite.insert
-        )
-        statement = build(_handled)
+        statement = upsert(self._session.connection, _handled)
         statement = statement.on_conflict_do_update(
             index_elements=["server_id", "handler"],
             set_={
@@ -181,20 +160,5 @@ class Servers:
 
 
 def _server_of(row: Row[Any]) -> ServerDefinition:
-    return ServerDefinition(
-        uuid=row.uuid,
-        server_group=row.server_group,
-        service_name=row.service_name,
-        server_name=row.server_name,
-        server_ips=codec.load(row.server_ips) or [],
-        start_time=row.start_time,
-        ping_time=row.ping_time,
-        topics=codec.load(row.topics) or [],
-        handlers=codec.load(row.handlers) or [],
-        state=row.state,
-        manager=row.manager,
-        error=codec.load(row.error),
-        boot_id=row.boot_id,
-        pid=row.pid,
-        lock_file=row.lock_file,
-    )
+    values = {name: getattr(row, name) for name in _COLUMNS}
+    return ServerDefinition(**values | {name: codec.load(values[name]) for name in _JSON})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Executable
 
@@ -13,6 +13,7 @@ from flowengine.store.commits import CommitPlan
 from flowengine.store.executors import Executor, Parameters
 from flowengine.store.inbox import Inbox
 from flowengine.store.locks import Locks
+from flowengine.store.parts import Part
 from flowengine.store.payloads import Payloads
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
@@ -23,6 +24,19 @@ from flowengine.store.tasks import Tasks
 
 if TYPE_CHECKING:
     from flowengine.store.database import Database
+
+
+T = TypeVar("T", bound=Part)
+
+
+class _PartOf(Generic[T]):
+    """An attribute of a session: a part, made for each access so that no cycle is left."""
+
+    def __init__(self, part: type[T]) -> None:
+        self._part = part
+
+    def __get__(self, session: SqlSession, owner: type[SqlSession]) -> T:
+        return self._part(session)
 
 
 class SqlSession:
@@ -56,7 +70,6 @@ class SqlSession:
     # --- time ---
 
     def now(self) -> int:
-        """Return the time, read on this session's own connection if it must be read."""
         return self._database.read_clock(self)
 
     @property
@@ -67,58 +80,20 @@ class SqlSession:
     # --- commits ---
 
     def commit(self, plan: CommitPlan, *, guarded: bool = False) -> set[str]:
-        """Write a commit plan; return the runs whose part was written.
-
-        With `guarded` (optimistic commit) the part of a run is written if its revision is
-        unchanged and its reported leases are held. Without, the caller holds the run's lock.
-        """
         return self.dialect.commit(self.executor, plan, guarded=guarded)
 
     def stream_commits(self) -> AbstractContextManager[Callable[[CommitPlan], object]]:
-        """Return a function that writes commits of a locked run, in this transaction.
-
-        On a server one commit is written while the next is made; all are written at the end.
-        """
         return self.dialect.stream_commits(self.executor)
 
     # --- rows ---
 
-    @property
-    def runs(self) -> Runs:
-        return Runs(self)
-
-    @property
-    def steps(self) -> Steps:
-        return Steps(self)
-
-    @property
-    def tasks(self) -> Tasks:
-        return Tasks(self)
-
-    @property
-    def claims(self) -> Claims:
-        return Claims(self)
-
-    @property
-    def reports(self) -> Reports:
-        return Reports(self)
-
-    @property
-    def inbox(self) -> Inbox:
-        return Inbox(self)
-
-    @property
-    def payloads(self) -> Payloads:
-        return Payloads(self)
-
-    @property
-    def recovery(self) -> RecoveryQueries:
-        return RecoveryQueries(self)
-
-    @property
-    def servers(self) -> Servers:
-        return Servers(self)
-
-    @property
-    def locks(self) -> Locks:
-        return Locks(self)
+    runs = _PartOf(Runs)
+    steps = _PartOf(Steps)
+    tasks = _PartOf(Tasks)
+    claims = _PartOf(Claims)
+    reports = _PartOf(Reports)
+    inbox = _PartOf(Inbox)
+    payloads = _PartOf(Payloads)
+    recovery = _PartOf(RecoveryQueries)
+    servers = _PartOf(Servers)
+    locks = _PartOf(Locks)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Row, and_, bindparam, case, func, select
 
 from flowengine.evaluator import Step
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store.dialect import Dialect
+from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.rows import portions
 from flowengine.store.tables import StepRow
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 table = StepRow.__table__  # type: ignore[attr-defined]
 _columns = [table.c[name] for name in STEP_COLUMNS]
@@ -62,11 +60,8 @@ def _by_keys(sql: Dialect) -> str:
     )
 
 
-class Steps:
+class Steps(Part):
     """Reads steps."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def load(self, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Step]]:
         """Return the steps with these keys by run, without those that a run does not have."""

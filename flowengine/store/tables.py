@@ -70,6 +70,10 @@ def _flag() -> Any:
     return Field(default=False, sa_type=Boolean)
 
 
+def _partial(name: str, *columns: str, where: TextClause, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
 class ProgramRow(_Table, table=True):
     """A compiled program, stored once by its content hash and immutable."""
 
@@ -86,24 +90,18 @@ class RunRow(_Table, table=True):
     __tablename__: ClassVar[str] = "flowengine_run"
     __table_args__ = (
         Index("flowengine_run_idempotency", "tenant", "workflow", "idempotency_key", unique=True),
-        Index(
+        _partial(
             "flowengine_run_singleton",
             "tenant",
             "workflow",
             "singleton_key",
+            where=text("finished IS NULL"),
             unique=True,
-            sqlite_where=text("finished IS NULL"),
-            postgresql_where=text("finished IS NULL"),
         ),
         Index("flowengine_run_created", "tenant", "created"),
         Index("flowengine_run_state", "state", "created"),
         Index("flowengine_run_parent", "parent_run_id"),
-        Index(
-            "flowengine_run_alarm",
-            "id",
-            sqlite_where=text("alarm IS NOT NULL"),
-            postgresql_where=text("alarm IS NOT NULL"),
-        ),
+        _partial("flowengine_run_alarm", "id", where=text("alarm IS NOT NULL")),
     )
 
     id: str = _id(primary_key=True)
@@ -201,41 +199,13 @@ class TaskRow(_Table, table=True):
 
     __tablename__: ClassVar[str] = "flowengine_task"
     __table_args__ = (
-        Index(
-            "flowengine_task_one_running_per_step",
-            "step_id",
-            unique=True,
-            sqlite_where=_RUNNING,
-            postgresql_where=_RUNNING,
+        _partial("flowengine_task_one_running_per_step", "step_id", where=_RUNNING, unique=True),
+        _partial(
+            "flowengine_task_due", "task_list_name", "rank", "due", "position", where=_PENDING
         ),
-        Index(
-            "flowengine_task_due",
-            "task_list_name",
-            "rank",
-            "due",
-            "position",
-            sqlite_where=_PENDING,
-            postgresql_where=_PENDING,
-        ),
-        Index(
-            "flowengine_task_running",
-            "boot_id",
-            sqlite_where=_RUNNING,
-            postgresql_where=_RUNNING,
-        ),
-        Index(
-            "flowengine_task_reported",
-            "run_id",
-            "join_id",
-            sqlite_where=_REPORTED,
-            postgresql_where=_REPORTED,
-        ),
-        Index(
-            "flowengine_task_retry",
-            "due",
-            sqlite_where=_RETRY,
-            postgresql_where=_RETRY,
-        ),
+        _partial("flowengine_task_running", "boot_id", where=_RUNNING),
+        _partial("flowengine_task_reported", "run_id", "join_id", where=_REPORTED),
+        _partial("flowengine_task_retry", "due", where=_RETRY),
         # A query for the tasks of a step knows its run: one index serves both.
         Index("flowengine_task_run", "run_id", "step_id"),
     )
@@ -299,12 +269,7 @@ class FactRow(_Table, table=True):
     __tablename__: ClassVar[str] = "flowengine_fact"
     __table_args__ = (
         Index("flowengine_fact_once", "run_id", "dedupe_key", unique=True),
-        Index(
-            "flowengine_fact_waiting",
-            "run_id",
-            sqlite_where=_WAITING,
-            postgresql_where=_WAITING,
-        ),
+        _partial("flowengine_fact_waiting", "run_id", where=_WAITING),
     )
 
     id: str = _id(primary_key=True)
@@ -333,14 +298,7 @@ class TimerRow(_Table, table=True):
     """Something that is due at a time: a sleep, a deadline."""
 
     __tablename__: ClassVar[str] = "flowengine_timer"
-    __table_args__ = (
-        Index(
-            "flowengine_timer_due",
-            "due",
-            sqlite_where=text("fired IS NULL"),
-            postgresql_where=text("fired IS NULL"),
-        ),
-    )
+    __table_args__ = (_partial("flowengine_timer_due", "due", where=text("fired IS NULL")),)
 
     id: str = _id(primary_key=True)
     run_id: str = _id()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sqlalchemy import Row, bindparam, select
 
 from flowengine.evaluator import EventDefinition, TaskDefinition
 from flowengine.evaluator.states import event_state
 from flowengine.store import codec
+from flowengine.store.parts import Part
 from flowengine.store.records import TASK_COLUMNS, task_from
 from flowengine.store.rows import portions
 from flowengine.store.tables import EventRow, StepRow, TaskRow
-
-if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
 
 table = TaskRow.__table__  # type: ignore[attr-defined]
 _step = StepRow.__table__  # type: ignore[attr-defined]
@@ -48,11 +46,8 @@ _EVENTS = (
 )
 
 
-class Tasks:
+class Tasks(Part):
     """Reads tasks, and the events whose tries they are."""
-
-    def __init__(self, session: SqlSession) -> None:
-        self._session = session
 
     def of_run(self, run_id: str) -> list[TaskDefinition]:
         """Return all tasks of a run in the order of their creation, with their data."""
