@@ -9,22 +9,12 @@ Nothing is left unrung: what is still due when the process ends is rung then.
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import time
-import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-_all: weakref.WeakSet[Debounce] = weakref.WeakSet()
-
-
-def _after_a_fork() -> None:
-    for coalescing in list(_all):
-        coalescing.forked()
-
-
-os.register_at_fork(after_in_child=_after_a_fork)
+from flowengine.fork import at_fork
 
 
 class Debounce:
@@ -36,7 +26,7 @@ class Debounce:
         self._last: dict[str, float] = {}
         self._kept: Counter[str] = Counter()
         self._thread: threading.Thread | None = None
-        _all.add(self)
+        at_fork(in_child=self.forked)
 
     def forked(self) -> None:
         """In a forked child: what is kept the parent rings for, and its thread is not here."""

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import os
 import threading
 import uuid
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Any, Protocol
 from flowengine.dispatch.debounce import Debounce
 from flowengine.dispatch.id_packing import packed
 from flowengine.dispatch.publisher import RETRY_POLICY, Publisher
+from flowengine.fork import at_fork
 
 log = logging.getLogger("flowengine")
 
@@ -45,16 +44,6 @@ _HEADERS = {
     "origin": "flowengine",
     "ignore_result": True,
 }
-
-_all: weakref.WeakSet[CeleryNotifier] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for notifier in list(_all):
-        notifier.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +112,7 @@ class CeleryNotifier:
         self._lock = threading.Lock()
         #: Messages of each list that this process sent and that may not have been consumed.
         self._outstanding: Counter[str] = Counter()
-        _all.add(self)
+        at_fork(in_child=self.forked)
 
     def forked(self) -> None:
         self._lock, self._outstanding = threading.Lock(), Counter()
