@@ -1,4 +1,4 @@
-"""What happens to a block, a foreach block, an item and a case in each of their states."""
+"""The handlers of a block, a foreach block, an item and a case in each of their states."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def begin(work: WorkingSet, row: Step) -> Signal:
 
 
 def go_on(work: WorkingSet, row: Step) -> Signal | None:
-    """Unfold further items, and go on when all children have ended."""
+    """Begin further items, and advance when all children have ended."""
     if row.object_type == ObjectType.FAN:
         return foreach_expansion.go_on(work, row)
     return children_ended(row)
 
 
 def yield_values(work: WorkingSet, row: Step) -> Signal:
-    """Evaluate the yields: every step they name has ended by now."""
+    """Evaluate the yields: every step that they name has ended."""
     plan = work.block(row)
     if row.object_type == ObjectType.FAN:
-        return Signal.ADVANCE  # its items yield, and are read in item order
+        return Signal.ADVANCE  # its items yield; its container reads them in item order
     if row.object_type == ObjectType.WHEN:
-        return when.gather(work, row, plan)
+        return when.capture(work, row, plan)
     if plan.is_script:
         script = row_key(RowKind.STEP, f"{row.path}.script")
         row.yields = [(0, scripts.result_of(work, script))]

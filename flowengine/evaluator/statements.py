@@ -1,4 +1,4 @@
-"""How the row of a statement comes into being."""
+"""Create the rows of statements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from flowengine.program.plan import StatementPlan
 
 
 def create_statement(work: WorkingSet, block: Step, statement: StatementPlan) -> None:
-    """Create a step's row; it begins when all it needs has completed.
+    """Create a step's row; it begins when all the steps that it needs have completed.
 
-    Steps of the same block cannot have ended yet. Steps further out may have, then they are
-    not counted: their end has found no row to tell.
+    Steps of the same block cannot have ended yet. Steps further out may have: these are not
+    counted, because their end did not count down a row that was not created yet.
     """
     outside = [source_key(work, block, s) for s in statement.needs if s.hops > 0]
     work.want(outside)
@@ -30,11 +30,11 @@ def create_statement(work: WorkingSet, block: Step, statement: StatementPlan) ->
 
 
 def create_step(work: WorkingSet, block: Step, statement: StatementPlan) -> Step:
-    """Create the row of a statement; below the foreach, if it stands for an item of it."""
+    """Create the row of a statement; in a virtual item its parent is the foreach."""
     path = f"{block.path}.{statement.name}"
     kind, parent, index = statement.kind.value, block, statement.index
     if block.is_virtual:
-        work.unwritten[row_key(RowKind.STEP, path)] = block
+        work.virtual_items[row_key(RowKind.STEP, path)] = block
         parent, index = work.parent(block), block.index
     step = work.create(RowKind.STEP, path, kind, statement.address, parent, index)
     step.facet_name = statement.target

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from flowengine.evaluator import RunState, foreach_expansion, working_set
-from flowengine.evaluator.failures import MOST_TOLD
+from flowengine.evaluator.failures import MAX_LISTED
 from tests.builders import (
     Node,
     block,
@@ -198,7 +198,7 @@ def test_of_many_failed_items_the_first_are_told_and_all_are_counted() -> None:
     for index in reversed(range(30)):
         run.fail(f"W[{index}].s", "no")
     assert run.view.error is not None
-    assert [entry["index"] for entry in run.view.error["items"]] == list(range(MOST_TOLD))
+    assert [entry["index"] for entry in run.view.error["items"]] == list(range(MAX_LISTED))
     assert run.view.error["count"] == 30
     assert run.view.error["message"].endswith("; and 20 more)")
 
