@@ -7,9 +7,8 @@ from flowengine.evaluator.failures import StepSkipped
 from flowengine.evaluator.foreach_items import yielded
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
-from flowengine.evaluator.statements import create_statement
 from flowengine.evaluator.states import ObjectType, Signal
-from flowengine.evaluator.steps import children_ended, has_ended
+from flowengine.evaluator.steps import children_ended, create_statement, has_ended
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 

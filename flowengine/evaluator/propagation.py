@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from flowengine.evaluator.failures import note_failure
 from flowengine.evaluator.records import Step, row_key
-from flowengine.evaluator.statements import create_step
 from flowengine.evaluator.states import ObjectType, RunState, StepState
+from flowengine.evaluator.steps import create_step
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import Base
 from flowengine.program.plan import Edge, EdgeKind

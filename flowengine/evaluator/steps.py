@@ -251,3 +251,37 @@ def _want_yields(work: WorkingSet, step: Step, blocks: Sequence[BlockPlan]) -> N
         if plan.foreach:
             path = step.path + plan.segment
             work.want(item_keys(plan, path, work.get(row_key(RowKind.FAN, path)).item_count))
+
+
+# --- rows of statements ---
+
+
+def create_statement(work: WorkingSet, block: Step, statement: StatementPlan) -> None:
+    """Create a step's row; it begins when all the steps that it needs have completed.
+
+    Steps of the same block cannot have ended yet. Steps further out may have: these are not
+    counted, because their end did not count down a row that was not created yet.
+    """
+    outside = [source_key(work, block, s) for s in statement.needs if s.hops > 0]
+    work.want(outside)
+    failed = [row for key in outside if (row := work.find(key)) and row.has_failed]
+    step = create_step(work, block, statement)
+    if failed:
+        work.skip(step, failed[0])
+        return
+    inside = len(statement.needs) - len(outside)
+    step.waiting = inside + sum(1 for key in outside if not has_ended(work, key))
+    if step.waiting == 0:
+        work.queue.append(step)
+
+
+def create_step(work: WorkingSet, block: Step, statement: StatementPlan) -> Step:
+    """Create the row of a statement; in a virtual item its parent is the foreach."""
+    path = f"{block.path}.{statement.name}"
+    kind, parent, index = statement.kind.value, block, statement.index
+    if block.is_virtual:
+        work.virtual_items[row_key(RowKind.STEP, path)] = block
+        parent, index = work.parent(block), block.index
+    step = work.create(RowKind.STEP, path, kind, statement.address, parent, index)
+    step.facet_name = statement.target
+    return step
