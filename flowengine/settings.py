@@ -47,6 +47,8 @@ class Settings:
     wakeup_debounce: float = 0.02
     #: Maximum number of workers that one wake-up notifies.
     wakeup_fanout: int = 16
+    #: Maximum number of calls of facets that call themselves, in one run.
+    max_recursive_calls: int = 10_000
     #: Whether programs may contain script blocks: Python text that workers run.
     scripts: bool = False
     #: Time limit of one script, in seconds.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias, TypeVar, overload
 
 from flowengine.authoring.bodies import TracedBody, no_parameters, one_parameter, trace_body
@@ -95,8 +96,9 @@ def attempt(
         return body()
     except Exception as problem:
         kind = type(problem).__name__
+        kinds = {base.__name__ for base in type(problem).__mro__}
         for names, handler in handlers:
-            if not names or kind in names:
+            if not names or kinds.intersection(names):
                 return handler(CaughtError(str(problem) or kind, kind, ""))
         raise
     finally:
@@ -124,9 +126,8 @@ def _handlers(catch: Any) -> _Handlers:
 def _error_names(kind: Any) -> tuple[str, ...]:
     """Return the class names that a handler matches; empty: every error.
 
-    A run stores an error by its class name, so subclasses are listed by name. Only those of
-    the same module: subclasses in other modules depend on the imports of the process, and
-    the same code must compile to the same program.
+    An error is recorded with the names of its class and its bases, so that a handler of a base
+    class also catches the subclasses of other modules.
     """
     if isinstance(kind, tuple) and kind:
         each = [_error_names(one) for one in kind]
@@ -136,21 +137,11 @@ def _error_names(kind: Any) -> tuple[str, ...]:
     if isinstance(kind, str) and kind:
         return (kind,)
     if isinstance(kind, type) and issubclass(kind, Exception):
-        return (kind.__name__, *sorted(_subclass_names(kind, kind.__module__) - {kind.__name__}))
+        return (kind.__name__,)
     raise AuthoringError(
         f"{user_location()}: attempt cannot catch {kind!r}: name an exception class, its name as "
         "text, or several in a tuple"
     )
-
-
-def _subclass_names(kind: type, module: str) -> set[str]:
-    names: set[str] = set()
-    subclass: type
-    for subclass in kind.__subclasses__():
-        names |= _subclass_names(subclass, module)
-        if subclass.__module__ == module:
-            names.add(subclass.__name__)
-    return names
 
 
 def _trace(
@@ -214,7 +205,6 @@ def _catch(step: str, names: list[tuple[str, ...]], traced: list[TracedBody]) ->
 
 
 def _is_one_of(step: str, names: tuple[str, ...]) -> Expression:
-    kind = StepRef((step, "error_type"))
-    if len(names) == 1:
-        return Binary("==", kind, Literal(names[0]))
-    return Binary("in", kind, Literal(list(names)))
+    kinds = StepRef((step, "error_types"))
+    tests = [Binary("contains", kinds, Literal(name)) for name in names]
+    return reduce(lambda one, other: Binary("||", one, other), tests)

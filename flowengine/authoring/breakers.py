@@ -42,10 +42,6 @@ class Breaker:
         if problems:
             raise AuthoringError(f"Breaker({self.name!r}): {'; '.join(problems)}")
 
-    def counts(self, error: BaseException) -> bool:
-        """Whether the error counts as a failure of the service."""
-        return isinstance(error, self.failure_on) and not isinstance(error, self.ignore)
-
 
 def _problems(breaker: Breaker) -> list[str]:
     problems = []

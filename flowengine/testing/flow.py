@@ -14,7 +14,8 @@ from flowengine.assembly import EngineLauncher
 from flowengine.authoring import Workflow, event_facet_names, launcher_slot
 from flowengine.authoring.launcher_slot import StartOptions
 from flowengine.engine import Engine, Run
-from flowengine.engine.recovery import sweep
+from flowengine.engine.liveness import LivenessWindow
+from flowengine.engine.recovery import notify_due_lists, observe, recover
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
@@ -24,7 +25,7 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, recovery_queries, servers
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import Circuits, execute_try
+from flowengine.worker import CircuitBreakers, execute_try
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,7 +63,7 @@ class Flow:
         self.database = Database(store_url, clock=self.clock)
         ensure_schema(self.database, upgrade=True)
         self.engine = Engine(self.database, settings=settings)
-        self.circuits = Circuits(self.engine.settings, clock=lambda: self.clock.now / 1000)
+        self.breakers = CircuitBreakers(self.engine.settings, clock=lambda: self.clock.now / 1000)
         self._dead: set[str] = set()
         self._workers: dict[str, FlowWorker] = {}
 
@@ -115,8 +116,15 @@ class Flow:
         return True
 
     def watchdog(self) -> None:
-        """Run one tick of the watchdog."""
-        sweep(self.engine, event_facet_names(), lambda server: server.boot_id in self._dead)
+        """Run one recovery pass."""
+        with self.database.read() as connection:
+            observation = observe(connection, LivenessWindow(self.clock.now))
+        recover(
+            self.engine,
+            observation,
+            death=lambda server: "was killed" if server.boot_id in self._dead else None,
+            wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
+        )
 
     # --- workers ---
 
@@ -184,11 +192,11 @@ class FlowWorker:
         Also False if the circuit breaker is open: the task is parked and not run.
         """
         engine = self._flow.engine
-        passage = self._flow.circuits.ask(task) if task.circuit else None
-        if passage is not None and not passage.granted:
-            engine.park([task], task.circuit, passage.retry_after)
+        permit = self._flow.breakers.permit(task) if task.circuit else None
+        if permit is not None and not permit.granted:
+            engine.park([task], task.circuit, permit.retry_after)
             return False
-        outcome = execute_try(engine, task, lambda: engine.heartbeat(task), passage)
+        outcome = execute_try(engine, task, lambda: engine.heartbeat(task), permit)
         return engine.report(task, outcome)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:
