@@ -55,13 +55,6 @@ def test_two_descriptions_of_one_breaker_are_refused_naming_both_facets() -> Non
         event_facet(name="t.second", breaker=Breaker("bank", failure_threshold=3))(_one)
 
 
-def test_errors_count_unless_they_are_ignored() -> None:
-    breaker = Breaker("bank", failure_on=(OSError,), ignore=(FileNotFoundError,))
-    assert breaker.counts(ConnectionError())
-    assert not breaker.counts(FileNotFoundError())
-    assert not breaker.counts(ValueError())
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
