@@ -117,9 +117,8 @@ async def _runs(handler: Any, run_filter: Filter) -> RunsResult:
 async def _run(handler: Any, run_id: str) -> RunResult:
     def query(connection: Connection) -> RunResult:
         run = queries.run_info(SqlalchemyExecutor(connection), run_id)
-        return RunResult(
-            run, queries.run_inputs(connection, run), load_run_tree(connection, run_id)
-        )
+        inputs = queries.run_inputs(connection, run)
+        return RunResult(run, inputs, load_run_tree(connection, run_id))
 
     return await _query(handler, query)
 
