@@ -1,4 +1,4 @@
-"""Wait for a run to end by being told, not by asking again and again."""
+"""Wait for the end of a run: woken by a notification, with polling where there is none."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from contextlib import contextmanager, suppress
 from flowengine.store import Database
 from flowengine.store.listener import Listener
 
-#: Seconds between two looks of a waiter, growing: whoever ends a run in another process that
-#: shares a SQLite file has no way to tell.
-_FIRST_LOOK, _LAST_LOOK = 0.02, 0.25
+#: Seconds between two checks of a waiting caller, growing. Another process that shares a SQLite
+#: file cannot notify this one.
+_FIRST_POLL, _LAST_POLL = 0.02, 0.25
+#: Seconds between two checks while PostgreSQL notifies: a connection may be dead without an error.
+_LISTENING_POLL = 10.0
 
 
 class RunCompletions:
-    """Tells waiters in this process which runs have ended."""
+    """Wakes the callers in this process that wait for runs to end."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -27,17 +29,24 @@ class RunCompletions:
         self._listener: Listener | None = None
 
     def announce(self, run_id: str) -> None:
+        """Wake the callers that wait for this run."""
         with self._lock:
             waiters = list(self._waiters.get(run_id, ()))
         for wake in waiters:
             wake()
 
+    def _wake_all(self) -> None:
+        with self._lock:
+            waiters = [wake for of_run in self._waiters.values() for wake in of_run]
+        for wake in waiters:
+            wake()
+
     @contextmanager
-    def _told(self, run_id: str, wake: Callable[[], object]) -> Iterator[None]:
+    def _registered(self, run_id: str, wake: Callable[[], object]) -> Iterator[None]:
         with self._lock:
             self._waiters[run_id].add(wake)
             if self._listener is None and not self._database.is_sqlite:
-                self._listener = Listener(self._database, self.announce)
+                self._listener = Listener(self._database, self.announce, self._wake_all)
         try:
             yield
         finally:
@@ -46,50 +55,54 @@ class RunCompletions:
                 if not self._waiters[run_id]:
                     del self._waiters[run_id]
 
+    def _intervals(self) -> Iterator[float]:
+        interval = _FIRST_POLL
+        while True:
+            is_notified = self._listener is not None and self._listener.is_listening
+            yield _LISTENING_POLL if is_notified else interval
+            interval = min(interval * 1.5, _LAST_POLL)
+
     def wait(self, run_id: str, is_over: Callable[[], bool], timeout: float | None) -> bool:
         """Wait until the run is over; False when the time ran out first."""
-        ends = None if timeout is None else time.monotonic() + timeout
-        told = threading.Event()
-        with self._told(run_id, told.set):
-            for pause in _pauses():
+        deadline = None if timeout is None else time.monotonic() + timeout
+        woken = threading.Event()
+        with self._registered(run_id, woken.set):
+            for interval in self._intervals():
+                woken.clear()  # before the check: an end after it sets the event again
                 if is_over():
                     return True
-                if ends is not None and (pause := min(pause, ends - time.monotonic())) <= 0:
-                    return False
-                told.wait(pause)
-        raise AssertionError("pauses never end")
+                if deadline is not None:
+                    interval = min(interval, deadline - time.monotonic())
+                    if interval <= 0:
+                        return False
+                woken.wait(interval)
+        raise AssertionError("intervals are endless")
 
     async def await_end(
         self, run_id: str, is_over: Callable[[], bool], timeout: float | None
     ) -> bool:
         """Like `wait`, without blocking the event loop."""
         loop = asyncio.get_running_loop()
-        ends = None if timeout is None else loop.time() + timeout
-        told = asyncio.Event()
+        deadline = None if timeout is None else loop.time() + timeout
+        woken = asyncio.Event()
 
         def wake() -> None:
-            with suppress(RuntimeError):  # the loop was closed while we were about to tell
-                loop.call_soon_threadsafe(told.set)
+            with suppress(RuntimeError):  # the loop was closed in the meantime
+                loop.call_soon_threadsafe(woken.set)
 
-        with self._told(run_id, wake):
-            for pause in _pauses():
+        with self._registered(run_id, wake):
+            for interval in self._intervals():
+                woken.clear()
                 if await asyncio.to_thread(is_over):
                     return True
-                if ends is not None and (pause := min(pause, ends - loop.time())) <= 0:
-                    return False
-                try:
-                    await asyncio.wait_for(told.wait(), pause)
-                except TimeoutError:
-                    continue
-        raise AssertionError("pauses never end")
+                if deadline is not None:
+                    interval = min(interval, deadline - loop.time())
+                    if interval <= 0:
+                        return False
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(woken.wait(), interval)
+        raise AssertionError("intervals are endless")
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.stop()
-
-
-def _pauses() -> Iterator[float]:
-    pause = _FIRST_LOOK
-    while True:
-        yield pause
-        pause = min(pause * 1.5, _LAST_LOOK)

@@ -1,7 +1,8 @@
-"""The handle of a run: what `start` returns."""
+"""The handle of a run, returned by `start`."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -9,29 +10,34 @@ from flowengine.engine.results import RunInfo, StepInfo
 from flowengine.errors import RunFailed
 from flowengine.evaluator.states import RunState
 from flowengine.program.nodes import Json
+from flowengine.store.outages import is_outage
 
 if TYPE_CHECKING:
     from flowengine.engine.engine import Engine
 
 R = TypeVar("R")
+log = logging.getLogger("flowengine")
 
 
 class Run(Generic[R]):
-    """One execution of a workflow. It is the run's name, not its state: keep the id, and
-    `engine.run(id)` gives the handle back in any process."""
+    """One execution of a workflow.
+
+    The handle holds the run's id, not its state: `engine.run(id)` returns an equal handle in any
+    process.
+    """
 
     def __init__(
         self, engine: Engine, run_id: str, read: Callable[[Json], R] | None = None
     ) -> None:
         self._engine = engine
-        self._read = read  # the author's return annotation: JSON to the value it promises
+        self._read = read  # converts JSON by the workflow's return annotation
         self.id = run_id
 
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
 
     def info(self) -> RunInfo:
-        """Return how the run stands."""
+        """Return the current state of the run."""
         return self._engine.get(self.id)
 
     @property
@@ -42,24 +48,27 @@ class Run(Generic[R]):
         return self._engine.steps(self.id)
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait for the end and return the result; raise `RunFailed` or `TimeoutError`."""
+        """Wait for the end and return the result; raise `RunFailed` or `TimeoutError`.
+
+        An outage of the database does not end the wait.
+        """
         return self._result(self.outputs(timeout))
 
     async def aresult(self, timeout: float | None = None) -> R:
         """Like `result`, without blocking the event loop."""
-        look = self._look()
-        await self._engine.completions.await_end(self.id, look, timeout)
-        return self._result(look.outputs(timeout))
+        check = self._check()
+        await self._engine.completions.await_end(self.id, check, timeout)
+        return self._result(check.outputs(timeout))
 
     def outputs(self, timeout: float | None = None) -> dict[str, Json]:
         """Wait for the end and return all outputs by name."""
-        look = self._look()
-        self._engine.completions.wait(self.id, look, timeout)
-        return look.outputs(timeout)
+        check = self._check()
+        self._engine.completions.wait(self.id, check, timeout)
+        return check.outputs(timeout)
 
-    def _look(self) -> _Look:
+    def _check(self) -> _Check:
         self._engine.notifier.hurry()
-        return _Look(self)
+        return _Check(self)
 
     def _result(self, outputs: dict[str, Any]) -> R:
         if self._read is not None:
@@ -68,18 +77,37 @@ class Run(Generic[R]):
         return outputs["result"] if set(outputs) == {"result"} else outputs  # type: ignore[return-value]
 
 
-class _Look:
-    """Looks whether a run is over, and keeps what it saw last."""
+class _Check:
+    """Checks whether a run is over, and keeps the last answer. An outage counts as "not yet"."""
 
     def __init__(self, run: Run[Any]) -> None:
         self._run = run
+        self._info: RunInfo | None = None
+        self._outage: Exception | None = None
 
     def __call__(self) -> bool:
-        self._info = self._run.info()
+        try:
+            self._info = self._run.info()
+        except Exception as problem:
+            if not is_outage(problem):
+                raise
+            if self._outage is None:
+                log.warning(
+                    "the database cannot be read (%s); still waiting for run %s",
+                    problem,
+                    self._run.id,
+                    extra={"action": "wait_outage", "run": self._run.id},
+                )
+            self._outage = problem
+            return False
+        self._outage = None
         return self._info.is_final
 
     def outputs(self, timeout: float | None) -> dict[str, Json]:
         info = self._info
+        if info is None:
+            message = f"run {self._run.id} could not be read for {timeout} s: {self._outage}"
+            raise TimeoutError(message) from self._outage
         if not info.is_final:
             count = info.open_steps
             waits = info.alarm or f"{count} {'step' if count == 1 else 'steps'} outstanding"

@@ -1,11 +1,10 @@
-"""What each process is doing right now, where it can be read when the process is gone.
+"""In-flight markers: which claimed tasks a process has started, readable after its death.
 
-A process may hold several tries and works on one at a time. It writes the one it works on
-into a small file that is mapped into memory: that costs a copy of 32 bytes, and survives
-whatever kills the process, because the page belongs to the system. So of a batch only the
-try that had begun is lost, and a process that hangs is killed for the try it hangs in and
-no other. After the death of the whole machine there is nothing to read, and nobody can say
-which tries had begun.
+Each process maps a small file into memory, with one slot for each task that it has started and
+not yet reported. Writing a slot copies 33 bytes, and the page survives SIGKILL, because it
+belongs to the kernel. So recovery loses only the tries that were started, releases the others of
+a batch, and kills a hanging process for the try it hangs in alone. After the death of the machine,
+or without a marker, every claimed task counts as started.
 """
 
 from __future__ import annotations
@@ -14,25 +13,24 @@ import logging
 import mmap
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 log = logging.getLogger("flowengine")
 
-_ID = 32  # bytes of a task's id
-_SLOTS = 128  # threads of one process that can be told apart
-_IDLE = bytes(_ID)
+_FREE, _STARTED, _FINISHED = range(3)  # the first byte of a slot
+_SLOT = 33  # bytes: the state, and the id of the task
+_GROWTH = 124  # slots, so that the first ones fill one page
 
 
 class InFlightMarkers:
-    """The marks of one server's processes, in one directory."""
+    """The markers of one server's processes, in one directory."""
 
     def __init__(self, spool_directory: str | Path, boot_id: str) -> None:
-        self._directory, self._boot_id = Path(spool_directory) / "marks", boot_id
+        self._directory, self._boot_id = Path(spool_directory) / "in-flight", boot_id
         self._lock = threading.Lock()
-        self._slots = threading.local()
-        self._taken = 0
+        self._free: list[int] = []  #: slots; its methods are atomic, so they need no lock
         self._page: mmap.mmap | None = None
         self._is_off = False
 
@@ -41,58 +39,108 @@ class InFlightMarkers:
 
     # --- the process that works ---
 
-    @contextmanager
-    def begun(self, task_id: str) -> Iterator[None]:
-        """Mark that this thread works on a task."""
-        at = self._slot()
-        if at is None or self._page is None:
-            yield
-            return
-        self._page[at : at + _ID] = task_id.encode()
+    def start(self, task_id: str) -> int | None:
+        """Mark a task as started; return its slot, None without a marker."""
         try:
-            yield
-        finally:
-            self._page[at : at + _ID] = _IDLE
-
-    def _slot(self) -> int | None:
-        at: int | None = getattr(self._slots, "at", None)
-        if at is not None or self._is_off:
-            return at
-        with self._lock:
-            self._open()
-            if self._page is not None and self._taken < _SLOTS:
-                at = self._slots.at = self._taken * _ID
-                self._taken += 1
+            at = self._free.pop()
+        except IndexError:
+            if self._is_off or not self._grow():
+                return None
+            return self.start(task_id)
+        self._page[at : at + _SLOT] = b"\1" + task_id.encode()  # type: ignore[index]
         return at
 
-    def _open(self) -> None:
-        if self._page is not None or self._is_off:
-            return
-        try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            with self._path(os.getpid()).open("w+b") as file:
-                file.truncate(_ID * _SLOTS)
-                self._page = mmap.mmap(file.fileno(), _ID * _SLOTS)
-        except OSError as problem:
-            self._is_off = True
-            log.warning("cannot mark what is being done: %s", problem, extra={"action": "no_marks"})
+    def finish(self, at: int | None) -> None:
+        """Mark a started task as finished: its report is not committed yet."""
+        if at is not None:
+            self._page[at] = _FINISHED  # type: ignore[index]
 
-    # --- those who look after it ---
+    def clear(self, at: int | None) -> None:
+        if at is not None:
+            self._page[at] = _FREE  # type: ignore[index]
+            self._free.append(at)
+
+    def _grow(self) -> bool:
+        """Map more slots. Threads may still write through the earlier mapping: it is shared."""
+        with self._lock:
+            begin = len(self._page) if self._page else 0
+            size = begin + _SLOT * _GROWTH
+            if self._free or self._is_off:
+                return not self._is_off
+            path = self._path(os.getpid())
+            try:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                with path.open("r+b" if begin else "w+b") as file:
+                    _reserve(file.fileno(), size)
+                    self._page = mmap.mmap(file.fileno(), size)
+            except OSError as problem:
+                # Without its file nobody takes an unmarked task for one that was not started.
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
+                self._is_off = True
+                log.warning(
+                    "in-flight marker %s cannot be written: %s; if this process dies, all tasks "
+                    "it has claimed count as lost; free space in the spool directory and restart",
+                    path,
+                    problem,
+                    extra={"action": "no_in_flight_marker"},
+                )
+                return False
+            self._free += range(begin, size, _SLOT)
+            return True
+
+    # --- recovery ---
 
     def of(self, pid: int) -> set[str] | None:
-        """Return the tasks a process works on, or worked on when it died; None: nobody knows."""
+        """Return the tasks a process has started and not reported; None: there is no marker."""
+        found = self._slots(pid)
+        return None if found is None else {task_id for state, task_id in found if state != _FREE}
+
+    def running(self, pid: int) -> set[str]:
+        """Return the tasks a process executes, without the finished ones."""
+        return {task_id for state, task_id in self._slots(pid) or () if state == _STARTED}
+
+    def _slots(self, pid: int) -> list[tuple[int, str]] | None:
         try:
             page = self._path(pid).read_bytes()
         except OSError:
             return None
-        slots = (page[at : at + _ID] for at in range(0, len(page), _ID))
-        return {slot.decode("ascii", "replace") for slot in slots if slot != _IDLE}
+        slots = (page[at : at + _SLOT] for at in range(0, len(page), _SLOT))
+        return [(slot[0], slot[1:].decode("ascii", "replace")) for slot in slots]
 
     def forget(self, pid: int) -> None:
-        """Remove the marks of a process that is gone and accounted for."""
+        """Remove the marker of a process that has ended and whose tasks are accounted for."""
         self._path(pid).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
-        """Remove the marks of all processes of this server."""
+        """Remove the markers of all processes of this server."""
         for path in self._directory.glob(f"{self._boot_id}-*"):
             path.unlink(missing_ok=True)
+
+    def stale(self) -> Iterator[tuple[str, int]]:
+        """Return the boot id and pid of each marker, of any server, whose process is gone."""
+        for path in self._directory.glob("*-*"):
+            boot_id, _, pid = path.name.rpartition("-")
+            if pid.isdigit() and not _is_alive(int(pid)):
+                yield boot_id, int(pid)
+
+    def remove_stale(self, stale: Collection[tuple[str, int]]) -> None:
+        for boot_id, pid in stale:
+            (self._directory / f"{boot_id}-{pid}").unlink(missing_ok=True)
+
+
+def _reserve(file: int, size: int) -> None:
+    """Allocate a file's blocks: writing to a page without one on a full disk raises SIGBUS."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.pwrite(file, bytes(size - os.fstat(file).st_size), os.fstat(file).st_size)
+
+
+def _is_alive(pid: int) -> bool:
+    with suppress(PermissionError):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+    return True

@@ -1,4 +1,4 @@
-"""What the engine tells about runs and steps."""
+"""Read models of runs and steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATUS = {
 
 @dataclass(frozen=True, slots=True)
 class ExecutionResult:
-    """Where a run stands after an evaluation."""
+    """The state of a run after an evaluation."""
 
     success: bool
     workflow_id: str
@@ -40,7 +40,7 @@ class ExecutionResult:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """A run as one may look at it."""
+    """A run as readers see it."""
 
     id: str
     workflow: str
@@ -91,7 +91,7 @@ class RunSummary:
     finished: int | None
     open_steps: int
     key: str | None
-    steps: int  #: so far: a run grows as it goes
+    steps: int  #: created so far; a run creates steps while it runs
     steps_ended: int
 
     @property
@@ -109,26 +109,26 @@ def _error_text(error: dict[str, Any] | None) -> str | None:
 
 
 def seen_state(state: str, task_state: str | None) -> str:
-    """Return the state of a step as those see it who look.
+    """Return the state of a step as readers see it.
 
-    A step whose result is recorded is complete to them, though the evaluator takes it in only
-    with the last of its join.
+    A step with a recorded result is shown as complete, although the evaluator consumes it only
+    with the last report of its join.
     """
     is_answered = state == StepState.EVENT_TRANSMIT and task_state == TaskState.COMPLETED
     return StepState.COMPLETE if is_answered else state
 
 
 def parked_until(circuit: str, task_state: str, lease: int, due: int) -> int | None:
-    """Return until when a task was made to wait for its circuit, if it was.
+    """Return until when a task is parked by its circuit breaker, or None.
 
-    A retry too may be due later. But nobody has held it yet, so its lease was never raised.
+    A retry may be due later, too, but was never claimed, so its lease was never raised.
     """
     return due if circuit and task_state == TaskState.PENDING and lease > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """A step or block as one may look at it."""
+    """A step or block as readers see it."""
 
     id: str
     path: str
@@ -147,12 +147,12 @@ class StepInfo:
     losses: int = 0
     started: int | None = None
     task_state: str | None = None
-    circuit: str = ""  #: the circuit breaker that lets its tries through
-    parked_until: int | None = None  #: when it asks the circuit again, if it was not let through
+    circuit: str = ""  #: the name of its circuit breaker
+    parked_until: int | None = None  #: when a parked task is due again
 
     @property
     def child_run(self) -> str | None:
         """The run that the step has started, if it has."""
-        is_told = self.facet == CHILD and self.state == StepState.COMPLETE
-        has_one = is_told or self.task_state == TaskState.IGNORED
+        has_started = self.facet == CHILD and self.state == StepState.COMPLETE
+        has_one = has_started or self.task_state == TaskState.IGNORED
         return child_run_id(self.id) if has_one else None

@@ -1,4 +1,4 @@
-"""Hear from PostgreSQL which runs have ended, whoever ended them."""
+"""Listen for ended runs, whichever process ended them (PostgreSQL's LISTEN)."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ import socket
 import threading
 from collections.abc import Callable
 
-from sqlalchemy import Connection, text
-
 from flowengine.store.database import Database
 
 CHANNEL = "flowengine_run"
-_NOTIFY = text(f"SELECT pg_notify('{CHANNEL}', :run)")
+_RECONNECT_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
-def announce(connection: Connection, run_id: str) -> None:
-    """Tell all listeners, when this transaction commits, that the run has ended."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(_NOTIFY, {"run": run_id})
-
-
 class Listener:
-    """A thread with a connection of its own that passes on what it hears.
+    """A thread with its own connection that calls `on_end` with the id of each ended run.
 
-    It is a convenience: whoever waits also looks by itself from time to time, so a lost
-    connection costs time and nothing else.
+    Notifications are lost while it is not connected: `on_connect` is called after each LISTEN,
+    so that waiting callers check their runs again.
     """
 
-    def __init__(self, database: Database, hear: Callable[[str], None]) -> None:
-        self._database, self._hear = database, hear
+    def __init__(
+        self,
+        database: Database,
+        on_end: Callable[[str], object],
+        on_connect: Callable[[], object],
+    ) -> None:
+        self._database, self._on_end, self._on_connect = database, on_end, on_connect
+        self.is_listening = False
         self._stop = threading.Event()
         self._woken, self._waker = socket.socketpair()
         self._thread = threading.Thread(
@@ -42,12 +40,12 @@ class Listener:
     def _listen(self) -> None:
         while not self._stop.is_set():
             try:
-                self._hear_all()
-            except Exception:  # the server went away; the waiters look by themselves meanwhile
-                log.debug("lost the connection that listens for runs", exc_info=True)
-                self._stop.wait(1.0)
+                self._receive()
+            except Exception:
+                log.debug("the connection that listens for ended runs is lost", exc_info=True)
+                self._stop.wait(_RECONNECT_SECONDS)
 
-    def _hear_all(self) -> None:
+    def _receive(self) -> None:
         raw = self._database.engine.raw_connection()
         try:
             connection = raw.driver_connection
@@ -55,16 +53,19 @@ class Listener:
             connection.rollback()
             connection.autocommit = True
             connection.execute(f"LISTEN {CHANNEL}")
-            with selectors.DefaultSelector() as either:
-                either.register(connection.fileno(), selectors.EVENT_READ)
-                either.register(self._woken, selectors.EVENT_READ)
+            self.is_listening = True
+            self._on_connect()
+            with selectors.DefaultSelector() as selector:
+                selector.register(connection.fileno(), selectors.EVENT_READ)
+                selector.register(self._woken, selectors.EVENT_READ)
                 while not self._stop.is_set():
                     connection.pgconn.consume_input()
                     while note := connection.pgconn.notifies():
-                        self._hear(note.extra.decode())
-                    either.select()
+                        self._on_end(note.extra.decode())
+                    selector.select()
         finally:
-            raw.invalidate()  # it has changed its manners and must not go back to the pool
+            self.is_listening = False
+            raw.invalidate()  # a listening connection must not return to the pool
 
     def stop(self) -> None:
         self._stop.set()

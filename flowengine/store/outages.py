@@ -1,16 +1,24 @@
-"""Is it the database that cannot be used just now, or is something wrong with what it was given?"""
+"""Outages: tell an unreachable database from a fault in what it was given."""
 
 from __future__ import annotations
 
 from sqlalchemy import exc
 
-from flowengine.errors import StoreError
+from flowengine.errors import DatabaseBusy, StoreError
 
 _OPERATIONAL = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
 
 
+def is_outage(problem: BaseException) -> bool:
+    """Whether the database cannot be reached or answers nobody at the moment."""
+    if isinstance(problem, exc.DBAPIError):
+        if problem.connection_invalidated:
+            return True
+        if "no such table" in str(problem.orig):  # SQLite calls a wrong schema operational, too
+            return False
+    return isinstance(problem, (*_OPERATIONAL, DatabaseBusy, OSError))
+
+
 def is_away(problem: BaseException) -> bool:
-    """Whether another time, or elsewhere, the same could succeed."""
-    if isinstance(problem, exc.DBAPIError) and problem.connection_invalidated:
-        return True
-    return isinstance(problem, (*_OPERATIONAL, StoreError, OSError))
+    """Whether the same statement could succeed later or elsewhere: an outage, or a refusal."""
+    return is_outage(problem) or isinstance(problem, StoreError)

@@ -1,8 +1,7 @@
-"""What one thread has in hand: tasks it has claimed, and reports it has not made yet.
+"""The claimed tasks that one thread works through: their order, not their state.
 
-The thread works through it alone. But when that takes long, for a task that turns out to be slow
-or for many that do, another takes away what lies around the task that runs: the finished ones to
-report them, the others to hand them back.
+A slow task would delay the others of its batch. So a guard takes away everything but the running
+task after `batch_max_wait`: finished tasks to report them, unstarted ones to release them.
 """
 
 from __future__ import annotations
@@ -14,84 +13,80 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Report
+from flowengine.evaluator.triggers import Outcome
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks
 
 log = logging.getLogger("flowengine")
 
 
 class Batch:
-    """Tasks and reports of one thread."""
+    """The order in which one thread starts and reports tasks."""
 
-    def __init__(self, tasks: Iterable[TaskDefinition]) -> None:
+    def __init__(self, claimed: ClaimedTasks, entries: Iterable[ClaimedTask]) -> None:
+        self._claimed = claimed
         self._lock = threading.Lock()
-        self._waiting = deque(tasks)
-        self._done: list[Report] = []
-        self._since = time.monotonic()  #: nothing lies here for longer than since then
+        self._unstarted = deque(entries)
+        self._finished: list[ClaimedTask] = []
 
-    def add(self, tasks: Iterable[TaskDefinition]) -> None:
+    def add(self, entries: Iterable[ClaimedTask]) -> None:
         with self._lock:
-            if not self._waiting and not self._done:
-                self._since = time.monotonic()
-            self._waiting.extend(tasks)
+            self._unstarted.extend(entries)
 
-    def next(self) -> TaskDefinition | None:
-        """Begin with the next task."""
+    def next(self) -> ClaimedTask | None:
         with self._lock:
-            return self._waiting.popleft() if self._waiting else None
+            return self._unstarted.popleft() if self._unstarted else None
 
-    def finish(self, report: Report) -> None:
+    def finish(self, entry: ClaimedTask, outcome: Outcome) -> None:
         with self._lock:
-            if not self._waiting and not self._done:
-                self._since = time.monotonic()
-            self._done.append(report)
+            if self._claimed.finish(entry, outcome):
+                self._finished.append(entry)
 
-    def take_done(self) -> list[Report]:
+    def take_finished(self) -> list[ClaimedTask]:
         with self._lock:
-            done, self._done = self._done, []
-            return done
+            finished, self._finished = self._finished, []
+            return finished
 
-    def take_waiting(self) -> list[TaskDefinition]:
+    def take_unstarted(self) -> list[ClaimedTask]:
         with self._lock:
-            waiting = list(self._waiting)
-            self._waiting.clear()
-            return waiting
+            unstarted, self._unstarted = self._unstarted, deque()
+            return list(unstarted)
 
-    def take_like(self, task: TaskDefinition) -> list[TaskDefinition]:
-        """Take the task that was begun with out of the hand, and those of the same circuit."""
+    def take_circuit(self, circuit: str) -> list[ClaimedTask]:
+        """Take the unstarted tasks of a circuit: it would refuse them all."""
         with self._lock:
-            alike = [task, *(other for other in self._waiting if other.circuit == task.circuit)]
-            self._waiting = deque(t for t in self._waiting if t.circuit != task.circuit)
-            return alike
+            refused = [entry for entry in self._unstarted if entry.task.circuit == circuit]
+            self._unstarted = deque(e for e in self._unstarted if e.task.circuit != circuit)
+            return refused
 
     def is_stuck(self, max_wait: float) -> bool:
-        """Whether something may have been lying here for so long."""
+        """Whether a task has waited here for longer, to be started or to be reported."""
         with self._lock:
-            is_full = bool(self._waiting or self._done)
-            return is_full and time.monotonic() - self._since > max_wait
+            first = (*self._finished[:1], *([self._unstarted[0]] if self._unstarted else ()))
+            now = self._claimed.clock()
+            return any(now - entry.since > max_wait for entry in first)
 
 
 class BatchGuard:
-    """A thread that looks after the hands of a process while any of them is full.
+    """A thread that looks after the batches of a process while there are any.
 
-    It needs the interpreter for that: behind code that holds Python's lock for long, what is
-    in the same hand waits that long too.
+    It needs the interpreter for that: code that holds the GIL delays it, and the batch.
     """
 
-    def __init__(self, max_wait: float, relieve: Callable[[Batch], object]) -> None:
-        self._patience, self._empty_batch = max_wait, relieve
-        self._hands: set[Batch] = set()
+    def __init__(self, max_wait: float, empty: Callable[[Batch], object]) -> None:
+        self._max_wait, self._empty = max_wait, empty
+        self._batches: set[Batch] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._is_ended = False
 
     @contextmanager
-    def over(self, hand: Batch) -> Iterator[None]:
-        """Look after a hand for as long as it is worked through."""
+    def over(self, batch: Batch) -> Iterator[None]:
+        """Look after a batch for as long as its thread works."""
         with self._changed:
-            self._hands.add(hand)
+            self._batches.add(batch)
             if self._thread is None:
                 self._thread = threading.Thread(
-                    target=self._look, name="flowengine-guard", daemon=True
+                    target=self._watch, name="flowengine-batch-guard", daemon=True
                 )
                 self._thread.start()
             self._changed.notify()
@@ -99,17 +94,27 @@ class BatchGuard:
             yield
         finally:
             with self._changed:
-                self._hands.discard(hand)
+                self._batches.discard(batch)
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._hands)
-                hands = list(self._hands)
-            for hand in hands:
+                self._changed.wait_for(lambda: self._batches or self._is_ended)
+                if self._is_ended:
+                    return
+                batches = list(self._batches)
+            for batch in batches:
                 try:
-                    if hand.is_stuck(self._patience):
-                        self._empty_batch(hand)
-                except Exception:  # nobody else looks after the other hands
-                    log.exception("the guard stumbled", extra={"action": "guard_stumbled"})
-            time.sleep(self._patience / 2)
+                    if batch.is_stuck(self._max_wait):
+                        self._empty(batch)
+                except Exception:  # it must go on: nobody else looks after the other batches
+                    log.exception("batch guard failed", extra={"action": "batch_guard_failed"})
+            time.sleep(self._max_wait / 2)
+
+    def end(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(1.0)

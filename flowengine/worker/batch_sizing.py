@@ -1,9 +1,9 @@
-"""How long the facets of this process take, so that quick ones can be taken together.
+"""Batch sizing: how many tasks of a facet to claim together, from their measured duration.
 
-A facet is known to be quick after some tries that were. A slow one makes it careful: what is
-taken together with a slow try waits behind it until the guard takes it away. So for a while
-the number taken at once begins at one again, and grows with the tries that are quick. A facet
-that is now quick and now slow is taken in small numbers, one that is mostly slow alone.
+A facet is quick after some quick tries. Tasks that are claimed together with a slow one wait
+behind it until the batch guard releases them. So after a slow try the batch size of its facet
+begins at one again, and grows with each quick try. A facet of mixed duration is claimed in small
+batches, a mostly slow one in batches of one.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-_ENOUGH = 2  # tries before a facet is known
-_WEIGHT = 0.2  # of the latest try in the average
-_SLOW = 10.0  # times as long as quick is: such a try is slow
+_ENOUGH = 2  # tries before a facet can be quick
+_WEIGHT = 0.2  # of the latest try in the moving average
+_SLOW = 10.0  # a try of more than so many times `quick_seconds` is slow
 _MEMORY = 10.0  # seconds for which a slow try is remembered
-_GROWTH = 3  # tries that are taken for each one in a row that was quick
+_GROWTH = 3  # tasks of a batch for each consecutive quick try
 
 
 @dataclass(slots=True)
 class _Facet:
-    average: float  #: of the tries that were not slow
+    average: float  #: seconds, without slow tries
     tries: int = 0
     in_a_row: int = 0  #: tries since the last slow one
     last_slow: float = -math.inf
 
 
 class BatchSizing:
-    """What is known of each facet. Threads may miscount a little: it is an estimate."""
+    """Durations by facet. It takes no lock: threads may miscount, and it is an estimate."""
 
     def __init__(self, quick_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._quick, self._clock = quick_seconds, clock
@@ -44,7 +44,7 @@ class BatchSizing:
         if is_slow:
             facet.in_a_row, facet.last_slow = 0, self._clock()
         else:
-            before = facet.average or seconds  # nothing, when all tries so far were slow
+            before = facet.average or seconds  # 0 if all tries so far were slow
             facet.average = before + (seconds - before) * _WEIGHT
             facet.in_a_row += 1
 
@@ -55,16 +55,16 @@ class BatchSizing:
         return facet.in_a_row > 0 and facet.average <= self._quick
 
     def quick(self, names: Iterable[str], last: str = "") -> list[str]:
-        """Those that may be taken together, after that one was taken last.
+        """Return the facets whose tasks may be claimed together, `last` being claimed last.
 
-        Of those that were slow a while ago only that one: a few are taken where it is around,
-        and it does not make all others few.
+        A facet with a recent slow try is among them only if it is `last`: it makes batches small,
+        and the batches of other facets need not be.
         """
-        found = [name for name in names if self.is_quick(name)]
-        return [name for name in found if name == last or not self._was_slow(name)]
+        quick = [name for name in names if self.is_quick(name)]
+        return [name for name in quick if name == last or not self._was_slow(name)]
 
     def fitting(self, names: Iterable[str], seconds: float) -> int:
-        """How many tries of these facets to take at once, for so much time at most."""
+        """How many tasks of these facets to claim together, for so many seconds at most."""
         names = list(names)
         slowest = max((self._facets[name].average for name in names), default=0.0)
         if not slowest:

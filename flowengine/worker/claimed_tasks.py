@@ -1,137 +1,119 @@
-"""What a process holds, and how it gets rid of it: reported, handed back, parked, or on disk.
+"""The claimed tasks of one process: one table of entries, keyed by task and lease.
 
-Whatever happens, nothing may stay here that nobody works on: its holder lives, so nobody else
-would ever look after it. A try is known by its task and its lease: the same task may be handed
-back by one thread and claimed by another in the same moment.
+The lease is part of the key, because one thread may release a task while another claims it again.
+Invariant: an entry is in the order of one batch, or with the one thread that took it from there.
+That thread alone changes its state, so starting and finishing take no lock of the table.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
 
-from flowengine.engine import Engine
-from flowengine.engine.recovery import release_dropped, release_unstarted
-from flowengine.engine.reporter import NotAllReported
-from flowengine.engine.staging import ContinuationPolicy
+from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Report
-from flowengine.store.claims import WorkerIdentity
-from flowengine.worker.spool import Spool
+from flowengine.evaluator.triggers import Outcome, Report
+from flowengine.worker.claim_states import ClaimEvent, ClaimState, next_state
 
-log = logging.getLogger("flowengine")
+ClaimKey = tuple[str, int]  #: the ids of a task and of its lease
 
-_Try = tuple[str, int]  # the ids of a task and of its lease
+
+class ClaimedTask:
+    """A task under one lease, and how far this process has come with it."""
+
+    __slots__ = ("key", "mark", "record", "report", "since", "state", "task")
+
+    task: TaskDefinition  #: missing in an entry that is disowned before its claim's response
+    report: Report  #: since it is finished
+
+    def __init__(self, key: ClaimKey, since: float) -> None:
+        self.key, self.since = key, since
+        self.state = ClaimState.UNKNOWN
+        self.mark: int | None = None  #: its slot among the in-flight markers
+        self.record: dict[str, Any] | None = None  #: its report, while the spool has no room
+
+    def apply(self, event: str) -> None:
+        self.state = next_state(self.key[0], self.state, event)
 
 
 class ClaimedTasks:
-    """The claimed tasks of one process. Shared by all its threads."""
+    """Shared by all threads of a process."""
 
-    def __init__(self, engine: Engine, identity: WorkerIdentity) -> None:
-        self._engine, self._identity = engine, identity
-        self._spool = Spool(engine.settings.spool_directory)
+    def __init__(
+        self, markers: InFlightMarkers, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._markers, self.clock = markers, clock
+        self._entries: dict[ClaimKey, ClaimedTask] = {}
         self._changed = threading.Condition()
-        self._held: dict[_Try, TaskDefinition] = {}
-        self._untold: set[_Try] = set()  #: have ended, and their reports should be on disk
-        self._disowned: set[_Try] = set()  #: handed back before their claim was heard of
 
-    def hold(self, tasks: Sequence[TaskDefinition]) -> list[TaskDefinition]:
-        """Hold what was claimed; return what of it is ours to work on."""
-        with self._changed:
-            ours = [task for task in tasks if (task.uuid, task.lease) not in self._disowned]
-            self._held |= {(task.uuid, task.lease): task for task in ours}
-        return ours
+    # --- transitions ---
 
-    def _let_go(self, tasks: Sequence[TaskDefinition]) -> None:
+    def claim(self, tasks: Sequence[TaskDefinition]) -> list[ClaimedTask]:
+        """Add tasks that the database gave to this process, without those it has disowned."""
+        now, ours = self.clock(), []
         with self._changed:
             for task in tasks:
-                self._held.pop((task.uuid, task.lease), None)
+                key = task.uuid, task.lease
+                entry = self._entries.get(key)
+                if entry is None:
+                    entry = self._entries[key] = ClaimedTask(key, now)
+                    entry.task = task
+                    ours.append(entry)
+                entry.apply(ClaimEvent.CLAIM)
+        return ours
+
+    def start(self, entry: ClaimedTask) -> None:
+        entry.apply(ClaimEvent.START)
+        entry.mark = self._markers.start(entry.key[0])
+
+    def finish(self, entry: ClaimedTask, outcome: Outcome) -> bool:
+        """Keep the outcome; False: the task was released meanwhile, and its outcome is refused."""
+        entry.report = Report(entry.task, outcome)
+        entry.since = self.clock()
+        entry.apply(ClaimEvent.FINISH)
+        self._markers.finish(entry.mark)
+        return entry.state == ClaimState.FINISHED
+
+    def spool(self, entry: ClaimedTask, record: dict[str, Any] | None = None) -> None:
+        """The report waits in the spool; with a record it waits in memory."""
+        entry.record = record
+        entry.apply(ClaimEvent.SPOOL)
+        self._markers.finish(entry.mark)
+        with self._changed:
             self._changed.notify_all()
 
-    def left_after(self, max_wait: float) -> list[TaskDefinition]:
-        """Wait a while until nothing is held; return what still is."""
+    def close(self, event: str, entries: Iterable[ClaimedTask]) -> None:
+        """Bring entries to a final state. A disowned one is remembered, all others are dropped."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._held, timeout=max_wait)
-            return list(self._held.values())
+            for entry in entries:
+                entry.apply(event)
+                self._markers.clear(entry.mark)
+                entry.mark = None
+                if entry.state != ClaimState.DISOWNED:
+                    del self._entries[entry.key]
+            self._changed.notify_all()
 
-    # --- getting rid of it ---
-
-    def report(
-        self, reports: Sequence[Report], *, in_chord: bool, continuation: ContinuationPolicy | None
-    ) -> list[TaskDefinition]:
-        """Report; what cannot be told waits on disk. Returns what to go on with."""
-        left: Sequence[tuple[Report, Exception]] = ()
-        try:
-            _, taken = self._engine.report_many(
-                reports, in_chord=in_chord, continuation=continuation
-            )
-        except NotAllReported as found:
-            left, taken = found.rejected, found.continued
-            log.error("%s", found, exc_info=left[0][1], extra={"action": "report_failed"})
-        except Exception as problem:
-            left, taken = [(report, problem) for report in reports], []
-        for report, why in left:
-            self._keep(report, why)
-        self._let_go([report.task for report in reports])
-        return self.hold(taken)
-
-    def _keep(self, report: Report, why: Exception) -> None:
-        task = report.task
+    def disown_unknown(self, held: Collection[ClaimKey]) -> set[ClaimKey]:
+        """Return the keys that the database lists as ours and that nobody here works on."""
         with self._changed:
-            self._untold.add((task.uuid, task.lease))
-        try:
-            path = self._spool.keep(task, report.outcome)
-        except Exception as problem:
-            about = {"action": "report_lost", "run": task.workflow_id}
-            log.error("the report of %s is lost: %s", task.step_path, problem, extra=about)
-        else:
-            about = {"action": "report_spooled", "run": task.workflow_id}
-            log.warning("the report of %s waits in %s: %s", task.step_path, path, why, extra=about)
+            for key in held - self._entries.keys():
+                entry = self._entries[key] = ClaimedTask(key, self.clock())
+                entry.apply(ClaimEvent.DISOWN)
+            return {key for key in held if self._entries[key].state == ClaimState.DISOWNED}
 
-    def release_by_lease(self, tasks: Sequence[TaskDefinition]) -> None:
-        try:
-            self._engine.release_many(tasks)
-        except Exception as problem:
-            # Nobody holds them any more, so they are found as what was forgotten.
-            log.warning("cannot hand tasks back: %s", problem, extra={"action": "kept_in_hand"})
-        self._let_go(tasks)
+    # --- questions ---
 
-    def park(self, tasks: Sequence[TaskDefinition], seconds: float) -> None:
-        try:
-            self._engine.park(tasks, tasks[0].circuit, seconds)
-        except Exception as problem:
-            log.warning("cannot park tasks: %s", problem, extra={"action": "kept_in_hand"})
-        self._let_go(tasks)
-
-    def release_forgotten(self) -> None:
-        """Hand back what the database says we hold, and we do not.
-
-        A claim may be committed and its answer lost, with the connection: nobody would ever
-        work on these tasks, for their holder lives. If the answer comes after all, they are
-        not ours any more. What has a report on disk is no such task; and if the report is not
-        there, nobody can say that it never began.
-        """
-        age = 2 * self._engine.settings.heartbeat_interval
-        found = {(t.task_id, t.lease): t for t in self._engine.held_since(self._identity, age)}
+    def in_states(self, *states: str) -> list[ClaimedTask]:
         with self._changed:
-            unknown = found.keys() - self._held.keys()
-            lacking = {a_try for a_try in unknown if not self._spool.has(*a_try)}
-            begun, unheard = lacking & self._untold, lacking - self._untold
-            self._disowned |= unheard
-        self._forget_delivered(found.keys())
-        if unheard:
-            log.warning(
-                "handing back %d tasks whose claim this process never heard of",
-                len(unheard),
-                extra={"action": "claims_forgotten"},
-            )
-        release_unstarted(self._engine, [found[a_try] for a_try in sorted(unheard)])
-        release_dropped(self._engine, [found[a_try] for a_try in sorted(begun)])
+            return [entry for entry in self._entries.values() if entry.state in states]
 
-    def _forget_delivered(self, running: Collection[_Try]) -> None:
+    def wait_until_idle(self, seconds: float) -> bool:
+        """Wait until no task is claimed, started or finished and unreported."""
+
+        def is_idle() -> bool:
+            return not any(e.state in ClaimState.ACTIVE for e in self._entries.values())
+
         with self._changed:
-            untold = self._untold - self._held.keys()  # those are being written just now
-        told = {a_try for a_try in untold if a_try not in running and not self._spool.has(*a_try)}
-        with self._changed:
-            self._untold -= told
+            return self._changed.wait_for(is_idle, timeout=seconds)

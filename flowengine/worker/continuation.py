@@ -1,8 +1,8 @@
-"""Which tasks a worker goes on with at once, when its own report has made them ready.
+"""The continuation policy: which of the tasks that its report makes ready a worker takes.
 
-No bell is rung for them and nobody has to claim them: they are written as claimed. What a
-worker takes this way must not keep it from its other duties, so quick tasks are taken in
-numbers, of others one, and none when its time slice is over.
+They need neither a wake-up nor a claim: the commit of the report writes them as claimed. A worker
+must stay available for other task lists, so it takes several quick tasks or one slow task, and
+none after its time slice.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from flowengine.worker.batch_sizing import BatchSizing
 
 
 class Continuation:
-    """The choice for one report. A report may concern many runs, each asks."""
+    """The choice for one report, which may concern many runs: each of them asks."""
 
     def __init__(
         self,
         identity: WorkerIdentity,
-        pace: BatchSizing,
+        sizing: BatchSizing,
         names: Collection[str],
         lists: Collection[str],
         *,
         batch: int,
         seconds: float,
     ) -> None:
-        """Take no more of a facet than should take so long; a group wider than a batch is left."""
+        """Take at most so many seconds of work of a facet, and no group wider than a batch."""
         self.identity = identity
-        self._sizing, self._names, self._lists, self._batch = pace, names, lists, batch
+        self._sizing, self._names, self._lists, self._batch = sizing, names, lists, batch
         self._seconds = seconds
-        self._left: dict[str, int] = {}  #: how many more of a facet
+        self._left: dict[str, int] = {}  #: how many more tasks of a facet
         self._room = 4 * batch
         self._took_slow = False
 
     def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
-        """Return the tasks that this worker takes."""
-        ours = [task for task in due if self._is_ours(task)]
-        # A wide group is for everybody.
+        """Return the ids of the tasks that this worker takes."""
+        ours = [task for task in due if self._can_run(task)]
+        # The tasks of a wide group are left for all workers.
         width = Counter(task.join for task in ours if task.join) if len(ours) > self._batch else {}
         quick: list[TaskDefinition] = []
         for task in ours:
@@ -60,7 +60,7 @@ class Continuation:
         self._took_slow = True
         return {ours[0].uuid}
 
-    def _is_ours(self, task: TaskDefinition) -> bool:
+    def _can_run(self, task: TaskDefinition) -> bool:
         if self._lists and task.task_list_name not in self._lists:
             return False
         return task.name in self._names

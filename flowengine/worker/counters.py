@@ -1,7 +1,7 @@
-"""What a process has handled, told to the database from time to time.
+"""Counters of handled tries, flushed to the server's row at an interval.
 
-A statement for every try would cost as much as the try. What was counted and not told yet
-is lost with a process that is killed: this is for people who look, nothing is decided by it.
+A statement for every try would cost as much as the try. A killed process loses the counts since
+its last flush: they are shown to people, and decide nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HandledCounters:
                 counted.not_handled += 1
 
     def flush(self) -> None:
-        """Tell what was counted since the last time."""
+        """Add the counts since the last flush to the database."""
         with self._lock:
             counts, self._counts = self._counts, {}
         if not counts:
@@ -43,11 +43,11 @@ class HandledCounters:
             with self._database.write() as connection:
                 servers.count(connection, self._server_id, list(counts.values()))
         except Exception as problem:
-            log.debug("could not tell what was handled: %s", problem)
+            log.debug("counters were not flushed: %s", problem)
             self._keep(counts)
 
     def _keep(self, counts: dict[str, HandledCount]) -> None:
-        """Tell it another time."""
+        """Keep counts for the next flush."""
         with self._lock:
             for name, old in counts.items():
                 new = self._counts.setdefault(name, HandledCount(name))

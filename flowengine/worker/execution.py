@@ -1,4 +1,7 @@
-"""Run one try of a step: call the facet, and make a fact of whatever comes of it."""
+"""Run one try of a step: call the facet, and turn whatever happens into an outcome.
+
+Invariant: an error of the engine, its database or its broker is never the outcome of a step.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
 from flowengine.errors import (
     DoesNotFit,
+    FlowengineError,
     InvalidInputs,
     InvalidProgram,
     MissingCode,
@@ -20,15 +24,14 @@ from flowengine.errors import (
     ValueRefused,
 )
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
-from flowengine.store.outages import is_away
-from flowengine.worker.circuits import Passage
+from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Succeeded
+from flowengine.worker.breakers import TaskPermit
 from flowengine.worker.context import running
 
 log = logging.getLogger("flowengine")
 
-#: Errors that another try would meet again.
-_HOPELESS = (
+#: Errors of the user's program, which another try would meet again.
+_PERMANENT = (
     ValueRefused,
     DoesNotFit,
     MissingCode,
@@ -38,75 +41,95 @@ _HOPELESS = (
 )
 
 
+class ChildNotStarted(FlowengineError):
+    """The engine could not start the run that a facet returned; its call can be made later."""
+
+    def __init__(self, path: str, call: WorkflowCall, problem: Exception) -> None:
+        super().__init__(path, call, problem)
+        self.path, self.call, self.problem = path, call, problem
+
+    def __str__(self) -> str:
+        kind = type(self.problem).__name__
+        return f"the child run of {self.path} cannot be started: {kind}: {self.problem}"
+
+
 def execute_try(
     engine: Engine,
     task: TaskDefinition,
     beat: Callable[[], bool],
-    passage: Passage | None = None,
+    permit: TaskPermit | None = None,
 ) -> Outcome:
-    """Run the facet of a task. An error is an outcome like any other, and not raised.
+    """Run the facet of a task, and start the workflow that it may return.
 
-    What is no error, as `SystemExit`, is: somebody wants this thread to end. The circuit that
-    gave the passage is told how the call of the facet ended.
+    An error of the facet is an outcome like any other, and not raised. Raises `ChildNotStarted`
+    for an error of the engine, and whatever ends the thread, as `SystemExit`.
+    The circuit breaker that gave the permit receives the outcome of the call.
     """
     facet = event_facet_named(task.name)
     try:
         if facet is None:
             raise MissingCode(task.name)
-        with running(task, beat), _told(passage):
+        with running(task, beat), _settled(permit):
             result = facet.run(task.data or {})
-        if isinstance(result, WorkflowCall):
-            return _go_on(engine, task, result)
+    except Exception as problem:
+        is_final = isinstance(problem, _PERMANENT) or (facet and facet.is_final(problem))
+        return _failed(task, problem, retry=not is_final)
+    if not isinstance(result, WorkflowCall):
         return Succeeded(result)
-    except Exception as problem:
-        error = _error(problem)
-        log.info(
-            "%s failed: %s: %s",
-            task.step_path,
-            error["type"],
-            error["message"],
-            extra={"action": "try_failed", "run": task.workflow_id, "facet": task.name},
-        )
-        is_final = isinstance(problem, _HOPELESS) or (facet and facet.is_final(problem))
-        return Failed(error, retry=not is_final)
-
-
-@contextmanager
-def _told(passage: Passage | None) -> Iterator[None]:
-    """Tell a circuit how the call ended that it let through, once."""
-    if passage is None:
-        yield
-        return
     try:
-        yield
-    except _HOPELESS:
-        passage.release()  # the service had no part in it
-        raise
+        return start_child(engine, task, result)
     except Exception as problem:
-        passage.failed(problem)
-        raise
-    except BaseException:
-        passage.release()  # we are told to go: nothing is known of the call
-        raise
-    passage.succeeded()
+        raise ChildNotStarted(task.step_path, result, problem) from problem
 
 
-def _go_on(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Outcome:
-    """Start the run that a facet wants to go on with."""
+def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Outcome:
+    """Start the run that a facet returned; idempotent. Raises errors of the engine alone."""
     try:
         run_id = engine.start_child(
             task, call.program, call.workflow, call.inputs, waits=call.waits
         )
-    except Exception as problem:
-        if not is_away(problem):
-            raise
-        # Not the facet's fault: it is tried again as after the death of a worker.
-        return Lost(f"the run to go on with could not be started: {problem}")
+    except _PERMANENT as problem:
+        return _failed(task, problem, retry=False)
     return HandedOver(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
 
 
+def _failed(task: TaskDefinition, problem: Exception, *, retry: bool) -> Failed:
+    error = _error(problem)
+    log.info(
+        "%s failed: %s: %s",
+        task.step_path,
+        error["type"],
+        error["message"],
+        extra={"action": "try_failed", "run": task.workflow_id, "facet": task.name},
+    )
+    return Failed(error, retry=retry)
+
+
+@contextmanager
+def _settled(permit: TaskPermit | None) -> Iterator[None]:
+    """Record in the circuit breaker, once, how the call ended that it permitted."""
+    if permit is None:
+        yield
+        return
+    try:
+        yield
+    except _PERMANENT:
+        permit.release()  # the service was not called
+        raise
+    except Exception as problem:
+        permit.failed(problem)
+        raise
+    except BaseException:
+        permit.release()  # this thread has to end: the result of the call is unknown
+        raise
+    permit.succeeded()
+
+
+_ROOTS = (BaseException, object)  #: bases of every error: no handler is for them
+
+
 def _error(problem: BaseException) -> dict[str, Any]:
-    kept = traceback.format_exception(type(problem), problem, _theirs(problem.__traceback__))
+    kept = traceback.format_exception(type(problem), problem, _user_frames(problem.__traceback__))
     try:
         message = str(problem)
     except Exception as worse:
@@ -115,11 +138,12 @@ def _error(problem: BaseException) -> dict[str, Any]:
         "type": type(problem).__name__,
         "message": message or type(problem).__name__,
         "traceback": "".join(kept)[-8000:],
+        "bases": [base.__name__ for base in type(problem).__mro__[1:] if base not in _ROOTS],
     }
 
 
-def _theirs(trace: TracebackType | None) -> TracebackType | None:
-    """The trace from where it leaves this package: the frames before it help nobody."""
+def _user_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Cut the frames of this package off the beginning of a traceback."""
     found = trace
     while found is not None:
         if not found.tb_frame.f_globals.get("__name__", "").startswith("flowengine."):

@@ -1,9 +1,8 @@
-"""Reports that wait on disk while the database cannot be reached.
+"""The spool: reports on disk that the database could not accept.
 
-What was running when the database went away is finished, and its report is written to a
-file before anything else is done. It is delivered when the database is back, also by
-another process after this one was restarted. Delivering twice is harmless: the lease that
-a report names is good for one.
+A task that runs when the database becomes unreachable is finished, and its report is written to a
+file. Any process of the machine delivers it later. Delivery is idempotent: the lease that a report
+names is good for one.
 """
 
 from __future__ import annotations
@@ -17,13 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from flowengine.authoring import WorkflowCall
 from flowengine.engine import Engine, result_validation
-from flowengine.errors import UnknownRun, ValueRefused
+from flowengine.errors import InvalidProgram, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
+from flowengine.program import parse_program, program_text
 from flowengine.store.outages import is_away
+from flowengine.worker.execution import start_child
 
 log = logging.getLogger("flowengine")
+
+SpooledOutcome = Outcome | WorkflowCall
 
 
 class Spool:
@@ -31,31 +35,25 @@ class Spool:
 
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
-        self._complained: set[str] = set()
+        self._logged: set[str] = set()
 
-    def keep(self, task: TaskDefinition, outcome: Outcome) -> Path:
-        """Write a report to disk; it is there, also after a crash, when this returns."""
-        kept = {
-            "run_id": task.workflow_id,
-            "task_id": task.uuid,
-            "lease": task.lease,
-            "path": task.step_path,
-            "name": task.name,
-            "flow_id": task.flow_id,
-            "outcome": _written(_storable(task.name, outcome)),
-        }
+    def write(self, record: dict[str, Any]) -> Path:
+        """Write a report to disk; it survives a crash when this returns."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(task.uuid, task.lease)
+        path = self._path(record["task_id"], record["lease"])
         writing = path.with_suffix(f".{os.getpid()}.writing")
-        with writing.open("w") as file:
-            json.dump(kept, file)
-            file.flush()
-            os.fsync(file.fileno())
-        writing.rename(path)
+        try:
+            with writing.open("w") as file:
+                json.dump(record, file)
+                file.flush()
+                os.fsync(file.fileno())
+            writing.rename(path)
+        except OSError:
+            writing.unlink(missing_ok=True)
+            raise
         return path
 
     def has(self, task_id: str, lease: int) -> bool:
-        """Whether the report of a try waits here."""
         return self._path(task_id, lease).exists()
 
     def _path(self, task_id: str, lease: int) -> Path:
@@ -66,70 +64,112 @@ class Spool:
             yield from sorted(self._directory.glob("*.json"))
 
     def deliver(self, engine: Engine) -> int:
-        """Report what waits; return how many were delivered. Raises when the database is away."""
+        """Report everything spooled; return the number. Raises if the database is unreachable."""
         return sum(self._deliver(path, engine) for path in self.waiting())
 
     def _deliver(self, path: Path, engine: Engine) -> bool:
-        """Report what waits in a file. One that cannot be reported stops none behind it."""
+        """Deliver one file. A report that cannot be delivered stops none behind it."""
         try:
-            kept = json.loads(path.read_text())
-            found = _read(kept["outcome"])
-            tried = kept["run_id"], kept["task_id"], kept["lease"]
-            facet = kept["name"], kept["flow_id"]
+            record = json.loads(path.read_text())
+            task, outcome = decoded(record)
         except FileNotFoundError:
-            return False  # another process was quicker
+            return False  # another process has delivered it
         except OSError as problem:
-            return self._complain(path, problem)
-        except (ValueError, KeyError, TypeError) as problem:
+            return self._log_once(path, problem)
+        except (ValueError, KeyError, TypeError, InvalidProgram) as problem:
             return self._set_aside(path, problem)
         try:
-            engine.get(kept["run_id"])  # it may be a report for another database
-            accepted = engine.end_try(*tried, engine.storable(*facet, found))
+            deliver_report(engine, task, outcome)
         except UnknownRun as problem:
             return self._set_aside(path, problem)
         except Exception as problem:
             if is_away(problem):
                 raise
-            return self._complain(path, problem)
+            return self._log_once(path, problem)
         path.unlink(missing_ok=True)
-        log.info(
-            "delivered the report of %s that waited on disk: %s",
-            kept["path"],
-            "accepted" if accepted else "refused, the lease was lost",
-            extra={"action": "report_delivered", "run": kept["run_id"]},
-        )
         return True
 
     def _set_aside(self, path: Path, problem: Exception) -> bool:
-        """Keep a file for somebody to look at."""
-        with suppress(FileNotFoundError):  # another process was quicker
-            path.rename(path.with_suffix(".undeliverable"))
-        log.error("%s cannot be delivered: %s", path, problem)
+        """Rename a file that can never be delivered, for a person to look at."""
+        aside = path.with_suffix(".undeliverable")
+        with suppress(FileNotFoundError):  # another process has renamed it
+            path.rename(aside)
+        log.error(
+            "spooled report %s cannot be delivered: %s; it is kept as %s", path, problem, aside
+        )
         return False
 
-    def _complain(self, path: Path, problem: Exception) -> bool:
-        """Tell once of a report that cannot be taken in; it is tried again."""
-        if path.name not in self._complained:
-            self._complained.add(path.name)
-            about = {"action": "report_failed"}
+    def _log_once(self, path: Path, problem: Exception) -> bool:
+        if path.name not in self._logged:
+            self._logged.add(path.name)
             log.error(
-                "%s cannot be delivered yet: %s", path, problem, exc_info=problem, extra=about
+                "spooled report %s cannot be delivered yet: %s; delivery is repeated",
+                path,
+                problem,
+                exc_info=problem,
+                extra={"action": "report_failed"},
             )
         return False
 
 
-def _storable(facet: str, outcome: Outcome) -> Outcome:
-    if isinstance(outcome, Succeeded):
-        try:
-            result_validation.check(
-                facet, outcome.result, limit=sys.maxsize
-            )  # that is known elsewhere
-        except ValueRefused as problem:
-            return result_validation.refused(problem)
+def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome) -> None:
+    """Report the end of a try whose report could not be made at once."""
+    engine.get(task.workflow_id)  # raises UnknownRun for a report to another database
+    if isinstance(outcome, WorkflowCall):
+        outcome = start_child(engine, task, outcome)
+    storable = engine.storable(task.name, task.flow_id, outcome)
+    accepted = engine.end_try(task.workflow_id, task.uuid, task.lease, storable)
+    log.info(
+        "delivered the spooled report of %s: %s",
+        task.step_path,
+        "accepted" if accepted else "refused, its lease is no longer held",
+        extra={"action": "report_delivered", "run": task.workflow_id},
+    )
+
+
+def spool_record(task: TaskDefinition, outcome: SpooledOutcome) -> dict[str, Any]:
+    """A report as the spool keeps it, in JSON."""
+    return {
+        "run_id": task.workflow_id,
+        "task_id": task.uuid,
+        "lease": task.lease,
+        "path": task.step_path,
+        "name": task.name,
+        "flow_id": task.flow_id,
+        "step_id": task.step_id,
+        "step_key": task.step_key,
+        "outcome": _encoded(_storable(task.name, outcome)),
+    }
+
+
+def decoded(record: dict[str, Any]) -> tuple[TaskDefinition, SpooledOutcome]:
+    task = TaskDefinition(
+        uuid=record["task_id"],
+        name=record["name"],
+        runner_id="",
+        workflow_id=record["run_id"],
+        flow_id=record["flow_id"],
+        step_id=record.get("step_id", ""),
+        step_key=record.get("step_key", ""),
+        step_path=record["path"],
+        lease=record["lease"],
+    )
+    return task, _outcome(record["outcome"])
+
+
+def _storable(facet: str, outcome: SpooledOutcome) -> SpooledOutcome:
+    """An outcome that JSON has a form for. Its size is checked when it is delivered."""
+    try:
+        if isinstance(outcome, Succeeded):
+            result_validation.check(facet, outcome.result, limit=sys.maxsize)
+        elif isinstance(outcome, WorkflowCall):
+            result_validation.check(facet, outcome.inputs, limit=sys.maxsize)
+    except ValueRefused as problem:
+        return result_validation.refused(problem)
     return outcome
 
 
-def _written(outcome: Outcome) -> dict[str, Any]:
+def _encoded(outcome: SpooledOutcome) -> dict[str, Any]:
     match outcome:
         case Succeeded(result):
             return {"kind": "succeeded", "result": result}
@@ -139,15 +179,23 @@ def _written(outcome: Outcome) -> dict[str, Any]:
             return {"kind": "lost", "reason": reason}
         case HandedOver(run_id):
             return {"kind": "handed", "run": run_id}
+        case WorkflowCall(program, workflow, inputs, waits):
+            text = program_text(program) if program else None
+            call = {"program": text, "workflow": workflow, "inputs": inputs, "waits": waits}
+            return {"kind": "call", **call}
 
 
-def _read(written: dict[str, Any]) -> Outcome:
-    match written["kind"]:
+def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
+    match encoded["kind"]:
         case "succeeded":
-            return Succeeded(written["result"])
+            return Succeeded(encoded["result"])
         case "failed":
-            return Failed(written["error"], written["retry"])
+            return Failed(encoded["error"], encoded["retry"])
         case "handed":
-            return HandedOver(written["run"])
+            return HandedOver(encoded["run"])
+        case "call":
+            text = encoded["program"]
+            program = parse_program(json.loads(text)) if text else None
+            return WorkflowCall(program, encoded["workflow"], encoded["inputs"], encoded["waits"])
         case _:
-            return Lost(written["reason"])
+            return Lost(encoded["reason"])

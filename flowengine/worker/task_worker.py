@@ -1,31 +1,35 @@
-"""Answer a bell: claim what is due, run it, report it, until nothing is left.
+"""Answer a wake-up: claim due tasks, execute and report them, until none is left.
 
-Tasks that are known to be quick are claimed together and reported together. What a report
-makes ready is gone on with at once, for a time slice; then others have their turn.
+Quick tasks are claimed and reported in batches. The worker continues with the tasks that its
+reports make ready, for a time slice; then other task lists have their turn.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
-from flowengine.engine.recovery import release_dropped
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Lost, Outcome, Report
+from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.outages import is_away
-from flowengine.store.recovery_queries import held_task
 from flowengine.worker.background import BackgroundJobs
 from flowengine.worker.batch import Batch, BatchGuard
 from flowengine.worker.batch_sizing import BatchSizing
-from flowengine.worker.circuits import Circuits
-from flowengine.worker.claimed_tasks import ClaimedTasks
+from flowengine.worker.breakers import CircuitBreakers
+from flowengine.worker.claim_states import ClaimState
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks
 from flowengine.worker.continuation import Continuation
 from flowengine.worker.counters import HandledCounters
-from flowengine.worker.execution import execute_try
+from flowengine.worker.execution import ChildNotStarted, execute_try
 from flowengine.worker.stack_chunk import on_own_stack_chunk
+from flowengine.worker.task_client import TaskClient
+
+log = logging.getLogger("flowengine")
+
+_BACKOFF = 1.0  # seconds until a task is due again that the engine failed to start
 
 
 class TaskWorker:
@@ -38,34 +42,35 @@ class TaskWorker:
         names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]] = tuple,
         show: Callable[[TaskDefinition, Outcome, float], object] | None = None,
-        circuits: Circuits | None = None,
+        breakers: CircuitBreakers | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         self._show = show
-        self._circuits = circuits or Circuits(engine.settings)
+        self._breakers = breakers or CircuitBreakers(engine.settings)
         settings = engine.settings
-        self.claimed_tasks = ClaimedTasks(engine, identity)
         self._markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
+        self.claimed_tasks = ClaimedTasks(self._markers, clock)
+        self.client = TaskClient(engine, identity, self.claimed_tasks, self._markers)
         self.counters = HandledCounters(engine.database, identity.server_id)
-        self._background = BackgroundJobs(
-            settings.heartbeat_interval, [self.counters.flush, self.claimed_tasks.release_forgotten]
-        )
+        jobs = self.counters.flush, self.client.reconcile, self.client.remove_stale_markers
+        self._background = BackgroundJobs(settings.heartbeat_interval, jobs)
         self._sizing = BatchSizing(settings.quick_seconds)
         self._guard = BatchGuard(settings.batch_max_wait, self._empty_batch)
-        self._last_facet: dict[str, str] = {}  #: that was claimed of each list
+        self._last_facet: dict[str, str] = {}  #: claimed last from each task list
         self._stopping = False
 
-    # --- what the doorways call ---
+    # --- called by the Celery tasks ---
 
     @on_own_stack_chunk
     def drain(self, task_list: str, wake: int = 1) -> int:
-        """Work until the list has nothing for us or the slice is over; return what was done.
+        """Work until no task of the list is due for us or the slice ends; return the number done.
 
-        With `wake` above 1 the bell was meant for so many: they are woken as soon as it shows
-        that there is more to do than we took, and not at all when we took everything.
-        A slice that ends rings again: other lists must have their turn in this pool.
+        With `wake` above 1 the wake-up was meant for so many workers. The others are woken only
+        if there is more to do than this one claims. At the end of its slice a worker sends another
+        wake-up, so that other lists have their turn in this pool.
         """
-        self._background.begin()  # before a claim: its answer may be lost
+        self._background.begin()  # before a claim: its response may be lost
         ends = self._slice_ends()
         done = 0
         while not self._stopping:
@@ -88,16 +93,16 @@ class TaskWorker:
                 self._engine.notifier.notify({task_list: claim.passed_over})
             done += self._work_through(claim.tasks, ends)
             if not claim.is_more:
-                return done  # what has become due since was rung for
+                return done  # tasks that became due since then have a wake-up of their own
             if time.monotonic() > ends:
                 self._engine.notifier.notify({task_list: 1})
                 return done
         return done
 
     def _wake_others(self, task_list: str, number: int, *, one_by_one: bool) -> None:
-        """Pass a bell on. Each of two wakes half of the rest: a pool is awake in a few hops.
+        """Pass a wake-up on. Each of two wakes half of the rest: a pool is awake in a few hops.
 
-        For quick tasks one after the other is enough: they may be done before many could come.
+        Quick tasks are passed on one by one: they may be done before many workers could come.
         """
         half = 0 if one_by_one else number // 2
         for part in (number - half, half):
@@ -108,31 +113,31 @@ class TaskWorker:
     def work(self, task_list: str, task_ids: Sequence[str]) -> int:
         """Work on these tasks, as a chord's header: its callback evaluates, so we do not.
 
-        Until the facet is known to be quick they are claimed one by one: those behind one
-        that turns out slow are free for others, who are told so at once.
+        They are claimed one by one until their facet is known to be quick, so that tasks behind
+        a slow one are free for other workers, which are woken at once.
         """
         self._background.begin()
         ends = time.monotonic() + self._engine.settings.chord_time_slice
-        left, done, is_told = list(task_ids), 0, False
-        fruitless: set[str] = set()  # quick facets of which none was found
+        left, done, is_notified = list(task_ids), 0, False
+        fruitless: set[str] = set()  # quick facets of which no task could be claimed
         while left:
             if self._stopping or time.monotonic() > ends:
                 self._engine.notifier.notify({task_list: len(left)})
                 break
             last = self._last_facet.get(task_list, "")
             quick = [] if last in fruitless else self._sizing.quick([last], last)
-            # All of them are one run's: more than a batch cost hardly more than one.
+            # All belong to one run, so exceeding `batch` is nearly free.
             most = self._most(quick, len(left) if self._engine.settings.batch > 1 else 1)
             names = quick if most > 1 else self._names()
             claimed = self._engine.claim_these(left, self._identity, names=names, most=most)
             if not claimed and most > 1:
-                fruitless.add(last)  # these are another's, or have to be taken alone
+                fruitless.add(last)  # taken by another worker, or to be claimed one by one
                 continue
             passed, left = _up_to(left, claimed)
-            # Others have these, or have the code for them, or they are not quick.
+            # Not claimed: taken by another worker, no handler here, or too slow to batch.
             missing = len(passed) - len(claimed)
             if most == 1:
-                missing, is_told = 0 if is_told else missing + len(left), True
+                missing, is_notified = 0 if is_notified else missing + len(left), True
             if missing:
                 self._engine.notifier.notify({task_list: missing})
             if not claimed:
@@ -145,13 +150,13 @@ class TaskWorker:
         return done
 
     def _most(self, quick: Sequence[str], limit: int) -> int:
-        """How many to claim at once: a hand should be empty before the guard loses patience."""
+        """How many tasks to claim: a batch should be done well before the guard empties it."""
         max_wait = self._engine.settings.batch_max_wait / 2
         return min(limit, self._sizing.fitting(quick, max_wait))
 
     @on_own_stack_chunk
     def advance(self, run_id: str) -> int:
-        """Evaluate a run, and go on with what that makes ready."""
+        """Evaluate a run, and continue with the tasks that become ready."""
         self._background.begin()
         ends = self._slice_ends()
         return self._work_through(self._engine.advance(run_id, self._continuation(ends)), ends)
@@ -159,63 +164,68 @@ class TaskWorker:
     def _slice_ends(self) -> float:
         return time.monotonic() + self._engine.settings.worker_time_slice
 
-    # --- one hand ---
+    # --- one batch ---
 
     def _work_through(
         self, tasks: Sequence[TaskDefinition], ends: float, *, in_chord: bool = False
     ) -> int:
-        """Work on claimed tasks, and on what follows from them, until the hand is empty."""
-        ours = self.claimed_tasks.hold(tasks)
+        """Work on claimed tasks, and on their continuations, until the batch is empty."""
+        ours = self.claimed_tasks.claim(tasks)
         if not ours:
             return 0
-        hand, done = Batch(ours), 0
+        batch, done = Batch(self.claimed_tasks, ours), 0
         try:
-            with self._guard.over(hand), self._engine.database.keep_connection():
+            with self._guard.over(batch), self._engine.database.keep_connection():
                 while True:
-                    task = None if self._stopping else hand.next()
-                    if task is not None:
-                        done += self._run(task, hand)
-                    elif reports := hand.take_done():
-                        continuation = self._continuation(ends)
-                        hand.add(
-                            self.claimed_tasks.report(
-                                reports, in_chord=in_chord, continuation=continuation
-                            )
+                    entry = None if self._stopping else batch.next()
+                    if entry is not None:
+                        done += self._run(entry, batch)
+                    elif finished := batch.take_finished():
+                        policy = self._continuation(ends)
+                        batch.add(
+                            self.client.report(finished, in_chord=in_chord, continuation=policy)
                         )
                     else:
                         break
         finally:
-            self._empty_batch(hand)  # whatever it was that ended it
+            self._empty_batch(batch)  # also if an exception ends this thread
         return done
 
-    def _run(self, task: TaskDefinition, hand: Batch) -> bool:
-        """Run a task of the hand; False: its circuit does not let it through, and it waits."""
+    def _run(self, entry: ClaimedTask, batch: Batch) -> bool:
+        """Run a task of the batch; False: its circuit refuses it, and it is parked."""
         try:
-            return self._try(task, hand)
+            return self._try(entry, batch)
         except BaseException as problem:
-            # `sys.exit` in a facet, or a signal for this process. Were it no loss, a facet that
-            # ends each process which runs it would never be given up.
-            reason = f"{type(problem).__name__} ended the thread that worked on it"
-            hand.finish(Report(task, Lost(reason)))
+            if entry.state == ClaimState.CLAIMED:
+                self.client.park([entry], _BACKOFF)  # it did not start, so nothing is counted
+            elif entry.state == ClaimState.STARTED:
+                # `sys.exit` in a facet, or a signal for this process. It counts as a loss: a
+                # facet that ends every process it runs in would be repeated for ever.
+                reason = f"{type(problem).__name__} ended the thread that worked on it"
+                batch.finish(entry, Lost(reason))
             raise
 
-    def _try(self, task: TaskDefinition, hand: Batch) -> bool:
-        passage = self._circuits.ask(task) if task.circuit else None
-        if passage is not None and not passage.granted:
-            # Nobody has to ask for the others of this hand: they would hear the same.
-            self.claimed_tasks.park(hand.take_like(task), passage.retry_after)
+    def _try(self, entry: ClaimedTask, batch: Batch) -> bool:
+        task = entry.task
+        permit = self._breakers.permit(task) if task.circuit else None
+        if permit is not None and not permit.granted:
+            self.client.park([entry, *batch.take_circuit(task.circuit)], permit.retry_after)
             return False
         if not self._sizing.is_quick(task.name):
-            self._engine.database.return_connection()  # others may need a connection meanwhile
+            self._engine.database.return_connection()  # other threads may need it meanwhile
         began = time.monotonic()
-        with self._markers.begun(task.uuid):
-            outcome = execute_try(self._engine, task, lambda: self._beat(task), passage)
+        self.claimed_tasks.start(entry)
+        try:
+            outcome = execute_try(self._engine, task, lambda: self._beat(task), permit)
+        except ChildNotStarted as failure:
+            self.client.spool(entry, failure.call, failure)
+            return True
         seconds = time.monotonic() - began
+        batch.finish(entry, outcome)
         self._sizing.count(task.name, seconds)
         self.counters.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)
-        hand.finish(Report(task, outcome))
         return True
 
     def _continuation(self, ends: float) -> Continuation | None:
@@ -231,20 +241,20 @@ class TaskWorker:
             seconds=settings.batch_max_wait / 2,
         )
 
-    def _empty_batch(self, hand: Batch) -> None:
-        """Empty a hand of all but the task that runs: others can do it."""
-        if waiting := hand.take_waiting():
-            self.claimed_tasks.release_by_lease(waiting)
-        if done := hand.take_done():
-            self.claimed_tasks.report(done, in_chord=False, continuation=None)
+    def _empty_batch(self, batch: Batch) -> None:
+        """Take everything but the running task out of a batch."""
+        if unstarted := batch.take_unstarted():
+            self.client.release(unstarted)
+        if finished := batch.take_finished():
+            self.client.report(finished)
 
     def _beat(self, task: TaskDefinition) -> bool:
         try:
             return self._engine.heartbeat(task)
         except Exception as problem:
-            if not is_away(problem):
-                raise
-            return True  # nobody can say that the task was taken away, so it goes on
+            # Raised, an error of the engine would become the facet's. True: the facet goes on.
+            log.debug("the heartbeat of %s failed: %s", task.step_path, problem)
+            return True
 
     # --- the end ---
 
@@ -252,17 +262,21 @@ class TaskWorker:
         self._stopping = True
 
     def stop(self, max_wait: float) -> None:
-        """Claim nothing more, wait a moment for what runs, and hand the rest back."""
+        """Claim nothing more, wait for running tasks, and release the rest."""
         self.claim_no_more()
-        left = self.claimed_tasks.left_after(max_wait)
-        release_dropped(self._engine, [held_task(task) for task in left])
+        self.client.release_active(max_wait)
+        self.end()
+
+    def end(self) -> None:
+        """This process ends and works on nothing any more."""
         self._background.end()
+        self._guard.end()
         self.counters.flush()
-        self._markers.forget_all()
+        self.client.end()
 
 
 def _up_to(task_ids: list[str], claimed: Sequence[TaskDefinition]) -> tuple[list[str], list[str]]:
-    """Part the ids behind the last of those that were claimed."""
+    """Split the ids behind the last claimed one."""
     taken = {task.uuid for task in claimed}
     behind = max((at for at, task_id in enumerate(task_ids, 1) if task_id in taken), default=0)
     return task_ids[:behind], task_ids[behind:]

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, a process holds nothing that nobody works on, and loses no result."""
+"""Whatever fails, no task stays claimed that nobody works on, and no result is lost."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from flowengine.evaluator.triggers import Outcome, Report, Succeeded
 from flowengine.program.nodes import EventOptions
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
-from flowengine.tasks.heartbeat import WorkerHeartbeat, server_of
+from flowengine.tasks.heartbeat import server_of, worker_heartbeat
 from flowengine.worker import TaskWorker
+from flowengine.worker.claim_states import ClaimState
+from flowengine.worker.claimed_tasks import ClaimedTask
 from flowengine.worker.spool import Spool
 from tests.integration.engines import MovedClock, opened
 from tests.integration.engines import one as one_event
@@ -33,7 +35,7 @@ CHECKED_OUT: list[int] = []
 LEAVE_AT: set[int] = set()
 
 
-@event_facet(name="holdings.note")
+@event_facet(name="claims.note")
 def note(n: int) -> int:
     CALLS.append(n)
     if n in LEAVE_AT:
@@ -41,7 +43,7 @@ def note(n: int) -> int:
     return n
 
 
-@event_facet(name="holdings.leave")
+@event_facet(name="claims.leave")
 def leave(n: int) -> int:
     raise SystemExit(n)
 
@@ -51,22 +53,22 @@ class Unspeakable(Exception):
         raise ValueError("no words")
 
 
-@event_facet(name="holdings.fall_silent")
+@event_facet(name="claims.fall_silent")
 def fall_silent(n: int) -> int:
     raise Unspeakable
 
 
-@workflow(name="holdings.noted")
+@workflow(name="claims.noted")
 def noted(n: int) -> int:
     return note(n)
 
 
-@workflow(name="holdings.left")
+@workflow(name="claims.left")
 def left(n: int) -> int:
     return leave(n)
 
 
-@workflow(name="holdings.silent")
+@workflow(name="claims.silent")
 def silent(n: int) -> int:
     return fall_silent(n)
 
@@ -112,14 +114,18 @@ def drain(task_worker: TaskWorker) -> None:
         pass
 
 
+def active(task_worker: TaskWorker) -> list[ClaimedTask]:
+    return task_worker.claimed_tasks.in_states(*ClaimState.ACTIVE)
+
+
 def states(engine: Engine, run: Any) -> set[str]:
     return {task.state for task in engine.tasks(run.id)}
 
 
-# --- one that cannot be taken in ---
+# --- reports that cannot be evaluated ---
 
 
-def test_a_run_that_cannot_be_decided_stops_no_other(
+def test_a_run_that_cannot_be_evaluated_does_not_block_the_others_of_its_batch(
     engine: Engine,
     task_worker: TaskWorker,
     spool: Spool,
@@ -142,11 +148,11 @@ def test_a_run_that_cannot_be_decided_stops_no_other(
     drain(task_worker)
     found = [engine.get(run.id).state for run in runs]
     assert found == [RunState.RUNNING if run.id == bad else RunState.COMPLETED for run in runs]
-    assert task_worker.claimed_tasks.left_after(0) == []
+    assert not active(task_worker)
     assert len(list(spool.waiting())) == 1, "its result is not lost"
     assert spool.deliver(engine) == 0, "not yet, and nothing behind it would be stopped"
     clock.now += 60_000
-    task_worker.claimed_tasks.release_forgotten()
+    task_worker.client.reconcile()
     assert states(engine, runs[2]) == {TaskState.RUNNING}, "it has run, and is not run again"
     monkeypatch.undo()
     assert spool.deliver(engine) == 1
@@ -154,7 +160,7 @@ def test_a_run_that_cannot_be_decided_stops_no_other(
     assert sorted(CALLS) == sorted([*range(3), *range(6)])
 
 
-def test_a_run_that_cannot_go_on_keeps_no_other_from_it(
+def test_a_run_that_cannot_be_advanced_does_not_block_the_others_of_its_report(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [engine.start(one_event(), "Flow", {}) for _ in range(2)]
@@ -175,7 +181,7 @@ def test_a_run_that_cannot_go_on_keeps_no_other_from_it(
     assert accepted == {task.uuid for task in tasks}
 
 
-# --- over the disk ---
+# --- the spool ---
 
 
 @pytest.fixture
@@ -190,10 +196,10 @@ def away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: Outcome) -> None:
-    task_worker.claimed_tasks.hold([task])
-    assert not task_worker.claimed_tasks.report(
-        [Report(task, outcome)], in_chord=False, continuation=None
-    )
+    (entry,) = task_worker.claimed_tasks.claim([task])
+    task_worker.claimed_tasks.start(entry)
+    task_worker.claimed_tasks.finish(entry, outcome)
+    assert not task_worker.client.report([entry])
 
 
 @pytest.mark.parametrize(
@@ -205,7 +211,7 @@ def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: Outcome) -> N
         ({"y": "x" * 2_000_000}, RunState.FAILED, "TooLarge"),
     ],
 )
-def test_a_result_is_recorded_as_if_it_had_not_gone_over_the_disk(
+def test_a_spooled_result_is_recorded_like_a_reported_one(
     result: dict[str, Any],
     state: str,
     told: Any,
@@ -224,7 +230,7 @@ def test_a_result_is_recorded_as_if_it_had_not_gone_over_the_disk(
     assert told in (info.outputs, (info.error or {}).get("type"))
 
 
-def test_what_waits_on_disk_is_not_taken_for_forgotten(
+def test_a_task_with_a_spooled_report_is_not_released(
     engine: Engine,
     task_worker: TaskWorker,
     spool: Spool,
@@ -236,28 +242,28 @@ def test_what_waits_on_disk_is_not_taken_for_forgotten(
     assert len(list(spool.waiting())) == 1
     away.undo()
     clock.now += 60_000
-    task_worker.claimed_tasks.release_forgotten()
+    task_worker.client.reconcile()
     assert spool.deliver(engine) == 1
     assert run.result(timeout=0) == 7
     assert CALLS == [7], "it ran once"
 
 
-def test_a_claim_whose_answer_was_lost_is_handed_back_also_if_it_must_not_run_twice(
+def test_a_task_whose_claim_response_was_lost_is_released_even_with_on_loss_fail(
     engine: Engine, task_worker: TaskWorker, clock: MovedClock
 ) -> None:
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (task,) = engine.claim(["t.Work"], "default", ME, most=1)
     assert task.runs_once
     clock.now += 60_000
-    task_worker.claimed_tasks.release_forgotten()
+    task_worker.client.reconcile()
     assert states(engine, run) == {TaskState.PENDING}, "nobody has begun with it"
-    assert task_worker.claimed_tasks.hold([task]) == [], "the answer comes after all, too late"
+    assert task_worker.claimed_tasks.claim([task]) == [], "the answer comes after all, too late"
 
 
-def test_a_process_looks_for_what_it_forgot_before_its_first_claim(
+def test_background_jobs_begin_before_the_first_claim(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer to that claim may be the one that is lost."""
+    """The response to that claim may be lost."""
     task_worker = TaskWorker(engine, ME, event_facet_names)
 
     def lose(*_given: Any, **_more: Any) -> Any:
@@ -270,29 +276,29 @@ def test_a_process_looks_for_what_it_forgot_before_its_first_claim(
     task_worker._background.end()
 
 
-def test_a_task_that_is_claimed_again_while_it_is_handed_back_is_still_held(
+def test_a_task_that_is_claimed_again_while_it_is_released_stays_claimed(
     engine: Engine, task_worker: TaskWorker, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One thread hands it back; before it has let go of it another claims it."""
+    """One thread releases it; another claims it before the first has closed its entry."""
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (first,) = engine.claim(["t.Work"], "default", ME, most=1)
-    task_worker.claimed_tasks.hold([first])
+    entries = task_worker.claimed_tasks.claim([first])
     release = engine.release_many
 
     def release_and_claim(tasks: Any) -> None:
         release(tasks)
-        assert task_worker.claimed_tasks.hold(engine.claim(["t.Work"], "default", ME, most=1))
+        assert task_worker.claimed_tasks.claim(engine.claim(["t.Work"], "default", ME, most=1))
 
     monkeypatch.setattr(engine, "release_many", release_and_claim)
-    task_worker.claimed_tasks.release_by_lease([first])
+    task_worker.client.release(entries)
     clock.now += 60_000
-    task_worker.claimed_tasks.release_forgotten()
+    task_worker.client.reconcile()
     assert states(engine, run) == {TaskState.RUNNING}
-    assert [task.lease for task in task_worker.claimed_tasks.left_after(0)] == [first.lease + 2]
+    assert [entry.key[1] for entry in active(task_worker)] == [first.lease + 2]
 
 
-@pytest.mark.parametrize("way", ["look", "leave"])
-def test_a_worker_that_looks_or_leaves_delivers_before_it_gives_anything_up(
+@pytest.mark.parametrize("way", ["run_once", "stop"])
+def test_a_worker_delivers_spooled_reports_before_it_recovers_or_releases_tries(
     way: str, engine: Engine, task_worker: TaskWorker, settings: Settings, away: pytest.MonkeyPatch
 ) -> None:
     """Its pool child is dead: without the report the try would be lost, and the step fail."""
@@ -303,13 +309,12 @@ def test_a_worker_that_looks_or_leaves_delivers_before_it_gives_anything_up(
     worked(task_worker, task, Succeeded({"y": 1}))
     away.undo()
     server = server_of(ME.server_id, ME.boot_id, "test")
-    heartbeat_thread = WorkerHeartbeat(lambda: engine, settings, server, event_facet_names, list)
-    heartbeat_thread._thread.join = lambda timeout=None: None  # type: ignore[method-assign] # not begun
-    getattr(heartbeat_thread, way)()
+    heartbeat = worker_heartbeat(lambda: engine, settings, server, event_facet_names, list)
+    getattr(heartbeat, way)()
     assert run.result(timeout=0) == {"y": 1}
 
 
-def test_without_its_report_on_disk_nobody_says_that_a_try_never_began(
+def test_a_finished_try_whose_spooled_report_is_gone_counts_as_lost(
     engine: Engine,
     task_worker: TaskWorker,
     spool: Spool,
@@ -323,13 +328,13 @@ def test_without_its_report_on_disk_nobody_says_that_a_try_never_began(
     for path in spool.waiting():
         path.unlink()
     clock.now += 60_000
-    task_worker.claimed_tasks.release_forgotten()
+    task_worker.client.reconcile()
     assert engine.get(run.id).state == RunState.FAILED
     assert [task.state for task in engine.tasks(run.id)] == [TaskState.FAILED]
 
 
 @pytest.mark.parametrize("text", ["null", "[]", "{", '{"outcome": 3}'])
-def test_a_file_that_is_no_report_stops_none_behind_it(
+def test_an_unreadable_spool_file_does_not_block_the_files_behind_it(
     text: str, engine: Engine, task_worker: TaskWorker, spool: Spool, away: pytest.MonkeyPatch
 ) -> None:
     run = start(engine, noted, 7)
@@ -342,7 +347,7 @@ def test_a_file_that_is_no_report_stops_none_behind_it(
     assert [found.name for found in path.parent.glob("*.undeliverable")] == ["0.undeliverable"]
 
 
-def test_a_report_for_another_database_is_set_aside(
+def test_a_spooled_report_for_another_database_is_set_aside(
     task_worker: TaskWorker, engine: Engine, spool: Spool, away: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     start(engine, noted, 7)
@@ -354,23 +359,21 @@ def test_a_report_for_another_database_is_set_aside(
     assert len(list(tmp_path.glob("*.undeliverable"))) == 1
 
 
-# --- what ends a thread ---
+# --- exceptions that end a thread ---
 
 
-def test_a_facet_that_leaves_the_process_is_a_loss_and_leaves_nothing_in_the_hand(
+def test_a_facet_that_raises_system_exit_counts_as_lost_and_leaves_no_claimed_task(
     engine: Engine, task_worker: TaskWorker
 ) -> None:
     first = start(engine, left, 3)
     with pytest.raises(SystemExit):
         task_worker.drain("default")
-    assert task_worker.claimed_tasks.left_after(0) == []
+    assert not active(task_worker)
     lost, again = engine.tasks(first.id)
     assert (lost.state, again.state, again.losses) == (TaskState.FAILED, TaskState.PENDING, 1)
 
 
-def test_what_lies_behind_such_a_task_is_handed_back(
-    engine: Engine, task_worker: TaskWorker
-) -> None:
+def test_unstarted_tasks_of_its_batch_are_released(engine: Engine, task_worker: TaskWorker) -> None:
     for n in range(3):
         start(engine, noted, n)
     drain(task_worker)
@@ -380,13 +383,15 @@ def test_what_lies_behind_such_a_task_is_handed_back(
     with pytest.raises(SystemExit):
         task_worker.drain("default")
     LEAVE_AT.clear()
-    assert task_worker.claimed_tasks.left_after(0) == []
+    assert not active(task_worker)
     assert runs[0].result(timeout=0) == 0, "what was done is reported"
     drain(task_worker)
     assert [run.result(timeout=0) for run in runs] == list(range(5))
 
 
-def test_an_error_without_a_text_fails_its_step(engine: Engine, task_worker: TaskWorker) -> None:
+def test_an_exception_without_a_text_fails_its_step(
+    engine: Engine, task_worker: TaskWorker
+) -> None:
     run = start(engine, silent, 1)
     drain(task_worker)
     error = engine.get(run.id).error
@@ -397,7 +402,7 @@ def test_an_error_without_a_text_fails_its_step(engine: Engine, task_worker: Tas
 # --- connections ---
 
 
-@event_facet(name="holdings.look")
+@event_facet(name="claims.look")
 def look(n: int) -> int:
     CHECKED_OUT.append(POOLS[0].checkedout())
     return n
@@ -406,12 +411,12 @@ def look(n: int) -> int:
 POOLS: list[Any] = []
 
 
-@workflow(name="holdings.looked")
+@workflow(name="claims.looked")
 def looked(n: int) -> int:
     return look(note(n))
 
 
-def test_postgres_a_facet_that_is_not_known_to_be_quick_keeps_no_connection(
+def test_postgres_a_facet_not_known_to_be_quick_keeps_no_connection(
     postgres: PostgresServer, settings: Settings
 ) -> None:
     url = postgres.new_database()

@@ -1,29 +1,80 @@
-"""Marks: what a process was doing can be read when it is gone, and decides what is lost."""
+"""In-flight markers are readable after a process died, and decide which tries are lost."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from flowengine import event_facet, foreach, workflow
+from flowengine.authoring import event_facet_names
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.recovery import release_dropped, report_lost_tries
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.settings import Settings
+from flowengine.store import recovery_queries
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import held_task
+from flowengine.worker import TaskWorker
 from tests.integration.engines import opened
 
 BOOT = "b" * 32
 KILLED = """
 import os, signal, sys
 from flowengine.engine.in_flight import InFlightMarkers
-with InFlightMarkers(sys.argv[1], sys.argv[2]).begun(sys.argv[3]):
-    os.kill(os.getpid(), signal.SIGKILL)
+InFlightMarkers(sys.argv[1], sys.argv[2]).start(sys.argv[3])
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+#: A worker that is killed when it has finished its tasks and is about to report them.
+KILLED_BEFORE_REPORT = """
+import os, signal, sys
+from flowengine.authoring import event_facet_names
+from flowengine.settings import Settings
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker import TaskWorker
+from tests.integration.engines import opened
+from tests.integration.test_in_flight import easy
+
+url, directory, boot_id = sys.argv[1:]
+settings = Settings(spool_directory=directory, quick_seconds=1, batch_max_wait=60)
+with opened(url, settings=settings) as engine:
+    worker = TaskWorker(engine, WorkerIdentity("s", boot_id, os.getpid()), event_facet_names)
+    for _ in range(2):
+        worker._sizing.count(easy.name, 0.0001)
+    engine.report_many = lambda *_given, **_more: os.kill(os.getpid(), signal.SIGKILL)
+    worker.drain("default")
+"""
+#: A worker whose spool directory is full.
+FULL_DISK = """
+import logging, os, sys
+from flowengine.authoring import event_facet_names
+from flowengine.settings import Settings
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker import TaskWorker
+from tests.integration.engines import opened
+from tests.integration.test_in_flight import batch
+
+logging.basicConfig(format="%(action)s", level=logging.WARNING)
+url, directory = sys.argv[1:]
+with opened(url, settings=Settings(spool_directory=directory, quick_seconds=1)) as engine:
+    worker = TaskWorker(engine, WorkerIdentity("s", "b" * 32, os.getpid()), event_facet_names)
+    run = engine.start(batch.program(), batch.name, {"numbers": [1, 2]})
+    report_many = engine.report_many
+    if "outage" in directory:
+        engine.report_many = lambda *_given, **_more: 1 / 0
+    while worker.drain("default"):
+        pass
+    engine.report_many = report_many
+    worker.client.reconcile()
+    engine.advance(run.id)
+    print(run.result(timeout=0))
 """
 
 
@@ -48,44 +99,134 @@ def careful(n: int) -> int:
 
 
 def killed_process(directory: Path, task_id: str) -> int:
-    """A process that was killed while it worked on a task."""
+    """Return the pid of a process that was killed while it executed a task."""
     process = subprocess.Popen([sys.executable, "-c", KILLED, str(directory), BOOT, task_id])
     assert process.wait() == -signal.SIGKILL
     return process.pid
 
 
-def test_what_a_killed_process_worked_on_can_be_read(tmp_path: Path) -> None:
+def test_the_marker_of_a_killed_process_can_be_read(tmp_path: Path) -> None:
     pid = killed_process(tmp_path, "c" * 32)
-    marks = InFlightMarkers(tmp_path, BOOT)
-    assert marks.of(pid) == {"c" * 32}
-    marks.forget(pid)
-    assert marks.of(pid) is None
+    markers = InFlightMarkers(tmp_path, BOOT)
+    assert markers.of(pid) == markers.running(pid) == {"c" * 32}
+    markers.forget(pid)
+    assert markers.of(pid) is None
 
 
-def test_every_thread_has_a_mark_of_its_own_and_an_idle_process_has_none(tmp_path: Path) -> None:
-    marks, begun, end = InFlightMarkers(tmp_path, BOOT), threading.Barrier(4), threading.Event()
+def test_threads_mark_more_tasks_than_the_first_page_has_slots(tmp_path: Path) -> None:
+    markers = InFlightMarkers(tmp_path, BOOT)
+    ids = [[f"{thread}-{number}".ljust(32) for number in range(100)] for thread in range(4)]
+    slots: list[int | None] = []
 
-    def work(task_id: str) -> None:
-        with marks.begun(task_id):
-            begun.wait()
-            end.wait()
+    def start(task_ids: list[str]) -> None:
+        slots.extend(markers.start(task_id) for task_id in task_ids)
 
-    threads = [threading.Thread(target=work, args=(letter * 32,)) for letter in "xyz"]
+    threads = [threading.Thread(target=start, args=(of_thread,)) for of_thread in ids]
     for thread in threads:
         thread.start()
-    begun.wait()
-    assert marks.of(os.getpid()) == {letter * 32 for letter in "xyz"}
-    end.set()
     for thread in threads:
         thread.join()
-    assert marks.of(os.getpid()) == set()
+    assert markers.of(os.getpid()) == {task_id for of_thread in ids for task_id in of_thread}
+    assert len(set(slots)) == 400
+    for slot in slots:
+        markers.clear(slot)
+    assert markers.of(os.getpid()) == set()
 
 
-def test_where_nothing_can_be_written_work_goes_on_unmarked(tmp_path: Path) -> None:
-    (tmp_path / "marks").write_text("a file stands in the way")
-    marks = InFlightMarkers(tmp_path, BOOT)
-    with marks.begun("c" * 32):
-        assert marks.of(os.getpid()) is None
+def test_without_a_writable_directory_work_goes_on_unmarked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in-flight").write_text("not a directory")
+    markers = InFlightMarkers(tmp_path, BOOT)
+    assert markers.start("c" * 32) is markers.start("d" * 32) is None
+    assert markers.of(os.getpid()) is None
+    assert len(caplog.records) == 1, "logged once"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of one page."""
+    if shutil.which("mount") is None or os.geteuid() != 0:
+        pytest.skip("only root can mount a file system")
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(directory)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting a file system is not permitted here")
+    yield directory
+    subprocess.run(["umount", str(directory)], check=True)
+
+
+@pytest.mark.parametrize("name", ["spool", "outage"])
+def test_a_full_disk_kills_no_process_and_loses_no_result(
+    name: str, database_url: str, small_disk: Path
+) -> None:
+    (small_disk / "ballast").write_bytes(bytes(4096))
+    worker = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, database_url, str(small_disk / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (worker.returncode, worker.stdout) == (0, "[1, 2]\n"), worker.stderr
+    logged = worker.stderr.split()
+    assert logged.count("no_in_flight_marker") == 1
+    assert logged.count("report_kept_in_memory") == (2 if name == "outage" else 0)
+
+
+# --- markers that are removed ---
+
+
+def test_markers_of_dead_processes_are_removed_when_they_hold_no_task(
+    database_url: str, tmp_path: Path
+) -> None:
+    with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
+        engine.start(batch.program(), batch.name, batch.inputs([1]))
+        idle, holding = (killed_process(tmp_path, "c" * 32) for _ in range(2))
+        assert claimed(engine, [easy.name], holding)
+        worker = TaskWorker(engine, WorkerIdentity("s", BOOT, os.getpid()), event_facet_names)
+        markers = InFlightMarkers(tmp_path, BOOT)
+        own = markers.start("d" * 32)
+        worker.client.remove_stale_markers()
+        assert (markers.of(idle), markers.of(holding)) == (None, {"c" * 32})
+        assert markers.of(os.getpid()) == {"d" * 32}, "it lives"
+        markers.clear(own)
+
+
+def test_a_process_removes_its_marker_at_its_end(database_url: str, tmp_path: Path) -> None:
+    with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
+        run = engine.start(batch.program(), batch.name, batch.inputs([1]))
+        worker = TaskWorker(engine, WorkerIdentity("s", BOOT, os.getpid()), event_facet_names)
+        while worker.drain("default"):
+            pass
+        markers = InFlightMarkers(tmp_path, BOOT)
+        assert run.result(timeout=0) == [1]
+        assert markers.of(os.getpid()) == set()
+        worker.end()
+        assert markers.of(os.getpid()) is None
+
+
+# --- which tries are lost ---
+
+
+def test_a_finished_try_whose_process_died_before_its_report_counts_as_lost(
+    database_url: str, tmp_path: Path
+) -> None:
+    with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
+        run = engine.start(batch.program(), batch.name, batch.inputs([1, 2, 3]))
+        worker = subprocess.run(
+            [sys.executable, "-c", KILLED_BEFORE_REPORT, database_url, str(tmp_path), BOOT],
+            check=False,
+            timeout=60,
+        )
+        assert worker.returncode == -signal.SIGKILL
+        with engine.database.read() as connection:
+            held = recovery_queries.held_by_boots(connection, [BOOT])
+        assert len(held) == 3, "one batch"
+        report_lost_tries(engine, held, "the pool child")
+        tries = [t for t in engine.tasks(run.id) if t.state == TaskState.PENDING]
+        assert [t.losses for t in tries] == [1, 1, 1], "all three have run, and will run again"
 
 
 def claimed(engine: object, names: list[str], pid: int) -> list[TaskDefinition]:
@@ -93,7 +234,7 @@ def claimed(engine: object, names: list[str], pid: int) -> list[TaskDefinition]:
     return engine.claim(names, "default", identity, most=10)  # type: ignore[attr-defined]
 
 
-def test_of_a_batch_only_the_task_that_had_begun_is_lost(database_url: str, tmp_path: Path) -> None:
+def test_of_a_batch_only_the_started_task_is_lost(database_url: str, tmp_path: Path) -> None:
     with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
         run = engine.start(batch.program(), batch.name, batch.inputs([1, 2, 3]))
         probe = claimed(engine, [easy.name], 1)
@@ -105,10 +246,10 @@ def test_of_a_batch_only_the_task_that_had_begun_is_lost(database_url: str, tmp_
         tries = engine.tasks(run.id)
         assert [t.losses for t in tries if t.state == TaskState.PENDING] == [0, 0, 1]
         assert [t.uuid for t in tries if t.state == TaskState.FAILED] == [probe[1].uuid]
-        assert InFlightMarkers(tmp_path, BOOT).of(pid) is None, "accounted for"
+        assert InFlightMarkers(tmp_path, BOOT).of(pid) is None, "removed with the last of its tasks"
 
 
-def test_without_marks_all_that_a_dead_process_held_is_lost(
+def test_without_a_marker_all_tasks_of_a_dead_process_are_lost(
     database_url: str, tmp_path: Path
 ) -> None:
     with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
@@ -119,10 +260,10 @@ def test_without_marks_all_that_a_dead_process_held_is_lost(
         assert pending == [1, 1, 1]
 
 
-def test_what_must_not_run_twice_is_lost_although_its_mark_is_gone(
+def test_a_task_with_on_loss_fail_is_lost_even_if_its_marker_says_unstarted(
     database_url: str, tmp_path: Path
 ) -> None:
-    # Its report may wait on the disk of a machine that is gone.
+    # Its report may be spooled on the disk of a machine that is gone.
     with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
         for settle in (report_lost_tries, lambda e, held, _: release_dropped(e, held)):
             run = engine.start(careful.program(), careful.name, careful.inputs(1))

@@ -89,10 +89,10 @@ def test_tasks_whose_claim_nobody_heard_of_are_handed_back(
         task_worker = TaskWorker(engine, me, lambda: ["t.Work"])
         run = engine.start(side_by_side("a", "b"), "Flow", {}).id
         engine.claim(["t.Work"], "default", me, most=2)  # and the answer is lost on its way
-        task_worker.claimed_tasks.release_forgotten()
+        task_worker.client.reconcile()
         assert {task.state for task in engine.tasks(run)} == {TaskState.RUNNING}, "it may be on it"
         now += 60_000
-        task_worker.claimed_tasks.release_forgotten()
+        task_worker.client.reconcile()
         assert {task.state for task in engine.tasks(run)} == {TaskState.PENDING}
 
 

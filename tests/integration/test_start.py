@@ -282,8 +282,8 @@ def test_a_start_that_is_refused_writes_nothing_at_all(engine: Engine) -> None:
 @pytest.fixture
 def only_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters do not look by themselves: they must be told."""
-    monkeypatch.setattr(completion, "_FIRST_LOOK", 10 * PATIENCE)
-    monkeypatch.setattr(completion, "_LAST_LOOK", 10 * PATIENCE)
+    monkeypatch.setattr(completion, "_FIRST_POLL", 10 * PATIENCE)
+    monkeypatch.setattr(completion, "_LAST_POLL", 10 * PATIENCE)
 
 
 def somebody_waits(engine: Engine, run: str) -> None:

@@ -156,6 +156,29 @@ def test_a_report_is_spooled_while_the_database_is_away(
     assert poison.with_suffix(".undeliverable").exists(), "a broken report does not stop the others"
 
 
+def test_an_outage_longer_than_its_timeout_fails_no_try_that_sends_heartbeats(
+    fleet: Fleet, postgres_away: RestartablePostgres
+) -> None:
+    names = [f"heartbeats{n}" for n in range(4)]
+    runs = {name: fleet.start(graphs.held_with_heartbeats, name=name) for name in names}
+    until(lambda: all(fleet.begun(name) for name in names), "four busy children")
+    postgres_away.go_away()
+    time.sleep(2.5)
+    for name in names[:2]:
+        fleet.let_go(name)  # finished, and spooled
+    time.sleep(2.5)
+    postgres_away.come_back()
+    assert [runs[name].result(timeout=30) for name in names[:2]] == [
+        fleet.begun(name)[0] for name in names[:2]
+    ]
+    time.sleep(4)  # twice the timeout
+    for name in names[2:]:
+        fleet.let_go(name)
+    for name in names:
+        assert runs[name].result(timeout=30) == fleet.begun(name)[0]
+        assert [task.state for task in fleet.engine.tasks(runs[name].id)] == ["completed"]
+
+
 def test_a_spooled_report_survives_its_worker(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:

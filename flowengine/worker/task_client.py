@@ -1,0 +1,195 @@
+"""What a worker sends to the engine about its claimed tasks: reports, releases, parked tasks.
+
+Invariant: no task stays claimed that nobody works on. Its server lives, so recovery would never
+look at it. Therefore a failed call leaves an entry that `reconcile` deals with.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+
+from flowengine.engine import Engine
+from flowengine.engine.in_flight import InFlightMarkers
+from flowengine.engine.recovery import release_dropped, release_unstarted
+from flowengine.engine.reporter import NotAllReported
+from flowengine.engine.staging import ContinuationPolicy
+from flowengine.evaluator.triggers import Lost, Report
+from flowengine.store import recovery_queries, servers
+from flowengine.store.claims import WorkerIdentity
+from flowengine.store.recovery_queries import HeldTask, held_task
+from flowengine.worker.claim_states import ClaimEvent, ClaimState
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimKey
+from flowengine.worker.spool import Spool, SpooledOutcome, decoded, deliver_report, spool_record
+
+log = logging.getLogger("flowengine")
+
+
+class TaskClient:
+    """Shared by all threads of a process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        identity: WorkerIdentity,
+        claimed: ClaimedTasks,
+        markers: InFlightMarkers,
+    ) -> None:
+        self._engine, self._identity = engine, identity
+        self._claimed, self._markers = claimed, markers
+        self._spool = Spool(engine.settings.spool_directory)
+
+    def report(
+        self,
+        finished: Sequence[ClaimedTask],
+        *,
+        in_chord: bool = False,
+        continuation: ContinuationPolicy | None = None,
+    ) -> list[ClaimedTask]:
+        """Report tasks; return those to continue with. A report that fails is spooled."""
+        reports = [entry.report for entry in finished]
+        failed: Sequence[tuple[Report, Exception]] = ()
+        try:
+            _, taken = self._engine.report_many(
+                reports, in_chord=in_chord, continuation=continuation
+            )
+        except NotAllReported as partial:
+            failed, taken = partial.rejected, partial.continued
+            log.error("%s", partial, exc_info=failed[0][1], extra={"action": "report_failed"})
+        except Exception as problem:
+            failed, taken = [(report, problem) for report in reports], []
+        problems = {(report.task.uuid, report.task.lease): why for report, why in failed}
+        for entry in finished if problems else ():
+            if entry.key in problems:
+                self.spool(entry, entry.report.outcome, problems[entry.key])
+        self._claimed.close(ClaimEvent.REPORT, [e for e in finished if e.key not in problems])
+        return self._claimed.claim(taken)
+
+    def spool(self, entry: ClaimedTask, outcome: SpooledOutcome, why: object) -> None:
+        """Keep a report for later delivery: on disk or, if that fails, in memory."""
+        record, path = spool_record(entry.task, outcome), entry.task.step_path
+        about = {"action": "report_spooled", "run": entry.task.workflow_id}
+        try:
+            file = self._spool.write(record)
+        except Exception as problem:
+            self._claimed.spool(entry, record)
+            log.error(
+                "the report of %s stays in memory: the database failed (%s), and the spool failed "
+                "(%s); it is sent again until this process ends; free space in the spool directory",
+                path,
+                why,
+                problem,
+                extra={**about, "action": "report_kept_in_memory"},
+            )
+        else:
+            self._claimed.spool(entry)
+            log.warning("the report of %s is spooled as %s: %s", path, file, why, extra=about)
+
+    def release(self, unstarted: Sequence[ClaimedTask]) -> None:
+        try:
+            self._engine.release_many([entry.task for entry in unstarted])
+        except Exception as problem:
+            self._disown(unstarted, "released", problem)
+        else:
+            self._claimed.close(ClaimEvent.RELEASE, unstarted)
+
+    def park(self, unstarted: Sequence[ClaimedTask], seconds: float) -> None:
+        tasks = [entry.task for entry in unstarted]
+        try:
+            self._engine.park(tasks, tasks[0].circuit, seconds)
+        except Exception as problem:
+            self._disown(unstarted, "parked", problem)
+        else:
+            self._claimed.close(ClaimEvent.PARK, unstarted)
+
+    def _disown(self, unstarted: Sequence[ClaimedTask], verb: str, problem: Exception) -> None:
+        self._claimed.close(ClaimEvent.DISOWN, unstarted)
+        log.warning(
+            "%d claimed tasks cannot be %s: %s; they are released when the database answers",
+            len(unstarted),
+            verb,
+            problem,
+            extra={"action": "release_failed"},
+        )
+
+    def release_active(self, seconds: float) -> None:
+        """At the end of the process: wait for tasks to finish, then release all unfinished ones."""
+        self._claimed.wait_until_idle(seconds)
+        left = self._claimed.in_states(ClaimState.CLAIMED, ClaimState.STARTED)
+        self._claimed.close(ClaimEvent.RELEASE, left)
+        release_dropped(self._engine, [held_task(entry.task) for entry in left])
+
+    # --- agreement with the database and the disk ---
+
+    def reconcile(self) -> None:
+        """Deal with tasks that the database lists as ours and that nobody here works on."""
+        self.deliver_kept()
+        spooled = [e for e in self._claimed.in_states(ClaimState.SPOOLED) if e.record is None]
+        # Before the query: a report is committed first, and then its file is removed.
+        gone = {entry.key: entry for entry in spooled if not self._spool.has(*entry.key)}
+        held = self._held(0.0) if gone else {}
+        self._claimed.close(ClaimEvent.DELIVER, [e for key, e in gone.items() if key not in held])
+        for key in sorted(gone.keys() & held.keys()):
+            self._lose(gone[key], held[key])
+        old = self._held(2 * self._engine.settings.heartbeat_interval)
+        unknown = self._claimed.disown_unknown(old.keys())
+        if unknown:
+            log.warning(
+                "releasing %d tasks that the database lists for pid %d and that it does not work "
+                "on: the response to a claim, or to a release, was lost",
+                len(unknown),
+                self._identity.pid,
+                extra={"action": "unknown_claims_released"},
+            )
+        release_unstarted(self._engine, [old[key] for key in sorted(unknown)])
+
+    def _held(self, seconds: float) -> dict[ClaimKey, HeldTask]:
+        held = self._engine.held_since(self._identity, seconds)
+        return {(task.task_id, task.lease): task for task in held}
+
+    def _lose(self, entry: ClaimedTask, task: HeldTask) -> None:
+        """A finished try whose report is gone: its step runs again, so the try counts as lost."""
+        reason = f"the spooled report of {task.step_path} disappeared"
+        try:
+            self._engine.end_try(task.run_id, task.task_id, task.lease, Lost(reason))
+        except Exception:
+            log.exception("%s, and its loss cannot be recorded yet; it is tried again", reason)
+        else:
+            self._claimed.close(ClaimEvent.DISOWN, [entry])
+
+    def deliver_kept(self) -> None:
+        """Deliver reports that found no room on disk, or write them there."""
+        for entry in self._claimed.in_states(ClaimState.SPOOLED):
+            if entry.record is None:
+                continue
+            try:
+                deliver_report(self._engine, *decoded(entry.record))
+            except Exception:
+                with suppress(OSError):
+                    self._spool.write(entry.record)
+                    entry.record = None
+            else:
+                self._claimed.close(ClaimEvent.DELIVER, [entry])
+
+    def end(self) -> None:
+        """Deliver reports that are kept in memory; remove the in-flight marker if all is done."""
+        self.deliver_kept()
+        if self._claimed.wait_until_idle(0):
+            self._markers.forget(os.getpid())
+
+    def remove_stale_markers(self) -> None:
+        """Remove in-flight markers of dead processes that hold no task any more."""
+        stale = set(self._markers.stale())
+        if not stale:
+            return
+        with self._engine.database.read() as connection:
+            held = recovery_queries.held_by_boots(connection, sorted({boot for boot, _ in stale}))
+            # A pid of another container looks dead from here.
+            elsewhere = {server.boot_id for server in servers.alive(connection)}
+        elsewhere.discard(self._identity.boot_id)
+        held_by = {(task.boot_id, task.pid) for task in held}
+        self._markers.remove_stale(
+            {(boot, pid) for boot, pid in stale - held_by if boot not in elsewhere}
+        )

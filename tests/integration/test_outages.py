@@ -1,0 +1,133 @@
+"""Callers during an outage: PostgreSQL refuses connections, and accepts them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+
+from flowengine.engine import Engine, completion
+from flowengine.errors import PartlyStarted
+from flowengine.evaluator.triggers import Succeeded
+from flowengine.store import Database
+from tests.integration.engines import claim, one, opened
+from tests.integration.threads import PATIENCE, wait_until
+from tests.servers import PostgresServer
+
+
+@contextmanager
+def administration(database: Database) -> Iterator[Callable[[str], Any]]:
+    """Execute statements from another database of the same server."""
+    url = database.url.set(drivername="postgresql", database="postgres")
+    with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as other:
+        yield other.execute
+
+
+def refuse_connections(database: Database) -> None:
+    with administration(database) as execute:
+        execute(f'ALTER DATABASE "{database.url.database}" ALLOW_CONNECTIONS false')
+        execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+            f"WHERE datname = '{database.url.database}'"
+        )
+
+
+def accept_connections(database: Database) -> None:
+    with administration(database) as execute:
+        execute(f'ALTER DATABASE "{database.url.database}" ALLOW_CONNECTIONS true')
+
+
+@pytest.fixture
+def engine(postgres: PostgresServer) -> Iterator[Engine]:
+    url = postgres.new_database()
+    with opened(url) as engine:
+        yield engine
+        accept_connections(engine.database)
+    postgres.drop_database(url)
+
+
+def outages_logged(caplog: pytest.LogCaptureFixture) -> bool:
+    return any(getattr(record, "action", "") == "wait_outage" for record in caplog.records)
+
+
+def test_a_result_waits_through_an_outage(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+    run = engine.start(one(), "Flow", {})
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run.result, PATIENCE)
+        wait_until(lambda: engine.completions._waiters.get(run.id), "the caller waits")
+        refuse_connections(engine.database)
+        wait_until(lambda: outages_logged(caplog), "the caller has met the outage")
+        accept_connections(engine.database)
+        assert engine.report(claim(engine), Succeeded({"y": 1}))
+        assert waiting.result(PATIENCE) == {"y": 1}
+
+
+def test_a_result_that_cannot_be_read_in_time_names_the_outage(engine: Engine) -> None:
+    run = engine.start(one(), "Flow", {})
+    refuse_connections(engine.database)
+    with pytest.raises(TimeoutError, match=r"could not be read for 0\.05 s: .*not currently acce"):
+        run.result(timeout=0.05)
+
+
+def test_a_run_that_ended_while_nothing_listened_is_noticed_at_the_next_connection(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_FIRST_POLL", "_LAST_POLL", "_LISTENING_POLL"):
+        monkeypatch.setattr(completion, name, 10 * PATIENCE)
+    run = engine.start(one(), "Flow", {})
+
+    def is_listening() -> bool:
+        listener = engine.completions._listener
+        return listener is not None and listener.is_listening
+
+    with (
+        ThreadPoolExecutor(1) as pool,
+        opened(str(engine.database.url.render_as_string(False))) as other,
+    ):
+        waiting = pool.submit(run.result, PATIENCE)
+        wait_until(is_listening, "the caller listens")
+        with administration(engine.database) as execute:
+            execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                f"WHERE datname = '{engine.database.url.database}' AND query LIKE 'LISTEN%'"
+            )
+        wait_until(lambda: not is_listening(), "the listener has lost its connection")
+        assert other.report(claim(other), Succeeded({"y": 2}))
+        assert waiting.result(PATIENCE) == {"y": 2}
+
+
+def test_a_caller_that_is_notified_hardly_polls(engine: Engine) -> None:
+    run = engine.start(one(), "Flow", {})
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(run.result, PATIENCE)
+        wait_until(
+            lambda: engine.completions._listener and engine.completions._listener.is_listening,
+            "the caller listens",
+        )
+        assert next(engine.completions._intervals()) == completion._LISTENING_POLL >= 5
+        assert engine.report(claim(engine), Succeeded({"y": 3}))
+        assert waiting.result(PATIENCE) == {"y": 3}
+
+
+def test_start_many_names_the_runs_that_were_started_before_an_outage(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, commits = engine.starter.start, 0
+
+    def start_then_refuse(requests: list[Any]) -> list[str]:
+        nonlocal commits
+        commits += 1
+        if commits == 3:
+            refuse_connections(engine.database)
+        return start(requests)
+
+    monkeypatch.setattr(engine.starter, "start", start_then_refuse)
+    with pytest.raises(PartlyStarted, match="100 of 130 runs were started before") as error:
+        engine.start_many(one(), "Flow", [{}] * 130)
+    accept_connections(engine.database)
+    assert len(error.value.started) == 100
+    assert {run.id for run in error.value.started} == {run.id for run in engine.list(limit=200)}

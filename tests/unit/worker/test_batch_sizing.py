@@ -1,0 +1,71 @@
+"""Batch sizing from measured durations."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowengine.worker.batch_sizing import BatchSizing
+
+
+def test_a_facet_is_quick_after_two_quick_tries() -> None:
+    sizing = BatchSizing(0.002)
+    assert not sizing.is_quick("f")
+    sizing.count("f", 0.001)
+    assert not sizing.is_quick("f"), "one try is not enough"
+    sizing.count("f", 0.001)
+    assert sizing.is_quick("f")
+    assert sizing.quick(["f", "g"]) == ["f"]
+
+
+def test_after_a_slow_try_the_batch_size_begins_at_one_and_grows() -> None:
+    now = [0.0]
+    sizing = BatchSizing(0.002, clock=lambda: now[0])
+    for _ in range(100):
+        sizing.count("f", 0.0001)
+    assert sizing.fitting(["f"], 0.025) > 100
+    sizing.count("f", 1.0)
+    assert not sizing.is_quick("f"), "one at a time, until a try is quick again"
+    sizes = []
+    for _ in range(3):
+        sizing.count("f", 0.0001)
+        assert sizing.is_quick("f")
+        sizes.append(sizing.fitting(["f"], 0.025))
+    assert sizes == [3, 6, 9]
+    now[0] = 11
+    assert sizing.fitting(["f"], 0.025) > 100, "the slow try is forgotten"
+
+
+def test_a_slow_try_does_not_shrink_the_batches_of_other_facets() -> None:
+    sizing = BatchSizing(0.002)
+    for _ in range(3):
+        sizing.count("steady", 0.0001)
+    for seconds in (1.0, 0.0001):
+        sizing.count("moody", seconds)
+    names = ["steady", "moody"]
+    assert sizing.quick(names, last="steady") == ["steady"]
+    assert sizing.quick(names, last="moody") == names, "it was claimed last"
+    assert sizing.fitting(names, 0.025) == 3
+
+
+def test_a_facet_that_is_always_slow_is_never_quick() -> None:
+    sizing = BatchSizing(0.002)
+    for _ in range(5):
+        sizing.count("f", 1.0)
+    assert not sizing.is_quick("f")
+
+
+def test_a_facet_that_is_slow_on_average_is_not_quick() -> None:
+    sizing = BatchSizing(0.002)
+    for _ in range(10):
+        sizing.count("f", 0.005)
+    assert not sizing.is_quick("f")
+
+
+def test_the_batch_size_is_the_number_of_tries_that_fit_into_the_time() -> None:
+    sizing = BatchSizing(0.002)
+    for name, seconds in (("f", 0.0001), ("g", 0.001)):
+        sizing.count(name, seconds)
+        sizing.count(name, seconds)
+    assert sizing.fitting(["f"], 0.025) == pytest.approx(250, abs=1)
+    assert sizing.fitting(["f", "g"], 0.025) == pytest.approx(25, abs=1), "the slowest counts"
+    assert sizing.fitting([], 0.025) == 1
