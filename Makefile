@@ -5,13 +5,13 @@
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-chaos test-lowest check bench bench-quick bench-growth clean
 
-# One environment for each contender, so that no dependency of one can disturb another.
+# One environment for each system that is measured: their dependencies differ.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
 BENCH_ALL := $(BENCH_QUICK) .venv-bench/prefect/.installed .venv-bench/pyworkflow/.installed
 AT_RANDOM := tests/unit/evaluator/test_laws.py tests/unit/afl tests/unit/program/test_mutations.py \
 	tests/integration/test_front_ends.py tests/integration/test_as_plain_python.py \
 	tests/integration/messaging/test_model.py
-# Scratch in memory where there is room: tests kill processes, not machines, and wait for no disk.
+# Scratch in memory where there is room: tests kill processes, not machines, so no disk is needed.
 SCRATCH = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 ] 2>/dev/null \
 	&& [ -w /dev/shm ] && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
@@ -27,7 +27,8 @@ test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to 
 	scripts/ensure-servers
 	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest -n 3 --dist loadfile $(ARGS)
 
-test-chaos: .venv/.installed-dev ## Kill and cut off for minutes (ARGS="--chaos-seed 7" to repeat)
+# About 40 minutes: 10 of random examples, 15 of ten seeds of faults, the rest of kills and outages.
+test-chaos: .venv/.installed-dev ## Inject faults for 40 minutes (ARGS="--chaos-seed 7" to repeat)
 	scripts/ensure-servers
 	EXAMPLES_AT_RANDOM=1 .venv/bin/python -m pytest -q -n 2 $(AT_RANDOM)
 	.venv/bin/python -m pytest -m chaos -s tests/acceptance tests/integration/test_growth.py $(ARGS)
@@ -36,7 +37,7 @@ test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that p
 	scripts/ensure-servers
 	TMPDIR=$(SCRATCH) .venv-lowest/bin/python -m pytest -n 3 --dist loadfile $(ARGS)
 
-check: .venv/.installed-dev ## Lint, formatting, types and the floors
+check: .venv/.installed-dev ## Lint, formatting, types and import layers
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy

@@ -1,21 +1,21 @@
-"""How fast are messages beside Redis Streams and kombu?
+"""Compares messages with Redis Streams and kombu.
 
-One Redis, and ways to move messages through it: flowengine's coordinator, a consumer group of
-Redis Streams driven by redis-py, and kombu's simple queue. In each round every contender has its
-turn; medians over the rounds are shown, with that of the ratios to Streams in the same round. What
-is received is checked: all messages, each once.
+The contenders use one Redis: flowengine's coordinator, a consumer group of Redis Streams over
+redis-py, and kombu's simple queue. Each round runs every contender; the table has medians over the
+rounds, and the median of the ratios to Streams in the same round. Each receive is verified: every
+message arrives exactly once.
 
-`streams` does for its user what the coordinator does: the same message goes in, the same object
-comes out, and what was acknowledged is deleted. `bare streams` carries a payload without sender,
-recipient, type and id, makes a dictionary of it, and keeps everything for ever.
+`streams` does the same for its user as the coordinator: the same message is sent, the same object
+is received, and acknowledged messages are deleted. `bare streams` has a payload without sender,
+recipient, type and id, decodes it to a dictionary, and deletes nothing.
 
-*In slices* all are in one process and take turns of 20 calls; the rate is that of the median call.
-On a machine that others use these are the ratios to read.
+*In slices* all contenders run in one process in turns of 20 calls; the rate is that of the median
+call. On a loaded machine these ratios are the reliable ones.
 
     PYTHONPATH=. python benchmarks/messaging.py --messages 3000 --rounds 5
 
-Both are asked for less: there are no priorities, no capacity, no retries and no deduplication, and
-an acknowledgement is taken from whoever gives it. kombu acknowledges, and has no batches.
+Both have fewer guarantees: no priorities, no capacity, no retries, no deduplication, and an
+acknowledgement is accepted from any client. kombu has no batches.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Timed = Callable[[Callable[[], int]], int]
 
 
 class Contender(ABC):
-    """A queue with `count` messages to put in and to take out."""
+    """A queue under test."""
 
     name: str
     batches = True
@@ -59,20 +59,20 @@ class Contender(ABC):
         self.url = url
         self.redis = redis.Redis.from_url(url)
 
-    def prepare(self, count: int) -> None:  # noqa: B027 - most need nothing
-        """Before anything is sent."""
+    def prepare(self, count: int) -> None:  # noqa: B027 - optional
+        """Set up before the first send."""
 
     @abstractmethod
     def send(self, numbers: range) -> None:
-        """Send these, one or many of them in one go."""
+        """Send these messages in one call."""
 
     @abstractmethod
-    def receive(self, most: int) -> tuple[list[int], object]:
-        """Up to so many messages, and what is needed to acknowledge them."""
+    def receive(self, limit: int) -> tuple[list[int], object]:
+        """Receive up to `limit` messages; their numbers, and a handle to acknowledge them."""
 
     @abstractmethod
     def ack(self, handle: object) -> None:
-        """Acknowledge what was received."""
+        """Acknowledge received messages."""
 
     def close(self) -> None:
         self.redis.close()
@@ -109,8 +109,8 @@ class Coordinator(Contender):
         else:
             self._box().send_batch(AGENT, AGENT, messages)
 
-    def receive(self, most: int) -> tuple[list[int], object]:
-        found = self._box().receive_batch(AGENT, most, visibility_timeout=60)
+    def receive(self, limit: int) -> tuple[list[int], object]:
+        found = self._box().receive_batch(AGENT, limit, visibility_timeout=60)
         return [one.message.payload["number"] for one in found], [one.token for one in found]
 
     def ack(self, handle: object) -> None:
@@ -119,21 +119,21 @@ class Coordinator(Contender):
 
 
 class BareStreams(Contender):
-    """A payload and nothing else: no sender, no type, and what was acknowledged stays for ever."""
+    """A payload only: no sender, no type; acknowledged messages are not deleted."""
 
     name = "bare streams"
 
     def prepare(self, count: int) -> None:
         self.redis.xgroup_create("bench", "group", id="0", mkstream=True)
 
-    def written(self, number: int) -> str:
+    def encoded(self, number: int) -> str:
         return json.dumps({**PAYLOAD, "number": number})
 
     def payloads(self, bodies: list[bytes]) -> list[dict[str, Any]]:
         return [json.loads(body) for body in bodies]
 
     def send(self, numbers: range) -> None:
-        bodies = [self.written(number) for number in numbers]
+        bodies = [self.encoded(number) for number in numbers]
         if len(bodies) == 1:
             self.redis.xadd("bench", {"body": bodies[0]})
             return
@@ -142,10 +142,10 @@ class BareStreams(Contender):
                 pipeline.xadd("bench", {"body": body})
             pipeline.execute()
 
-    def receive(self, most: int) -> tuple[list[int], object]:
-        found = self.redis.xreadgroup("group", f"{id(self)}", {"bench": ">"}, count=most)
+    def receive(self, limit: int) -> tuple[list[int], object]:
+        found = self.redis.xreadgroup("group", f"{id(self)}", {"bench": ">"}, count=limit)
         entries = found[0][1] if found else []
-        # All that came is there before anything is done with it, as with the coordinator.
+        # Decode the whole batch first, as the coordinator does.
         payloads = self.payloads([fields[b"body"] for _, fields in entries])
         return [payload["number"] for payload in payloads], [entry for entry, _ in entries]
 
@@ -155,11 +155,11 @@ class BareStreams(Contender):
 
 
 class Streams(BareStreams):
-    """The same message, and the same object from it; what was acknowledged is deleted."""
+    """The same message and object as the coordinator; acknowledged messages are deleted."""
 
     name = "streams"
 
-    def written(self, number: int) -> str:
+    def encoded(self, number: int) -> str:
         return message_of(number).model_dump_json()
 
     def payloads(self, bodies: list[bytes]) -> list[dict[str, Any]]:
@@ -188,7 +188,7 @@ class Kombu(Contender):
         for number in numbers:
             self._queue().put({**PAYLOAD, "number": number}, serializer="json")
 
-    def receive(self, most: int) -> tuple[list[int], object]:
+    def receive(self, limit: int) -> tuple[list[int], object]:
         try:
             message = self._queue().get(block=True, timeout=0.2)
         except self._queue().Empty:
@@ -210,7 +210,7 @@ CONTENDERS: tuple[type[Contender], ...] = (Coordinator, Streams, BareStreams, Ko
 
 @dataclass
 class Measured:
-    """Messages a second, and the seconds that each operation took."""
+    """Messages per second, and the seconds of each operation."""
 
     rate: float
     latencies: list[float] = field(repr=False)
@@ -223,7 +223,7 @@ class Measured:
 def send_all(kind: type[Contender], url: str, count: int, batch: int) -> Measured:
     contender = kind(url)
     contender.prepare(count)
-    contender.send(range(count, count + batch))  # connected, and the script is known
+    contender.send(range(count, count + batch))  # connect, and load the script
     drain(contender, batch)
     latencies = []
     begun = time.perf_counter()
@@ -247,10 +247,10 @@ def drain(contender: Contender, batch: int) -> list[int]:
 
 
 def consume(kind: type[Contender], url: str, batch: int, ready: Connection, go: Connection) -> None:
-    """One consumer, in a process of its own: until nothing is left."""
+    """One consumer in its own process; runs until the queue is empty."""
     contender = kind(url)
     contender.redis.ping()
-    gc.freeze()  # what the parent had is not looked through again and again
+    gc.freeze()  # exclude the objects of the parent from garbage collection
     seen, latencies = [], []
     ready.send(None)
     go.recv()
@@ -274,16 +274,16 @@ def consume_all(
     context = multiprocessing.get_context("fork")
     lines = [(context.Pipe(), context.Pipe()) for _ in range(consumers)]
     processes = [
-        context.Process(target=consume, args=(kind, url, batch, told[1], go[1]))
-        for told, go in lines
+        context.Process(target=consume, args=(kind, url, batch, ready[1], go[1]))
+        for ready, go in lines
     ]
     for process in processes:
         process.start()
-    for told, _ in lines:
-        told[0].recv()
+    for ready, _ in lines:
+        ready[0].recv()
     for _, go in lines:
         go[0].send(None)
-    results = [told[0].recv() for told, _ in lines]
+    results = [ready[0].recv() for ready, _ in lines]
     for process in processes:
         process.join()
     seen = sorted(number for numbers, *_ in results for number in numbers)
@@ -294,7 +294,7 @@ def consume_all(
 
 
 def in_slices(server: RedisServer, count: int, batch: int) -> dict[tuple[str, str], Measured]:
-    """Everybody in one process, in turns of a few calls: what disturbs one disturbs all."""
+    """All contenders in one process in turns of a few calls: other load affects all equally."""
     address = server.url.rpartition("/")[0]
     kinds = [kind for kind in CONTENDERS if batch == 1 or kind.batches]
     contenders = [kind(f"{address}/{database}") for database, kind in enumerate(kinds)]
@@ -331,10 +331,10 @@ def in_slices(server: RedisServer, count: int, batch: int) -> dict[tuple[str, st
 @click.option(
     "--messages", default=3000, help="Messages of one measurement; batches get three times as many."
 )
-@click.option("--rounds", default=5, help="Rounds; medians are shown.")
+@click.option("--rounds", default=5, help="Number of rounds; the table has medians.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the figures as JSON.")
 def main(messages: int, rounds: int, out: Path | None) -> None:
-    """Measure, and print a table."""
+    """Run the measurements and print a table."""
     found: dict[tuple[str, str], list[Measured]] = defaultdict(list)
     server = RedisServer()
     try:
@@ -369,7 +369,7 @@ def show(found: dict[tuple[str, str], list[Measured]]) -> list[dict[str, object]
     figures: list[dict[str, object]] = []
     for (label, name), runs in sorted(found.items()):
         rate = statistics.median(one.rate for one in runs)
-        # Each is compared with its neighbour: what disturbs a round disturbs both.
+        # Compared within a round: other load affects both.
         neighbours = zip(runs, found[label, "streams"], strict=True)
         ratio = statistics.median(one.rate / beside.rate for one, beside in neighbours)
         p99 = statistics.median(one.p99 for one in runs)

@@ -1,9 +1,9 @@
-"""Let the run decide which way it goes: `when`, with as many cases as there are.
+"""Choose a branch at run time: `when`, with any number of cases.
 
     python examples/branches.py
 
-Only the steps of the way that is taken exist in the run. The conditions are written into the
-program, so they are seen again in `flowengine show`, in the database and after a crash.
+Only the steps of the chosen branch exist in the run. The conditions are part of the program, so
+`flowengine show`, the database and a recovered run all have them.
 """
 
 from flowengine import and_, concat, event_facet, is_in, when, workflow
@@ -36,7 +36,7 @@ def notify(team: str, text: str) -> None:
 def credit(customer: str, cents: int) -> str:
     rating = rate(customer)
 
-    # Without `otherwise` it is done or not done, and gives nothing.
+    # Without `otherwise` it has no value.
     when(rating == "blocked", lambda: notify("security", concat(customer, " tried again")))
 
     return when(

@@ -1,9 +1,9 @@
-"""Start runs from a workflow, and let a facet choose what to go on with.
+"""Start child runs from a workflow, and let a facet choose the workflow to continue with.
 
     python examples/child_runs.py
 
-Each report is a run of its own: it can be looked at, and goes on, whatever becomes of the run
-that started it. Which way a document takes is decided by Python code while the run is under way.
+Each report is a run of its own, which continues even if the run that started it fails. Python
+code chooses the workflow for each document at run time.
 """
 
 from flowengine import event_facet, foreach, workflow
@@ -36,7 +36,7 @@ def long_way(document: str, pages: list[int]) -> str:
 
 @event_facet
 def translate(document: str) -> str:
-    """Not a value but the call of a workflow: its result becomes this step's."""
+    """Return the call of a workflow: its result becomes the result of this step."""
     pages = len(document)
     if pages < 3:
         return short_way.call(document)
@@ -50,7 +50,7 @@ def report(document: str) -> int:
 
 @workflow
 def archive(documents: list[str]) -> list[str]:
-    foreach(documents, lambda document: report.start(document).id)  # nobody waits for these
+    foreach(documents, lambda document: report.start(document).id)  # not waited for
     return foreach(documents, lambda document: translate(document))
 
 

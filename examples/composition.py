@@ -1,9 +1,9 @@
-"""Build workflows from workflows: steps that hold steps, and a workflow that calls itself.
+"""Compose workflows: nested steps, and a workflow that calls itself.
 
     python examples/composition.py
 
-The engine evaluates `@facet` and `@workflow` bodies itself. A workflow as a step is part of
-its caller's run: one tree, one result, one place to look.
+The engine evaluates the bodies of `@facet` and `@workflow`. A workflow called as a step is part
+of its caller's run: one tree, one result.
 """
 
 from flowengine import attempt, event_facet, facet, foreach, when, workflow
@@ -37,13 +37,13 @@ def total(sizes: list[int]) -> int:
 
 @facet
 def measured(path: str) -> int:
-    """A file's own size, or that of all that is in a folder."""
+    """Return the size of a file, or of all files in a folder."""
     return when(is_folder(path), lambda: usage(path), otherwise=lambda: size(path))
 
 
 @workflow
 def usage(folder: str) -> int:
-    """Calls itself, for each folder inside; a folder without folders ends it."""
+    """Call itself for each subfolder; a folder without subfolders ends the recursion."""
     return total(foreach(entries(folder), lambda path: measured(path)))
 
 

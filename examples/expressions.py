@@ -1,4 +1,4 @@
-"""Compute between steps, without a step for it: what a program can say by itself.
+"""Compute values between steps, without a step: the expressions of a program.
 
 python examples/expressions.py
 """
@@ -60,7 +60,7 @@ def bill(item: str, pieces: int, address: str) -> dict[str, object]:
     total = price.cents * pieces + when(is_in(domain, ["example.org"]), 0, otherwise=490)
     is_safe = and_(not_(starts_with(name, "x-")), or_(ends_with(domain, ".org"), total < 10_000))
     invoice = Invoice.model_construct(
-        number=uuid(),  # this run's own, the same however often it is asked for
+        number=uuid(),  # recorded: the same for every use in this run
         written=now(),
         to=concat("Dear ", name, " (", price.currency, ")"),
         cents=total,

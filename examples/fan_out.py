@@ -1,9 +1,9 @@
-"""Look at many things at once and join what was found.
+"""Process many items in parallel and join the results.
 
     python examples/fan_out.py
 
-Each item is a pipeline of its own: its second step does not wait for another item's first.
-The join gets the results in the order of the items, whichever was ready first.
+Each item is a separate pipeline: its second step does not wait for the first step of other
+items. The join gets the results in item order.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Loops in full: a few at a time, failures collected, loops in loops.
+"""Loops with a limit, with collected errors, and nested.
 
 python examples/loops.py
 """
@@ -10,12 +10,12 @@ from flowengine import ItemError, event_facet, foreach, when, workflow
 
 _lock = threading.Lock()
 _open = 0
-MOST_OPEN = 0  # connections at once, as the small server saw them
+MOST_OPEN = 0  # highest number of concurrent connections
 
 
 @event_facet
 def download(url: str) -> str:
-    """Fetch a page from a server that bears three connections."""
+    """Fetch a page from a server that allows three connections."""
     global _open, MOST_OPEN
     with _lock:
         _open += 1

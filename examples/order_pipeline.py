@@ -1,9 +1,9 @@
-"""Take an order: facets composed of other facets, a retry, and a failure that is told.
+"""Take an order: composed facets, a retry, and a failure with its reason.
 
     python examples/order_pipeline.py
 
 `@facet` groups steps under one name and is evaluated by the engine; only `@event_facet`
-functions run on workers. A step that fails skips what depends on it, the rest goes on.
+functions run on workers. If a step fails, its dependents are skipped and the rest continues.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from flowengine import Retry, RunFailed, current_step, event_facet, facet, workflow
 
 STOCK = {"kettle": 3, "teapot": 0}
-CHARGED: dict[str, int] = {}  # what the payment service remembers, by idempotency key
+CHARGED: dict[str, int] = {}  # the records of the payment service, by idempotency key
 
 
 @event_facet

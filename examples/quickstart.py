@@ -2,8 +2,8 @@
 
     python examples/quickstart.py
 
-Kill it in the middle and start it again: the next process goes on with the run that was
-left, beside its own new one. `flowengine list` shows both.
+Kill it in the middle and start it again: the next process continues the unfinished run beside
+its own new one. `flowengine list` shows both.
 """
 
 import time

@@ -1,9 +1,9 @@
-"""Recover from a failed step and clean up behind it: `attempt`.
+"""Catch the error of a step and clean up: `attempt`.
 
     python examples/recovery.py
 
-A retry repeats what may work the next time. `attempt` is for what has failed for good: take
-another way, undo what was done, and give back what was borrowed.
+A retry repeats a step that may succeed next time. `attempt` handles a step that failed
+permanently: use an alternative, compensate, and release resources.
 """
 
 from flowengine import Retry, RunFailed, attempt, concat, event_facet, workflow
@@ -12,7 +12,7 @@ TABLES = {"window": "free", "corner": "free"}
 
 
 class CardRefused(Exception):
-    """The bank says no; asking again would not help."""
+    """The bank refuses the card; a retry would not help."""
 
 
 @event_facet

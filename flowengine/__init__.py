@@ -1,7 +1,7 @@
 """Durable workflows on the Celery you already run.
 
-This is what an author writes with; it loads neither Celery nor a database. Those who
-operate say ``from flowengine.engine import Engine``, those who test
+This module is the authoring API; it imports neither Celery nor a database driver. For
+operations use ``from flowengine.engine import Engine``, for tests
 ``from flowengine.testing import Flow``.
 """
 
@@ -64,14 +64,14 @@ __all__ = [  # noqa: RUF022 - grouped
     "workflow",
     "Retry",
     "Breaker",
-    # The ways a run goes
+    # Control flow
     "foreach",
     "when",
     "attempt",
     "Collected",
     "ItemError",
     "CaughtError",
-    # What is computed between steps
+    # Operators on values of a run
     "and_",
     "or_",
     "not_",
@@ -80,18 +80,18 @@ __all__ = [  # noqa: RUF022 - grouped
     "starts_with",
     "ends_with",
     "concat",
-    # What only the run can know
+    # Deterministic time and ids
     "now",
     "uuid",
-    # What a facet may ask while it runs
+    # Context of a running facet
     "current_step",
     "StepContext",
-    # What the decorators return
+    # Returned by the decorators and by start
     "EventFacet",
     "Facet",
     "Workflow",
     "RunHandle",
-    # The engine of this process, and programs that are not Python
+    # The engine of this process, and program files
     "default_engine",
     "load_program",
     # Errors

@@ -1,37 +1,37 @@
-"""Every error flowengine raises on purpose.
+"""The exceptions of flowengine.
 
 - FlowengineError
   · ProgramError           a program cannot be loaded or started
-    · InvalidText          … because its AFL text cannot be read
+    · InvalidText          … because its AFL text has a syntax error
     · InvalidProgram       … because of the problems it lists
-    · UnknownWorkflow      … because it declares no such workflow
-    · InvalidInputs        … because the inputs do not fit
-  · AuthoringError         a decorated function cannot become a program
-    · SymbolMisuse         … because a value was asked of something that has none yet
-    · UntraceableCode      … because its source says what a trace cannot carry
-    · DoesNotFit           arguments or a result do not fit an event facet's annotations
-    · MissingCode          an event facet is to run here and has no Python function
-  · ScriptFailed           a script block raised, took too long or gave no map
+    · UnknownWorkflow      … because it has no workflow of that name
+    · InvalidInputs        … because the inputs are invalid
+  · AuthoringError         a decorated function cannot be compiled
+    · SymbolMisuse         … because code needs a value that exists only in the run
+    · UntraceableCode      … because a trace would misinterpret its source
+    · DoesNotFit           arguments or a result violate an event facet's annotations
+    · MissingCode          this process has no Python function for an event facet
+  · ScriptFailed           a script block raised, exceeded a limit or returned no map
   · ValueRefused           a value cannot be stored
     · NotJson              … because JSON has no form for it
-    · TooLarge             … because it is above the limit
+    · TooLarge             … because it exceeds the limit
   · UnknownRun, AmbiguousRun, UnknownStep
   · RunFailed              run.result() of a run that failed
   · PartlyStarted          start_many() started some runs before a commit failed
   · StoreError
     · DatabaseTooNew       the database was upgraded by a newer flowengine
-    · DatabaseTooOld       the database wants `flowengine db upgrade`
+    · DatabaseTooOld       the database needs `flowengine db upgrade`
     · DatabaseReadOnly     the database cannot be written
-    · DatabaseBusy         another transaction keeps the database for itself
-  · MessageCoordinatorError  Redis did not do what a message needs
-    · RequestTimeout       … because nobody answered a request in time
-  · AgentRegistryError     an agent cannot be registered, kept or found
-  · CircuitBreakerOpenError  a call was not made, because its breaker is open
-  · InvalidSetting         an environment variable cannot be read as its setting
-  · IllegalTransition      a state machine was asked for a move it does not have
+    · DatabaseBusy         another transaction has locked the database
+  · MessageCoordinatorError  a messaging operation failed
+    · RequestTimeout       … because no reply arrived in time
+  · AgentRegistryError     a registry operation failed
+  · CircuitBreakerOpenError  a call was refused because its breaker is open
+  · InvalidSetting         an environment variable has an invalid value
+  · IllegalTransition      a state machine has no such transition
 
-Celery and pickle rebuild an exception as ``cls(*args)``. So ``args`` hold the
-constructor's own arguments, and ``__str__`` composes the sentence.
+Invariant: ``args`` are the constructor's arguments, because Celery and pickle rebuild an
+exception as ``cls(*args)``; ``__str__`` composes the message.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from typing import Any
 
 
 class FlowengineError(Exception):
-    """The root of all errors raised on purpose."""
+    """The base class of all errors of flowengine."""
 
 
 class ProgramError(FlowengineError):
@@ -50,15 +50,15 @@ class ProgramError(FlowengineError):
 
 
 class InvalidText(ProgramError):
-    """A text is not AFL, at one place."""
+    """An AFL text has a syntax error."""
 
     def __init__(
         self, file: str, line: int, column: int, what: str, source: str = "", hint: str = ""
     ) -> None:
         super().__init__(file, line, column, what, source, hint)
-        self.file, self.line, self.column = file, line, column  #: both counted from 1
+        self.file, self.line, self.column = file, line, column  #: line and column from 1
         self.what, self.hint = what, hint
-        self.source = source  #: the line as it stands in the text
+        self.source = source  #: the line of the text
 
     def __str__(self) -> str:
         place = (
@@ -66,7 +66,7 @@ class InvalidText(ProgramError):
             if self.file
             else (f"line {self.line}, column {self.column}")
         )
-        # Tabs are kept, so that the caret stands below what it points to on any terminal.
+        # Keep tabs, so that the caret is aligned on any terminal.
         lead = "".join(c if c == "\t" else " " for c in self.source[: self.column - 1])
         cure = f"\n{self.hint}" if self.hint else ""
         return f"{place}: {self.what}\n    {self.source}\n    {lead}^{cure}"
@@ -74,17 +74,17 @@ class InvalidText(ProgramError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a program, and where."""
+    """One problem of a program."""
 
     where: str  #: declaration and statement, e.g. ``shop.Order, step 'charge'``
-    what: str  #: what is wrong, and the cure when there is one
+    what: str  #: the problem, and the cure if there is one
 
     def __str__(self) -> str:
         return f"{self.where}: {self.what}" if self.where else self.what
 
 
 class InvalidProgram(ProgramError):
-    """A program has problems that can be known before it runs."""
+    """A program has problems that the linker finds."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__(list(problems))
@@ -98,7 +98,7 @@ class InvalidProgram(ProgramError):
 
 
 class UnknownWorkflow(ProgramError):
-    """A program declares no workflow of the name asked for."""
+    """A program has no workflow of that name."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         super().__init__(name, list(known))
@@ -110,7 +110,7 @@ class UnknownWorkflow(ProgramError):
 
 
 class InvalidInputs(ProgramError):
-    """The inputs of a start do not fit the workflow's parameters."""
+    """The inputs of a start do not match the workflow's parameters."""
 
     def __init__(self, workflow: str, problems: Sequence[str]) -> None:
         super().__init__(workflow, list(problems))
@@ -125,11 +125,11 @@ class AuthoringError(FlowengineError):
 
 
 class SymbolMisuse(AuthoringError, TypeError):
-    """Python asked a symbol for a value that only exists once the run is under way."""
+    """Code needs the value of a symbol, which exists only in the run."""
 
 
 class UntraceableCode(AuthoringError):
-    """The source of a function says things that would be lost, silently, in a trace."""
+    """A trace would silently misinterpret the source of a function."""
 
     def __init__(self, function: str, findings: Sequence[Problem]) -> None:
         super().__init__(function, list(findings))
@@ -137,11 +137,11 @@ class UntraceableCode(AuthoringError):
 
     def __str__(self) -> str:
         lines = "\n".join(f"  - {finding}" for finding in self.findings)
-        return f"the body of {self.function!r} cannot become a program:\n{lines}"
+        return f"the body of {self.function!r} cannot be traced:\n{lines}"
 
 
 class DoesNotFit(AuthoringError, TypeError):
-    """What an event facet was given, or what it returned, does not fit its annotations."""
+    """Arguments or result of an event facet violate its annotations."""
 
     def __init__(self, facet: str, problems: Sequence[str]) -> None:
         super().__init__(facet, list(problems))
@@ -152,7 +152,7 @@ class DoesNotFit(AuthoringError, TypeError):
 
 
 class MissingCode(AuthoringError):
-    """An event facet was to be run by a process that has no code for it."""
+    """This process has no code for an event facet."""
 
     def __init__(self, facet: str) -> None:
         super().__init__(facet)
@@ -161,12 +161,12 @@ class MissingCode(AuthoringError):
     def __str__(self) -> str:
         return (
             f"no Python code for event facet {self.facet!r} in this process: import the module "
-            "that decorates it with @event_facet, or let a poller that has it claim the task"
+            "that decorates it with @event_facet, or run a worker that has it"
         )
 
 
 class ScriptFailed(FlowengineError):
-    """A script block raised, took too long, used too much memory or gave no map."""
+    """A script block raised, exceeded its time or memory limit, or returned no map."""
 
 
 class ValueRefused(FlowengineError, ValueError):
@@ -188,7 +188,7 @@ class NotJson(ValueRefused):
 
 
 class TooLarge(ValueRefused):
-    """A value is above the size limit of one stored value."""
+    """A value exceeds the size limit of one stored value."""
 
     def __init__(self, what: str, size: int, limit: int) -> None:
         super().__init__(what, size, limit)
@@ -203,7 +203,7 @@ class TooLarge(ValueRefused):
 
 
 class UnknownRun(FlowengineError, LookupError):
-    """There is no run of that id."""
+    """No run has that id."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
@@ -214,18 +214,18 @@ class UnknownRun(FlowengineError, LookupError):
 
 
 class AmbiguousRun(FlowengineError, LookupError):
-    """Several runs have an id that begins so."""
+    """Several run ids start with that prefix."""
 
     def __init__(self, beginning: str) -> None:
         super().__init__(beginning)
         self.beginning = beginning
 
     def __str__(self) -> str:
-        return f"the ids of several runs begin with {self.beginning!r}: give more of it"
+        return f"several run ids start with {self.beginning!r}: give a longer prefix"
 
 
 class UnknownStep(FlowengineError, LookupError):
-    """There is no step of that id."""
+    """No step has that id."""
 
     def __init__(self, step_id: str) -> None:
         super().__init__(step_id)
@@ -236,7 +236,7 @@ class UnknownStep(FlowengineError, LookupError):
 
 
 class RunFailed(FlowengineError):
-    """A run whose result was asked for has failed."""
+    """The run has failed, so it has no result."""
 
     def __init__(self, run_id: str, path: str, error_type: str, message: str) -> None:
         super().__init__(run_id, path, error_type, message)
@@ -279,12 +279,12 @@ class DatabaseTooNew(StoreError):
     def __str__(self) -> str:
         return (
             f"the database {self.url} has schema revision {self.revision!r}, which this flowengine "
-            "does not know: it was upgraded by a newer version; upgrade flowengine here too"
+            "does not know: a newer version upgraded it; upgrade flowengine here too"
         )
 
 
 class DatabaseTooOld(StoreError):
-    """The database wants an upgrade of its schema."""
+    """The database needs an upgrade of its schema."""
 
     def __init__(self, url: str, revision: str, head: str) -> None:
         super().__init__(url, revision, head)
@@ -293,7 +293,7 @@ class DatabaseTooOld(StoreError):
     def __str__(self) -> str:
         return (
             f"the database {self.url} has schema revision {self.revision or 'none'!r}, this "
-            f"flowengine wants {self.head!r}: run `flowengine db upgrade`"
+            f"flowengine needs {self.head!r}: run `flowengine db upgrade`"
         )
 
 
@@ -307,23 +307,23 @@ class DatabaseReadOnly(StoreError):
     def __str__(self) -> str:
         return (
             f"the database {self.url} cannot be written: give this user write permission for the "
-            "file and its directory, or name another database in FLOWENGINE_DATABASE_URL"
+            "file and its directory, or set another database in FLOWENGINE_DATABASE_URL"
         )
 
 
 class IllegalTransition(FlowengineError):
-    """A state machine was asked for a move that its table does not have."""
+    """The table of a state machine has no such transition."""
 
     def __init__(self, what: str, state: str, signal: str) -> None:
         super().__init__(what, state, signal)
         self.what, self.state, self.signal = what, state, signal
 
     def __str__(self) -> str:
-        return f"{self.what} is at {self.state} and cannot take {self.signal}"
+        return f"{self.what} is {self.state} and has no transition for {self.signal}"
 
 
 class DatabaseBusy(StoreError):
-    """Another transaction keeps a SQLite database for itself."""
+    """Another transaction has locked the SQLite database."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -331,13 +331,13 @@ class DatabaseBusy(StoreError):
 
     def __str__(self) -> str:
         return (
-            f"the database {self.url} is kept by another transaction; if that is your own, with "
-            "which you start a run, call flowengine.default_engine() before you begin it"
+            f"the database {self.url} is locked by another transaction; if you start a run in your "
+            "own transaction, call flowengine.default_engine() before you begin it"
         )
 
 
 class MessageCoordinatorError(FlowengineError):
-    """Redis did not do what a message needs."""
+    """A messaging operation failed."""
 
     def __init__(self, action: str, reason: str = "") -> None:
         super().__init__(action, reason)
@@ -348,7 +348,7 @@ class MessageCoordinatorError(FlowengineError):
 
 
 class RequestTimeout(MessageCoordinatorError, TimeoutError):
-    """Nobody answered a request in time."""
+    """No reply to a request arrived in time."""
 
     def __init__(self, recipient: str, message_id: str, seconds: float) -> None:
         super().__init__(recipient, message_id)
@@ -363,7 +363,7 @@ class RequestTimeout(MessageCoordinatorError, TimeoutError):
 
 
 class AgentRegistryError(FlowengineError):
-    """An agent cannot be registered, kept or found."""
+    """A registry operation failed."""
 
     def __init__(self, action: str, reason: str = "") -> None:
         super().__init__(action, reason)
@@ -374,7 +374,7 @@ class AgentRegistryError(FlowengineError):
 
 
 class CircuitBreakerOpenError(FlowengineError):
-    """A call was not made, because its circuit breaker is open."""
+    """A call was refused because its circuit breaker is open."""
 
     def __init__(self, name: str, retry_after: float, reason: str = "") -> None:
         super().__init__(name, retry_after, reason)
@@ -386,7 +386,7 @@ class CircuitBreakerOpenError(FlowengineError):
 
 
 class InvalidSetting(FlowengineError):
-    """An environment variable cannot be read as its setting."""
+    """An environment variable has an invalid value."""
 
     def __init__(self, variable: str, value: str, expected: str) -> None:
         super().__init__(variable, value, expected)

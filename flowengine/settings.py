@@ -1,4 +1,4 @@
-"""Every setting, with its unit, its default and its environment variable."""
+"""The settings, with unit, default and environment variable."""
 
 from __future__ import annotations
 
@@ -12,63 +12,65 @@ from flowengine.errors import InvalidSetting
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings; each is read from ``FLOWENGINE_<NAME>`` in capitals."""
+    """The settings; each is read from ``FLOWENGINE_<NAME>``."""
 
-    #: Where runs are stored. The default is a SQLite file in the working directory.
+    #: SQLAlchemy URL of the database. The default is a SQLite file in the working directory.
     database_url: str = "sqlite:///flowengine.db"
     #: Threads that run facets in an embedded process.
     concurrency: int = 8
-    #: Largest JSON text of one input or one reported value, in bytes.
+    #: Maximum size of the JSON of one input or one result, in bytes.
     max_value_bytes: int = 1024 * 1024
-    #: Seconds between two looks of the watchdog.
+    #: Seconds between two ticks of the watchdog.
     watchdog_interval: float = 0.5
-    #: Seconds between two looks of the in-process broker. Shorter is quicker and busier.
+    #: Seconds between two polls of the in-process broker. Shorter: less latency, more CPU.
     polling_interval: float = 0.005
     #: Seconds between two heartbeats of a server.
     heartbeat_interval: float = 10.0
-    #: Seconds without a heartbeat after which a server is taken for dead.
+    #: Seconds without a heartbeat until a server is declared dead.
     server_timeout: float = 30.0
-    #: Seconds that one drain of a task list may take before it makes room for others.
+    #: Seconds a worker claims tasks for one wake-up before it yields to other messages.
     worker_time_slice: float = 0.1
-    #: Most tasks that are claimed at once, but for those of one message of a wide loop; they
-    #: must be known to be quick. 1: always one.
+    #: Maximum number of tasks claimed at once, for facets that are measured as quick. Tasks of
+    #: one chord message may exceed it. 1 disables batches.
     batch: int = 50
-    #: Average seconds of a try up to which a facet is known to be quick.
+    #: Average seconds of a try up to which a facet counts as quick.
     quick_seconds: float = 0.002
-    #: Seconds after which what is in one hand with a slow task is taken out of it.
+    #: Seconds until the unstarted tasks of a batch are released.
     batch_max_wait: float = 0.05
-    #: Whether a worker goes on at once with what its own report made ready.
+    #: Whether a worker runs the next step after its own report without a message.
     continuation: bool = True
-    #: Seconds that one batch of a chord may take before it leaves the rest to others.
+    #: Seconds one chord message runs tasks before it leaves the rest to other workers.
     chord_time_slice: float = 1.0
-    #: Seconds after which the watchdog rings again for tasks that are due and not claimed.
+    #: Seconds until the watchdog repeats the wake-up for due tasks that nobody claimed.
     wakeup_repeat: float = 5.0
-    #: Seconds for which bells for one task list are gathered after one was rung at once.
+    #: Seconds in which further wake-ups for one task list are merged into one (debounce).
     wakeup_debounce: float = 0.02
-    #: Most workers that one bell wakes.
+    #: Maximum number of workers that one wake-up notifies.
     wakeup_fanout: int = 16
-    #: Whether programs may hold script blocks: Python text that workers run.
+    #: Maximum number of calls of facets that call themselves, in one run.
+    max_recursive_calls: int = 10_000
+    #: Whether programs may contain script blocks: Python text that workers run.
     scripts: bool = False
-    #: Seconds that one script may take.
+    #: Time limit of one script, in seconds.
     script_seconds: float = 10.0
-    #: Memory that the process of one script may use, in bytes.
+    #: Memory limit of the process of one script, in bytes.
     script_bytes: int = 256 * 1024 * 1024
-    #: The Redis through which processes share circuit breakers. Empty: the Celery app's own
-    #: broker or result backend, where it is one; else each process has its own circuits.
+    #: Redis URL for circuit breakers shared between processes. Empty: the Celery app's broker or
+    #: result backend if that is Redis; else breakers are local to each process.
     breaker_redis_url: str = ""
-    #: Failures in a row that open a circuit.
+    #: Consecutive failures that open a circuit breaker.
     breaker_failure_threshold: int = 5
-    #: Seconds for which an open circuit lets nothing through before it lets probes.
+    #: Seconds a circuit breaker stays open before it admits probes.
     breaker_timeout_seconds: float = 60.0
-    #: Most probes under way at a time through a circuit that may have recovered.
+    #: Maximum number of concurrent probes of a half-open circuit breaker.
     breaker_half_open_max_calls: int = 3
-    #: What becomes of tasks with a breaker while its Redis is away: `run` or `park`.
+    #: Tasks with a circuit breaker while its Redis is unreachable: `run` or `park`.
     breaker_without_redis: str = "run"
-    #: Where reports wait on disk while the database cannot be reached.
+    #: Directory of the spool: reports on disk while the database is unreachable.
     spool_directory: str = "flowengine-spool"
-    #: Modules with facets, imported by `celery -A flowengine`; separated by commas.
+    #: Modules with facets that `celery -A flowengine` imports, separated by commas.
     imports: str = ""
-    #: The queue of messages that concern no task list: evaluate, execute, watchdog.
+    #: Celery queue of messages without a task list: evaluate, execute, watchdog.
     control_queue: str = "flowengine"
 
     @classmethod
@@ -77,36 +79,34 @@ class Settings:
         environment: Mapping[str, str] | None = None,
         configured: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Read the settings; what is not set keeps its default.
+        """Read the settings from the environment, then from `configured`, else the defaults.
 
-        `configured` is a Celery app's configuration: there the names are ``flowengine_<name>``.
-        The environment wins over it.
+        `configured` is the configuration of a Celery app, with names ``flowengine_<name>``.
         """
         environment = os.environ if environment is None else environment
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for field in fields(cls):
             variable = f"FLOWENGINE_{field.name.upper()}"
             if environment.get(variable):
-                found[field.name] = _read(variable, environment, field.default)
+                values[field.name] = _parse(variable, environment[variable], field.default)
             elif configured and configured.get(f"flowengine_{field.name}") is not None:
-                value = str(configured[f"flowengine_{field.name}"])
-                found[field.name] = _read(variable, {variable: value}, field.default)
-        return cls(**found)
+                text = str(configured[f"flowengine_{field.name}"])
+                values[field.name] = _parse(variable, text, field.default)
+        return cls(**values)
 
 
-_WORDS = {
+_SWITCHES = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
 
 
-def _read(variable: str, environment: Mapping[str, str], default: Any) -> Any:
-    value = environment[variable]
+def _parse(variable: str, value: str, default: Any) -> Any:
     kind = type(default)
     if kind is bool:
-        if value.lower() not in _WORDS:
+        if value.lower() not in _SWITCHES:
             raise InvalidSetting(variable, value, "on or off")
-        return _WORDS[value.lower()]
+        return _SWITCHES[value.lower()]
     try:
         return kind(value)
     except ValueError:

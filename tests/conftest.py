@@ -1,4 +1,4 @@
-"""What every test may ask for. A server starts when the first test asks for it."""
+"""Fixtures of all tests. A server starts when the first test asks for it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,38 @@ from tests.servers import PostgresServer, RabbitServer, RedisServer
 
 pytest.register_assert_rewrite("tests.corpus")
 
+CHAOS_SEED = pytest.StashKey[int]()  #: the first, or the one that was given
+CHAOS_SEEDS = pytest.StashKey[int]()  #: how many
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--chaos-seed",
         type=int,
-        default=random.randrange(1_000_000),
-        help="what tests that kill things at random draw from (default: another each time)",
+        help="the seed of tests that inject faults at random (default: another each time)",
+    )
+    parser.addoption(
+        "--chaos-seeds",
+        type=int,
+        default=10,
+        help="how many seeds the chaos run has, if none is given (default: %(default)s)",
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    given: int | None = config.getoption("--chaos-seed")
+    config.stash[CHAOS_SEEDS] = 1 if given is not None else config.getoption("--chaos-seeds")
+    config.stash[CHAOS_SEED] = random.randrange(1_000_000) if given is None else given
+
+
 def pytest_report_header(config: pytest.Config) -> str:
-    return f"chaos seed: {config.getoption('--chaos-seed')}"
+    return f"chaos seed: {config.stash[CHAOS_SEED]}"
+
+
+@pytest.fixture(scope="session")
+def chaos_seed(request: pytest.FixtureRequest) -> int:
+    """The seed of everything random in this run; printed, so that it can be given again."""
+    return request.config.stash[CHAOS_SEED]
 
 
 @pytest.fixture(scope="session")

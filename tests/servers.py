@@ -15,6 +15,7 @@ import os
 import pwd
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -25,6 +26,7 @@ from typing import IO, Any
 from urllib.parse import quote
 
 import amqp
+import psutil
 import psycopg
 import redis
 from psycopg import sql
@@ -96,8 +98,13 @@ class GuardedServer:
                 raise ServerDidNotStart(self._program, self._last_words)
             time.sleep(0.01)
 
+    def send(self, number: signal.Signals) -> None:
+        """Send the server a signal. It is the guard's first child."""
+        children = psutil.Process(self._guard.pid).children()
+        min(children, key=lambda child: child.pid).send_signal(number)
+
     def wait(self, timeout: float) -> None:
-        """Wait until the server has ended by itself, or by somebody else's hand."""
+        """Wait until the server has ended, by itself or by a signal."""
         self._guard.wait(timeout)
 
     def stop(self) -> None:
@@ -180,10 +187,8 @@ class PostgresServer:
 
     def drop_database(self, url: str) -> None:
         """Drop a database made by `new_database`, with whoever is still connected to it."""
-        name = url.partition("?")[0].rpartition("/")[2]
-        self._connection.execute(
-            sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name))
-        )
+        drop = sql.SQL("DROP DATABASE {} WITH (FORCE)")
+        self._connection.execute(drop.format(sql.Identifier(database_name(url))))
 
     def stop(self) -> None:
         self._connection.close()
@@ -263,6 +268,22 @@ class RedisServer:
         """Forget every key of every database."""
         with redis.Redis(port=self._port) as client:
             client.flushall()
+
+    def limit_memory(self, size: int) -> None:
+        """Refuse every write that takes memory above this size in bytes; 0 is no limit."""
+        with redis.Redis(port=self._port) as client:
+            client.config_set("maxmemory", size)
+
+    def freeze(self) -> None:
+        """Hang: connections stay open, and nobody answers."""
+        self._send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._send(signal.SIGCONT)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._server is not None:
+            self._server.send(number)
 
     def _answers(self) -> bool:
         # Whoever took the port before us answers too, but from elsewhere.
@@ -358,6 +379,10 @@ class RabbitServer:
                 return bool(connection.server_properties["cluster_name"] == self._node)
         except (OSError, amqp.AMQPError):
             return False
+
+
+def database_name(url: str) -> str:
+    return url.partition("?")[0].rpartition("/")[2]
 
 
 def postgres_programs() -> Path:

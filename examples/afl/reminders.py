@@ -1,10 +1,10 @@
-"""Run AFL text: the workflow stands in reminders.afl, the code of its event facets here.
+"""Run AFL text: the workflow is in reminders.afl, the code of its event facets here.
 
     python examples/afl/reminders.py
     flowengine run examples/afl/reminders.afl --module examples/afl/reminders.py -i day=monday
 
-A function answers to the event facet whose name it is given. Its value is the facet's only
-return, or a map of all of them. Retries, timeouts and task lists stand at the function.
+A function implements the event facet of its name. Its value is the facet's only return, or a map
+of all returns. The decorator has retries, timeouts and task lists.
 """
 
 from dataclasses import dataclass

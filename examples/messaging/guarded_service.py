@@ -1,9 +1,9 @@
-"""A circuit breaker around an HTTP service that breaks down and recovers.
+"""A circuit breaker around an HTTP service that fails and recovers.
 
     FLOWENGINE_EXAMPLE_REDIS=redis://localhost python examples/messaging/guarded_service.py
 
-After three failures in a row nobody calls the service any more, in whatever process. After half
-a second a probe is let through, and when two have gone well everybody calls again.
+After three consecutive failures the breaker opens: no process calls the service. After half a
+second it permits probes, and two successful ones close it.
 """
 
 import os
@@ -52,7 +52,7 @@ def fetch(url: str) -> str:
     except urllib.error.HTTPError as error:
         error.close()
         if error.code == 404:
-            raise LookupError(url) from None  # our mistake, not the service's
+            raise LookupError(url) from None  # the caller's mistake, not the service's
         raise ConnectionError(f"{url} answered {error.code}") from None
 
 
@@ -65,7 +65,7 @@ def main() -> None:
             redis, "weather", CONFIG, key_prefix="guard", failure_on=(OSError,)
         )
         breaker.reset()
-        print("it says", breaker.call(fetch, f"{service}/today"))
+        print("the service says", breaker.call(fetch, f"{service}/today"))
 
         Weather.works, refused = False, 0
         for _ in range(10):
@@ -76,17 +76,17 @@ def main() -> None:
             except CircuitBreakerOpenError as error:
                 refused += 1
                 wait = error.retry_after
-        print(f"broken: {Weather.calls - 1} calls were made, {refused} were refused")
+        print(f"down: {Weather.calls - 1} calls were made, {refused} were refused")
 
         Weather.works = True
         time.sleep(wait)
         for _ in range(2):
             breaker.call(fetch, f"{service}/today")
-        print(f"well again: the breaker is {breaker.snapshot().state}")
+        print(f"up again: the breaker is {breaker.snapshot().state}")
         try:
             breaker.call(fetch, f"{service}/nowhere")
         except LookupError:
-            print(f"a wrong address is no failure: {breaker.snapshot().failures} counted")
+            print(f"a wrong address is not a failure: {breaker.snapshot().failures} counted")
         server.shutdown()
 
 

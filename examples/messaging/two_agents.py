@@ -1,14 +1,15 @@
-"""Two agents that talk: one asks, the other answers.
+"""Two agents: one sends requests, the other responds.
 
     FLOWENGINE_EXAMPLE_REDIS=redis://localhost python examples/messaging/two_agents.py
 
-The asker sends a request and waits for the answer to it. The librarian waits for messages, and
-acknowledges each when it is dealt with; what it cannot deal with is tried again, and then kept
-as a dead letter.
+The asker sends a request and waits for the response. The librarian receives messages and
+acknowledges each after it has responded. It rejects a request that it can never process, which
+becomes a dead letter.
 """
 
 import asyncio
 import os
+import uuid
 
 from redis.asyncio import Redis
 
@@ -25,9 +26,10 @@ LIBRARIAN = AgentId(type="librarian", instance="reading-room")
 SHELVES = {"Middlemarch": "E, 3rd shelf", "Emma": "A, 1st shelf"}
 
 
-def question(number: int, **payload: str) -> AgentMessage:
+def question(**payload: str) -> AgentMessage:
     return AgentMessage(
-        message_id=f"question-{number}",
+        # A new id each time: a message whose id was acknowledged a moment ago is a duplicate.
+        message_id=f"question-{uuid.uuid4().hex}",
         sender=ASKER,
         recipient=LIBRARIAN,
         message_type=MessageType.REQUEST,
@@ -53,21 +55,21 @@ async def main() -> None:
     url = os.environ.get("FLOWENGINE_EXAMPLE_REDIS", "redis://localhost:6379/0")
     async with Redis.from_url(url) as redis:
         coordinator = RedisMessageCoordinator(redis, key_prefix="library")
-        at_work = asyncio.create_task(librarian(coordinator))
+        consumer = asyncio.create_task(librarian(coordinator))
 
-        for number, title in enumerate(["Emma", "Ulysses"]):
-            asked = question(number, title=title)
-            answer = await coordinator.request(ASKER, LIBRARIAN, asked, timeout=10)
-            print(f"{title}: {answer.payload['place']}")
+        for title in ["Emma", "Ulysses"]:
+            request = question(title=title)
+            response = await coordinator.request(ASKER, LIBRARIAN, request, timeout=10)
+            print(f"{title}: {response.payload['place']}")
 
-        await coordinator.send_message(ASKER, LIBRARIAN, question(9))
+        await coordinator.send_message(ASKER, LIBRARIAN, question())
         while not (letters := await coordinator.dead_letters(LIBRARIAN)):
             await asyncio.sleep(0.01)
-        print(f"{letters[0].message_id} is dead: {letters[0].error}")
+        print(f"dead letter: {letters[0].error}")
         await coordinator.purge_dead_letters(LIBRARIAN)
 
-        at_work.cancel()
-        await asyncio.gather(at_work, return_exceptions=True)
+        consumer.cancel()
+        await asyncio.gather(consumer, return_exceptions=True)
 
 
 if __name__ == "__main__":

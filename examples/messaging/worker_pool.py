@@ -1,10 +1,10 @@
-"""A pool of workers with priorities, and a registry that knows who lives.
+"""A pool of workers with priorities, and a registry of living workers.
 
     FLOWENGINE_EXAMPLE_REDIS=redis://localhost python examples/messaging/worker_pool.py
 
-Three threads share one queue. Urgent orders come first; of every five deliveries one goes to
-whoever has waited longest, so that the others are not forgotten. One worker dies with an order in
-its hands: another does it when the reservation has expired.
+Three threads share one queue. Urgent orders come first, but every fifth delivery is the oldest
+order, so that the others do not starve. One worker dies while it holds an order; another one packs
+it when the reservation has expired.
 """
 
 import os
@@ -51,7 +51,7 @@ def worker(name: str, dies: bool = False) -> None:
         registry.start_heartbeats()
         while received := coordinator.receive(POOL, visibility_timeout=0.5, timeout=1):
             if dies:
-                return  # with the order in hand, and without a word
+                return  # dies without an acknowledgement
             order_of_work.append(received.queue_message.priority)
             if coordinator.ack(POOL, received.token):
                 done[name] += 1
@@ -78,8 +78,9 @@ def main() -> None:
         first = order_of_work[:10]
         print(f"{sum(done.values())} orders packed, {done['Cid']} of them by Cid")
         print(f"of the first ten {first.count(MessagePriority.HIGH)} were urgent")
-        agents = RedisAgentRegistry(redis, "pool").list_agents()
-        print(f"still registered: {', '.join(agent['name'] for agent in agents)}")
+        registry = RedisAgentRegistry(redis, "pool")
+        print(f"still registered: {', '.join(agent['name'] for agent in registry.list_agents())}")
+        registry.deregister(AgentId(type="packer", instance="Cid"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""AFL text as a front end: what AFL's own compiler reads becomes the same program.
+"""Front end for AFL text: compiles to the same program as AFL's own compiler.
 
-`parsing` drives the grammar, `reading` makes program JSON of it, `expecting` and `hints` say
-what is wrong with a text, `places` where a problem of the program stands in it.
+`parser` drives the grammar, `transformer` builds program JSON, `expectations` and `hints`
+explain syntax errors, `source_positions` locates problems of the program in the text.
 """
 
 from flowengine.afl.compiler import checked, compile_text

@@ -1,4 +1,4 @@
-"""Say in words of the language what could have stood somewhere."""
+"""Describe the expected tokens of a syntax error in words of the language."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _OPERATOR = frozenset(["ADD", "MULTIPLY", "_JOIN", "_AND", "_OR"])
 _DECLARATION = frozenset(["FACET", "EVENT", "WORKFLOW", "SCHEMA", "IMPLICIT"])
 _DECLARED = "`facet`, `event facet`, `workflow`, `schema`, `implicit`"
 
-#: Tokens that are one thing to a reader, said by one word when all of them fit.
-_TOGETHER: tuple[tuple[frozenset[str], str], ...] = (
+#: Tokens with one common description, used if all of them are expected.
+_GROUPS: tuple[tuple[frozenset[str], str], ...] = (
     (_VALUE | {"LPAR", "LSQB", "_MAP", "ADD", "_NOT"}, "a value"),
     (_OPERATOR | {"COMPARE", "LSQB"}, "an operator"),
-    (_OPERATOR | {"LSQB"}, "an operator"),  # behind a comparison
+    (_OPERATOR | {"LSQB"}, "an operator"),  # after a comparison
     (_OPERATOR, "an operator"),
     (_DECLARATION | {"NAMESPACE"}, f"a declaration (`namespace`, {_DECLARED})"),
     (_DECLARATION | {"USE"}, f"a declaration (`use`, {_DECLARED})"),
@@ -53,24 +53,24 @@ _WORDS = {
     "_OTHERWISE": "`_`",
     "$END": "the end of the text",
 }
-#: They may stand nearly everywhere, and nobody misses them.
-_UNSAID = frozenset(["SEMICOLON", "DOC", "DOT"])
+#: Allowed nearly everywhere, so not worth listing.
+_OMITTED = frozenset(["SEMICOLON", "DOC", "DOT"])
 
 
 def expected(terminals: Collection[str]) -> str:
-    """Name what could have followed: the grammar's terminals as a person calls them."""
-    left = set(terminals)
-    if len(left) > 1:
-        left -= _UNSAID
-    said = []
-    for group, word in _TOGETHER:
-        if group <= left:
-            left -= group
-            said.append(word)
-    said += sorted({_word(terminal) for terminal in left})
-    if len(said) < 2:
-        return "".join(said) or "nothing more"
-    return f"{', '.join(said[:-1])} or {said[-1]}"
+    """Describe the expected terminals of the grammar."""
+    remaining = set(terminals)
+    if len(remaining) > 1:
+        remaining -= _OMITTED
+    words = []
+    for group, word in _GROUPS:
+        if group <= remaining:
+            remaining -= group
+            words.append(word)
+    words += sorted({_word(terminal) for terminal in remaining})
+    if len(words) < 2:
+        return "".join(words) or "nothing more"
+    return f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def _word(terminal: str) -> str:

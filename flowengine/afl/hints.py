@@ -1,4 +1,4 @@
-"""Recognise mistakes that are often made, and say what to write instead."""
+"""Recognise common mistakes and suggest the correction."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from typing import TypeAlias
 
 from lark import Token
 
-_DECLARING = frozenset(["namespace", "facet", "event", "workflow", "schema", "implicit", "use"])
-_SPOKEN = {"and": "&&", "or": "||", "not": "!"}
+_DECLARATION_WORDS = frozenset(
+    ["namespace", "facet", "event", "workflow", "schema", "implicit", "use"]
+)
+_WORD_OPERATORS = {"and": "&&", "or": "||", "not": "!"}
 _RESERVED = frozenset(["YIELD", "TRUE", "FALSE", "NULL", "ANDTHEN", "CATCH"])
-#: They may name a step, except behind a call, where they could go on with what was said.
+#: May name a step, except after a call, where they could continue the statement.
 _HALF_RESERVED = frozenset(
     ["NAMESPACE", "USE", "FACET", "EVENT", "WORKFLOW", "SCHEMA", "IMPLICIT", "_SCRIPT", "_PROMPT"]
 )
-_CAPITALISED = ("andThen", "startsWith", "endsWith")
-_PLAIN = ("foreach", "when", "case", "catch", "yield", "script", "prompt", "with", "contains")
-_KEYWORDS = {word.lower(): word for word in (*_DECLARING, *_CAPITALISED, *_PLAIN)}
+_CAMEL_CASE = ("andThen", "startsWith", "endsWith")
+_LOWER_CASE = ("foreach", "when", "case", "catch", "yield", "script", "prompt", "with", "contains")
+_KEYWORDS = {word.lower(): word for word in (*_DECLARATION_WORDS, *_CAMEL_CASE, *_LOWER_CASE)}
 _ASSIGNED = re.compile(r"\s*=[^=>]")
 _PAIRS = {"LPAR": "(", "LSQB": "[", "LBRACE": "{"}
 _CLOSES = {"RPAR": "LPAR", "RSQB": "LSQB", "RBRACE": "LBRACE"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Scene:
-    """Where the reading stopped."""
+class _ErrorContext:
+    """The position and the tokens around a syntax error."""
 
     text: str
     at: int
-    found: Token | None  #: None: no token begins here
-    before: Sequence[Token]  #: the newest last
-    opened: Sequence[Token]  #: brackets that are not closed, the innermost last
-    accepted: Collection[str]  #: the terminals that could have stood here
+    found: Token | None  #: None: the lexer recognises no token
+    before: Sequence[Token]  #: latest last
+    opened: Sequence[Token]  #: unclosed brackets, innermost last
+    accepted: Collection[str]  #: the expected terminals
 
     @property
     def kind(self) -> str:
@@ -49,7 +51,7 @@ class _Scene:
         return self.before[-1].type if self.before else ""
 
     @property
-    def is_behind_a_value(self) -> bool:
+    def is_after_value(self) -> bool:
         return "_OR" in self.accepted
 
     @property
@@ -65,172 +67,180 @@ def hint(
     opened: Sequence[Token],
     accepted: Collection[str],
 ) -> str:
-    """Return the cure for what was probably meant, or nothing."""
-    scene = _Scene(text, at, found, before, opened, accepted)
+    """Return the correction of the probable mistake, or an empty text."""
+    context = _ErrorContext(text, at, found, before, opened, accepted)
     for recognise in _MISTAKES:
-        if cure := recognise(scene):
+        if cure := recognise(context):
             return cure
     return ""
 
 
-def _unclosed_string(scene: _Scene) -> str:
-    if not scene.found and scene.word == '"':
+def _unclosed_string(context: _ErrorContext) -> str:
+    if not context.found and context.word == '"':
         return "the string that begins here is not closed"
-    for token in reversed(scene.before):
+    for token in reversed(context.before):
         if token.type == "STRING" and "\n" in token:
-            return f"a string goes from line {token.line} to line {token.end_line}: was it closed?"
+            return f"a string spans line {token.line} to line {token.end_line}: was it closed?"
     return ""
 
 
-def _unclosed_comment(scene: _Scene) -> str:
-    if scene.text.startswith("/*", scene.at):
+def _unclosed_comment(context: _ErrorContext) -> str:
+    if context.text.startswith("/*", context.at):
         return "the comment that begins here is not closed"
     return ""
 
 
-def _single_quotes(scene: _Scene) -> str:
-    return 'strings stand in double quotes: "…"' if scene.word == "'" else ""
+def _single_quotes(context: _ErrorContext) -> str:
+    return 'write strings in double quotes: "…"' if context.word == "'" else ""
 
 
-def _yield_without_target(scene: _Scene) -> str:
-    if scene.last == "YIELD" and scene.kind != "_EQUAL":
-        return "a yield names the facet that it gives values to: yield Name(attribute = value)"
-    if [token.type for token in scene.before[-2:]] == ["YIELD", "NAME"] and scene.kind == "_EQUAL":
-        return "a yield names the facet that it gives values to: yield Name(attribute = value)"
+def _yield_without_target(context: _ErrorContext) -> str:
+    if context.last == "YIELD" and context.kind != "_EQUAL":
+        return "a yield names its target facet: yield Name(attribute = value)"
+    if [token.type for token in context.before[-2:]] == [
+        "YIELD",
+        "NAME",
+    ] and context.kind == "_EQUAL":
+        return "a yield names its target facet: yield Name(attribute = value)"
     return ""
 
 
-def _word_as_name(scene: _Scene) -> str:
-    if scene.kind in ("_EQUAL", "COLON") and scene.last in _RESERVED:
-        word = str(scene.before[-1])
-    elif (scene.kind in _RESERVED and "NAME" in scene.accepted) or (
-        scene.kind in _HALF_RESERVED and _ASSIGNED.match(scene.text, scene.at + len(scene.word))
+def _word_as_name(context: _ErrorContext) -> str:
+    if context.kind in ("_EQUAL", "COLON") and context.last in _RESERVED:
+        word = str(context.before[-1])
+    elif (context.kind in _RESERVED and "NAME" in context.accepted) or (
+        context.kind in _HALF_RESERVED
+        and _ASSIGNED.match(context.text, context.at + len(context.word))
     ):
-        word = scene.word
+        word = context.word
     else:
         return ""
-    return f"`{word}` is a word of the language and cannot be a name here"
+    return f"`{word}` is a keyword and cannot be a name here"
 
 
-def _declaration_in_a_block(scene: _Scene) -> str:
-    words = {scene.word, str(scene.before[-1])} if scene.before else {scene.word}
-    braces = [token for token in scene.opened if token.type == "LBRACE"]
-    if not words & _DECLARING or not braces:
+def _declaration_in_a_block(context: _ErrorContext) -> str:
+    words = {context.word, str(context.before[-1])} if context.before else {context.word}
+    braces = [token for token in context.opened if token.type == "LBRACE"]
+    if not words & _DECLARATION_WORDS or not braces:
         return ""
     if "namespace" in words:
-        return "a namespace stands in no other: close the one before, or write its whole name, a.b"
-    return f"is the `{{` of line {braces[-1].line} closed? No declaration stands in a block"
+        return "namespaces cannot be nested: close the one before, or write its full name, a.b"
+    return f"is the `{{` of line {braces[-1].line} closed? A block cannot contain a declaration"
 
 
-def _not_closed(scene: _Scene) -> str:
-    if not scene.opened:
+def _not_closed(context: _ErrorContext) -> str:
+    if not context.opened:
         return ""
-    token = scene.opened[-1]
-    is_closed_by_another = scene.kind in _CLOSES and _CLOSES[scene.kind] != token.type
-    if scene.text[scene.at :].strip() and not is_closed_by_another:
+    token = context.opened[-1]
+    is_closed_by_another = context.kind in _CLOSES and _CLOSES[context.kind] != token.type
+    if context.text[context.at :].strip() and not is_closed_by_another:
         return ""
     return f"the `{_PAIRS[token.type]}` of line {token.line}, column {token.column} is not closed"
 
 
-def _too_many_closed(scene: _Scene) -> str:
-    return "no bracket is open here" if scene.kind in _CLOSES and not scene.opened else ""
+def _too_many_closed(context: _ErrorContext) -> str:
+    return "no bracket is open here" if context.kind in _CLOSES and not context.opened else ""
 
 
-def _assignment_for_comparison(scene: _Scene) -> str:
-    if scene.kind == "_EQUAL" and scene.is_behind_a_value:
+def _assignment_for_comparison(context: _ErrorContext) -> str:
+    if context.kind == "_EQUAL" and context.is_after_value:
         return "to compare, write `==`"
     return ""
 
 
-def _comparison_for_assignment(scene: _Scene) -> str:
-    if scene.word == "==" and "_EQUAL" in scene.accepted:
-        return "to give a value, write `=`"
+def _comparison_for_assignment(context: _ErrorContext) -> str:
+    if context.word == "==" and "_EQUAL" in context.accepted:
+        return "to assign a value, write `=`"
     return ""
 
 
-def _spoken_operator(scene: _Scene) -> str:
-    if scene.word in _SPOKEN:
-        return f"write `{_SPOKEN[scene.word]}` for `{scene.word}`"
-    return f"write `{scene.word * 2}`" if scene.word in ("&", "|") else ""
+def _word_operator(context: _ErrorContext) -> str:
+    if context.word in _WORD_OPERATORS:
+        return f"write `{_WORD_OPERATORS[context.word]}` for `{context.word}`"
+    return f"write `{context.word * 2}`" if context.word in ("&", "|") else ""
 
 
-def _chained_comparison(scene: _Scene) -> str:
-    if scene.kind == "COMPARE" and scene.is_behind_a_value:
-        return "one comparison at a time: a < b && b < c"
+def _chained_comparison(context: _ErrorContext) -> str:
+    if context.kind == "COMPARE" and context.is_after_value:
+        return "comparisons cannot be chained: write a < b && b < c"
     return ""
 
 
-def _stray_brace(scene: _Scene) -> str:
-    if scene.kind != "LBRACE":
+def _stray_brace(context: _ErrorContext) -> str:
+    if context.kind != "LBRACE":
         return ""
-    if "BRACED_SCRIPT" in scene.accepted:
+    if "BRACED_SCRIPT" in context.accepted:
         return "the script that begins here is not closed"
-    return "a map is written #{…}" if "_MAP" in scene.accepted else ""
+    return "a map is written #{…}" if "_MAP" in context.accepted else ""
 
 
-def _argument_without_name(scene: _Scene) -> str:
-    if not scene.is_in_parentheses:
+def _argument_without_name(context: _ErrorContext) -> str:
+    if not context.is_in_parentheses:
         return ""
-    if scene.last == "COMMA" and scene.kind == "RPAR":
-        return "there is a comma too many"
-    is_a_name_missing = "NAME" in scene.accepted and "_OR" not in scene.accepted
-    if "_EQUAL" in scene.accepted or (is_a_name_missing and "STRING" not in scene.accepted):
-        return "everything here has a name: `name = value` in a call, `name: Type` in a declaration"
+    if context.last == "COMMA" and context.kind == "RPAR":
+        return "remove the last comma"
+    is_a_name_missing = "NAME" in context.accepted and "_OR" not in context.accepted
+    if "_EQUAL" in context.accepted or (is_a_name_missing and "STRING" not in context.accepted):
+        return "a name is required: `name = value` in a call, `name: Type` in a declaration"
     return ""
 
 
-def _step_after_yield(scene: _Scene) -> str:
-    if "YIELD" in scene.accepted and "NAME" not in scene.accepted and scene.kind == "NAME":
-        return "the steps of a block stand before its yields"
+def _step_after_yield(context: _ErrorContext) -> str:
+    if "YIELD" in context.accepted and "NAME" not in context.accepted and context.kind == "NAME":
+        return "write the steps of a block before its yields"
     return ""
 
 
-def _bare_returns(scene: _Scene) -> str:
-    if scene.last == "_ARROW" and set(scene.accepted) == {"LPAR"}:
-        return "returns stand in parentheses: => (name: Type)"
+def _bare_returns(context: _ErrorContext) -> str:
+    if context.last == "_ARROW" and set(context.accepted) == {"LPAR"}:
+        return "write returns in parentheses: => (name: Type)"
     return ""
 
 
-def _call_without_parentheses(scene: _Scene) -> str:
-    if scene.last == "NAME" and "LPAR" in scene.accepted and not scene.is_behind_a_value:
-        return f"parentheses are needed, also empty ones: {scene.before[-1]!s}()"
+def _call_without_parentheses(context: _ErrorContext) -> str:
+    if context.last == "NAME" and "LPAR" in context.accepted and not context.is_after_value:
+        return f"parentheses are required, even if empty: {context.before[-1]!s}()"
     return ""
 
 
-def _step_without_name(scene: _Scene) -> str:
-    if scene.kind == "LPAR" and scene.last == "NAME" and "_EQUAL" in scene.accepted:
-        return f"a step has a name: name = {scene.before[-1]!s}(…)"
+def _step_without_name(context: _ErrorContext) -> str:
+    if context.kind == "LPAR" and context.last == "NAME" and "_EQUAL" in context.accepted:
+        return f"a step needs a name: name = {context.before[-1]!s}(…)"
     return ""
 
 
-def _misspelt(scene: _Scene) -> str:
-    if scene.last == "NAME" and "_EQUAL" in scene.accepted:
-        word = str(scene.before[-1])  # it was taken for the name of a step
+def _misspelt(context: _ErrorContext) -> str:
+    if context.last == "NAME" and "_EQUAL" in context.accepted:
+        word = str(context.before[-1])  # parsed as the name of a step
     else:
-        word = scene.word
+        word = context.word
     near = difflib.get_close_matches(word.lower(), _KEYWORDS, n=1, cutoff=0.8)
     meant = _KEYWORDS[near[0]] if near else word
     return f"did you mean `{meant}`?" if meant != word else ""
 
 
-def _number(scene: _Scene) -> str:
-    if not scene.found and scene.word.isdigit():
-        return "numbers are written 12, 1.5 or 2.0e3"
+def _number(context: _ErrorContext) -> str:
+    if not context.found and context.word.isdigit():
+        return "write numbers as 12, 1.5 or 2.0e3"
     return ""
 
 
-def _use_outside(scene: _Scene) -> str:
-    return "`use` stands in a namespace" if scene.kind == "USE" and not scene.opened else ""
+def _use_outside(context: _ErrorContext) -> str:
+    return (
+        "`use` is allowed only in a namespace"
+        if context.kind == "USE" and not context.opened
+        else ""
+    )
 
 
-def _foreign_letter(scene: _Scene) -> str:
-    if scene.found is None and re.match(r"[^\W\d_]", scene.word) and not scene.word.isascii():
-        return "names are made of the letters A-Z and a-z, digits and _"
+def _foreign_letter(context: _ErrorContext) -> str:
+    if context.found is None and re.match(r"[^\W\d_]", context.word) and not context.word.isascii():
+        return "names consist of the letters A-Z and a-z, digits and _"
     return ""
 
 
-_Recognise: TypeAlias = Callable[[_Scene], str]
-#: The first that recognises its mistake speaks: the sharper ones stand before the vaguer.
+_Recognise: TypeAlias = Callable[[_ErrorContext], str]
+#: The first match wins: specific mistakes come before general ones.
 _MISTAKES: tuple[_Recognise, ...] = (
     _unclosed_string,
     _unclosed_comment,
@@ -242,7 +252,7 @@ _MISTAKES: tuple[_Recognise, ...] = (
     _too_many_closed,
     _assignment_for_comparison,
     _comparison_for_assignment,
-    _spoken_operator,
+    _word_operator,
     _chained_comparison,
     _stray_brace,
     _argument_without_name,

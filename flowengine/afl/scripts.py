@@ -1,24 +1,24 @@
-"""Find where the Python in ``script { … }`` ends.
+"""Find the end of the Python code in ``script { … }``.
 
-Braces of Python may stand in its strings and comments, so no pattern of a lexer finds the
-one that closes the script. It is looked for here, before the text is read, and both braces
-are replaced by characters that are no text: every place keeps its line and column.
+Python may have braces in strings and comments, so a lexer pattern cannot find the closing
+brace of a script. This pass runs before the parser and replaces both braces by Unicode
+noncharacters, which preserves every line and column.
 """
 
 from __future__ import annotations
 
 import re
 
-OPEN, CLOSE = "\ufdd0", "\ufdd1"  #: noncharacters: Unicode promises that no text has them
+OPEN, CLOSE = "\ufdd0", "\ufdd1"  #: noncharacters, which valid text never contains
 
-# What is not closed is matched to its end all the same: a pattern that failed there would be
-# tried again at every quote and every comment behind it.
+# Unclosed strings and comments match up to the end of the text: otherwise the pattern would be
+# retried at every later quote and comment, in quadratic time.
 _BEFORE = re.compile(
     r"""
-    "[^"\\]*(?:\\.[^"\\]*)*\\?(?:"|\Z)                   # what looks like a script in a string
-    | /\*.*?(?:\*/|\Z) | //[^\n]*                        # or in a comment is none
+    "[^"\\]*(?:\\.[^"\\]*)*\\?(?:"|\Z)                   # not a script: in a string
+    | /\*.*?(?:\*/|\Z) | //[^\n]*                        # or in a comment
     | (?P<script>
-        (?:\) | (?<![\w.])(?:andThen | as\s+\w+))        # what may stand before a script
+        (?:\) | (?<![\w.])(?:andThen | as\s+\w+))        # tokens allowed before a script
         (?>\s | //[^\n]* | /\*(?>.*?(?:\*/|\Z)))*+
         (?<!\w)script(?:\s+[A-Za-z]\w*)?\s*\{
       )
@@ -36,17 +36,17 @@ _INSIDE = re.compile(
 )
 
 
-def marked(text: str) -> str:
-    """The text with the outer braces of its scripts replaced; one without end stays as it is."""
+def mark_scripts(text: str) -> str:
+    """Replace the outer braces of each script; an unclosed script stays unchanged."""
     parts: list[str] = []
     done = at = 0
-    while found := _BEFORE.search(text, at):
-        at = found.end()
-        if found["script"] is None:
+    while match := _BEFORE.search(text, at):
+        at = match.end()
+        if match["script"] is None:
             continue
         end = _closing(text, at)
         if end is None:
-            break  # the reader tells that a brace is not closed
+            break  # the parser reports the unclosed brace
         parts += [text[done : at - 1], OPEN, text[at:end], CLOSE]
         done = at = end + 1
     return "".join((*parts, text[done:]))
@@ -54,9 +54,9 @@ def marked(text: str) -> str:
 
 def _closing(text: str, at: int) -> int | None:
     depth = 1
-    for found in _INSIDE.finditer(text, at):
-        if brace := found["brace"]:
+    for match in _INSIDE.finditer(text, at):
+        if brace := match["brace"]:
             depth += 1 if brace == "{" else -1
         if depth == 0:
-            return found.start()
+            return match.start()
     return None

@@ -1,11 +1,10 @@
-"""Make program JSON of what the grammar recognises.
+"""Build program JSON from the rules of the grammar.
 
-One method for each rule, called as soon as its last token was read, with the results of the
-rules inside it. No tree is built, and nothing here recurses: how deep a text may be nested
-is for `parsing` to say.
+One method for each rule. The parser calls it after the last token of the rule, with the results
+of the inner rules. No tree is built and nothing here recurses; `parser` limits the nesting.
 
-The JSON is what AFL's own compiler writes: the same keys, empty ones left out, declarations
-by kind. It has places and no ids, which AFL draws at random.
+The JSON is that of AFL's own compiler: the same keys without empty ones, declarations sorted
+by kind. It has positions, but not the random ids of AFL.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any
 
 from lark import Token, Transformer, v_args
 
-from flowengine.afl.words import documentation, script_code, unquoted
+from flowengine.afl.token_values import documentation, script_code, string_value
 from flowengine.program.nodes import Json
 
 Node = dict[str, Json]
@@ -35,8 +34,8 @@ _KINDS = (
 _DIRECTIVES = ("system", "template", "model")
 
 
-class Mistake(Exception):
-    """A token that the grammar takes and the language does not."""
+class SyntaxMistake(Exception):
+    """A token that the grammar accepts and the language forbids."""
 
     def __init__(self, token: Token, what: str) -> None:
         super().__init__(token, what)
@@ -44,7 +43,7 @@ class Mistake(Exception):
 
 
 def _node(kind: str, at: Token | None = None, **parts: Json) -> Node:
-    """A node without its empty parts; ``yield_`` stands for Python's word."""
+    """Return a node without its empty parts; ``yield_`` is the key ``yield``."""
     kept = {k.rstrip("_"): v for k, v in parts.items() if v is not None and v != []}
     return {"type": kind, **kept} | ({"location": _place(at)} if at is not None else {})
 
@@ -59,10 +58,10 @@ def _binary(operator: str, left: Node, right: Node) -> Node:
 
 def _text(token: Token) -> str:
     try:
-        return unquoted(token)
+        return string_value(token)
     except (ValueError, OverflowError):
-        raise Mistake(
-            token, "an escape in this string is no character; check its \\u and \\U"
+        raise SyntaxMistake(
+            token, "an escape in this string is not a character; check its \\u and \\U"
         ) from None
 
 
@@ -70,35 +69,35 @@ def _dotted(name: Sequence[Token]) -> str:
     return ".".join(name)
 
 
-def _one_or_all(found: list[Node]) -> Json:
-    return found[0] if len(found) == 1 else found
+def _one_or_all(nodes: list[Node]) -> Json:
+    return nodes[0] if len(nodes) == 1 else nodes
 
 
-def _contained(contents: _Contents) -> Node:
+def _content_parts(contents: _Contents) -> Node:
     steps, yields = contents
     return {"steps": steps, **({"yield_": yields[0]} if len(yields) == 1 else {"yields": yields})}
 
 
-def _declarations(found: Iterable[Node]) -> list[Node]:
-    return sorted(found, key=lambda node: _KINDS.index(node["type"]))
+def _declarations(nodes: Iterable[Node]) -> list[Node]:
+    return sorted(nodes, key=lambda node: _KINDS.index(node["type"]))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """What follows a signature."""
+    """The part of a declaration after its signature."""
 
     body: Json
     script: Node | None = None
 
 
 @v_args(inline=True)
-class Reader(Transformer[Token, Node]):
-    """The results of the grammar's rules."""
+class ProgramTransformer(Transformer[Token, Node]):
+    """Builds the JSON of each rule."""
 
     # --- declarations ---
 
-    def start(self, *found: Node | None) -> Node:
-        return _node("Program", declarations=_declarations(f for f in found if f and "type" in f))
+    def start(self, *nodes: Node | None) -> Node:
+        return _node("Program", declarations=_declarations(n for n in nodes if n and "type" in n))
 
     def documented(self, *parts: Node) -> Node:
         *docs, declared = parts
@@ -168,7 +167,7 @@ class Reader(Transformer[Token, Node]):
 
     def directive(self, name: Token, text: Token) -> tuple[str, str]:
         if name not in _DIRECTIVES:
-            raise Mistake(name, f"a prompt says {', '.join(_DIRECTIVES)}, and not {name!s}")
+            raise SyntaxMistake(name, f"a prompt has {', '.join(_DIRECTIVES)}, not {name!s}")
         return str(name), _text(text)
 
     def schema(self, at: Token, name: Token, *fields: Node) -> Node:
@@ -183,11 +182,11 @@ class Reader(Transformer[Token, Node]):
         return list(blocks)
 
     def plain_block(self, at: Token, contents: _Contents) -> Node:
-        return _node("AndThenBlock", at, **_contained(contents))
+        return _node("AndThenBlock", at, **_content_parts(contents))
 
     def foreach_block(self, at: Token, name: Token, items: Node, contents: _Contents) -> Node:
         clause = _node("ForeachClause", variable=str(name), iterable=items)
-        return _node("AndThenBlock", at, foreach=clause, **_contained(contents))
+        return _node("AndThenBlock", at, foreach=clause, **_content_parts(contents))
 
     def when_block(self, at: Token, cases: Node) -> Node:
         return _node("AndThenBlock", at, when=cases)
@@ -196,7 +195,7 @@ class Reader(Transformer[Token, Node]):
         return _node("AndThenBlock", at, script=script)
 
     def catch_all(self, at: Token, contents: _Contents) -> Node:
-        return _node("CatchClause", at, **_contained(contents))
+        return _node("CatchClause", at, **_content_parts(contents))
 
     def catch_when(self, at: Token, cases: Node) -> Node:
         return _node("CatchClause", at, when=cases)
@@ -214,19 +213,19 @@ class Reader(Transformer[Token, Node]):
         return _node("WhenBlock", cases=list(cases))
 
     def case(self, condition: Node, contents: _Contents) -> Node:
-        return _node("WhenCase", condition=condition, **_contained(contents))
+        return _node("WhenCase", condition=condition, **_content_parts(contents))
 
     def otherwise(self, contents: _Contents) -> Node:
-        return _node("WhenCase", default=True, **_contained(contents))
+        return _node("WhenCase", default=True, **_content_parts(contents))
 
     def script(self, *parts: Token) -> Node:
         *language, code = parts
         if language and language[0] != "python":
-            raise Mistake(language[0], f"a script is written in python, not in {language[0]!s}")
-        said = _text(code) if code.type == "STRING" else script_code(code)
-        if not said:
-            raise Mistake(code, "the script is empty")
-        return _node("ScriptBlock", code, language="python", code=said)
+            raise SyntaxMistake(language[0], f"a script must be python, not {language[0]!s}")
+        source = _text(code) if code.type == "STRING" else script_code(code)
+        if not source:
+            raise SyntaxMistake(code, "the script is empty")
+        return _node("ScriptBlock", code, language="python", code=source)
 
     # --- statements ---
 
@@ -242,7 +241,7 @@ class Reader(Transformer[Token, Node]):
         return _node("SysAssertStmt", at, condition=condition)
 
     def yielding(self, at: Token, call: Node) -> list[Node]:
-        """A yield with `with` speaks to several: to each it is a yield of its own."""
+        """Split a yield with mixins into one yield for each target."""
         others = call.pop("mixins", [])
         calls = [call]
         for other in others:
@@ -306,12 +305,12 @@ class Reader(Transformer[Token, Node]):
         try:
             return {"type": "Int", "value": int(token)}
         except ValueError:
-            raise Mistake(token, "the number has too many digits") from None
+            raise SyntaxMistake(token, "the number has too many digits") from None
 
     def double(self, token: Token) -> Node:
         value = float(token)
         if not math.isfinite(value):
-            raise Mistake(token, "the number is too large")
+            raise SyntaxMistake(token, "the number is too large")
         return {"type": "Double", "value": value}
 
     def true(self, _: Token) -> Node:
@@ -338,7 +337,7 @@ class Reader(Transformer[Token, Node]):
     def entry(self, key: Token, value: Node) -> Node:
         name = _text(key) if key.type == "STRING" else str(key)
         if not name:
-            raise Mistake(key, "a key of a map needs at least one character")
+            raise SyntaxMistake(key, "a key of a map needs at least one character")
         return {"key": name, "value": value}
 
     def qname(self, *names: Token) -> Sequence[Token]:

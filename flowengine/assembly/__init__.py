@@ -1,4 +1,4 @@
-"""Put an engine together: embedded in this process, or on a Celery app."""
+"""Assemble an engine: embedded in this process, or on a Celery app."""
 
 from flowengine.assembly.default import (
     close_default_engine,

@@ -1,4 +1,4 @@
-"""The engine of this process, made when it is first needed."""
+"""The default engine of this process, created on first use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _embedded: Embedded | None = None
 
 
 def default_engine() -> Engine:
-    """Return the embedded engine of this process; the first call opens it."""
+    """Return the embedded engine of this process; the first call creates it."""
     global _embedded
     with _lock:
         if _embedded is None:
@@ -24,7 +24,7 @@ def default_engine() -> Engine:
 
 
 def close_default_engine() -> None:
-    """Close it, if it was opened; the next start opens another."""
+    """Close the default engine, if there is one; the next start creates another."""
     global _embedded
     with _lock:
         embedded, _embedded = _embedded, None
@@ -33,7 +33,7 @@ def close_default_engine() -> None:
 
 
 def _forget_in_child() -> None:
-    """A forked child has none of its parent's threads; `embedded` sees to what it inherits."""
+    """Drop the engine in a forked child, which does not inherit its threads."""
     global _embedded, _lock
     _embedded, _lock = None, threading.Lock()
 

@@ -1,9 +1,9 @@
 """The embedded default: everything in this process, nothing to install or start.
 
-A SQLite file in the working directory keeps the runs. Celery runs on its in-process
-transport with a pool of threads, and the watchdog in a thread beside it. The transport
-forgets everything when the process ends, and may: the file knows what is unfinished, and
-the next process that opens it goes on. Several processes on one file share the work.
+A SQLite file in the working directory keeps the runs. Celery runs on its in-process transport with
+a pool of threads, and recovery in the heartbeat thread. The transport loses its messages when the
+process ends; the next process that opens the file finds the unfinished tasks in it. Several
+processes on one file share the work.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, _state
+from celery import Celery, _state, bootsteps
 from celery.concurrency.thread import TaskPool as ThreadPool
 from celery.worker import WorkController
 
@@ -32,18 +32,20 @@ from flowengine.assembly.process_lock import ProcessLock, lock_is_free
 from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalNotifier
 from flowengine.engine import Engine
-from flowengine.engine.recovery import sweep
+from flowengine.engine.liveness import LivenessWindow, longest_unnoticed_gap
+from flowengine.engine.recovery import missed_heartbeats, notify_due_lists, observe, recover
 from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema, servers
+from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.tasks import register_celery_tasks
-from flowengine.worker import Spool, TaskWorker
+from flowengine.tasks.heartbeat import Heartbeat
+from flowengine.worker import TaskWorker
 from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
 
-_PATIENCE = 2.0  # seconds that running facets get when the engine is closed
+_CLOSE_SECONDS = 2.0  # that running facets get when the engine is closed
 
 
 _all_open: weakref.WeakSet[Embedded] = weakref.WeakSet()
@@ -66,8 +68,8 @@ class Embedded:
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
         boot_id = uuid.uuid4().hex
-        self._boot_lock = self._lock_boot(boot_id)
-        self._server = self._register(boot_id)
+        self._process_lock = self._lock(boot_id)
+        self._server = self._describe(boot_id)
         queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
         self._app = _celery_app(queue, settings)
         self._notifier = LocalNotifier(self._app, answerers=settings.concurrency, queue=queue)
@@ -75,18 +77,22 @@ class Embedded:
         identity = WorkerIdentity(self._server.uuid, boot_id, os.getpid())
         self._task_worker = TaskWorker(self.engine, identity, event_facet_names)
         register_celery_tasks(self._app, self)
-        self._stop = threading.Event()
-        self._last_beat = self._awake_since = time.monotonic()
-        self._spool = Spool(settings.spool_directory)
-        self._worker = self._start_worker()
-        self._watchdog = _in_background("watchdog", self._watch)
+        self._is_closed = False
+        self._window = LivenessWindow(0, longest_unnoticed_gap(settings))
+        jobs = (lambda _: self._restart_worker(), lambda _: self.watch())
+        self._heartbeat = Heartbeat(
+            lambda: self.engine, settings, self._server, event_facet_names, list, jobs
+        )
+        self._heartbeat.send(self.engine)
+        self._worker = _WorkerThread(self._app, settings.concurrency)
+        self._heartbeat.start()
         _before_pools_are_joined(self._task_worker.claim_no_more)
         atexit.register(self.close)
         _all_open.add(self)
 
-    # --- behind the doorways ---
+    # --- the Celery tasks ---
 
-    def drain(self, task_list: str, wake: int) -> None:
+    def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
         self._notifier.heard(task_list)
         with _no_current_app(self._app):
             self._task_worker.drain(task_list, wake)
@@ -103,116 +109,89 @@ class Embedded:
         EngineLauncher(self.engine).start_named(workflow, inputs, key)
 
     def watch(self) -> None:
-        sweep(self.engine, event_facet_names(), self._is_dead)
+        """Run a recovery pass. A wake-up reaches this process alone, so each runs its own."""
+        self._notifier.forget()
+        with self.database.read() as connection:
+            interval = round(self.settings.watchdog_interval * 1000)
+            window = self._window.observe(self.database.now(connection), interval)
+            observation = observe(connection, window)
+        self._window = window
+        silent = missed_heartbeats(self.engine, window)
 
-    def _start_worker(self) -> threading.Thread:
-        return _in_background("worker", _worker(self._app, self.settings.concurrency).start)
+        def death(server: ServerDefinition) -> str | None:
+            if server.uuid == self._server.uuid:
+                return None
+            if server.lock_file is None:
+                return silent(server)
+            # Beside the database, as we see it: another container may have it elsewhere.
+            is_free = lock_is_free(self._lock_directory() / Path(server.lock_file).name)
+            return "has ended" if is_free else None
 
-    # --- being known ---
+        recover(
+            self.engine,
+            observation,
+            death=death,
+            wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
+        )
 
-    def _lock_boot(self, boot_id: str) -> ProcessLock | None:
+    # --- the server ---
+
+    def _lock(self, boot_id: str) -> ProcessLock | None:
         if not self.database.is_sqlite or self.database.is_in_memory:
             return None
-        return ProcessLock(self._boots(), boot_id)
+        return ProcessLock(self._lock_directory(), boot_id)
 
-    def _boots(self) -> Path:
+    def _lock_directory(self) -> Path:
         return Path(f"{self.database.url.database}.boots").absolute()
 
-    def _register(self, boot_id: str) -> ServerDefinition:
-        server = ServerDefinition(
+    def _describe(self, boot_id: str) -> ServerDefinition:
+        return ServerDefinition(
             uuid=uuid.uuid4().hex,
             server_group="default",
             service_name="flowengine-embedded",
             server_name=socket.gethostname(),
-            handlers=event_facet_names(),
             state=ServerState.RUNNING,
             boot_id=boot_id,
             pid=os.getpid(),
-            lock_file=str(self._boot_lock.path) if self._boot_lock else None,
+            lock_file=str(self._process_lock.path) if self._process_lock else None,
         )
-        with self.database.write() as connection:
-            server.start_time = server.ping_time = self.database.now(connection)
-            servers.register(connection, server)
-        return server
 
-    def _beat(self) -> None:
-        """Write a heartbeat when it is time, or when code was imported since the last."""
-        names = event_facet_names()
-        age = time.monotonic() - self._last_beat
-        if age < self.settings.heartbeat_interval and names == self._server.handlers:
-            return
-        self._server.handlers = names
-        with self.database.write() as connection:
-            servers.beat(connection, self._server, self.database.now(connection))
-        self._last_beat = time.monotonic()
-
-    # --- the watchdog ---
-
-    def _watch(self) -> None:
-        last_look = self._awake_since
-        while True:
-            try:
-                now = time.monotonic()
-                if now - last_look > self.settings.heartbeat_interval:
-                    # We slept: others may have beaten unheard. Nobody is dead on our word yet.
-                    self._awake_since = now
-                last_look = now
-                if not self._worker.is_alive() and not self._stop.is_set():
-                    log.error("the worker thread died; another takes its place")
-                    self._worker = self._start_worker()
-                self._beat()
-                try:
-                    self._spool.deliver(self.engine)
-                finally:
-                    self._notifier.forget()
-                    sweep(self.engine, event_facet_names(), self._is_dead)
-            except Exception:
-                if self._stop.is_set():
-                    return
-                log.exception("the watchdog stumbled", extra={"action": "watchdog_stumbled"})
-            if self._stop.wait(self.settings.watchdog_interval):
-                return
-
-    def _is_dead(self, server: ServerDefinition) -> bool:
-        if server.uuid == self._server.uuid:
-            return False
-        if server.lock_file is not None:
-            # Beside the database, as we see it: another container may have it elsewhere.
-            return lock_is_free(self._boots() / Path(server.lock_file).name)
-        max_wait = self.settings.server_timeout
-        if time.monotonic() - self._awake_since < max_wait:
-            return False
-        return self.database.now() - server.ping_time > max_wait * 1000
+    def _restart_worker(self) -> None:
+        if not self._worker.is_alive() and not self._is_closed:
+            log.error("the worker thread ended; it is restarted")
+            self._worker = _WorkerThread(self._app, self.settings.concurrency)
 
     # --- the end ---
 
     def close(self) -> None:
-        """Stop working, hand back what is not finished, and leave."""
-        if self._stop.is_set():
+        """Stop working, release unfinished tasks and deregister. No thread is left.
+
+        A facet that does not return within two seconds keeps its thread until it does.
+        """
+        if self._is_closed:
             return
-        self._stop.set()
+        self._is_closed = True
         atexit.unregister(self.close)
-        self._task_worker.stop(_PATIENCE)
-        self._watchdog.join(timeout=_PATIENCE)
+        self._task_worker.stop(_CLOSE_SECONDS)
+        self._worker.stop(self._notifier)
         try:
-            with self.database.write() as connection:
-                servers.leave(connection, self._server.uuid)
+            self._heartbeat.stop()
         finally:  # a free lock says the same
-            if self._boot_lock:
-                self._boot_lock.let_go()
+            if self._process_lock:
+                self._process_lock.release()
             self.engine.close()
 
     def abandon(self) -> None:
-        """Forget all this in a forked child: it is the parent's.
+        """Give all this up in a forked child: it is the parent's.
 
-        The child has inherited the lock's descriptor, the connections and the exit handler.
-        Used there, they would let a dead parent look alive, or a living one leave.
+        The child has inherited the lock's descriptor, the connections and the exit handler. If it
+        used them, a dead parent would look alive, or a living one would be deregistered.
         """
         atexit.unregister(self.close)
-        self._stop.set()
+        self._is_closed = True
         self._task_worker.claim_no_more()
-        if self._boot_lock:
-            self._boot_lock.abandon()
+        if self._process_lock:
+            self._process_lock.abandon()
         self.database.engine.dispose(close=False)
 
 
@@ -254,7 +233,16 @@ class _Pool(ThreadPool):  # type: ignore[misc]
         try:
             return super().on_apply(*args, **kwargs)
         except RuntimeError:
-            return None  # Python is ending: a bell that nobody answers costs nothing
+            return None  # Python is ending: the rows of an unanswered wake-up stay
+
+    def on_terminate(self) -> None:
+        self.executor.shutdown(wait=False, cancel_futures=True)
+
+    def join(self, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        for thread in self.executor._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, ends - time.monotonic()))
 
 
 @contextmanager
@@ -267,28 +255,42 @@ def _no_current_app(app: Celery) -> Iterator[None]:
         app.set_current()
 
 
-def _worker(app: Celery, concurrency: int) -> WorkController:
-    return WorkController(
-        app=app,
-        pool_cls=type("Pool", (_Pool,), {"app": app}),
-        concurrency=concurrency,
-        without_heartbeat=True,
-        without_gossip=True,
-        without_mingle=True,
-    )
+class _WorkerThread:
+    """A Celery worker in a thread."""
 
+    def __init__(self, app: Celery, concurrency: int) -> None:
+        self._controller = WorkController(
+            app=app,
+            pool_cls=type("Pool", (_Pool,), {"app": app}),
+            concurrency=concurrency,
+            without_heartbeat=True,
+            without_gossip=True,
+            without_mingle=True,
+        )
+        self._thread = threading.Thread(target=self._run, name="flowengine-worker", daemon=True)
+        self._thread.start()
+        self.is_alive = self._thread.is_alive
 
-def _in_background(name: str, target: object) -> threading.Thread:
-    thread = threading.Thread(target=target, name=f"flowengine-{name}", daemon=True)  # type: ignore[arg-type]
-    thread.start()
-    return thread
+    def _run(self) -> None:
+        self._controller.start()
+        self._controller.terminate()  # in this thread: it closes the connection that it read from
+
+    def stop(self, notifier: LocalNotifier) -> None:
+        ends = time.monotonic() + _CLOSE_SECONDS
+        while self._thread.is_alive() and time.monotonic() < ends:
+            # Repeatedly: a consumer that starts just now sets its state to RUN.
+            self._controller.consumer.blueprint.state = bootsteps.CLOSE
+            notifier.forget()
+            notifier.notify({"default": 1})  # a consumer reads its state after each message
+            self._thread.join(0.05)
+        self._controller.pool.join(0.5)
 
 
 def _before_pools_are_joined(stop: object) -> None:
     """Run before Python, at its exit, waits for the threads of pools.
 
-    A drain that went on claiming would keep the process from ending. Python has no public
-    hook at this moment; without it the exit waits for the end of a drain's slice.
+    A worker that went on claiming would keep the process from ending. Python has no public hook
+    at this moment; without it the exit waits for the end of a worker's time slice.
     """
     hook = getattr(threading, "_register_atexit", None)
     if hook is not None:

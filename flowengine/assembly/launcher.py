@@ -1,4 +1,4 @@
-"""What `.start()` of a decorated workflow reaches."""
+"""The launcher behind `.start()` of a decorated workflow."""
 
 from __future__ import annotations
 

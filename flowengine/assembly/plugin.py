@@ -39,8 +39,9 @@ from flowengine.tasks import register_celery_tasks
 from flowengine.tasks.celery_tasks import WATCHDOG
 from flowengine.tasks.facets import register_facets
 from flowengine.tasks.flower_events import StepEvents
-from flowengine.tasks.heartbeat import WorkerHeartbeat, server_of
-from flowengine.worker import Circuits, TaskWorker
+from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
+from flowengine.tasks.wakeup_relay import WakeupRelay
+from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
@@ -135,9 +136,9 @@ class FlowEngine:
     def identity(self) -> WorkerIdentity:
         return WorkerIdentity(self._server_id, self._boot_id, os.getpid())
 
-    def heartbeat_thread(self, name: str) -> WorkerHeartbeat:
+    def heartbeat(self, name: str) -> Heartbeat:
         server = server_of(self._server_id, self._boot_id, name)
-        return WorkerHeartbeat(
+        return worker_heartbeat(
             lambda: self.engine, self.settings, server, event_facet_names, self.consumed
         )
 
@@ -147,11 +148,16 @@ class FlowEngine:
 
     # --- behind the doorways ---
 
-    def drain(self, task_list: str, wake: int) -> None:
+    def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
+        process = self.process
+        process.notifier.consumed(task_list)
         try:
-            self.process.task_worker.drain(task_list, wake)
+            process.task_worker.drain(task_list, wake)
+            process.relay.relay(
+                task_list, wake, self.settings.wakeup_fanout if hops is None else hops
+            )
         finally:
-            self.process.events.flush()
+            process.events.flush()
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
         try:
@@ -199,14 +205,14 @@ class _Process:
             gc.freeze()  # what a worker has imported stays: nobody has to look through it again
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=self.database.is_sqlite)
-        notifier = CeleryNotifier(
+        self.notifier = CeleryNotifier(
             plugin.app,
             most=settings.wakeup_fanout,
             control_queue=settings.control_queue,
             # Starts come in bursts. A worker's bells wake its neighbours, each for itself.
             pause=0.0 if plugin.hostname else settings.wakeup_debounce,
         )
-        self.engine = Engine(self.database, notifier=notifier, settings=settings)
+        self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
         self.events = StepEvents(plugin.app, plugin.hostname)
         shows = plugin.sends_events or plugin.app.conf.worker_send_task_events
         self.task_worker = TaskWorker(
@@ -215,13 +221,14 @@ class _Process:
             event_facet_names,
             plugin.consumed,
             show=self.events.show if shows else None,
-            circuits=Circuits(settings, redis_of(plugin.app), shares=True),
+            breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
+        self.relay = WakeupRelay(self.engine, plugin.identity().server_id, event_facet_names)
         self.watchdog = Watchdog(self.engine)
 
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Attends as long as the worker runs."""
+    """Sends heartbeats as long as the worker runs."""
 
     label = "flowengine"
 
@@ -231,16 +238,16 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
             flowengine.engine  # noqa: B018 - a database that does not fit is told at once
         except DBAPIError as problem:
             log.warning("waiting for the database: %s", problem, extra={"action": "no_database"})
-        self.heartbeat_thread = flowengine.heartbeat_thread(worker.hostname)
-        self.heartbeat_thread.start()
+        self.heartbeat = flowengine.heartbeat(worker.hostname)
+        self.heartbeat.start()
 
     def stop(self, worker: Any) -> None:
         # Running tries are finished first: the pool is stopped after this step, and a
-        # server that has left would be asked for them.
-        signals.worker_shutdown.connect(self._leave, weak=False)
+        # deregistered server would be asked for them.
+        signals.worker_shutdown.connect(self._stop_heartbeat, weak=False)
 
     def terminate(self, worker: Any) -> None:
-        self.heartbeat_thread.leave()
+        self.heartbeat.stop()
 
-    def _leave(self, **_: Any) -> None:
-        self.heartbeat_thread.leave()
+    def _stop_heartbeat(self, **_: Any) -> None:
+        self.heartbeat.stop()

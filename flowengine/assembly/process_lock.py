@@ -1,9 +1,8 @@
-"""Tell the dead from the living: a lock file per boot.
+"""A lock file for each embedded process: whether the process lives, without a timeout.
 
-An embedded process holds a lock on a file of its own as long as it lives. The operating
-system lets go of it however the process ends, also by kill -9, so a free lock means a
-dead process, at once and without guessing by the clock. That is true on one machine, and
-an embedded database is a file on one machine.
+A process holds the lock on its own file as long as it lives. The operating system releases it
+however the process ends, also by SIGKILL, so a free lock means a dead process. That is true on one
+machine, and an embedded database is a file on one machine.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ class ProcessLock:
         self._file.write(f"{os.getpid()}\n")
         self._file.flush()
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         self.path.unlink(missing_ok=True)
         self._file.close()
 
     def abandon(self) -> None:
-        """Close a forked child's copy; the lock stays the parent's."""
+        """Close a forked child's copy; the parent keeps the lock."""
         self._file.close()
 
 
 def lock_is_free(path: Path) -> bool:
-    """Whether the process that held the lock has ended. The file of a dead one is removed."""
+    """Whether the process that held the lock has ended. Removes the file of a dead one."""
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(OSError):  # where we may only look it stays, and is free
+            with suppress(OSError):  # without write permission it stays, and is free
                 path.unlink(missing_ok=True)
             return True
     except FileNotFoundError:

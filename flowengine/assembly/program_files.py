@@ -1,4 +1,4 @@
-"""Load a program from a file, for the code of this process."""
+"""Load a program from a file."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from flowengine.program.nodes import Declaration, EventOptions, FacetDeclaration
 
 
 def load_program(path: str | Path) -> Program:
-    """Return the program of a file: AFL text (``.afl``) or program JSON (``.json``), checked.
+    """Load and link a program: AFL text (``.afl``) or program JSON (``.json``).
 
-    AFL has no words for task lists, retries and timeouts. They are taken from the
-    ``@event_facet`` functions of this process that answer to the names of the program's event
-    facets: import those before. A facet whose options stand in the program keeps them.
+    AFL has no syntax for task lists, retries and timeouts. They come from the
+    ``@event_facet`` functions of this process with the names of the program's event facets,
+    so import those first. Options in the program take precedence.
     """
     file = Path(path)
     if file.suffix == ".afl":
@@ -26,7 +26,7 @@ def load_program(path: str | Path) -> Program:
     elif file.suffix == ".json":
         program = _from_json(file)
     else:
-        raise ProgramError(f"{path} is neither AFL text (.afl) nor program JSON (.json)")
+        raise ProgramError(f"{path} is neither AFL text (.afl) nor program JSON (.json); rename it")
     return Program(_with_options(program.declarations, ""))
 
 

@@ -1,4 +1,4 @@
-"""Authoring: decorated Python functions become programs (see `programs`)."""
+"""Authoring: compile decorated Python functions into programs."""
 
 from flowengine.authoring.annotations import json_value
 from flowengine.authoring.attempts import CaughtError, attempt
@@ -34,8 +34,8 @@ from flowengine.authoring.registry import (
 )
 from flowengine.program.nodes import RetryPolicy as Retry
 
-__all__ = [  # noqa: RUF022 - grouped by who needs them
-    # What an author writes
+__all__ = [  # noqa: RUF022 - grouped by user
+    # Constructs of the language
     "Breaker",
     "Retry",
     "and_",
@@ -54,17 +54,17 @@ __all__ = [  # noqa: RUF022 - grouped by who needs them
     "uuid",
     "when",
     "workflow",
-    # What those give
+    # Values of `attempt` and `foreach`
     "CaughtError",
     "Collected",
     "ItemError",
-    # What it becomes
+    # Results of the decorators and of start
     "EventFacet",
     "Facet",
     "RunHandle",
     "Start",
     "Workflow",
-    # For the floors above
+    # For the layers above
     "Launcher",
     "StartOptions",
     "WorkflowCall",

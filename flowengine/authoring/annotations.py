@@ -1,8 +1,8 @@
-"""Carry values between an author's annotations and JSON.
+"""Convert values between annotated Python types and JSON.
 
-An annotation is read three ways: as a type of the program (``str`` is String),
-as a JSON Schema where it says more than that type can, and as the pydantic
-adapter that checks, coerces, reads and writes the values themselves.
+An annotation has three forms: a type of the program (``str`` is String), a JSON
+Schema where that type is too coarse, and the pydantic adapter that validates,
+coerces and serializes values.
 """
 
 from __future__ import annotations
@@ -26,70 +26,70 @@ import pydantic
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
-from flowengine.authoring.shapes import undressed
+from flowengine.authoring.shapes import unwrap_hint
 from flowengine.errors import NotJson
 from flowengine.program.nodes import ArrayType, Json, Type
 
 _SCALARS: Mapping[Any, str] = {str: "String", int: "Long", float: "Double", bool: "Boolean"}
 _UNTYPED = (Any, object, inspect.Parameter.empty)
 
-# Python values with one evident JSON form. Sets (no order) and bytes (no one
-# encoding) are left out: the author has to say by an annotation what is meant.
+# Python values with one unambiguous JSON form. Sets (no order) and bytes (no
+# standard encoding) are excluded: they need an annotation.
 _WRITABLE = (
     *(datetime.date, datetime.time, datetime.timedelta, UUID, Decimal, enum.Enum, PurePath),
     pydantic.BaseModel,
 )
 
 
-class _Quiet(GenerateJsonSchema):
-    # A default that JSON cannot show is left out of the schema. That is no news to the
-    # author of a workflow, and a warning here would break a program under `-W error`.
+class _QuietSchema(GenerateJsonSchema):
+    # pydantic omits a default without JSON form from the schema. Its warning would break
+    # a program under `-W error`.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
 
 @dataclasses.dataclass(frozen=True)
 class Annotation:
-    """What an author's annotation says about one value."""
+    """The annotation of one value."""
 
     hint: Any
     type: Type
-    schema: Mapping[str, Json] | None  #: None where `type` says it all
+    schema: Mapping[str, Json] | None  #: None if `type` is exact
     adapter: pydantic.TypeAdapter[Any]
-    plain: bool  #: made of JSON's own types alone: a value that fits is its own JSON form
+    plain: bool  #: composed of JSON types only: a valid value is its own JSON form
 
     @classmethod
     def of(cls, hint: Any, mode: Literal["validation", "serialization"]) -> Annotation:
-        """Read an annotation; raises what pydantic raises for a type it does not know."""
+        """Parse an annotation; raises pydantic's error for an unsupported type."""
         if typing.get_origin(hint) in (Awaitable, Coroutine):
             hint = typing.get_args(hint)[-1]
-        known: Any = Any if hint in _UNTYPED else hint
-        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(known)
+        adapted: Any = Any if hint in _UNTYPED else hint
+        adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(adapted)
         schema = None if _is_simple(hint) else _json_schema(adapter, mode)
         return cls(hint, program_type(hint), schema, adapter, _is_plain(hint))
 
     def read(self, value: Json) -> Any:
-        """The Python value of stored JSON; raises pydantic's ValidationError."""
+        """Deserialize stored JSON; raises pydantic's ValidationError."""
         if self.schema is None:
-            # What is read may be remembered, or be another step's too: nobody may change it.
-            return self.adapter.validate_python(_own(value))
-        # Not validate_python: a strict model takes the text of a date in JSON only.
+            # The stored value may be cached or shared with another step: the function gets a copy.
+            return self.adapter.validate_python(_deep_copy(value))
+        # Not validate_python: a strict model accepts a date as text only from JSON.
         return self.adapter.validate_json(json.dumps(value))
 
     def write(self, value: Any, what: str, where: str) -> Json:
-        """The JSON form of a Python value, checked and coerced.
+        """Validate and serialize a Python value.
 
-        Raises pydantic's ValidationError for a value that does not fit, NotJson
-        for one that fits and has no JSON form.
+        Raises pydantic's ValidationError for an invalid value, NotJson for a valid
+        one without JSON form.
         """
         value = self.adapter.validate_python(value)
         if self.plain:
             return json_value(value, what, where)
         try:
-            # pydantic writes an infinity inside an `Any` as null: look before it does.
+            # pydantic serializes an infinity inside an `Any` as null: check first.
             refuse_non_finite(self.adapter.dump_python(value), what, where)
             written = self.adapter.dump_python(value, mode="json")
         except (PydanticSerializationError, UnicodeDecodeError):
-            json_value(self.adapter.dump_python(value), what, where)  # finds the part to blame
+            json_value(self.adapter.dump_python(value), what, where)  # names the offending part
             raise NotJson(what, where, type(value).__name__) from None
         return json_value(written, what, where)
 
@@ -100,7 +100,7 @@ class Annotation:
 
 
 def mismatch(name: str, annotation: Annotation, value: Any, error: pydantic.ValidationError) -> str:
-    """One sentence on a value that does not fit: which, what it should be, what it is."""
+    """Describe an invalid value: parameter, expected type, given value."""
     details = []
     for item in error.errors(include_url=False, include_context=False, include_input=False):
         place = "".join(f"[{part!r}]" for part in item["loc"])
@@ -110,28 +110,28 @@ def mismatch(name: str, annotation: Annotation, value: Any, error: pydantic.Vali
 
 
 def program_type(hint: Any) -> Type:
-    """The program's word for an annotation; ``Json`` for all it has no word for."""
-    hint = undressed(hint)
+    """Return the program's type for an annotation; ``Json`` if there is none."""
+    hint = unwrap_hint(hint)
     if hint is list or typing.get_origin(hint) is list:
         return ArrayType(program_type(*typing.get_args(hint) or (Any,)))
     return _SCALARS.get(hint, "Json") if isinstance(hint, type) else "Json"
 
 
 def json_value(value: Any, what: str, where: str = "value") -> Json:
-    """The value as plain JSON, or NotJson naming the part that has no JSON form."""
+    """Return the value as plain JSON; raises NotJson naming the part without JSON form."""
     try:
         return _plain_json(value, what, where)
     except RecursionError:
-        raise NotJson(what, where, "structure without end") from None
+        raise NotJson(what, where, "structure that contains itself") from None
 
 
-def _own(value: Json) -> Json:
-    """The same JSON, of which nobody else holds a part."""
+def _deep_copy(value: Json) -> Json:
+    """Copy lists and dicts, so that no caller shares them."""
     match value:
         case list():
-            return [_own(item) if isinstance(item, list | dict) else item for item in value]
+            return [_deep_copy(item) if isinstance(item, list | dict) else item for item in value]
         case dict():
-            return {key: _own(item) for key, item in value.items()}
+            return {key: _deep_copy(item) for key, item in value.items()}
         case _:
             return value
 
@@ -150,7 +150,7 @@ def refuse_non_finite(value: Any, what: str, where: str) -> None:
 
 
 def _plain_json(value: Any, what: str, where: str) -> Json:
-    # An Enum may be a str or an int as well; its value is meant, not its class.
+    # An Enum may also be a str or an int: store its value.
     if isinstance(value, _WRITABLE) or (
         dataclasses.is_dataclass(value) and not isinstance(value, type)
     ):
@@ -160,8 +160,8 @@ def _plain_json(value: Any, what: str, where: str) -> Json:
             return value
         case str():
             if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
-                raise NotJson(what, where, "text with half a character (a lone surrogate)")
-            return str.__str__(value)  # a subclass may print itself otherwise
+                raise NotJson(what, where, "text with a lone surrogate")
+            return str.__str__(value)  # a subclass may override __str__
         case int():
             return int(value)
         case float():
@@ -212,6 +212,6 @@ def _json_schema(
     adapter: pydantic.TypeAdapter[Any], mode: Literal["validation", "serialization"]
 ) -> Mapping[str, Json] | None:
     try:
-        return adapter.json_schema(mode=mode, schema_generator=_Quiet)
+        return adapter.json_schema(mode=mode, schema_generator=_QuietSchema)
     except pydantic.PydanticInvalidForJsonSchema:
-        return None  # the schema is a courtesy to readers without our code, the adapter decides
+        return None  # the schema only documents; the adapter validates

@@ -1,12 +1,18 @@
-"""Recover from a failed step, and clean up behind it, in a run or in plain Python."""
+"""``attempt``: catch the error of a step and clean up, in a run or in plain Python."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, TypeAlias, TypeVar, overload
 
-from flowengine.authoring.bodies import Traced, traced, with_one_parameter, without_parameters
+from flowengine.authoring.bodies import (
+    TracedBody,
+    check_no_parameters,
+    single_parameter,
+    trace_body,
+)
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import joined_hint
@@ -33,14 +39,14 @@ _USAGE = "attempt(lambda: …, catch=lambda error: …, always=lambda: …)"
 
 @dataclass(frozen=True, slots=True)
 class CaughtError:
-    """Why what was attempted has failed."""
+    """The error of a failed attempt."""
 
     message: str
     type: str  #: the name of the exception's class
     path: str  #: the step that failed first
 
 
-#: Which errors one handler is for: an exception, the name of one, or several of them.
+#: Errors of one handler: an exception class, the name of one, or a tuple of them.
 ErrorKind: TypeAlias = type[Exception] | str | tuple[type[Exception] | str, ...]
 Handler: TypeAlias = Callable[[CaughtError], U]
 _Handlers: TypeAlias = list[tuple[tuple[str, ...], Handler[Any]]]
@@ -73,30 +79,31 @@ def attempt(
     always: Callable[[], object] | None = None,
     name: str | None = None,
 ) -> Any:
-    """The value of the body, or of the handler that caught its error.
+    """Return the value of the body, or of the handler that caught its error.
 
-    `catch` is a lambda that is given the error, or a map of them by the kind of error: an
-    error that no kind fits stays one. `always` is done in the end, however it went; its value
-    is not used. `name` is the step's name.
+    `catch` is a lambda that takes the error, or a map from exception classes to such
+    lambdas; an error that no class matches is raised. `always` runs at the end in either
+    case; its value is discarded. `name` is the step's name.
     """
     step_name = "" if name is None else checked_step_name(name)
-    without_parameters(body, "what is attempted", _USAGE)
+    check_no_parameters(body, "the body of attempt", _USAGE)
     handlers = _handlers(catch)
     if always is not None:
-        without_parameters(always, "always", _USAGE)
+        check_no_parameters(always, "always", _USAGE)
     if not handlers and always is None:
         raise AuthoringError(
             f"{user_location()}: attempt neither catches an error nor has an `always`: {_USAGE}"
         )
     scope = current_scope()
     if scope is not None:
-        return _traced(scope, body, handlers, always, step_name)
+        return _trace(scope, body, handlers, always, step_name)
     try:
         return body()
     except Exception as problem:
         kind = type(problem).__name__
+        kinds = {base.__name__ for base in type(problem).__mro__}
         for names, handler in handlers:
-            if not names or kind in names:
+            if not names or kinds.intersection(names):
                 return handler(CaughtError(str(problem) or kind, kind, ""))
         raise
     finally:
@@ -105,55 +112,44 @@ def attempt(
 
 
 def _handlers(catch: Any) -> _Handlers:
-    """The handlers with the names of the errors they are for; no names: for every error."""
+    """Return the handlers with the names of their errors; no names: every error."""
     if catch is None:
         return []
     by_kind = catch if isinstance(catch, Mapping) else {Exception: catch}
-    found: _Handlers = []
+    handlers: _Handlers = []
     for kind, handler in by_kind.items():
-        with_one_parameter(handler, "the handler of an error", "catch=lambda error: …")
-        if found and not found[-1][0]:
+        single_parameter(handler, "an error handler", "catch=lambda error: …")
+        if handlers and not handlers[-1][0]:
             raise AuthoringError(
-                f"{user_location()}: the handler of {kind!r} is never reached: the one before it "
-                "catches every error"
+                f"{user_location()}: the handler of {kind!r} is unreachable: the handler "
+                "before it catches every error"
             )
-        found.append((_names(kind), handler))
-    return found
+        handlers.append((_error_names(kind), handler))
+    return handlers
 
 
-def _names(kind: Any) -> tuple[str, ...]:
-    """What a run calls the errors of a kind; nothing for all of them.
+def _error_names(kind: Any) -> tuple[str, ...]:
+    """Return the class names that a handler matches; empty: every error.
 
-    A run knows an error by the name of its class. So the subclasses are named too, those of
-    the same module: they are there wherever the class is, while those of other modules depend
-    on what was imported, and the same code must give the same program.
+    An error is recorded with the names of its class and its bases, so that a handler of a base
+    class also catches the subclasses of other modules.
     """
     if isinstance(kind, tuple) and kind:
-        each = [_names(one) for one in kind]
+        each = [_error_names(one) for one in kind]
         return () if () in each else tuple(dict.fromkeys(name for names in each for name in names))
     if kind is Exception:
         return ()
     if isinstance(kind, str) and kind:
         return (kind,)
     if isinstance(kind, type) and issubclass(kind, Exception):
-        return (kind.__name__, *sorted(_names_below(kind, kind.__module__) - {kind.__name__}))
+        return (kind.__name__,)
     raise AuthoringError(
         f"{user_location()}: attempt cannot catch {kind!r}: name an exception class, its name as "
         "text, or several in a tuple"
     )
 
 
-def _names_below(kind: type, module: str) -> set[str]:
-    found: set[str] = set()
-    below: type
-    for below in kind.__subclasses__():
-        found |= _names_below(below, module)
-        if below.__module__ == module:
-            found.add(below.__name__)
-    return found
-
-
-def _traced(
+def _trace(
     scope: Scope,
     body: Callable[[], Any],
     handlers: _Handlers,
@@ -165,30 +161,30 @@ def _traced(
     scope.declare(ATTEMPT, STANDARD[ATTEMPT])
     title = f"attempt step {step!r} ({location})"
 
-    def inner(because: str) -> Scope:
-        return Scope(title, (), scope, because=because)
+    def inner(reason: str) -> Scope:
+        return Scope(title, (), scope, reason=reason)
 
-    tried = traced(inner(f"it has no value if {title} fails"), ATTEMPT, body)
+    tried = trace_body(inner(f"it has no value if {title} fails"), ATTEMPT, body)
     caught = [
-        _caught(inner(f"it has a value only if {title} fails"), step, handler)
+        _trace_handler(inner(f"it has a value only if {title} fails"), step, handler)
         for _, handler in handlers
     ]
     final: tuple[Block, ...] = ()
     if always is not None:
-        last = traced(inner(f"nothing of `always` of {title} is kept"), ATTEMPT, always)
+        last = trace_body(inner(f"the value of `always` of {title} is discarded"), ATTEMPT, always)
         final = (Block(last.statements, location=location_of(always)),)
     statement = StepStatement(
         step,
         Call(ATTEMPT),
         (Block(tried.statements, tried.yields, location=location_of(body)),),
-        catch=_clause(step, [names for names, _ in handlers], caught),
+        catch=_catch_clause(step, [names for names, _ in handlers], caught),
         always=final,
         location=location,
     )
-    return scope.appended(statement, joined_hint([tried.hint, *(way.hint for way in caught)]))
+    return scope.append(statement, joined_hint([tried.hint, *(branch.hint for branch in caught)]))
 
 
-def _caught(inner: Scope, step: str, handler: Handler[Any]) -> Traced:
+def _trace_handler(inner: Scope, step: str, handler: Handler[Any]) -> TracedBody:
     def symbol(attribute: str, field: str) -> Any:
         label = f"the {field} of the error of step {step!r}"
         return Symbol(StepRef((step, attribute)), inner, label, str)
@@ -198,23 +194,24 @@ def _caught(inner: Scope, step: str, handler: Handler[Any]) -> Traced:
         type=symbol("error_type", "type"),
         path=symbol("error_path", "path"),
     )
-    return traced(inner, ATTEMPT, handler, error)
+    return trace_body(inner, ATTEMPT, handler, error)
 
 
-def _clause(step: str, names: list[tuple[str, ...]], ways: list[Traced]) -> CatchClause | None:
-    if not ways:
+def _catch_clause(
+    step: str, names: list[tuple[str, ...]], branches: list[TracedBody]
+) -> CatchClause | None:
+    if not branches:
         return None
     if names == [()]:
-        return CatchClause(ways[0].statements, ways[0].yields)
+        return CatchClause(branches[0].statements, branches[0].yields)
     cases = [
-        WhenCase(_is_one_of(step, known) if known else None, way.statements, way.yields)
-        for known, way in zip(names, ways, strict=True)
+        WhenCase(_is_one_of(step, caught) if caught else None, branch.statements, branch.yields)
+        for caught, branch in zip(names, branches, strict=True)
     ]
     return CatchClause(cases=tuple(cases), first_match=True)
 
 
 def _is_one_of(step: str, names: tuple[str, ...]) -> Expression:
-    kind = StepRef((step, "error_type"))
-    if len(names) == 1:
-        return Binary("==", kind, Literal(names[0]))
-    return Binary("in", kind, Literal(list(names)))
+    kinds = StepRef((step, "error_types"))
+    tests = [Binary("contains", kinds, Literal(name)) for name in names]
+    return reduce(lambda one, other: Binary("||", one, other), tests)

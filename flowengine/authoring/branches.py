@@ -1,15 +1,15 @@
-"""Take one of several ways, in a run or in plain Python."""
+"""``when``: choose one of several branches, in a run or in plain Python."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-from flowengine.authoring.bodies import is_body, traced, without_parameters
+from flowengine.authoring.bodies import check_no_parameters, is_body, trace_body
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import joined_hint
-from flowengine.authoring.symbols import Nowhere, Symbol
+from flowengine.authoring.symbols import NoValue, Symbol
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import (
     Block,
@@ -78,24 +78,23 @@ def when(*cases: tuple[bool, Callable[[], object]], name: str | None = ...) -> N
 def when(
     *given: Any, then: Any = _ABSENT, otherwise: Any = _ABSENT, name: str | None = None
 ) -> Any:
-    """The value of the first way whose condition holds, else that of `otherwise`.
+    """Return the value of the first branch whose condition holds, else of `otherwise`.
 
-    A way is a lambda, whose steps are run only if it is taken, or a value. Without
-    `otherwise` nothing happens when no condition holds, and there is no value to use.
-    `name` is the step's name.
+    A branch is a value, or a lambda whose steps run only if it is taken. Without
+    `otherwise` the call has no value. `name` is the step's name.
     """
     cases = _cases(given, then)
     step_name = "" if name is None else checked_step_name(name)
-    for place, (_, way) in enumerate((*cases, (None, otherwise))):
-        if is_body(way):
-            what = "otherwise" if place == len(cases) else f"way {place + 1} of when"
-            without_parameters(way, what, _USAGE)
+    for place, (_, branch) in enumerate((*cases, (None, otherwise))):
+        if is_body(branch):
+            what = "otherwise" if place == len(cases) else f"branch {place + 1} of when"
+            check_no_parameters(branch, what, _USAGE)
     scope = current_scope()
     if scope is not None:
-        return _traced(scope, cases, otherwise, step_name)
-    for condition, way in cases:
+        return _trace(scope, cases, otherwise, step_name)
+    for condition, branch in cases:
         if condition:
-            return way() if is_body(way) else way
+            return branch() if is_body(branch) else branch
     if otherwise is _ABSENT:
         return None
     return otherwise() if is_body(otherwise) else otherwise
@@ -109,41 +108,41 @@ def _cases(given: tuple[Any, ...], then: Any) -> list[tuple[Any, Any]]:
         return pairs
     if then is _ABSENT and len(given) == 2:
         return [(given[0], given[1])]
-    raise AuthoringError(f"{user_location()}: when cannot be called so: {_USAGE}")
+    raise AuthoringError(f"{user_location()}: when does not take these arguments: {_USAGE}")
 
 
-def _traced(scope: Scope, given: Sequence[tuple[Any, Any]], otherwise: Any, name: str) -> Symbol:
+def _trace(scope: Scope, given: Sequence[tuple[Any, Any]], otherwise: Any, name: str) -> Symbol:
     location = user_location()
     conditions = [_condition(scope, condition, location) for condition, _ in given]
     step = scope.step_name("when", name, location)
     scope.declare(WHEN, STANDARD[WHEN])
     title = f"when step {step!r} ({location})"
-    because = f"it has a value only if this way of {title} is taken"
-    # Without a last case a run that matches none would fail: that is AFL's rule, not Python's.
+    reason = f"it has a value only if this branch of {title} is taken"
+    # In AFL a run that matches no case fails; Python's `if` does not. So add a last case.
     last = None if otherwise is _ABSENT else otherwise
-    ways = [
-        traced(Scope(title, (), scope, because=because), WHEN, way)
-        for way in (*(way for _, way in given), last)
+    branches = [
+        trace_body(Scope(title, (), scope, reason=reason), WHEN, branch)
+        for branch in (*(branch for _, branch in given), last)
     ]
     cases = tuple(
-        WhenCase(condition, way.statements, way.yields)
-        for condition, way in zip((*conditions, None), ways, strict=True)
+        WhenCase(condition, branch.statements, branch.yields)
+        for condition, branch in zip((*conditions, None), branches, strict=True)
     )
     block = Block(cases=cases, first_match=True, location=location)
     statement = StepStatement(step, Call(WHEN), (block,), location=location)
-    result = scope.appended(statement, joined_hint([way.hint for way in ways]))
+    result = scope.append(statement, joined_hint([branch.hint for branch in branches]))
     if otherwise is not _ABSENT:
         return result
     why = (
-        "without `otherwise` there is none when no condition holds; write otherwise=…, "
-        "or otherwise=None if that is what you mean"
+        "`when` without `otherwise` has none if no condition holds; write otherwise=…, "
+        "or otherwise=None"
     )
-    return Symbol(StepRef((step, RESULT)), Nowhere(title, why), f"step {step!r}")
+    return Symbol(StepRef((step, RESULT)), NoValue(title, why), f"step {step!r}")
 
 
 def _condition(scope: Scope, condition: Any, location: Location) -> Expression:
     if isinstance(condition, Symbol):
-        return scope.admitted(condition)
+        return scope.to_expression(condition)
     if isinstance(condition, bool):
         return Literal(condition)
     raise AuthoringError(

@@ -1,7 +1,7 @@
-"""``Breaker(...)``: when the circuit of an event facet opens, and how it closes again.
+"""``Breaker(...)``: the circuit breaker of an event facet.
 
-Only its name is part of the program. The rest may be changed by a deploy, and then holds for
-runs that were started before it too: it is about the service, not about the run.
+Only its name is part of the program. A deploy may change the rest, also for runs that
+are already under way: thresholds describe the service, not the run.
 """
 
 from __future__ import annotations
@@ -17,59 +17,55 @@ Failures = tuple[type[BaseException], ...]
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """A circuit that event facets share by its name."""
+    """A circuit breaker that event facets share by name."""
 
     name: str
-    #: Failures in a row, of all processes together, that open it; None: as the settings say.
+    #: Consecutive failures, over all processes, that open it; None: the setting.
     failure_threshold: int | None = None
-    #: Seconds for which it lets nothing through before it lets probes; None: as the settings say.
+    #: Seconds it stays open before it admits probes; None: the setting.
     timeout_seconds: float | None = None
-    #: Most probes under way at a time; None: as the settings say.
+    #: Concurrent probes while half-open; None: the setting.
     half_open_max_calls: int | None = None
-    #: Probes that must succeed to close it.
+    #: Successful probes that close it.
     success_threshold: int = 2
-    #: Seconds that probing may take; None: five times `timeout_seconds`.
+    #: Seconds it may stay half-open; None: five times `timeout_seconds`.
     recovery_timeout_seconds: float | None = None
-    #: Seconds after which a probe that was not heard of is given up; None: the facet's
+    #: Seconds until a probe without outcome loses its permit; None: the facet's
     #: `timeout`, or `timeout_seconds`.
     probe_lease_seconds: float | None = None
-    #: Errors that count as failures, and those of them that do not.
+    #: Errors that count as failures, and exceptions to them.
     failure_on: Failures = (Exception,)
     ignore: Failures = ()
 
     def __post_init__(self) -> None:
-        problems = _unsound(self)
+        problems = _problems(self)
         if problems:
             raise AuthoringError(f"Breaker({self.name!r}): {'; '.join(problems)}")
 
-    def counts(self, error: BaseException) -> bool:
-        """Whether this error says that the service is broken."""
-        return isinstance(error, self.failure_on) and not isinstance(error, self.ignore)
 
-
-def _unsound(breaker: Breaker) -> list[str]:
+def _problems(breaker: Breaker) -> list[str]:
     problems = []
     name = breaker.name
     if not isinstance(name, str) or not name.strip() or len(name) > LONGEST_CIRCUIT:
-        problems.append(f"its name is a text of 1 to {LONGEST_CIRCUIT} letters")
+        problems.append(f"the name must be text of 1 to {LONGEST_CIRCUIT} characters")
     for field in ("failure_threshold", "half_open_max_calls", "success_threshold"):
         value = getattr(breaker, field)
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         if value is not None and not (is_whole and value >= 1):
             problems.append(f"{field}={value!r} is not a whole number, 1 or more")
-    for field, most in (
+    for field, limit in (
         ("timeout_seconds", 3600),
         ("recovery_timeout_seconds", 36_000),
         ("probe_lease_seconds", 36_000),
     ):
         value = getattr(breaker, field)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and math.isfinite(value) and 0 < value <= most):
-            problems.append(f"{field}={value!r} is not a number of seconds up to {most}")
+        if value is not None and not (is_number and math.isfinite(value) and 0 < value <= limit):
+            problems.append(f"{field}={value!r} is not a number of seconds up to {limit}")
     for field in ("failure_on", "ignore"):
         value = getattr(breaker, field)
         if not isinstance(value, tuple) or not all(
             isinstance(kind, type) and issubclass(kind, BaseException) for kind in value
         ):
-            problems.append(f"{field}={value!r} is not a tuple of exceptions")
+            problems.append(f"{field}={value!r} is not a tuple of exception classes")
     return problems

@@ -1,4 +1,4 @@
-"""A workflow called by a facet that runs: the graph is decided at run time."""
+"""A workflow that a running event facet continues with: a graph chosen at run time."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from flowengine.program.nodes import Json, Program
 
 @dataclass(frozen=True)
 class WorkflowCall:
-    """What an event facet returns to go on with a workflow: that one's result is its own."""
+    """Returned by an event facet: the workflow's result becomes the result of its step."""
 
-    program: Program | None  #: None: the program of the run that the facet runs in
+    program: Program | None  #: None: the program of the facet's run
     workflow: str
     inputs: dict[str, Json]
     waits: bool = True

@@ -1,7 +1,7 @@
-"""A run that a workflow starts: `.start()` of another workflow, inside a body.
+"""Child runs: `.start()` of another workflow inside a traced body.
 
-The step that starts it has the handle's two faces: left alone, it ends when the run has been
-started; asked for its result, it ends with that run, and all that needs the result waits.
+The step completes when the child run is started. If the body calls `.result()` of the handle,
+the step completes with the child run instead, and its dependents wait for it.
 """
 
 from __future__ import annotations
@@ -40,22 +40,21 @@ class ChildRun:
         return cast(str, Symbol(StepRef((self._step, RUN)), self._scope, label, str))
 
     def result(self, timeout: float | None = None) -> Any:
-        """What the run returns; the step that started it waits for it."""
+        """Return the result of the run; the step that starts it waits for it."""
         if timeout is not None:
             raise AuthoringError(
-                f"{user_location()}: inside a workflow a result is waited for without a timeout; "
-                "leave it out"
+                f"{user_location()}: result() inside a workflow takes no timeout; leave it out"
             )
         statements = self._scope.statements
-        at = next(i for i, known in enumerate(statements) if known.name == self._step)
-        statements[at] = _waiting(statements[at])
+        at = next(i for i, other in enumerate(statements) if other.name == self._step)
+        statements[at] = _with_wait(statements[at])
         label = f"step {self._step!r}"
         hint = self._definition.signature.result.hint
         return Symbol(StepRef((self._step, RESULT)), self._scope, label, hint)
 
     async def aresult(self, timeout: float | None = None) -> Any:
         raise AuthoringError(
-            f"{user_location()}: a body is read and never awaited; use .result() inside a workflow"
+            f"{user_location()}: a workflow body is traced, not awaited; use .result() there"
         )
 
 
@@ -66,7 +65,7 @@ def start_child(
     kwargs: dict[str, Any],
     name: str,
 ) -> ChildRun:
-    """Append a step that starts a run of a workflow."""
+    """Append a step that starts a child run."""
     location = user_location()
     inputs = scope.arguments(definition, args, kwargs, location)
     scope.declare(CHILD, STANDARD[CHILD])
@@ -79,18 +78,18 @@ def start_child(
             Argument("waits", Literal(False)),
         ),
     )
-    scope.appended(StepStatement(step, call, location=location), str)
+    scope.append(StepStatement(step, call, location=location), str)
     return ChildRun(scope, step, definition)
 
 
-def _waiting(statement: StepStatement) -> StepStatement:
+def _with_wait(statement: StepStatement) -> StepStatement:
     arguments = (*statement.call.arguments[:-1], Argument("waits", Literal(True)))
     call = dataclasses.replace(statement.call, arguments=arguments)
     return dataclasses.replace(statement, call=call)
 
 
 def _child(workflow: str, inputs: dict[str, Any], waits: bool) -> Any:
-    """What a worker runs: the run is one of the program that it runs in."""
+    """Run by a worker: the child run uses the program of its parent."""
     return WorkflowCall(None, workflow, inputs, waits)
 
 

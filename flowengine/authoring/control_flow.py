@@ -1,8 +1,7 @@
-"""What to write instead, when Python wants to decide by a value of the run.
+"""Suggest the replacement for Python control flow that depends on a value of the run.
 
-``if``, ``and``, ``not``, ``a < b < c`` and ``in`` all ask a symbol the same question, whether it
-is true. Which of them it was is read from the source at the place that the author's frame has
-reached, so that the error can name the one cure that fits.
+``if``, ``and``, ``not``, ``a < b < c`` and ``in`` all call ``bool(symbol)``. The source at the
+position of the author's frame tells them apart, so that the error names the right replacement.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _CURES: dict[type, str] = {
     ast.In: _IN,
     ast.NotIn: "instead of `x not in items` write not_(is_in(x, items))",
     ast.Assert: "instead of `assert` raise an error in an event facet",
-    ast.comprehension: "the `if` of a comprehension belongs into an event facet that chooses, or "
+    ast.comprehension: "the `if` of a comprehension needs an event facet that filters, or "
     "write when(…) in the body of a foreach",
 }
 
 
-def cure_for_deciding() -> str:
-    """What to write in place of the construct that the author's code is at."""
+def cure_for_condition() -> str:
+    """Return the replacement for the construct at the author's current position."""
     place = _place()
     if place is None:
         return _ALL
@@ -47,8 +46,10 @@ def cure_for_deciding() -> str:
     for parent in ast.walk(tree):
         for child in ast.iter_child_nodes(parent):
             if isinstance(child, ast.expr | ast.stmt) and _span(child) == span:
-                found = _asking(child) or _asking_of(parent, child)
-                return found if isinstance(found, str) else _CURES.get(type(found), _ALL)
+                construct = _condition_of(child) or _condition_around(parent, child)
+                if isinstance(construct, str):
+                    return construct
+                return _CURES.get(type(construct), _ALL)
     return _ALL
 
 
@@ -57,10 +58,10 @@ def _place() -> tuple[str, tuple[int | None, ...]] | None:
     if frame is None:
         return None
     # One instruction takes two bytes; positions are listed by instruction.
-    found = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
-    if found is None:
+    position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None), None)
+    if position is None:
         return None
-    line, end_line, column, end_column = found
+    line, end_line, column, end_column = position
     return frame.f_code.co_filename, (line, column, end_line, end_column)
 
 
@@ -68,8 +69,8 @@ def _span(node: ast.expr | ast.stmt) -> tuple[int | None, ...]:
     return (node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
 
 
-def _asking(node: ast.AST) -> ast.AST | str | None:
-    """What a construct itself asks of its parts."""
+def _condition_of(node: ast.AST) -> ast.AST | str | None:
+    """Return the construct if it evaluates the truth of its own parts."""
     match node:
         case ast.If() | ast.IfExp() | ast.Assert():
             return node
@@ -82,8 +83,8 @@ def _asking(node: ast.AST) -> ast.AST | str | None:
     return None
 
 
-def _asking_of(parent: ast.AST, child: ast.AST) -> ast.AST | None:
-    """What the construct around an expression asks of it."""
+def _condition_around(parent: ast.AST, child: ast.AST) -> ast.AST | None:
+    """Return the enclosing construct if it evaluates the truth of an expression."""
     match parent:
         case ast.BoolOp(op=operation) | ast.UnaryOp(op=ast.Not() as operation):
             return operation

@@ -1,8 +1,8 @@
 """The decorators ``@event_facet``, ``@facet`` and ``@workflow``, bare and with options.
 
-Options are checked when a decorator meets its function: only then can an error
-name the facet and its line. A decorator object keeps the options and nothing
-else, so it may be put on any number of functions.
+Options are validated when the decorator is applied, so that the error names the
+facet and its line. A decorator object holds only the options and can be applied
+to any number of functions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from flowengine.authoring.breakers import Breaker
-from flowengine.authoring.celery_tasks import borrowed, final_errors, is_celery_task
+from flowengine.authoring.celery_tasks import facet_arguments, is_celery_task, non_retryable
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
@@ -25,8 +25,8 @@ from flowengine.program.nodes import EventOptions, FacetKind, RetryPolicy
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_NAMING = ("name", "aliases")
-_RUNNING = ("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker")
+_NAME_OPTIONS = ("name", "aliases")
+_EXECUTION_OPTIONS = ("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker")
 
 
 class EventFacetDecorator:
@@ -41,17 +41,17 @@ class EventFacetDecorator:
     def __call__(self, fn: Callable[P, R], /) -> EventFacet[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> EventFacet[..., Any]:
         options = self._options
-        made: EventFacet[..., Any]
+        event: EventFacet[..., Any]
         if is_celery_task(fn):
-            run, options = borrowed(fn, options)
-            made = EventFacet(_defined(FacetKind.EVENT, run, options))
-            made.is_final = final_errors(fn)
+            run, options = facet_arguments(fn, options)
+            event = EventFacet(_define(FacetKind.EVENT, run, options))
+            event.is_final = non_retryable(fn)
         else:
-            made = EventFacet(_defined(FacetKind.EVENT, fn, options))
+            event = EventFacet(_define(FacetKind.EVENT, fn, options))
         breaker = options.get("breaker")
-        made.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
-        register_event_facet(made)
-        return made
+        event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
+        register_event_facet(event)
+        return event
 
 
 class FacetDecorator:
@@ -61,7 +61,7 @@ class FacetDecorator:
         self._options = dict(options)
 
     def __call__(self, fn: Callable[P, R], /) -> Facet[P, R]:
-        return Facet(_defined(FacetKind.FACET, fn, self._options))
+        return Facet(_define(FacetKind.FACET, fn, self._options))
 
 
 class WorkflowDecorator:
@@ -71,9 +71,9 @@ class WorkflowDecorator:
         self._options = dict(options)
 
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]:
-        made: Workflow[P, R] = Workflow(_defined(FacetKind.WORKFLOW, fn, self._options))
-        register_workflow(made)
-        return made
+        flow: Workflow[P, R] = Workflow(_define(FacetKind.WORKFLOW, fn, self._options))
+        register_workflow(flow)
+        return flow
 
 
 @overload
@@ -95,12 +95,11 @@ def event_facet(
 def event_facet(fn: Any = None, /, **options: Any) -> Any:
     """Make a function an event facet: a worker runs it, and its result is recorded once.
 
-    `task_list` is the queue it is sent to, `retry` how often it is tried, `timeout` the
-    seconds without activity after which a try has failed, `max_losses` how many tries may
-    die with their worker; with ``on_loss="fail"`` none may, for what must not run twice.
-    While the circuit `breaker` is open its tasks wait, and are neither run nor failed.
-    `name` and `aliases` keep stored runs working when code moves. An existing Celery task may
-    be given in place of a function.
+    `task_list` is its queue, `retry` the retry policy, `timeout` the seconds without
+    activity until a try fails, `max_losses` the number of tries that may be lost with their
+    worker; ``on_loss="fail"`` allows none, for code that must not run twice. While the
+    circuit `breaker` is open, tasks wait. `name` and `aliases` keep stored runs working when
+    code moves. Also accepts an existing Celery task.
     """
     decorator = EventFacetDecorator(options)
     return decorator if fn is None else decorator(fn)
@@ -121,27 +120,27 @@ def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
 def workflow(*, name: str | None = ..., aliases: Sequence[str] = ...) -> WorkflowDecorator: ...
 def workflow(fn: Any = None, /, **options: Any) -> Any:
-    """Make a function a workflow: ``.start(...)`` begins a durable run of it."""
+    """Make a function a workflow: ``.start(...)`` starts a durable run."""
     decorator = WorkflowDecorator(options)
     return decorator if fn is None else decorator(fn)
 
 
-def _defined(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
+def _define(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
     if isinstance(fn, Decorated):
-        raise AuthoringError(f"{fn.definition.title} is decorated already; one decorator is enough")
+        raise AuthoringError(f"{fn.definition.title} is already decorated; use one decorator")
     if not inspect.isroutine(fn) or isinstance(fn, staticmethod | classmethod):
         raise AuthoringError(
-            f"{user_location()}: {fn!r} is not a function; a facet's options go by keyword, "
+            f"{user_location()}: {fn!r} is not a function; pass the options by keyword, "
             'as in @event_facet(task_list="io")'
         )
-    allowed = (*_NAMING, *_RUNNING) if kind is FacetKind.EVENT else _NAMING
+    allowed = (*_NAME_OPTIONS, *_EXECUTION_OPTIONS) if kind is FacetKind.EVENT else _NAME_OPTIONS
     problems = [
         f"there is no option {name!r}, the options are {', '.join(allowed)}"
         for name in given
         if name not in allowed
     ]
-    running = {name: value for name, value in given.items() if name in _RUNNING}
-    problems += _unsound(running)
+    running = {name: value for name, value in given.items() if name in _EXECUTION_OPTIONS}
+    problems += _problems(running)
     aliases = given.get("aliases", ())
     if isinstance(aliases, str) or not isinstance(aliases, Sequence):
         problems.append(f"aliases={aliases!r} is not a list of names")
@@ -149,14 +148,14 @@ def _defined(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
         label = given.get("name") or getattr(fn, "__qualname__", "?")
         raise AuthoringError(f"facet {label!r} ({location_of(fn)}): {'; '.join(problems)}")
     if running.get("timeout") is not None:
-        running["timeout"] = float(running["timeout"])  # 30 and 30.0 are one program, one hash
-    running["breaker"] = _circuit(running.get("breaker"))
+        running["timeout"] = float(running["timeout"])  # 30 and 30.0 give the same content hash
+    running["breaker"] = _breaker_name(running.get("breaker"))
     options = EventOptions(**running)
     return define(kind, fn, name=given.get("name"), aliases=tuple(aliases), options=options)
 
 
-def _unsound(options: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the options of running, all of it."""
+def _problems(options: Mapping[str, Any]) -> list[str]:
+    """Return every problem of the execution options."""
     problems = []
     task_list = options.get("task_list", "default")
     if not isinstance(task_list, str) or not task_list.strip():
@@ -171,11 +170,13 @@ def _unsound(options: Mapping[str, Any]) -> list[str]:
         problems.append(f"on_loss={options['on_loss']!r} is neither 'retry' nor 'fail'")
     breaker = options.get("breaker")
     if breaker is not None and not isinstance(breaker, str | Breaker):
-        problems.append(f"breaker={breaker!r} is neither the name of a circuit nor a Breaker(…)")
+        problems.append(
+            f"breaker={breaker!r} is neither the name of a circuit breaker nor a Breaker(…)"
+        )
     elif (
         isinstance(breaker, str) and not 0 < len(breaker.strip()) <= len(breaker) <= LONGEST_CIRCUIT
     ):
-        problems.append(f"breaker={breaker!r} is not a name of 1 to {LONGEST_CIRCUIT} letters")
+        problems.append(f"breaker={breaker!r} is not a name of 1 to {LONGEST_CIRCUIT} characters")
     retry = options.get("retry", RetryPolicy())
     if not isinstance(retry, RetryPolicy):
         return [*problems, f"retry={retry!r} is not a Retry(attempts=…)"]
@@ -187,7 +188,7 @@ def _unsound(options: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _circuit(breaker: str | Breaker | None) -> str:
+def _breaker_name(breaker: str | Breaker | None) -> str:
     return breaker.name if isinstance(breaker, Breaker) else breaker or ""
 
 

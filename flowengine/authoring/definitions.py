@@ -1,4 +1,4 @@
-"""What is known of one decorated function, whichever decorator it wears."""
+"""The definition of a decorated function: name, location, options, signature."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _WORDS = {
 
 @dataclass(frozen=True, eq=False)
 class Definition:
-    """One decorated function: two are the same only if they are one object."""
+    """One decorated function, compared by identity."""
 
     kind: FacetKind
     fn: Callable[..., Any]
-    name: str  #: qualified, the name stored runs know
+    name: str  #: qualified, as stored in runs
     aliases: tuple[str, ...]  #: qualified too
     location: Location
     options: EventOptions
@@ -42,18 +42,18 @@ class Definition:
 
     @property
     def title(self) -> str:
-        """How an error names it: ``workflow 'shop.order' (shop.py:12)``."""
+        """The name in errors: ``workflow 'shop.order' (shop.py:12)``."""
         return titled(self.kind, self.name, self.location)
 
     @cached_property
     def signature(self) -> Signature:
-        # Not at decoration: an annotation may name a class that stands further down.
+        # Lazy: an annotation may name a class that is defined further down.
         return signature_of(self.fn, self.title)
 
     def replaces(self, other: Definition) -> bool:
-        """Whether this is `other` once more: its module reloaded, or run as main and imported.
+        """Whether this redefines `other`: its module was reloaded, or run as main and imported.
 
-        A notebook gives each cell a file of its own, so the module's name counts as well.
+        A notebook gives each cell its own file, so an equal module name is enough.
         """
         mine, theirs = inspect.unwrap(self.fn), inspect.unwrap(other.fn)
         return (
@@ -64,7 +64,7 @@ class Definition:
 
 
 def titled(kind: FacetKind, name: str, location: Location) -> str:
-    """How an error names a facet, also one that never came to be."""
+    """Return the name of a facet in errors."""
     return f"{_WORDS[kind]} {name!r} ({location})"
 
 
@@ -76,7 +76,7 @@ def define(
     aliases: tuple[str, ...],
     options: EventOptions,
 ) -> Definition:
-    """Make a definition of a function; raises AuthoringError for what can be known at once."""
+    """Define a function; raises AuthoringError for problems visible before tracing."""
     location = location_of(fn)
     try:
         qualified = qualified_name(fn, name)
@@ -87,14 +87,14 @@ def define(
     title = titled(kind, qualified, location)
     if stars := starred_parameters(fn):
         raise AuthoringError(
-            f"{title} takes {' and '.join(stars)}: a program knows each parameter by its name; "
+            f"{title} takes {' and '.join(stars)}: a program needs a name for each parameter; "
             "take a list or a dict instead"
         )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise AuthoringError(f"{title} yields: a facet returns one value, for instance a list")
     if kind is not FacetKind.EVENT and inspect.iscoroutinefunction(fn):
         raise AuthoringError(
-            f"{title} is an `async def`: its body is read once and never awaited; write `def`, "
+            f"{title} is an `async def`: its body is traced once and never awaited; write `def`, "
             "the event facets it calls may be async"
         )
     return Definition(kind, fn, qualified, others, location, options)

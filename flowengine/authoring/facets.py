@@ -1,9 +1,8 @@
-"""What a decorated function becomes: callable, nameable, and a workflow can be started.
+"""The objects that the decorators return: `EventFacet`, `Facet`, `Workflow`.
 
-Called inside a workflow that is being traced, each appends a step and returns a
-symbol in place of its result. Called anywhere else it is the Python function it
-was, so a unit test needs no engine. `ParamSpec` keeps the author's signature for
-editors and type checkers through both.
+A call inside a traced workflow appends a step and returns a symbol for its
+result. Anywhere else it calls the Python function, so a unit test needs no
+engine. `ParamSpec` preserves the signature for editors and type checkers.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.registry import register_standard
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
-from flowengine.authoring.symbols import Symbol, facts_of
+from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
 from flowengine.program.nodes import EventOptions, Json, Location, Program
@@ -38,7 +37,7 @@ R = TypeVar("R")
 
 
 class Decorated(Generic[P, R]):
-    """A function that a workflow can call as a step."""
+    """A decorated function; a workflow calls it as a step."""
 
     __name__: str
     __qualname__: str
@@ -46,7 +45,7 @@ class Decorated(Generic[P, R]):
     def __init__(self, definition: Definition) -> None:
         functools.update_wrapper(cast(Callable[..., Any], self), definition.fn)
         self.definition = definition
-        self.step_name = ""  #: the author's name for the step; empty: the facet's own
+        self.step_name = ""  #: given by the author; empty: derived from the facet's name
 
     @property
     def name(self) -> str:
@@ -55,12 +54,12 @@ class Decorated(Generic[P, R]):
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Further qualified names it answers to."""
+        """Further qualified names it is registered under."""
         return self.definition.aliases
 
     @property
     def location(self) -> Location:
-        """Where the function stands."""
+        """File and line of the function."""
         return self.definition.location
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -69,11 +68,11 @@ class Decorated(Generic[P, R]):
             return cast(R, scope.call(self.definition, args, kwargs, self.step_name))
         for value in (*args, *kwargs.values()):
             if isinstance(value, Symbol):
-                raise facts_of(value).reach.escape(facts_of(value).label)
-        return cast(R, _finished(self.definition.fn(*args, **kwargs)))
+                raise info_of(value).visibility.escape_error(info_of(value).label)
+        return cast(R, _resolve(self.definition.fn(*args, **kwargs)))
 
     def named(self, step_name: str) -> Self:
-        """The same facet, whose next step is called so."""
+        """Return the same facet with another name for its step."""
         named = copy.copy(self)
         named.step_name = checked_step_name(step_name)
         return named
@@ -83,11 +82,11 @@ class Decorated(Generic[P, R]):
 
 
 class EventFacet(Decorated[P, R]):
-    """Python code that a worker runs, as one step."""
+    """Python code that a worker runs as one step."""
 
-    #: Whether another try would meet this error again; of a Celery task, what it would not retry.
+    #: Whether an error is not worth a retry; for a Celery task, the errors Celery would not retry.
     is_final: Callable[[BaseException], bool] = staticmethod(lambda problem: False)
-    breaker: Breaker | None = None  #: what lets its tries through, as far as its author said it
+    breaker: Breaker | None = None  #: as described by the decorator
 
     @property
     def fn(self) -> Callable[P, Any]:
@@ -96,23 +95,22 @@ class EventFacet(Decorated[P, R]):
 
     @property
     def options(self) -> EventOptions:
-        """How and where it is to be run."""
+        """The execution options."""
         return self.definition.options
 
     def run(self, data: Mapping[str, Json]) -> dict[str, Json] | WorkflowCall:
-        """Run the function on stored arguments and give its result as JSON.
+        """Run the function on stored arguments; return its result as JSON.
 
-        Or the workflow that it wants to go on with.
-
-        Raises DoesNotFit for arguments or a result that the annotations refuse,
-        NotJson for a result JSON has no form for, and whatever the function raises.
+        Returns a WorkflowCall if the function continues with a workflow. Raises DoesNotFit
+        for arguments or a result that the annotations refuse, NotJson for a result
+        without JSON form, and any exception of the function.
         """
         (args, kwargs), problems = self.definition.signature.read(data)
         if problems:
             raise DoesNotFit(self.name, problems)
         returned = self.definition.fn(*args, **kwargs)
         if inspect.isawaitable(returned):
-            returned = asyncio.run(_awaited(returned))
+            returned = asyncio.run(_await(returned))
         if isinstance(returned, WorkflowCall):
             return returned
         annotation = self.definition.signature.result
@@ -128,7 +126,7 @@ register_standard(EventFacet(CHILD_DEFINITION))
 
 
 class Facet(Decorated[P, R]):
-    """A body made of other facets, which the engine evaluates."""
+    """A body of steps that the engine evaluates."""
 
     @property
     def fn(self) -> Callable[P, R]:
@@ -145,7 +143,7 @@ class Workflow(Decorated[P, R]):
         return self.definition.fn
 
     def program(self) -> Program:
-        """The program of this workflow and all it reaches, traced once."""
+        """Return the program of this workflow and all it calls; traced once."""
         return self._program
 
     @cached_property
@@ -153,9 +151,9 @@ class Workflow(Decorated[P, R]):
         return program_of(self.definition)
 
     def inputs(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Json]:
-        """The arguments of a start as JSON, with Python's defaults.
+        """Return the arguments of a start as JSON, with the defaults.
 
-        Raises InvalidInputs with all that does not fit, NotJson for what has no JSON form.
+        Raises InvalidInputs with every invalid argument, NotJson for a value without JSON form.
         """
         signature = self.definition.signature
         given, problems = signature.bound(args, kwargs)
@@ -165,14 +163,14 @@ class Workflow(Decorated[P, R]):
         return inputs
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What an event facet returns to go on with this workflow.
+        """Continue with this workflow: the return value for an event facet.
 
-        It is run as a run of its own, and its result is the result of the facet's step.
+        It becomes a child run, whose result is the result of the facet's step.
         """
         if current_scope() is not None:
             raise AuthoringError(
-                f"{user_location()}: {self.definition.title}.call(...) is what an event facet "
-                "returns; in a body call it like a function"
+                f"{user_location()}: {self.definition.title}.call(...) is a return value "
+                "for event facets; in a workflow call it like a function"
             )
         called = WorkflowCall(self.program(), self.name, self.inputs(*args, **kwargs))
         return cast(R, called)
@@ -186,9 +184,9 @@ class Workflow(Decorated[P, R]):
         return await Start[P, R](self, StartOptions()).astart(*args, **kwargs)
 
     def start_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[RunHandle[R]]:
-        """Start a durable run for each of these maps of arguments, some dozens in one commit.
+        """Start a durable run for each map of arguments, with dozens of runs in one commit.
 
-        All are checked before the first run is started.
+        All arguments are validated before the first run is started.
         """
         return Start[P, R](self, StartOptions()).start_many(arguments)
 
@@ -200,45 +198,45 @@ class Workflow(Decorated[P, R]):
         labels: Mapping[str, str] | None = None,
         connection: object | None = None,
     ) -> Start[P, R]:
-        """The same workflow, to be started with these options."""
+        """Return the workflow with options for its next start."""
         return Start(self, StartOptions(key, priority, dict(labels or {}), connection))
 
 
 class Start(Generic[P, R]):
-    """A workflow with the options of its next start."""
+    """A workflow with the options for its next start."""
 
     def __init__(self, workflow: Workflow[P, R], options: StartOptions) -> None:
         self._workflow = workflow
         self._options = options
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
-        """Start a durable run and return at once; inside a workflow it is a step that does so."""
+        """Start a durable run and return at once; inside a workflow, append a step that does."""
         scope = current_scope()
         if scope is not None:
-            return self._started_by_a_step(scope, args, kwargs)
+            return self._start_as_step(scope, args, kwargs)
         inputs = self._workflow.inputs(*args, **kwargs)
         return launcher().start(self._workflow, inputs, self._options)
 
-    def _started_by_a_step(
+    def _start_as_step(
         self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> RunHandle[R]:
         if self._options != StartOptions():
             raise AuthoringError(
-                f"{user_location()}: a run that a workflow starts takes no options: it is started "
-                "once, and has the priority of the run that starts it"
+                f"{user_location()}: a child run takes no options: it is started once and "
+                "inherits the priority of its parent; leave .options(...) out"
             )
         workflow = self._workflow
         return start_child(scope, workflow.definition, args, kwargs, workflow.step_name)
 
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run from a coroutine."""
-        self._refuse_in_a_trace()
+        self._refuse_while_tracing()
         inputs = self._workflow.inputs(*args, **kwargs)
         return await launcher().astart(self._workflow, inputs, self._options)
 
     def start_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[RunHandle[R]]:
-        """Start a durable run for each of these maps of arguments, some dozens in one commit."""
-        self._refuse_in_a_trace()
+        """Start a durable run for each map of arguments, with dozens of runs in one commit."""
+        self._refuse_while_tracing()
         if self._options.key is not None or self._options.connection is not None:
             raise AuthoringError(
                 f"start_many of {self._workflow.definition.title} takes neither a key, which is "
@@ -247,31 +245,30 @@ class Start(Generic[P, R]):
         inputs = [self._workflow.inputs(**given) for given in arguments]  # type: ignore[call-arg]
         return list(launcher().start_many(self._workflow, inputs, self._options))
 
-    def _refuse_in_a_trace(self) -> None:
-        # A body is traced in every process that checks or starts it: each trace
-        # would start one more run.
+    def _refuse_while_tracing(self) -> None:
+        # Every process that checks or starts the body traces it: each trace would
+        # start one more run.
         if current_scope() is not None:
             raise AuthoringError(
-                f"{user_location()}: {self._workflow.definition.title} is started while another "
-                "body is traced; call it like a function, it becomes a step of the run, or use "
-                "start(...), which starts a run of its own"
+                f"{user_location()}: {self._workflow.definition.title} cannot be started so inside "
+                "a workflow; call it like a function, which makes it a step, or use start(...), "
+                "which starts a child run"
             )
 
 
-async def _awaited(awaitable: Awaitable[Any]) -> Any:
+async def _await(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
 
 
-def _finished(returned: Any) -> Any:
-    """What a facet called as plain Python gives: async ones too give their result.
+def _resolve(returned: Any) -> Any:
+    """Return the result of a facet called as plain Python, also of an async one.
 
-    Inside a running event loop nobody may block; there the coroutine is left to
-    the caller's own ``await``.
+    Inside a running event loop blocking is not allowed: the caller awaits the coroutine.
     """
     if not inspect.isawaitable(returned):
         return returned
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_awaited(returned))
+        return asyncio.run(_await(returned))
     return returned

@@ -1,7 +1,7 @@
 """The slot through which ``.start()`` reaches an engine.
 
-This floor knows no database and no broker. Whoever puts an engine together
-fills the slot with a way to get one; a workflow asks it at each start.
+This layer knows no database and no broker. The assembly layer fills the slot with a
+source of launchers, which is called at each start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class RunHandle(Protocol[R_co]):
-    """A run that was started, wherever it is executed."""
+    """A started run."""
 
     @property
     def id(self) -> str: ...
@@ -36,16 +36,16 @@ class RunHandle(Protocol[R_co]):
 
 @dataclass(frozen=True)
 class StartOptions:
-    """What a caller may say about one start."""
+    """Options of one start."""
 
-    key: str | None = None  #: a second start with the same key gives the first one's run
-    priority: int = 0  #: higher goes first
+    key: str | None = None  #: idempotency key: a second start with it returns the first run
+    priority: int = 0  #: higher is claimed first
     labels: Mapping[str, str] = field(default_factory=dict)
-    connection: object | None = None  #: start inside this transaction of the caller's
+    connection: object | None = None  #: start inside this transaction of the caller
 
 
 class Launcher(Protocol):
-    """What an engine offers to ``.start()``."""
+    """The interface of an engine for ``.start()``."""
 
     def start(
         self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions
@@ -64,7 +64,7 @@ _source: Callable[[], Launcher] | None = None
 
 
 def set_launcher_source(source: Callable[[], Launcher]) -> None:
-    """Fill the slot. The source is asked at each start, so it may make its engine late."""
+    """Fill the slot. The source is called at each start, so it may create its engine lazily."""
     global _source
     _source = source
 
@@ -72,16 +72,16 @@ def set_launcher_source(source: Callable[[], Launcher]) -> None:
 def replace_launcher_source(
     source: Callable[[], Launcher] | None,
 ) -> Callable[[], Launcher] | None:
-    """Fill the slot for a while; return what filled it before."""
+    """Fill the slot and return its previous source."""
     global _source
-    before, _source = _source, source
-    return before
+    previous, _source = _source, source
+    return previous
 
 
 def launcher() -> Launcher:
-    """The engine that starts go to; raises AuthoringError when nothing fills the slot."""
+    """Return the launcher; raises AuthoringError if the slot is empty."""
     if _source is None:
         raise AuthoringError(
-            "there is no engine to start a workflow with: `import flowengine` brings one"
+            "no engine is configured to start a workflow: `import flowengine` provides one"
         )
     return _source()

@@ -1,10 +1,10 @@
-"""Find in a function's source what a trace would lose without an error.
+"""Find code that a trace would silently misinterpret.
 
-A symbol raises when Python asks it for its value. Some questions never reach it:
-``x is None`` is answered by Python, a clock by the computer that traces, and a
-``try`` around a step is over before the step has run. Those are found here, by
-reading. Which names hold symbols is an estimate: the parameters, what calls
-return, and what is made of either.
+A symbol raises when Python asks for its value. Some code never asks: Python itself
+evaluates ``x is None``, a clock returns the time of the trace, and a ``try`` around a
+step ends before the step runs. This linter finds such code in the syntax tree. It
+estimates which names hold symbols: parameters, results of calls, and values derived
+from either.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _AS_INPUT = "read it in an event facet, or pass it to .start(...) as an input"
 _CURES = {
     "reads the clock": f"write flowengine.now(), {_AS_INPUT}",
     "makes an id": f"write flowengine.uuid(), {_AS_INPUT}",
-    "draws by chance": _AS_INPUT,
+    "draws a random value": _AS_INPUT,
     "reads the environment": _AS_INPUT,
 }
-_WORLD = {
+_NONDETERMINISTIC = {
     "reads the clock": [
         *("time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.localtime"),
         *("time.perf_counter", "time.perf_counter_ns", "time.gmtime", "time.ctime"),
@@ -34,23 +34,23 @@ _WORLD = {
         "datetime.date.today",
     ],
     "makes an id": ["uuid.uuid1", "uuid.uuid4"],
-    "draws by chance": ["random", "secrets", "os.urandom", "posix.urandom"],
+    "draws a random value": ["random", "secrets", "os.urandom", "posix.urandom"],
     "reads the environment": ["os.environ", "os.getenv"],
 }
-_OUTSIDE = {dotted: what for what, names in _WORLD.items() for dotted in names}
-#: built-in functions that answer about the symbol itself, and so never raise
-_ABOUT = frozenset(["isinstance", "hasattr", "callable", "type", "id", "repr", "ascii"])
+_NONDETERMINISM = {dotted: what for what, names in _NONDETERMINISTIC.items() for dotted in names}
+#: built-in functions that inspect the symbol itself, and so never raise
+_INTROSPECTION = frozenset(["isinstance", "hasattr", "callable", "type", "id", "repr", "ascii"])
 _BRANCHES = frozenset(["flowengine.authoring.branches.when", "flowengine.when"])
 _UNKNOWN = object()
 
 
 def lint(fn: Callable[..., Any]) -> None:
-    """Raise UntraceableCode with all findings; a function without source passes."""
+    """Raise UntraceableCode with all findings; skip a function without source."""
     function = inspect.unwrap(fn)
     tree = _source_tree(function)
     if tree is None:
         return
-    findings = _Reading(function, tree).findings()
+    findings = _FunctionLinter(function, tree).findings()
     if findings:
         file = inspect.getsourcefile(function) or "?"
         raise UntraceableCode(
@@ -62,19 +62,19 @@ def lint(fn: Callable[..., Any]) -> None:
 def _source_tree(function: Callable[..., Any]) -> ast.FunctionDef | None:
     try:
         lines, first = inspect.getsourcelines(function)
-        # A local function is indented. A block in front of it, unlike taking the
-        # blanks away, leaves the text inside its strings alone.
+        # A local function is indented. An `if` in front of it, unlike dedenting, keeps
+        # the text inside its strings.
         indented = lines[0][:1].isspace()
         tree = ast.parse("if True:\n" * indented + "".join(lines))
     except (OSError, TypeError, SyntaxError, IndexError):
         return None
     ast.increment_lineno(tree, first - 1 - indented)
-    found = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
-    return found if found is not None and found.name == function.__name__ else None
+    first_def = next((n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)), None)
+    return first_def if first_def and first_def.name == function.__name__ else None
 
 
-class _Reading:
-    """One function's source, with the names it can see."""
+class _FunctionLinter:
+    """Lints the source of one function, with the names visible to it."""
 
     def __init__(self, function: Callable[..., Any], tree: ast.FunctionDef) -> None:
         self.nodes = [node for statement in tree.body for node in ast.walk(statement)]
@@ -86,16 +86,16 @@ class _Reading:
             for node in self.nodes
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
         }
-        self._spread()
+        self._propagate_symbols()
 
     def findings(self) -> list[tuple[int, str]]:
-        """Line and sentence of each finding, in the order of the source."""
-        found = {
-            (getattr(node, "lineno", 0), what) for node in self.nodes for what in self._about(node)
+        """Return line and message of each finding, in source order."""
+        findings = {
+            (getattr(node, "lineno", 0), what) for node in self.nodes for what in self._check(node)
         }
-        return sorted(found)
+        return sorted(findings)
 
-    def _about(self, node: ast.AST) -> Iterator[str]:
+    def _check(self, node: ast.AST) -> Iterator[str]:
         match node:
             case ast.Compare(left, ops, comparators) if any(
                 isinstance(op, ast.Is | ast.IsNot) for op in ops
@@ -103,67 +103,67 @@ class _Reading:
                 if any(self._symbolic(side) for side in (left, *comparators)):
                     yield (
                         "`is` compares the symbol, never the value of the run: "
-                        "write `== None` and the like"
+                        "write `==`, as in `== None`"
                     )
             case ast.Match(subject) if self._symbolic(subject):
                 yield (
-                    "`match` looks at the symbol, not at the value: "
+                    "`match` inspects the symbol, not the value of the run: "
                     "use when((condition, lambda: …), …, otherwise=lambda: …)"
                 )
-            case ast.Try(body) | ast.TryStar(body) if self._calls(body):
+            case ast.Try(body) | ast.TryStar(body) if self._has_step_call(body):
                 yield (
-                    "`try` is over before the steps in it have run: "
+                    "`try` ends before the steps in it run: "
                     "use attempt(lambda: …, catch=lambda error: …, always=lambda: …)"
                 )
             case ast.While():
                 yield (
                     "`while` loops in the trace, not in the run: use foreach(items, lambda …), or "
-                    "let the workflow call itself inside a lambda of when(…)"
+                    "call the workflow recursively inside a lambda of when(…)"
                 )
             case ast.AsyncFor() | ast.AsyncWith() | ast.Await():
-                yield "nothing is awaited in a traced body: call facets without `await`"
-            case ast.Call(func, args) if (name := self._dotted(func)) in _ABOUT:
+                yield "a traced body awaits nothing: call facets without `await`"
+            case ast.Call(func, args) if (name := self._dotted(func)) in _INTROSPECTION:
                 if any(self._symbolic(arg) for arg in args):
-                    yield f"`{name}` is answered by the symbol, not by the value of the run"
+                    yield f"`{name}` inspects the symbol, not the value of the run"
             case ast.Call(func, args, keywords) if self._dotted(func) in _BRANCHES:
-                yield from self._run_anyway(args, keywords)
+                yield from self._eager_branches(args, keywords)
             case ast.Call(func) if self._dotted(func) == "time.sleep":
                 yield "`time.sleep` delays the trace, not the run: sleep inside an event facet"
             case ast.FormattedValue(value, conversion) if conversion in (ord("r"), ord("a")):
                 if self._symbolic(value):
                     yield "`!r` shows the symbol, not the value: join text with concat(…)"
             case ast.Name(ctx=ast.Load()) | ast.Attribute():
-                yield from self._world(node)
+                yield from self._nondeterminism(node)
 
-    def _run_anyway(self, args: list[ast.expr], keywords: list[ast.keyword]) -> Iterator[str]:
-        ways = [*args[1:], *(word.value for word in keywords)]  # the first is a condition
-        ways += [part for arg in args if isinstance(arg, ast.Tuple) for part in arg.elts[1:]]
-        for way in ways:
-            if isinstance(way, ast.Call) and hasattr(self._resolved(way.func), "step_name"):
+    def _eager_branches(self, args: list[ast.expr], keywords: list[ast.keyword]) -> Iterator[str]:
+        branches = [*args[1:], *(word.value for word in keywords)]  # the first is a condition
+        branches += [part for arg in args if isinstance(arg, ast.Tuple) for part in arg.elts[1:]]
+        for branch in branches:
+            if isinstance(branch, ast.Call) and hasattr(self._resolved(branch.func), "step_name"):
                 yield (
-                    f"`{ast.unparse(way.func)}` would run whichever way `when` takes: write "
-                    "`lambda: …`, or call it on a line before"
+                    f"`{ast.unparse(branch.func)}` would run whichever branch `when` takes: write "
+                    "`lambda: …`, or call it on an earlier line"
                 )
 
-    def _world(self, node: ast.expr) -> Iterator[str]:
+    def _nondeterminism(self, node: ast.expr) -> Iterator[str]:
         dotted = self._dotted(node)
         # A module's bare name reads nothing; `random.choice` does.
-        for known in (dotted, dotted.partition(".")[0] if "." in dotted else ""):
-            if known in _OUTSIDE and not (known == dotted and known in sys.stdlib_module_names):
+        for name in (dotted, dotted.partition(".")[0] if "." in dotted else ""):
+            if name in _NONDETERMINISM and not (name == dotted and name in sys.stdlib_module_names):
                 yield (
-                    f"`{dotted}` {_OUTSIDE[known]} when the body is traced, "
-                    f"once for all runs: {_CURES[_OUTSIDE[known]]}"
+                    f"`{dotted}` {_NONDETERMINISM[name]} when the body is traced, "
+                    f"once for all runs: {_CURES[_NONDETERMINISM[name]]}"
                 )
                 return
 
-    def _spread(self) -> None:
-        # Nested lambdas and functions get symbols from foreach and attempt.
+    def _propagate_symbols(self) -> None:
+        # foreach and attempt pass symbols to nested lambdas and functions.
         for node in self.nodes:
             if isinstance(node, ast.Lambda | ast.FunctionDef):
                 self.symbols |= {arg.arg for arg in _arguments(node.args)}
         self.local |= self.symbols
         size = -1
-        while size != len(self.symbols):  # what is made of symbols is one, however many hops
+        while size != len(self.symbols):  # to a fixpoint: values derived from symbols
             size = len(self.symbols)
             for node in self.nodes:
                 for target, value in _assignments(node):
@@ -175,15 +175,15 @@ class _Reading:
         for node in ast.walk(expression):
             if isinstance(node, ast.Name) and node.id in self.symbols:
                 return True
-            if isinstance(node, ast.Call) and self._may_step(node.func):
+            if isinstance(node, ast.Call) and self._may_add_step(node.func):
                 return True
         return False
 
-    def _calls(self, body: list[ast.stmt]) -> bool:
+    def _has_step_call(self, body: list[ast.stmt]) -> bool:
         nodes = [node for statement in body for node in ast.walk(statement)]
-        return any(isinstance(node, ast.Call) and self._may_step(node.func) for node in nodes)
+        return any(isinstance(node, ast.Call) and self._may_add_step(node.func) for node in nodes)
 
-    def _may_step(self, func: ast.expr) -> bool:
+    def _may_add_step(self, func: ast.expr) -> bool:
         """Whether a call may append steps: all but classes, built-ins and the standard library."""
         target = self._resolved(func)
         if target is _UNKNOWN:
@@ -202,13 +202,13 @@ class _Reading:
                 return self.visible.get(name, _UNKNOWN)
             case ast.Attribute(value, attribute):
                 owner = self._resolved(value)
-                # Only modules and classes: reading another object's attribute may run code.
+                # Only modules and classes: an attribute of another object may run code.
                 if isinstance(owner, ModuleType | type):
                     return getattr(owner, attribute, _UNKNOWN)
         return _UNKNOWN
 
     def _dotted(self, node: ast.expr) -> str:
-        """The full name of what an expression means, as far as it can be told; else empty."""
+        """Return the qualified name of an expression's target; empty if unknown."""
         match node:
             case ast.Name(name) if name in self.imported:
                 return self.imported[name]
@@ -236,7 +236,7 @@ def _visible_names(function: Any) -> Mapping[str, Any]:
         try:
             names[name] = cell.cell_contents
         except ValueError:
-            names[name] = _UNKNOWN  # a cell that is filled later
+            names[name] = _UNKNOWN  # a cell that is assigned later
     return names
 
 
@@ -246,7 +246,7 @@ def _full_name(value: Any, name: str) -> str:
     kind, owner = type(value), getattr(value, "__self__", None)
     if (kind.__module__, kind.__name__) == ("os", "_Environ"):
         return "os.environ"
-    # `from random import choice` gives a method of a hidden generator.
+    # `from random import choice` imports a method of a hidden generator.
     if owner is not None and type(owner).__module__ == "random":
         return f"random.{value.__name__}"
     if isinstance(owner, type):

@@ -1,4 +1,4 @@
-"""Say where the author's code stands, in the author's own file and line."""
+"""Locate the author's code: file and line for error messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PACKAGE = str(PurePath(__file__).parent.parent) + os.sep
 
 
 def location_of(fn: Callable[..., Any]) -> Location:
-    """The file and first line of a function; line 0 when it has no Python code."""
+    """Return the file and first line of a function; line 0 if it has no Python code."""
     code = getattr(inspect.unwrap(fn), "__code__", None)
     if code is None:
         return Location(0, file=getattr(fn, "__module__", None) or "?")
@@ -26,7 +26,7 @@ def location_of(fn: Callable[..., Any]) -> Location:
 
 
 def user_location() -> Location:
-    """The nearest line on the call stack that the author wrote."""
+    """Return the author's nearest line on the call stack."""
     frame = user_frame()
     if frame is None:
         return Location(0, file="?")
@@ -34,25 +34,24 @@ def user_location() -> Location:
 
 
 def user_frame() -> FrameType | None:
-    """The nearest frame on the call stack that is the author's.
+    """Return the author's nearest frame on the call stack.
 
-    Frames of this package are ours. Frames of the standard library stand
-    between us and the author too (``copy.deepcopy(symbol)``, ``map``-like
-    callbacks): their line would tell the author nothing.
+    Skips frames of this package and of the standard library (``copy.deepcopy(symbol)``,
+    ``map``-like callbacks), whose lines do not help the author.
     """
-    frame = _outside(inspect.currentframe())
+    frame = _skip_internal(inspect.currentframe())
     nearest = frame
     while frame is not None and _module(frame).partition(".")[0] in sys.stdlib_module_names:
         frame = frame.f_back
     return frame or nearest
 
 
-def is_ours(file: str) -> bool:
-    """Whether a file belongs to flowengine, or to Python's own way of importing."""
+def is_internal(file: str) -> bool:
+    """Whether a file belongs to flowengine or to Python's import system."""
     return file.startswith((_PACKAGE, "<frozen")) or file == importlib.__file__
 
 
-def _outside(frame: FrameType | None) -> FrameType | None:
+def _skip_internal(frame: FrameType | None) -> FrameType | None:
     while frame is not None and (_module(frame) + ".").startswith(_OURS + "."):
         frame = frame.f_back
     return frame

@@ -1,4 +1,4 @@
-"""Do the same for each item of a list, in a run or in plain Python."""
+"""``foreach``: call a body with each item of a list, in a run or in plain Python."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from flowengine.authoring.bodies import with_one_parameter
+from flowengine.authoring.bodies import single_parameter
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import item_hint
-from flowengine.authoring.symbols import Symbol, facts_of
+from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import (
     Argument,
@@ -33,9 +33,9 @@ _USAGE = "foreach(items, lambda item: …)"
 
 @dataclass(frozen=True, slots=True)
 class ItemError:
-    """Why one item of a foreach failed."""
+    """The error of one item of a foreach."""
 
-    index: int  #: which item, counted from 0
+    index: int  #: of the item, from 0
     type: str  #: the name of the exception's class
     message: str
     path: str  #: the step that failed first
@@ -43,10 +43,10 @@ class ItemError:
 
 @dataclass(frozen=True, slots=True)
 class Collected(Generic[R]):
-    """What a foreach gives that collects the errors of its items."""
+    """The result of a foreach with `collect_errors`."""
 
-    results: list[R]  #: of the items that completed, in the order of the items
-    errors: list[ItemError]  #: of the others, in the same order
+    results: list[R]  #: of the completed items, in item order
+    errors: list[ItemError]  #: of the failed items, in item order
 
 
 @overload
@@ -75,27 +75,26 @@ def foreach(
     collect_errors: bool = False,
     name: str | None = None,
 ) -> Any:
-    """The results of a body called with each item, in the order of the items.
+    """Return the results of a body called with each item, in item order.
 
-    In a workflow all items are worked on side by side, however many the run finds
-    there, or at most `limit` of them at a time. With `collect_errors` an item that fails
-    does not fail the loop: the answer then has `results` and `errors`. `name` is the
-    step's name. Outside it is a list comprehension.
+    A run processes all items in parallel, or at most `limit` at a time. With
+    `collect_errors` a failed item does not fail the loop; the result then has `results`
+    and `errors`. `name` is the step's name. Outside a workflow it is a list comprehension.
     """
     step_name = "" if name is None else checked_step_name(name)
     _check_limit(limit)
     scope = current_scope()
     if scope is not None:
-        return _traced(scope, items, body, limit, collect_errors, step_name)
+        return _trace(scope, items, body, limit, collect_errors, step_name)
     if isinstance(items, Symbol):
-        facts = facts_of(items)
-        raise facts.reach.escape(facts.label)
+        info = info_of(items)
+        raise info.visibility.escape_error(info.label)
     if collect_errors:
-        return _collected(items, body)
+        return _collect(items, body)
     return [body(item) for item in items]
 
 
-def _traced(
+def _trace(
     scope: Scope,
     items: Any,
     body: Callable[[Any], Any],
@@ -104,13 +103,13 @@ def _traced(
     name: str,
 ) -> list[Any] | Collected[Any]:
     location = user_location()
-    variable = scope.variable(with_one_parameter(body, "the body of foreach", _USAGE))
+    variable = scope.variable(single_parameter(body, "the body of foreach", _USAGE))
     if not isinstance(items, Symbol):
         try:
             items = list(items)
         except TypeError:
-            raise AuthoringError(f"{location}: foreach cannot go through {items!r}") from None
-    iterated = scope.admitted(items)
+            raise AuthoringError(f"{location}: foreach cannot iterate over {items!r}") from None
+    iterated = scope.to_expression(items)
     step = scope.step_name("foreach", name, location)
     scope.declare(FOREACH, COLLECTING if collect_errors else STANDARD[FOREACH])
     title = f"foreach step {step!r} ({location})"
@@ -118,26 +117,26 @@ def _traced(
         title,
         [variable],
         scope,
-        because=f"it has another value for each item of {title}",
+        reason=f"it has a different value for each item of {title}",
         items=iterated,
     )
-    most = None if limit is None else inner.admitted(limit)
-    with inner.entered():
-        hint = item_hint(facts_of(items).hint) if isinstance(items, Symbol) else Any
+    at_once = None if limit is None else inner.to_expression(limit)
+    with inner.active():
+        hint = item_hint(info_of(items).hint) if isinstance(items, Symbol) else Any
         item = Symbol(InputRef((variable,)), inner, f"foreach variable {variable!r}", hint)
         returned = body(item)
-        result = ArrayLiteral((inner.admitted(returned),))
-    there = location_of(body)
+        result = ArrayLiteral((inner.to_expression(returned),))
+    body_location = location_of(body)
     block = Block(
         statements=tuple(inner.statements),
-        yields=inner.yielded(FOREACH, result, there),
-        foreach=ForeachClause(variable, InputRef((ITEMS,)), most, collect_errors),
-        location=there,
+        yields=inner.result_yield(FOREACH, result, body_location),
+        foreach=ForeachClause(variable, InputRef((ITEMS,)), at_once, collect_errors),
+        location=body_location,
     )
     call = Call(FOREACH, (Argument(ITEMS, iterated),))
-    of_results: Any = facts_of(returned).hint if isinstance(returned, Symbol) else Any
+    result_hint: Any = info_of(returned).hint if isinstance(returned, Symbol) else Any
     statement = StepStatement(step, call, (block,), location=location)
-    results = scope.appended(statement, types.GenericAlias(list, (of_results,)))
+    results = scope.append(statement, types.GenericAlias(list, (result_hint,)))
     if not collect_errors:
         return cast(list[Any], results)
     label = f"the errors of step {step!r}"
@@ -154,7 +153,7 @@ def _check_limit(limit: Any) -> None:
         )
 
 
-def _collected(items: Iterable[T], body: Callable[[T], R]) -> Collected[R]:
+def _collect(items: Iterable[T], body: Callable[[T], R]) -> Collected[R]:
     results: list[R] = []
     errors: list[ItemError] = []
     for index, item in enumerate(items):

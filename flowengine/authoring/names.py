@@ -1,9 +1,8 @@
-"""Give a decorated function the name that stored runs will know it by.
+"""Qualified names of decorated functions, as stored in runs.
 
-A qualified name is ``namespace.name``. Stored programs, tasks and results refer
-to it for as long as a run lives, so it must not depend on how a file was
-started: ``python quickstart.py``, ``python -m quickstart`` and ``import
-quickstart`` give equal names, and so equal program hashes.
+A qualified name is ``namespace.name``. Stored programs and tasks refer to it, so it
+must not depend on how a file is started: ``python quickstart.py``,
+``python -m quickstart`` and ``import quickstart`` give equal names and program hashes.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from typing import Any
 from flowengine.errors import AuthoringError
 from flowengine.program.standard import STANDARD
 
-# A child of multiprocessing's spawn runs the main file once more, as `__mp_main__`.
+# A child of multiprocessing's spawn runs the main file again, as `__mp_main__`.
 _MAIN = frozenset(["__main__", "__mp_main__"])
 
 
 def namespace_of(fn: Callable[..., Any]) -> str:
-    """The name of the function's module, as an importer of its file would write it."""
+    """Return the name of the function's module, as an import statement names it."""
     function = inspect.unwrap(fn)
     module = getattr(function, "__module__", None) or "__main__"
     if module not in _MAIN:
@@ -31,7 +30,7 @@ def namespace_of(fn: Callable[..., Any]) -> str:
 
 
 def main_namespace(names: Mapping[str, Any]) -> str:
-    """What to call the main module whose global names are given."""
+    """Return the namespace of a main module, from its global names."""
     spec = names.get("__spec__")
     if spec is not None and spec.name != "__main__":
         return str(spec.name).removesuffix(".__main__")
@@ -40,40 +39,44 @@ def main_namespace(names: Mapping[str, Any]) -> str:
 
 
 def qualified_name(fn: Callable[..., Any], given: str | None) -> str:
-    """The name an author gave, or the one that follows from where the function stands."""
+    """Return the given name, or the name derived from the function's module."""
     if given is not None:
-        return _completed(fn, given, "name")
+        return _qualified(fn, given, "name")
     qualname = getattr(fn, "__qualname__", None) or "<unnamed>"
     if not qualname.isidentifier():
-        kind = "a local function" if "<locals>" in qualname else "no plain module-level function"
+        kind = "a local function" if "<locals>" in qualname else "not a plain module-level function"
         raise AuthoringError(
-            f"{qualname} is {kind}, and nothing in its module is called by that name: a stored "
-            'run could not find it again; give it one with name="…"'
+            f"{qualname} is {kind}: a stored run cannot find it again by that name; "
+            'give it a name with name="…"'
         )
     return f"{namespace_of(fn)}.{qualname}"
 
 
 def qualified_alias(fn: Callable[..., Any], given: str) -> str:
-    """A further name the same function answers to."""
-    return _completed(fn, given, "alias")
+    """Return a further qualified name of the function."""
+    return _qualified(fn, given, "alias")
 
 
 def is_step_name(name: object) -> bool:
-    """Whether a step path can show the name: it has no dots, brackets or blanks."""
+    """Whether the name is valid in a step path: no dots, brackets or blanks."""
     return isinstance(name, str) and name.isidentifier()
 
 
-def _completed(fn: Callable[..., Any], given: object, what: str) -> str:
+def _qualified(fn: Callable[..., Any], given: object, what: str) -> str:
     if not isinstance(given, str) or not all(part.isidentifier() for part in given.split(".")):
-        raise AuthoringError(f"the {what} {given!r} is not made of identifiers and dots")
+        raise AuthoringError(
+            f"the {what} {given!r} is not a sequence of identifiers with dots between them"
+        )
     whole = given if "." in given else f"{namespace_of(fn)}.{given}"
     if whole in STANDARD:
-        raise AuthoringError(f"the {what} {whole!r} belongs to {whole.rpartition('.')[2]}(...)")
+        raise AuthoringError(
+            f"the {what} {whole!r} is reserved for {whole.rpartition('.')[2]}(...)"
+        )
     return whole
 
 
 def _module_globals(function: Callable[..., Any], module: str) -> Mapping[str, Any]:
-    # The function's own globals come first: while multiprocessing runs the main file
-    # again, `sys.modules["__main__"]` is still its bootstrap.
+    # Prefer the function's globals: while multiprocessing runs the main file again,
+    # `sys.modules["__main__"]` is its bootstrap module.
     names: Mapping[str, Any] | None = getattr(function, "__globals__", None)
     return names if names is not None else vars(sys.modules[module])

@@ -1,8 +1,8 @@
-"""What Python's own words cannot say about values of the run, as functions.
+"""Functions for the operators that Python does not let a symbol overload.
 
-``and``, ``or``, ``not``, ``in``, f-strings and methods of text ask a value for an answer at
-once. These functions write the question into the program instead. Given plain values they
-answer at once, so that a unit test needs no engine.
+``and``, ``or``, ``not``, ``in``, f-strings and string methods need the value at once. These
+functions build an expression of the program instead. Plain values are evaluated directly,
+so a unit test needs no engine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, cast
 
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.scopes import current_scope
-from flowengine.authoring.symbols import Symbol, combined, expression_of, symbols_in
+from flowengine.authoring.symbols import Symbol, combine, expression_of, symbols_in
 from flowengine.errors import AuthoringError
 from flowengine.program.expressions import Constants, evaluate
 from flowengine.program.nodes import Binary, Concat, Expression, Unary
@@ -21,88 +21,87 @@ Condition: TypeAlias = bool | Callable[[], bool]
 
 
 def and_(first: Condition, *others: Condition) -> bool:
-    """Whether all hold. What stands behind one that does not hold is not looked at.
+    """Whether all conditions hold; evaluation stops at the first that does not.
 
-    A lambda is called only if it is needed, as what stands behind Python's ``and`` is.
+    A lambda is called only if it is reached.
     """
-    return _joined("&&", "and_", (first, *others))
+    return _logical("&&", "and_", (first, *others))
 
 
 def or_(first: Condition, *others: Condition) -> bool:
-    """Whether one holds. What stands behind one that holds is not looked at."""
-    return _joined("||", "or_", (first, *others))
+    """Whether any condition holds; evaluation stops at the first that does."""
+    return _logical("||", "or_", (first, *others))
 
 
 def not_(condition: bool) -> bool:
-    """Whether it does not hold."""
+    """Whether the condition does not hold."""
     if not isinstance(condition, Symbol):
         return not condition
     build = lambda: Unary("!", expression_of(condition))  # noqa: E731
-    return cast(bool, combined((condition,), build, "the answer of not_(...)"))
+    return cast(bool, combine((condition,), build, "the value of not_(...)"))
 
 
 def contains(container: Any, item: Any) -> bool:
     """Whether a list, text or map holds an item."""
     if not any(symbols_in((container, item))):
         return item in container
-    return _asked("contains", "contains", container, item)
+    return _binary_question("contains", "contains", container, item)
 
 
 def is_in(item: Any, container: Any) -> bool:
     """Whether an item is in a list, text or map: ``in`` for values of the run."""
     if not any(symbols_in((container, item))):
         return item in container
-    return _asked("in", "is_in", item, container)
+    return _binary_question("in", "is_in", item, container)
 
 
 def starts_with(text: str, beginning: str) -> bool:
-    """Whether a text begins so."""
-    return _asked("startsWith", "starts_with", text, beginning)
+    """Whether a text starts with another."""
+    return _binary_question("startsWith", "starts_with", text, beginning)
 
 
 def ends_with(text: str, end: str) -> bool:
-    """Whether a text ends so."""
-    return _asked("endsWith", "ends_with", text, end)
+    """Whether a text ends with another."""
+    return _binary_question("endsWith", "ends_with", text, end)
 
 
 def concat(*parts: Any) -> str:
     """Join values into one text: an f-string for values of the run; null adds nothing.
 
-    Plain values are joined by the evaluator's own rule, so that a unit test sees the text a
-    run would make.
+    Plain values are joined by the rule of the evaluator, so a unit test sees the text of a run.
     """
-    return cast(str, _built("concat", parts, lambda *joined: Concat(joined)))
+    return cast(str, _expression("concat", parts, lambda *joined: Concat(joined)))
 
 
-def _asked(operator: str, name: str, left: Any, right: Any) -> bool:
-    return cast(bool, _built(name, (left, right), lambda a, b: Binary(operator, a, b)))
+def _binary_question(operator: str, name: str, left: Any, right: Any) -> bool:
+    return cast(bool, _expression(name, (left, right), lambda a, b: Binary(operator, a, b)))
 
 
-def _built(name: str, operands: tuple[Any, ...], node: Callable[..., Expression]) -> Any:
+def _expression(name: str, operands: tuple[Any, ...], node: Callable[..., Expression]) -> Any:
     def build() -> Expression:
         return node(*(expression_of(operand) for operand in operands))
 
     if any(symbols_in(operands)):
-        return combined(operands, build, f"the value of {name}(...)")
+        return combine(operands, build, f"the value of {name}(...)")
     return evaluate(build(), Constants())
 
 
-def _joined(operator: str, name: str, conditions: tuple[Condition, ...]) -> bool:
-    deciding = operator == "||"
-    answer: Any = not deciding
+def _logical(operator: str, name: str, conditions: tuple[Condition, ...]) -> bool:
+    short_circuit = operator == "||"
+    answer: Any = not short_circuit
     for condition in conditions:
-        value = _without_steps(name, condition)
+        value = _condition_value(name, condition)
         if isinstance(answer, Symbol):
             parts = (answer, value)
-            answer = _built(name, parts, lambda a, b: Binary(operator, a, b))
+            answer = _expression(name, parts, lambda a, b: Binary(operator, a, b))
         elif isinstance(value, Symbol):
             answer = value
-        elif bool(value) is deciding:
-            return deciding  # known while the body is read: the rest is not looked at
+        elif bool(value) is short_circuit:
+            return short_circuit  # constant: the remaining conditions are irrelevant
     return cast(bool, answer)
 
 
-def _without_steps(name: str, condition: Condition) -> Any:
+def _condition_value(name: str, condition: Condition) -> Any:
     if isinstance(condition, Symbol) or not callable(condition):
         return condition
     scope = current_scope()
@@ -110,7 +109,7 @@ def _without_steps(name: str, condition: Condition) -> Any:
     value = condition()
     if scope and len(scope.statements) > before:
         raise AuthoringError(
-            f"{user_location()}: a step called inside {name}(...) would run whatever the other "
-            "conditions say; call it on a line before, or inside a lambda of when(...)"
+            f"{user_location()}: a step called inside {name}(...) would run regardless of the "
+            "other conditions; call it on an earlier line, or inside a lambda of when(...)"
         )
     return value

@@ -1,25 +1,24 @@
-"""What Python may ask of a symbol in vain, and what to write instead: one table.
+"""The Python operations that a symbol refuses, each with its replacement.
 
-Every method here needs the value itself. A method that is missing would not be
-refused but answered by `object`, silently and wrongly, or by Python with an error
-that names no cure.
+Every method here needs the value itself. Without an entry, `object` would answer
+silently and wrongly, or Python would raise an error without a cure.
 """
 
 from __future__ import annotations
 
-_IN_A_FACET = "that is work for an event facet: @event_facet def …, called with this value"
-_LOOP = "to do something for each item use foreach(items, lambda item: …)"
+_IN_A_FACET = "do it in an event facet: @event_facet def …, called with this value"
+_LOOP = "for each item use foreach(items, lambda item: …)"
 _TEXT = "join text with concat(…), or build it in an event facet"
 _OPERATOR = "the operators of a program are + - * / % == != < <= > >= & | ~; " + _IN_A_FACET
-_FIXED = "a value of the run is never changed in place; make a new one in an event facet"
-_KEPT = "pass it to a facet or return it; the run keeps the value"
+_FIXED = "a value of the run is immutable; make a new one in an event facet"
+_KEPT = "pass it to a facet or return it; the run stores the value"
 
-#: dunder → what the author tried, and what to write instead
+#: dunder → attempted operation, replacement
 REFUSALS: dict[str, tuple[str, str]] = {
     "next": ("take the next item of", _LOOP),
     "reversed": ("reverse", _IN_A_FACET),
     "len": ("take the length of", _IN_A_FACET),
-    "contains": ("look with `in` into", "use contains(container, item) or is_in(item, container)"),
+    "contains": ("search with `in` in", "use contains(container, item) or is_in(item, container)"),
     "str": ("make text of", _TEXT),
     "format": ("format (as in an f-string)", _TEXT),
     "bytes": ("make bytes of", _IN_A_FACET),
@@ -44,6 +43,6 @@ REFUSALS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         [side + name for name in ("floordiv", "pow", "matmul", "lshift", "rshift", "xor", "divmod")
          for side in ("", "r")] + ["pos"],
-        ("use an operator a program does not have on", _OPERATOR),
+        ("use an operator that programs lack on", _OPERATOR),
     ),
 }  # fmt: skip

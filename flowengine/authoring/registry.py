@@ -1,7 +1,6 @@
-"""Find the event facets and workflows of this process by name.
+"""The event facets and workflows of this process, by name.
 
-A worker is told a facet's name and needs its function; the name may be one that
-a stored run knew before the code was moved, kept as an alias.
+A task names its facet, possibly by an alias: the name from before the code moved.
 """
 
 from __future__ import annotations
@@ -20,54 +19,54 @@ if TYPE_CHECKING:
 _event_facets: dict[str, EventFacet[..., Any]] = {}
 _standard: dict[str, EventFacet[..., Any]] = {}
 _workflows: dict[str, Workflow[..., Any]] = {}
-_lock = threading.Lock()  # for writers; a reader looks up one key, or copies in one step
+_lock = threading.Lock()  # writers only: reads are atomic (one key, or one copy)
 
 
 def register_event_facet(facet: EventFacet[..., Any]) -> None:
-    """Let the facet answer to its name and aliases."""
+    """Register a facet under its name and aliases."""
     breaker = facet.breaker
     if breaker is not None and breaker != Breaker(breaker.name):
-        for other in _described(breaker.name):
-            # A module that is reloaded may describe it anew.
+        for other in _describing(breaker.name):
+            # A reloaded module may describe it differently.
             if other.breaker != breaker and other.name != facet.name:
                 raise AuthoringError(
                     f"{facet.definition.title} and {other.definition.title} describe circuit "
-                    f"{breaker.name!r} in different ways; describe it once, and elsewhere say "
+                    f"breaker {breaker.name!r} differently; describe it once, elsewhere write "
                     f'breaker="{breaker.name}"'
                 )
     _register(_event_facets, facet)
 
 
 def register_standard(facet: EventFacet[..., Any]) -> None:
-    """Let a facet of flowengine's own answer to its name, whatever else is registered."""
+    """Register a built-in facet; `empty_registry` keeps it."""
     _standard[facet.name] = facet
 
 
 def register_workflow(workflow: Workflow[..., Any]) -> None:
-    """Let the workflow answer to its name and aliases."""
+    """Register a workflow under its name and aliases."""
     _register(_workflows, workflow)
 
 
 def event_facet_named(name: str) -> EventFacet[..., Any] | None:
-    """The event facet that answers to a qualified name or an alias."""
+    """Return the event facet of a qualified name or alias."""
     return _event_facets.get(name) or _standard.get(name)
 
 
 def event_facet_names() -> list[str]:
-    """All names and aliases of the event facets here, sorted."""
+    """Return all names and aliases of event facets, sorted."""
     return sorted({*_event_facets.copy(), *_standard})
 
 
 def breaker_named(name: str) -> Breaker:
-    """The circuit of that name, as the facets here describe it; else with nothing but its name."""
-    for facet in _described(name):
+    """Return the breaker as a facet here describes it, else one with defaults."""
+    for facet in _describing(name):
         assert facet.breaker is not None
         return facet.breaker
     return Breaker(name)
 
 
-def _described(name: str) -> list[EventFacet[..., Any]]:
-    """The facets that say more of this circuit than its name."""
+def _describing(name: str) -> list[EventFacet[..., Any]]:
+    """Return the facets that describe this breaker beyond its name."""
     return [
         facet
         for facet in _event_facets.copy().values()
@@ -78,13 +77,13 @@ def _described(name: str) -> list[EventFacet[..., Any]]:
 
 
 def workflow_named(name: str) -> Workflow[..., Any] | None:
-    """The workflow that answers to a qualified name or an alias."""
+    """Return the workflow of a qualified name or alias."""
     return _workflows.get(name)
 
 
 @contextmanager
 def empty_registry() -> Iterator[None]:
-    """Begin with no names and forget those that came meanwhile; for tests."""
+    """Empty the registry and restore it at the end; for tests."""
     with _lock:
         kept = _event_facets.copy(), _workflows.copy()
         _event_facets.clear()
@@ -105,15 +104,15 @@ def _register(registry: dict[str, Any], added: Any) -> None:
     with _lock:
         for name in names:
             other = registry[name].definition if name in registry else None
-            # Refused, not replaced: a worker that took the later one would run the
-            # wrong code for every stored run of the earlier one, without a word.
+            # Refuse instead of replacing: a worker would silently run the wrong code for
+            # stored runs of the earlier facet.
             if other is not None and not definition.replaces(other):
                 raise AuthoringError(
-                    f"{definition.title} wants the name {name!r}, which {other.title} has; "
-                    'give one of them another with name="…"'
+                    f"{definition.title} has the same name {name!r} as {other.title}; "
+                    'rename one of them with name="…"'
                 )
-        # A reload may have dropped an alias. Added before dropped: a reader never finds
-        # the name that stays missing.
+        # A reload may drop an alias. Add names before deleting, so that a reader never
+        # misses a name that stays.
         dropped = [
             name
             for name, other in registry.items()

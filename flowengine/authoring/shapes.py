@@ -1,8 +1,7 @@
-"""What an annotation tells about the parts of a value that nobody has seen yet.
+"""Derive the annotations of a symbol's parts from its own annotation.
 
 A symbol of ``tuple[int, str]`` can be unpacked, because its length is known; a field of a
-NamedTuple is an item of a list, because that is its JSON form. Where nothing is known the
-answer is `Any`, and the symbol is what it always was.
+NamedTuple is an item of a list, its JSON form. `Any` where nothing is known.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ _LISTS = (list, Sequence, typing.Sequence)
 
 
 def fixed_items(hint: Any) -> tuple[Any, ...] | None:
-    """The annotations of a tuple's items, when their number is known."""
-    hint = undressed(hint)
+    """Return the annotations of a tuple's items, if their number is fixed."""
+    hint = unwrap_hint(hint)
     if _is_named_tuple(hint):
-        known = _class_hints(hint)
-        return tuple(known.get(name, Any) for name in hint._fields)
+        hints = _class_hints(hint)
+        return tuple(hints.get(name, Any) for name in hint._fields)
     if typing.get_origin(hint) is not tuple:
         return None
     items = typing.get_args(hint)
@@ -30,14 +29,14 @@ def fixed_items(hint: Any) -> tuple[Any, ...] | None:
 
 
 def position_of(hint: Any, name: str) -> int | None:
-    """Where a NamedTuple has the field of that name."""
-    hint = undressed(hint)
+    """Return the position of a NamedTuple's field."""
+    hint = unwrap_hint(hint)
     return hint._fields.index(name) if _is_named_tuple(hint) and name in hint._fields else None
 
 
 def field_hint(hint: Any, name: str) -> Any:
-    """The annotation of one field."""
-    hint = undressed(hint)
+    """Return the annotation of one field."""
+    hint = unwrap_hint(hint)
     if typing.get_origin(hint) is dict:
         return typing.get_args(hint)[1]
     has_fields = (
@@ -50,8 +49,8 @@ def field_hint(hint: Any, name: str) -> Any:
 
 
 def item_hint(hint: Any, index: object = None) -> Any:
-    """The annotation of one item; without an index, of any."""
-    hint = undressed(hint)
+    """Return the annotation of one item; without an index, of any item."""
+    hint = unwrap_hint(hint)
     if isinstance(index, str):
         return field_hint(hint, index)
     items = fixed_items(hint)
@@ -64,7 +63,7 @@ def item_hint(hint: Any, index: object = None) -> Any:
 
 
 def joined_hint(hints: Sequence[Any]) -> Any:
-    """What is known of a value that has one of these annotations."""
+    """Return the annotation of a value that has one of these annotations."""
     if all(hint == hints[0] for hint in hints):
         return hints[0]
     lengths = {None if (items := fixed_items(h)) is None else len(items) for h in hints}
@@ -74,15 +73,15 @@ def joined_hint(hints: Sequence[Any]) -> Any:
 
 
 def value_hint(value: Any) -> Any:
-    """The annotation that would fit a Python value, as far as it can be unpacked."""
+    """Return an annotation for a Python value, precise for tuples only."""
     if isinstance(value, tuple):
         kind = type(value)
         return kind if _is_named_tuple(kind) else tuple[tuple(map(value_hint, value))]  # type: ignore[misc]
     return Any
 
 
-def undressed(hint: Any) -> Any:
-    """The annotation without Annotated[…] and NewType around it."""
+def unwrap_hint(hint: Any) -> Any:
+    """Strip Annotated[…] and NewType from an annotation."""
     while True:
         if typing.get_origin(hint) is typing.Annotated:
             hint = typing.get_args(hint)[0]
@@ -97,8 +96,8 @@ def _is_named_tuple(hint: Any) -> bool:
 
 
 def _is_typed_dict(hint: Any) -> bool:
-    # Not typing.is_typeddict: it does not know the TypedDict of typing_extensions, which
-    # pydantic wants before Python 3.12.
+    # Not typing.is_typeddict: it misses the TypedDict of typing_extensions, which pydantic
+    # needs before Python 3.12.
     return isinstance(hint, type) and issubclass(hint, dict) and hasattr(hint, "__total__")
 
 
@@ -106,4 +105,4 @@ def _class_hints(hint: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(hint, include_extras=True)
     except (NameError, TypeError):
-        return {}  # an annotation that cannot be read is pydantic's to complain about
+        return {}  # pydantic reports an invalid annotation

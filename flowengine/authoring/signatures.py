@@ -1,4 +1,4 @@
-"""Fit arguments to the parameters of a decorated function."""
+"""Bind arguments to the parameters of a decorated function, and convert them to JSON."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Parameter:
     """One parameter, with its default as Python and as JSON."""
 
     name: str
-    kind: Any  #: one of inspect's five
+    kind: Any  #: of inspect.Parameter
     annotation: Annotation
-    default: Literal | None = None  #: None: the parameter must be given
+    default: Literal | None = None  #: None: required
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,22 @@ class Signature:
     result: Annotation
 
     def fields(self) -> tuple[Field, ...]:
-        """The parameters as the program declares them."""
+        """Return the parameters as fields of the program."""
         return tuple(
             Field(p.name, p.annotation.type, p.default, p.annotation.schema)
             for p in self.parameters
         )
 
     def returns(self) -> tuple[Field, ...]:
-        """The one return as the program declares it."""
+        """Return the result as a field of the program."""
         return (Field(RESULT, self.result.type, schema=self.result.schema),)
 
     def bound(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
-        """The arguments by parameter name, in declared order, and all that does not fit.
+        """Return the arguments by parameter name, in declared order, and all problems.
 
-        Python's own binding stops at the first problem; an author wants to see all.
+        Python's own binding stops at the first problem.
         """
         by_place = [p.name for p in self.parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
         by_name = [
@@ -60,7 +60,7 @@ class Signature:
         given = dict(zip(by_place, args, strict=False))
         problems = []
         if len(args) > len(by_place):
-            problems.append(f"{len(args)} values were given by place, it takes {len(by_place)}")
+            problems.append(f"{len(args)} positional values were given, it takes {len(by_place)}")
         for name, value in kwargs.items():
             if name not in by_name:
                 problems.append(f"{name!r} is unknown, it takes {', '.join(by_name) or 'nothing'}")
@@ -74,7 +74,7 @@ class Signature:
         return {p.name: given[p.name] for p in self.parameters if p.name in given}, problems
 
     def written(self, given: Mapping[str, Any], what: str) -> tuple[dict[str, Json], list[str]]:
-        """The JSON of the given arguments and the defaults, and all that does not fit."""
+        """Return arguments and defaults as JSON, and all problems."""
         inputs: dict[str, Json] = {}
         problems = []
         for p in self.parameters:
@@ -88,17 +88,17 @@ class Signature:
         return inputs, problems
 
     def read(self, data: Mapping[str, Json]) -> tuple[tuple[list[Any], dict[str, Any]], list[str]]:
-        """Stored arguments as the Python call they stand for, and all that does not fit."""
-        known = {p.name for p in self.parameters}
-        problems = [f"{name!r} is unknown" for name in data if name not in known]
+        """Return the Python call for stored arguments, and all problems."""
+        names = {p.name for p in self.parameters}
+        problems = [f"{name!r} is unknown" for name in data if name not in names]
         args: list[Any] = []
         kwargs: dict[str, Any] = {}
         for p in self.parameters:
             if p.name not in data and p.default is None:
                 problems.append(f"{p.name!r} ({p.annotation}) is missing")
                 continue
-            # A default goes the stored way too: the function sees a fresh value each
-            # time, the same one whether the program or the caller has put it in.
+            # Deserialize a default too: the function gets a new value for each call, equal
+            # to one that the program passes.
             stored = data[p.name] if p.name in data else typing.cast(Literal, p.default).value
             try:
                 value = p.annotation.read(stored)
@@ -113,7 +113,7 @@ class Signature:
 
 
 def starred_parameters(fn: Callable[..., Any]) -> list[str]:
-    """The ``*args`` and ``**kwargs`` of a function: a program has no word for them."""
+    """Return the ``*args`` and ``**kwargs`` of a function, which programs do not support."""
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
     parameters = inspect.signature(fn).parameters.values()
     return [stars[p.kind] + p.name for p in parameters if p.kind in stars]
@@ -126,14 +126,14 @@ def signature_of(fn: Callable[..., Any], title: str) -> Signature:
     except (NameError, TypeError, SyntaxError, AttributeError) as error:
         raise AuthoringError(
             f"{title}: an annotation cannot be read ({error}); "
-            "it must name what its module imports or defines at the top"
+            "it must use names that its module imports or defines at the top level"
         ) from error
     parameters = tuple(
         _parameter(p, hints.get(p.name, _NONE), title)
         for p in inspect.signature(fn).parameters.values()
     )
     result = hints.get("return", _NONE)
-    # get_type_hints turns `-> None` into NoneType, which pydantic knows as well.
+    # get_type_hints turns `-> None` into NoneType, which pydantic accepts.
     return Signature(parameters, _annotation(result, "serialization", "the return", title))
 
 
@@ -160,5 +160,5 @@ def _annotation(
     except (pydantic.errors.PydanticUserError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise AuthoringError(
-            f"{title}: the annotation of {what} is no type pydantic can check ({reason})"
+            f"{title}: the annotation of {what} is not a type that pydantic can validate ({reason})"
         ) from None

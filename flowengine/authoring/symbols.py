@@ -1,10 +1,9 @@
-"""Symbols: stand-ins for values that a run will have and the trace has not.
+"""Symbols: placeholders for values that exist only in a run.
 
-While a workflow's body is traced, its parameters and the results of its steps
-are symbols. What a program can compute (arithmetic, comparison, fields, items)
-builds an expression. Everything else Python may ask for needs the value itself;
-it raises, says so, and names the construct to use. Nothing but `repr` gives a
-quiet answer: it is what debuggers call, and `marked` finds it if it leaks.
+In a traced body, parameters and results of steps are symbols. Arithmetic,
+comparison, fields and items build an expression. Every other operation needs the
+value: it raises and names the construct to use. Only `repr` works, for debuggers;
+`refuse_leaked_symbol` detects it in text.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Any, NoReturn, cast
 import pydantic
 
 from flowengine.authoring.annotations import json_value
-from flowengine.authoring.control_flow import cure_for_deciding
+from flowengine.authoring.control_flow import cure_for_condition
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.refusals import REFUSALS
 from flowengine.authoring.shapes import field_hint, fixed_items, item_hint, position_of
@@ -38,120 +37,122 @@ from flowengine.program.nodes import (
 _MARK = "<flowengine symbol: "
 
 
-class Reach:
-    """How far a symbol may be used: the body it was made in, and the bodies within that one."""
+class Visibility:
+    """Where a symbol is usable: in its own body and in the bodies nested in it."""
 
-    def __init__(self, title: str, parent: Reach | None, because: str = "") -> None:
+    def __init__(self, title: str, parent: Visibility | None, reason: str = "") -> None:
         self.title = title  #: e.g. ``workflow 'shop.order' (shop.py:12)``
         self.parent = parent
-        self.because = because  #: of a lambda: why its symbols mean nothing outside it
-        self.over = False  #: its body has ended: whatever comes now is outside
+        self.reason = reason  #: of a lambda: why its symbols are invalid outside it
+        self.closed = False  #: the trace of its body has ended
 
-    def within(self, other: Reach) -> bool:
-        """Whether a symbol of `other` may be used here."""
-        return self is other or (self.parent is not None and self.parent.within(other))
+    def sees(self, other: Visibility) -> bool:
+        """Whether a symbol of `other` is usable here."""
+        return self is other or (self.parent is not None and self.parent.sees(other))
 
-    def escape(self, label: str) -> SymbolMisuse:
-        """The error for a symbol of this body that was used outside it."""
+    def escape_error(self, label: str) -> SymbolMisuse:
+        """Return the error for a symbol of this body used outside it."""
         if self.parent is None:
             cure = "pass the value as an argument, or return it"
             return SymbolMisuse(
                 f"{user_location()}: {label} escapes its function: it is a value of {self.title} "
-                f"and means nothing elsewhere; {cure}"
+                f"and undefined elsewhere; {cure}"
             )
         return SymbolMisuse(
-            f"{user_location()}: {label} escapes its lambda: {self.because}; return it from the "
-            "lambda and use what the call that takes the lambda gives"
+            f"{user_location()}: {label} escapes its lambda: {self.reason}; return it from the "
+            "lambda and use the result of the call that takes the lambda"
         )
 
 
-class Nowhere(Reach):
-    """The reach of a symbol that has no value at all: whatever uses it is told so."""
+class NoValue(Visibility):
+    """The visibility of a symbol without value: every use raises."""
 
     def __init__(self, title: str, why: str) -> None:
         super().__init__(title, None)
-        self.over = True
+        self.closed = True
         self._why = why
 
-    def escape(self, label: str) -> SymbolMisuse:
-        """The error for any use."""
+    def escape_error(self, label: str) -> SymbolMisuse:
+        """Return the error for any use."""
         return SymbolMisuse(f"{user_location()}: {label} has no value: {self._why}")
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What a symbol knows of itself."""
+class SymbolInfo:
+    """The contents of a symbol."""
 
     expression: Expression
-    reach: Reach
-    label: str  #: how an error names it: ``step 'fetch'``
+    visibility: Visibility
+    label: str  #: its name in errors: ``step 'fetch'``
     hint: Any = Any  #: the annotation of the value, where there is one
 
 
 class Symbol:
     """A value of the run, unknown while the body is traced.
 
-    It has no attribute that an author could mistake for a field of the value:
-    ``symbol.anything`` is a path. `facts_of` looks inside.
+    It has no public attributes, because ``symbol.anything`` is a path. `info_of` returns
+    its contents.
     """
 
-    __slots__ = ("__facts",)
+    __slots__ = ("__info",)
 
-    def __init__(self, expression: Expression, reach: Reach, label: str, hint: Any = Any) -> None:
-        object.__setattr__(self, "_Symbol__facts", Facts(expression, reach, label, hint))
+    def __init__(
+        self, expression: Expression, visibility: Visibility, label: str, hint: Any = Any
+    ) -> None:
+        object.__setattr__(self, "_Symbol__info", SymbolInfo(expression, visibility, label, hint))
 
     def __repr__(self) -> str:
-        return f"{_MARK}{facts_of(self).label}>"
+        return f"{_MARK}{info_of(self).label}>"
 
     def __getattr__(self, name: str) -> Any:
-        # Python, copy, IPython and numpy probe objects for such names and take
-        # AttributeError for "no"; an answer would be taken for a capability.
+        # Python, copy, IPython and numpy probe objects for such names; anything but
+        # AttributeError would announce a protocol.
         if name.startswith("_"):
             raise AttributeError(f'{self!r} has no {name!r}; a field of that name is ["{name}"]')
-        facts = facts_of(self)
-        label, hint = f"field {name!r} of {facts.label}", field_hint(facts.hint, name)
-        position = position_of(facts.hint, name)
-        match facts.expression:
+        info = info_of(self)
+        label, hint = f"field {name!r} of {info.label}", field_hint(info.hint, name)
+        position = position_of(info.hint, name)
+        match info.expression:
             case StepRef(path) if position is None:
-                return Symbol(StepRef((*path, name)), facts.reach, label, hint)
+                return Symbol(StepRef((*path, name)), info.visibility, label, hint)
             case InputRef(path) if position is None:
-                return Symbol(InputRef((*path, name)), facts.reach, label, hint)
+                return Symbol(InputRef((*path, name)), info.visibility, label, hint)
         key = Literal(name if position is None else position)
-        return Symbol(Index(facts.expression, key), facts.reach, label, hint)
+        return Symbol(Index(info.expression, key), info.visibility, label, hint)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             _refuse(self, "take a slice of", "write an event facet that returns the part")
-        facts = facts_of(self)
-        label, hint = f"an item of {facts.label}", item_hint(facts.hint, index)
-        build = partial(Index, facts.expression, expression_of(index))
-        return combined((self, index), build, label, hint)
+        info = info_of(self)
+        label, hint = f"an item of {info.label}", item_hint(info.hint, index)
+        build = partial(Index, info.expression, expression_of(index))
+        return combine((self, index), build, label, hint)
 
     def __bool__(self) -> NoReturn:
-        _refuse(self, "decide by", cure_for_deciding())
+        _refuse(self, "branch on", cure_for_condition())
 
     def __iter__(self) -> Iterator[Any]:
-        facts = facts_of(self)
-        items = fixed_items(facts.hint)
+        info = info_of(self)
+        items = fixed_items(info.hint)
         if items is None:
             _refuse(
                 self,
                 "iterate over or unpack",
-                "to do something for each item use foreach(items, lambda item: …); take single "
+                "for each item use foreach(items, lambda item: …); take single "
                 "items with [0], [1], or annotate the facet's result as tuple[…] and unpack it",
             )
-        return iter([self[place] for place in range(len(items))])
+        return iter([self[index] for index in range(len(items))])
 
 
-def facts_of(symbol: Symbol) -> Facts:
-    """The expression, reach and label of a symbol."""
-    return cast(Facts, object.__getattribute__(symbol, "_Symbol__facts"))
+def info_of(symbol: Symbol) -> SymbolInfo:
+    """Return the contents of a symbol."""
+    return cast(SymbolInfo, object.__getattribute__(symbol, "_Symbol__info"))
 
 
-def symbols_in(value: Any) -> Iterator[Facts]:
-    """Every symbol in a value, through lists, tuples, dicts, dataclasses and models."""
+def symbols_in(value: Any) -> Iterator[SymbolInfo]:
+    """Yield the symbols in a value, through lists, tuples, dicts, dataclasses and models."""
     if isinstance(value, Symbol):
-        yield facts_of(value)
+        yield info_of(value)
     elif isinstance(value, list | tuple):
         for item in value:
             yield from symbols_in(item)
@@ -165,36 +166,36 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, pydantic.BaseModel):
-        return dict(value)  # not dumped: a symbol would be asked for its value
+        return dict(value)  # not model_dump, which would need the values of symbols
     return None
 
 
 def expression_of(value: Any) -> Expression:
-    """A Python value as an expression: symbols as what they stand for, the rest as literals."""
+    """Convert a Python value to an expression: symbols by their expression, the rest literally."""
     match value:
         case Symbol():
-            return facts_of(value).expression
+            return info_of(value).expression
         case list() | tuple() if any(symbols_in(value)):
             return ArrayLiteral(tuple(expression_of(item) for item in value))
         case dict() if any(symbols_in(value)):
-            keys = _known(dict.fromkeys(value))
+            keys = _json_constant(dict.fromkeys(value))
             items = zip(keys, value.values(), strict=True)
             return MapLiteral(tuple((key, expression_of(item)) for key, item in items))
     parts = _fields_of(value)
     if parts is not None and any(symbols_in(value)):
         return expression_of(parts)
-    return Literal(marked(_known(value)))
+    return Literal(refuse_leaked_symbol(_json_constant(value)))
 
 
-def _known(value: Any) -> Json:
+def _json_constant(value: Any) -> Json:
     try:
         return json_value(value, "a value in a workflow")
     except NotJson as error:
         raise AuthoringError(f"{user_location()}: {error}") from None
 
 
-def marked(value: Any) -> Any:
-    """The JSON value itself; raises when the repr of a symbol has leaked into its text."""
+def refuse_leaked_symbol(value: Any) -> Any:
+    """Return the JSON value; raises if its text contains the repr of a symbol."""
     match value:
         case str() if _MARK in value:
             raise SymbolMisuse(
@@ -203,37 +204,36 @@ def marked(value: Any) -> Any:
             )
         case list():
             for item in value:
-                marked(item)
+                refuse_leaked_symbol(item)
         case dict():
             for item in (*value, *value.values()):
-                marked(item)
+                refuse_leaked_symbol(item)
     return value
 
 
-def combined(
+def combine(
     operands: tuple[Any, ...], build: Callable[[], Expression], label: str, hint: Any = Any
 ) -> Any:
-    """A symbol built of others; it reaches as far as the nearest-bound of them."""
+    """Build a symbol from others, with the visibility of the innermost."""
     every = list(symbols_in(operands))
-    for facts in every:
-        if facts.reach.over:
-            raise facts.reach.escape(facts.label)
-    # None is over, so all belong to bodies that enclose the line being traced, one
-    # within the other.
-    reach = every[0].reach
-    for facts in every[1:]:
-        if facts.reach.within(reach):
-            reach = facts.reach
-    return Symbol(build(), reach, label, hint)
+    for info in every:
+        if info.visibility.closed:
+            raise info.visibility.escape_error(info.label)
+    # All are open, so their bodies enclose the current line and are nested in each other.
+    visibility = every[0].visibility
+    for info in every[1:]:
+        if info.visibility.sees(visibility):
+            visibility = info.visibility
+    return Symbol(build(), visibility, label, hint)
 
 
-# --- What builds an expression ------------------------------------------------
+# --- Operators that build an expression ------------------------------------------------
 
 _BINARY = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "mod": "%", "and": "&&", "or": "||",
     "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=",
 }  # fmt: skip
-_COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])  # Python mirrors these by itself
+_COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])  # Python reflects these itself
 _UNARY = {"neg": "-", "invert": "!"}
 
 
@@ -241,7 +241,7 @@ def _binary(operator: str, *, reflected: bool) -> Callable[[Symbol, Any], Any]:
     def operate(self: Symbol, other: Any) -> Any:
         left, right = (other, self) if reflected else (self, other)
         label = f"the value of `{_short(left)} {operator} {_short(right)}`"
-        return combined(
+        return combine(
             (left, right),
             lambda: Binary(operator, expression_of(left), expression_of(right)),
             label,
@@ -252,9 +252,9 @@ def _binary(operator: str, *, reflected: bool) -> Callable[[Symbol, Any], Any]:
 
 def _unary(operator: str) -> Callable[[Symbol], Any]:
     def operate(self: Symbol) -> Any:
-        facts = facts_of(self)
+        info = info_of(self)
         label = f"the value of `{operator}{_short(self)}`"
-        return Symbol(Unary(operator, facts.expression), facts.reach, label)
+        return Symbol(Unary(operator, info.expression), info.visibility, label)
 
     return operate
 
@@ -262,17 +262,17 @@ def _unary(operator: str) -> Callable[[Symbol], Any]:
 def _short(value: Any) -> str:
     if not isinstance(value, Symbol):
         return repr(value) if len(repr(value)) < 30 else "…"
-    match facts_of(value).expression:
+    match info_of(value).expression:
         case StepRef(path) | InputRef(path):
             return path[0]
     return "…"
 
 
-# --- What needs the value itself, and raises -----------------------------------
+# --- Operations that need the value, and raise -----------------------------------
 
 
 def _refuse(symbol: Symbol, tried: str, cure: str) -> NoReturn:
-    label = facts_of(symbol).label
+    label = info_of(symbol).label
     raise SymbolMisuse(
         f"{user_location()}: cannot {tried} {label}: it has no value until the workflow "
         f"runs; {cure}"

@@ -1,8 +1,7 @@
 """Trace decorated functions into one program.
 
-Each function is traced apart from its callers, from a list of those still to
-do. So a workflow may call itself, or what is defined further down its file, and
-the trace ends because the functions of a process are finitely many.
+Each function is traced separately from its callers, from a worklist. So a workflow
+may call itself, or functions defined further down its file, and tracing terminates.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pydantic
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.lint import lint
-from flowengine.authoring.scopes import Scope, refuse_namesake
+from flowengine.authoring.scopes import Scope, refuse_duplicate_name
 from flowengine.authoring.symbols import Symbol, symbols_in
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
 from flowengine.program.nodes import (
@@ -30,24 +29,24 @@ from flowengine.program.standard import RESULT, wider
 
 
 def program_of(definition: Definition) -> Program:
-    """The program of all that a workflow reaches.
+    """Return the program of a workflow and all facets it calls, directly or not.
 
-    Namespaces and declarations stand in the order of their names: the same code
-    gives the same content hash, in whichever order it was written or imported.
+    Namespaces and declarations are sorted by name, so that the content hash does not
+    depend on the order of definitions and imports.
     """
     reached = {definition.name: definition}
     declared: dict[str, FacetDeclaration] = {}
-    waiting = [definition]
-    while waiting:
-        caller = waiting.pop()
+    pending = [definition]
+    while pending:
+        caller = pending.pop()
         declared[caller.name], scope = declaration_of(caller)
         for name, standard in scope.standard.items():
             declared[name] = wider(standard, declared.get(name, standard))
         for name, callee in scope.callees.items():
             if name not in reached:
                 reached[name] = callee
-                waiting.append(callee)
-            refuse_namesake(callee, reached[name])
+                pending.append(callee)
+            refuse_duplicate_name(callee, reached[name])
     namespaces: dict[str, list[FacetDeclaration]] = {}
     for name in sorted(declared):
         namespaces.setdefault(name.rpartition(".")[0], []).append(declared[name])
@@ -57,10 +56,10 @@ def program_of(definition: Definition) -> Program:
 
 
 def declaration_of(definition: Definition) -> tuple[FacetDeclaration, Scope]:
-    """One function, traced apart from those it calls; its scope knows them."""
+    """Trace one function; its scope lists the facets it calls."""
     signature = definition.signature
     scope = Scope(definition.title, [p.name for p in signature.parameters])
-    body = () if definition.kind is FacetKind.EVENT else (_traced(definition, scope),)
+    body = () if definition.kind is FacetKind.EVENT else (_trace(definition, scope),)
     declaration = FacetDeclaration(
         definition.kind,
         definition.short_name,
@@ -73,7 +72,7 @@ def declaration_of(definition: Definition) -> tuple[FacetDeclaration, Scope]:
     return declaration, scope
 
 
-def _traced(definition: Definition, scope: Scope) -> Block:
+def _trace(definition: Definition, scope: Scope) -> Block:
     lint(definition.fn)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
@@ -85,11 +84,11 @@ def _traced(definition: Definition, scope: Scope) -> Block:
             args.append(symbol)
         else:
             kwargs[name] = symbol
-    with scope.entered():
-        returned = _called(definition, args, kwargs)
+    with scope.active():
+        returned = _call_body(definition, args, kwargs)
         annotation = definition.signature.result
         try:
-            result = scope.admitted(returned, annotation, RESULT)
+            result = scope.to_expression(returned, annotation, RESULT)
         except pydantic.ValidationError as error:
             problem = mismatch(RESULT, annotation, returned, error)
             raise AuthoringError(f"{definition.title}: {problem}") from None
@@ -97,12 +96,12 @@ def _traced(definition: Definition, scope: Scope) -> Block:
             raise AuthoringError(f"{definition.title}: {error}") from None
     return Block(
         statements=tuple(scope.statements),
-        yields=scope.yielded(definition.name, result, definition.location),
+        yields=scope.result_yield(definition.name, result, definition.location),
         location=definition.location,
     )
 
 
-def _called(definition: Definition, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _call_body(definition: Definition, args: list[Any], kwargs: dict[str, Any]) -> Any:
     try:
         return definition.fn(*args, **kwargs)
     except pydantic.ValidationError as error:
@@ -110,7 +109,7 @@ def _called(definition: Definition, args: list[Any], kwargs: dict[str, Any]) -> 
         if not any(symbols_in(given)):
             raise
         raise SymbolMisuse(
-            f"{definition.title}: a {error.title} is built of values that the run has and the "
-            f"trace has not; write {error.title}.model_construct(…), which does not check them, "
+            f"{definition.title}: a {error.title} is built from values that exist "
+            f"only in the run; write {error.title}.model_construct(…), which skips validation, "
             "pass a dict, or build it in an event facet"
         ) from None

@@ -1,7 +1,7 @@
-"""Find everything that keeps decorated functions from becoming programs.
+"""Find every problem that prevents decorated functions from compiling to programs.
 
-A start stops at the first problem. Here each function is traced apart from the others, and
-what can be traced is linked, so that all problems are told at once, each with its line.
+A start stops at the first problem. This module traces each function separately and links the
+traceable ones, to report all problems at once, each with its line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.locations import is_ours
+from flowengine.authoring.locations import is_internal
 from flowengine.authoring.tracer import declaration_of, program_of
 from flowengine.errors import AuthoringError, FlowengineError, InvalidProgram, UntraceableCode
 from flowengine.program.linker import link_program
@@ -28,7 +28,7 @@ from flowengine.program.nodes import (
     WhenCase,
 )
 
-_BEGINNING = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+): (?P<what>.*)", re.DOTALL)
+_PREFIX = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+): (?P<what>.*)", re.DOTALL)
 _TITLE = re.compile(r"\((?P<file>[^():\n]+):(?P<line>\d+)\)")
 _STEP = re.compile(r"step '([^']+)'")
 _Part = FacetDeclaration | Block | WhenCase | CatchClause | StepStatement
@@ -36,58 +36,58 @@ _Part = FacetDeclaration | Block | WhenCase | CatchClause | StepStatement
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One problem of an author's code."""
+    """One problem in an author's code."""
 
     location: Location
     what: str
 
 
 def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
-    """Return all problems of these functions and of those they call, in the order of the files."""
+    """Return all problems of these functions and their callees, sorted by file and line."""
     reached: dict[str, Definition] = {}
     callees: dict[str, set[str]] = {}
-    found: dict[str, list[Finding]] = {}
-    waiting = list(definitions)
-    while waiting:
-        definition = waiting.pop()
+    problems: dict[str, list[Finding]] = {}
+    pending = list(definitions)
+    while pending:
+        definition = pending.pop()
         if definition.name in reached:
             continue
         reached[definition.name] = definition
-        callees[definition.name], found[definition.name] = set(), []
+        callees[definition.name], problems[definition.name] = set(), []
         try:
             scope = declaration_of(definition)[1]
         except Exception as problem:
-            found[definition.name] = list(_told(problem, definition.location))
+            problems[definition.name] = list(_findings_from(problem, definition.location))
             continue
         callees[definition.name] = set(scope.callees)
-        waiting += scope.callees.values()
-    findings = [finding for each in found.values() for finding in each]
+        pending += scope.callees.values()
+    findings = [finding for each in problems.values() for finding in each]
     for name, definition in reached.items():
-        is_sound = not any(found[other] for other in _closure(name, callees))
+        is_sound = not any(problems[other] for other in _closure(name, callees))
         if is_sound and definition.kind is not FacetKind.EVENT:
-            findings += _linked(definition)
+            findings += _link_findings(definition)
     return sorted(set(findings), key=lambda f: (f.location.file, f.location.line, f.what))
 
 
 def finding_of(problem: BaseException, where: Location) -> Finding:
-    """What an error says, at the line of the author's code it is about; else at `where`."""
+    """Convert an error to a finding at its line of the author's code, else at `where`."""
     if isinstance(problem, SyntaxError) and problem.filename:
         return Finding(Location(problem.lineno or 0, file=problem.filename), str(problem.msg))
     text = str(problem)
     if isinstance(problem, FlowengineError):
-        if begun := _BEGINNING.fullmatch(text):
-            return Finding(Location(int(begun["line"]), file=begun["file"]), begun["what"])
-        if titled := _TITLE.search(text):
-            where = Location(int(titled["line"]), file=titled["file"])
+        if prefix := _PREFIX.fullmatch(text):
+            return Finding(Location(int(prefix["line"]), file=prefix["file"]), prefix["what"])
+        if title := _TITLE.search(text):
+            where = Location(int(title["line"]), file=title["file"])
         return Finding(where, text)
     for frame in reversed(traceback.extract_tb(problem.__traceback__)):
-        if not is_ours(frame.filename):
+        if not is_internal(frame.filename):
             where = Location(frame.lineno or 0, file=frame.filename)
             break
     return Finding(where, f"{type(problem).__name__}: {text}" if text else type(problem).__name__)
 
 
-def _told(problem: Exception, where: Location) -> Iterator[Finding]:
+def _findings_from(problem: Exception, where: Location) -> Iterator[Finding]:
     if not isinstance(problem, UntraceableCode):
         yield finding_of(problem, where)
         return
@@ -97,22 +97,22 @@ def _told(problem: Exception, where: Location) -> Iterator[Finding]:
 
 def _closure(name: str, callees: dict[str, set[str]]) -> set[str]:
     seen: set[str] = set()
-    waiting = [name]
-    while waiting:
-        one = waiting.pop()
+    pending = [name]
+    while pending:
+        one = pending.pop()
         if one not in seen:
             seen.add(one)
-            waiting += callees.get(one, ())
+            pending += callees.get(one, ())
     return seen
 
 
-def _linked(definition: Definition) -> list[Finding]:
+def _link_findings(definition: Definition) -> list[Finding]:
     try:
         program = program_of(definition)
         link_program(program)
     except InvalidProgram as invalid:
         return [
-            Finding(_located(program, problem.where) or definition.location, str(problem))
+            Finding(_location_in(program, problem.where) or definition.location, str(problem))
             for problem in invalid.problems
         ]
     except AuthoringError as problem:
@@ -120,8 +120,8 @@ def _linked(definition: Definition) -> list[Finding]:
     return []
 
 
-def _located(program: Program, where: str) -> Location | None:
-    """The line of a place that linking names by facet and steps."""
+def _location_in(program: Program, where: str) -> Location | None:
+    """Return the location of a place that the linker names by facet and steps."""
     name = where.partition(",")[0].partition("/")[0]
     for namespace in program.declarations:
         for declared in namespace.declarations if isinstance(namespace, Namespace) else ():
@@ -137,16 +137,15 @@ def _deepest(facet: FacetDeclaration, steps: list[str]) -> Location | None:
     part: _Part = facet
     location = facet.location
     for step in steps:
-        below = (s for s in _statements(part) if s.name == step)
-        found = next(below, None)
-        if found is None:
+        statement = next((s for s in _statements(part) if s.name == step), None)
+        if statement is None:
             break
-        part, location = found, found.location
+        part, location = statement, statement.location
     return location
 
 
 def _statements(part: _Part) -> Iterator[StepStatement]:
-    """Every step that stands in a part, not in another step of it."""
+    """Yield the steps directly in a part, not those nested in its steps."""
     parts: list[_Part] = []
     match part:
         case FacetDeclaration(body=body):

@@ -1,4 +1,4 @@
-"""Check modules without running anything: what is found, and how it is shown."""
+"""`flowengine check`: validate modules without running anything."""
 
 from __future__ import annotations
 
@@ -20,25 +20,26 @@ from flowengine.program.nodes import Location
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """What was looked at, and what is wrong with it."""
+class CheckReport:
+    """The checked workflows and facets, and their problems."""
 
     workflows: list[str]
     facets: list[str]
     findings: list[Finding]
 
 
-def check(names: Sequence[str]) -> Checked:
-    """Import modules, files and whole packages; trace and link all that is decorated in them."""
+def check(names: Sequence[str]) -> CheckReport:
+    """Import modules, files and packages; trace and link their workflows and facets."""
     findings: list[Finding] = []
-    found: dict[str, Decorated[..., object]] = {}
+    decorated: dict[str, Decorated[..., object]] = {}
     for module in _modules(names, findings):
         for value in vars(module).values():
             if isinstance(value, EventFacet | Facet | Workflow):
-                found[value.name] = value
-    findings += findings_of([each.definition for each in found.values()])
-    workflows = sorted(name for name, each in found.items() if isinstance(each, Workflow))
-    return Checked(workflows, sorted(set(found) - set(workflows)), list(dict.fromkeys(findings)))
+                decorated[value.name] = value
+    findings += findings_of([each.definition for each in decorated.values()])
+    workflows = sorted(name for name, each in decorated.items() if isinstance(each, Workflow))
+    facets = sorted(set(decorated) - set(workflows))
+    return CheckReport(workflows, facets, list(dict.fromkeys(findings)))
 
 
 def _modules(names: Sequence[str], findings: list[Finding]) -> Iterator[ModuleType]:
@@ -53,14 +54,14 @@ def _modules(names: Sequence[str], findings: list[Finding]) -> Iterator[ModuleTy
             continue
         imported = Path(module.__file__ or "")
         if name.endswith(".py") and imported.resolve() != Path(name).resolve():
-            what = f"a module {module.__name__!r} was imported before, from {imported}"
+            what = f"module {module.__name__!r} is already imported from {imported}; rename one"
             findings.append(Finding(Location(0, file=name), what))
             continue
         yield module
-        yield from _inside(module, findings)
+        yield from _submodules(module, findings)
 
 
-def _inside(package: ModuleType, findings: list[Finding]) -> Iterator[ModuleType]:
+def _submodules(package: ModuleType, findings: list[Finding]) -> Iterator[ModuleType]:
     for info in pkgutil.iter_modules(getattr(package, "__path__", ())):
         name = f"{package.__name__}.{info.name}"
         if info.name == "__main__":
@@ -71,31 +72,31 @@ def _inside(package: ModuleType, findings: list[Finding]) -> Iterator[ModuleType
             findings.append(finding_of(problem, Location(0, file=name)))
             continue
         yield module
-        yield from _inside(module, findings)
+        yield from _submodules(module, findings)
 
 
-def shown_file(location: Location) -> str:
-    """A file as one would write it from here."""
+def relative_file(location: Location) -> str:
+    """Return the file relative to the working directory, if it is below it."""
     path = Path(location.file)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def show(checked: Checked, console: Console) -> None:
-    """Print the problems by file, or that there are none."""
+def show(checked: CheckReport, console: Console) -> None:
+    """Print the problems by file."""
     file = ""
     for finding in checked.findings:
         if finding.location.file != file:
             file = finding.location.file
-            console.print(Text(shown_file(finding.location), style="bold"), soft_wrap=True)
+            console.print(Text(relative_file(finding.location), style="bold"), soft_wrap=True)
         line = Text.assemble((f"{finding.location.line or '':>6} ", "cyan"), ("✗ ", "red"))
         console.print(line.append(finding.what), soft_wrap=True)
     workflows, facets = len(checked.workflows), len(checked.facets)
-    looked = f"{_counted(workflows, 'workflow')}, {_counted(facets, 'facet')}"
+    scope = f"{_plural(workflows, 'workflow')}, {_plural(facets, 'facet')}"
     if checked.findings:
-        console.print(Text(f"{_counted(len(checked.findings), 'problem')} ({looked})", style="red"))
+        console.print(Text(f"{_plural(len(checked.findings), 'problem')} ({scope})", style="red"))
     else:
-        console.print(Text.assemble(("✓ ", "green"), looked, ": no problems"))
+        console.print(Text.assemble(("✓ ", "green"), scope, ": no problems"))
 
 
-def _counted(count: int, noun: str) -> str:
+def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,4 +1,4 @@
-"""The commands."""
+"""The commands of `flowengine`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 class _Commands(click.Group):
-    """Errors that flowengine raises on purpose are told without a traceback."""
+    """Prints a FlowengineError without traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -50,8 +50,8 @@ class _Commands(click.Group):
 def main() -> None:
     """Durable workflows on Celery.
 
-    The database is the SQLite file flowengine.db in this directory, or what
-    FLOWENGINE_DATABASE_URL names.
+    The database is the SQLite file flowengine.db in this directory, or the one in
+    FLOWENGINE_DATABASE_URL.
     """
 
 
@@ -60,15 +60,19 @@ def main() -> None:
 
 @main.command()
 @click.argument("target", metavar="TARGET")
-@click.option("--workflow", help="The workflow's name, when TARGET does not say it.")
+@click.option("--workflow", help="Name of the workflow, if TARGET does not include it.")
 @click.option(
-    "--module", "-m", "modules", multiple=True, help="Import this too: code of event facets."
+    "--module",
+    "-m",
+    "modules",
+    multiple=True,
+    help="Also import this module, for the code of event facets.",
 )
 @click.option(
     "--input", "-i", "given", multiple=True, metavar="NAME=VALUE", help="JSON, text or @file."
 )
-@click.option("--key", help="Start only once: a second run with this key is the first one.")
-@click.option("--no-wait", is_flag=True, help="Start it and leave; `resume` goes on with it.")
+@click.option("--key", help="Idempotency key: a second start with it returns the first run.")
+@click.option("--no-wait", is_flag=True, help="Start the run and exit; `resume` continues it.")
 @_as_json
 def run(
     target: str,
@@ -79,15 +83,15 @@ def run(
     no_wait: bool,
     as_json: bool,
 ) -> None:
-    """Start a workflow and follow it to its end.
+    """Start a workflow and show its progress until it ends.
 
     TARGET is MODULE:WORKFLOW or FILE:WORKFLOW. The module is importable from here; the file
-    holds Python (examples/quickstart.py:word_count), AFL text (order.afl:shop.Order) or
-    program JSON. A workflow that is the only one need not be named.
+    contains Python (examples/quickstart.py:word_count), AFL text (order.afl:shop.Order) or
+    program JSON. WORKFLOW may be omitted if there is only one.
     """
-    # What does not fit is told before a database is made.
+    # Report invalid inputs before a database is created.
     prepared = prepare(target, workflow, modules, given, needs_code=not no_wait)
-    from flowengine.assembly import default_engine  # brings Celery: only when something runs
+    from flowengine.assembly import default_engine  # imports Celery
 
     engine = default_engine()
     handle = engine.run(prepared.start(engine, key))
@@ -98,15 +102,14 @@ def run(
         info = _follow(handle, as_json)
     except KeyboardInterrupt:
         raise click.ClickException(
-            f"stopped. The run is kept: `flowengine resume {prepared.modules}` goes on "
-            "with it, "
-            f"`flowengine show {handle.id[:8]}` shows where it stands"
+            f"stopped. The run is stored: `flowengine resume {prepared.modules}` continues it, "
+            f"`flowengine show {handle.id[:8]}` shows its state"
         ) from None
     if as_json:
         click.echo(json.dumps(asdict(info), indent=2))
     else:
-        _tell_end(info)
-        _tell_more(info, engine.database)
+        _print_outcome(info)
+        _print_next_commands(info, engine.database)
     sys.exit(0 if info.state == RunState.COMPLETED else 1)
 
 
@@ -114,22 +117,22 @@ def run(
 @click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
 @_as_json
 def resume(modules: Sequence[str], as_json: bool) -> None:
-    """Go on with all unfinished runs, with the code of these modules, until they have ended."""
+    """Continue all unfinished runs with the code of these modules until they end."""
     load_modules(modules)
     from flowengine.assembly import default_engine
 
     engine = default_engine()
-    alarm_unserved_tasks(engine)  # what was missed without these modules is missed no more
+    alarm_unserved_tasks(engine)  # clears alarms that these modules resolve
     unfinished = list(reversed(engine.list(state=RunState.RUNNING, limit=1000)))
     ended = []
     for info in unfinished:
         ended.append(_follow(engine.run(info.id), as_json, stop_at_alarm=True))
         if not as_json:
-            _tell_end(ended[-1])
+            _print_outcome(ended[-1])
     if as_json:
         click.echo(json.dumps([asdict(info) for info in ended], indent=2))
     elif not ended:
-        console.print("nothing is unfinished")
+        console.print("no unfinished runs")
     sys.exit(0 if all(info.state == RunState.COMPLETED for info in ended) else 1)
 
 
@@ -138,9 +141,9 @@ def _follow(handle: Run[Any], as_json: bool, stop_at_alarm: bool = False) -> Run
     return watch(handle, out, stop_at_alarm=stop_at_alarm)
 
 
-def _tell_end(info: RunInfo) -> None:
+def _print_outcome(info: RunInfo) -> None:
     if not info.is_final:
-        return  # the alarm is told already
+        return  # the alarm is already printed
     if info.state == RunState.COMPLETED:
         outputs = info.outputs or {}
         value = outputs["result"] if set(outputs) == {"result"} else outputs
@@ -150,8 +153,8 @@ def _tell_end(info: RunInfo) -> None:
     console.print(line, soft_wrap=True)
 
 
-def _tell_more(info: RunInfo, database: Database) -> None:
-    console.print(Text.assemble(("kept in ", "dim"), database.name), soft_wrap=True)
+def _print_next_commands(info: RunInfo, database: Database) -> None:
+    console.print(Text.assemble(("stored in ", "dim"), database.name), soft_wrap=True)
     console.print(
         Text.assemble(
             ("try     ", "dim"),
@@ -159,7 +162,7 @@ def _tell_more(info: RunInfo, database: Database) -> None:
             ("   every step with its time\n", "dim"),
             ("        ", "dim"),
             "flowengine list           ",
-            ("the runs so far", "dim"),
+            ("the newest runs", "dim"),
         )
     )
 
@@ -171,22 +174,26 @@ def _tell_more(info: RunInfo, database: Database) -> None:
 @click.argument("names", nargs=-1, required=True, metavar="MODULE_OR_FILE...")
 @_as_json
 def check(names: Sequence[str], as_json: bool) -> None:
-    """Find what keeps workflows from running, before anything runs.
+    """Find the problems of workflows without running anything.
 
-    Imports modules, files and whole packages, reads every workflow and facet in them, and
-    prints all problems with file and line.
+    Imports modules, files and packages, traces their workflows and facets, and prints all
+    problems with file and line.
     """
-    found = check_command.check(names)
+    report = check_command.check(names)
     if as_json:
         problems = [
-            {"file": check_command.shown_file(f.location), "line": f.location.line, "what": f.what}
-            for f in found.findings
+            {
+                "file": check_command.relative_file(f.location),
+                "line": f.location.line,
+                "what": f.what,
+            }
+            for f in report.findings
         ]
-        shown = {"workflows": found.workflows, "facets": found.facets, "problems": problems}
+        shown = {"workflows": report.workflows, "facets": report.facets, "problems": problems}
         click.echo(json.dumps(shown, indent=2))
     else:
-        check_command.show(found, console)
-    sys.exit(1 if found.findings else 0)
+        check_command.show(report, console)
+    sys.exit(1 if report.findings else 0)
 
 
 # --- programs ---
@@ -195,12 +202,12 @@ def check(names: Sequence[str], as_json: bool) -> None:
 @main.command("compile")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write it there."
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file."
 )
 def compile_file(file: Path, output: Path | None) -> None:
-    """Check AFL text, and print its program as JSON.
+    """Compile AFL text and print the program as JSON.
 
-    The JSON is what AFL's own compiler makes of it, without ids.
+    The JSON equals that of AFL's own compiler, without ids.
     """
     document = read_text(file.read_bytes(), str(file))
     checked(document, str(file))
@@ -211,16 +218,16 @@ def compile_file(file: Path, output: Path | None) -> None:
         output.write_text(written + "\n")
 
 
-# --- looking ---
+# --- inspecting ---
 
 
 @contextmanager
-def _opened() -> Iterator[Engine]:
-    """The database as it is: looking must neither create nor upgrade one."""
+def _open_engine() -> Iterator[Engine]:
+    """Open the existing database; neither create nor upgrade it."""
     database = Database(Settings.from_environment().database_url)
     if database.is_sqlite and not Path(database.url.database or "").exists():
         raise click.ClickException(
-            f"there is no database {database.name} yet: `flowengine run` makes it, or name "
+            f"there is no database {database.name} yet: `flowengine run` creates it, or set "
             "another in FLOWENGINE_DATABASE_URL"
         )
     ensure_schema(database, upgrade=False)
@@ -240,7 +247,7 @@ def _opened() -> Iterator[Engine]:
 @_as_json
 def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """Show the newest runs."""
-    with _opened() as engine:
+    with _open_engine() as engine:
         runs = engine.list(workflow=workflow, state=state and state.upper(), limit=limit)
     if as_json:
         click.echo(json.dumps([asdict(info) for info in runs], indent=2))
@@ -270,8 +277,8 @@ def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool
 @click.argument("run_id", metavar="RUN")
 @_as_json
 def show(run_id: str, as_json: bool) -> None:
-    """Show a run as a tree of its steps. RUN is an id or the beginning of one."""
-    with _opened() as engine:
+    """Show the steps of a run as a tree. RUN is an id or a prefix of one."""
+    with _open_engine() as engine:
         info = engine.find(run_id)
         steps = engine.steps(info.id)
     if as_json:
@@ -293,12 +300,12 @@ def show(run_id: str, as_json: bool) -> None:
 
 @main.group()
 def db() -> None:
-    """The database's schema."""
+    """Manage the database schema."""
 
 
 @db.command()
 def upgrade() -> None:
-    """Bring the schema up to date. Safe to run twice, and at the same time."""
+    """Upgrade the schema. Idempotent, and safe to run concurrently."""
     database = Database(Settings.from_environment().database_url)
     before, after = upgrade_schema(database)
     database.close()

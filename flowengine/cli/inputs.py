@@ -1,4 +1,4 @@
-"""Read inputs given as ``name=value``."""
+"""Parse inputs given as ``name=value``."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from flowengine.program.nodes import Field
 
 
 def read_inputs(params: Iterable[Field], given: Sequence[str]) -> dict[str, Any]:
-    """Return the inputs. A value is JSON, text as it stands for a text parameter, or @file."""
-    known = {field.name: field for field in params}
+    """Return the inputs. A value is JSON, plain text for a text parameter, or @file."""
+    fields = {field.name: field for field in params}
     inputs: dict[str, Any] = {}
     for pair in given:
         name, equals, text = pair.partition("=")
@@ -22,7 +22,7 @@ def read_inputs(params: Iterable[Field], given: Sequence[str]) -> dict[str, Any]
             raise click.BadParameter(f"{pair!r} is not name=value", param_hint="--input")
         if name in inputs:
             raise click.BadParameter(f"{name!r} is given twice", param_hint="--input")
-        inputs[name] = _value(text, known.get(name))
+        inputs[name] = _value(text, fields.get(name))
     return inputs
 
 

@@ -1,4 +1,4 @@
-"""Show a run as it moves."""
+"""Show the progress of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowengine.cli.tree import look_of, run_tree, wait_of
+from flowengine.cli.tree import run_tree, status_of, wait_of
 from flowengine.engine import Run, RunInfo
 from flowengine.engine.presentation import duration
 from flowengine.evaluator.states import ObjectType, StepState
@@ -18,15 +18,15 @@ _REFRESH = 0.1
 
 
 def watch(run: Run[object], console: Console, *, stop_at_alarm: bool = False) -> RunInfo:
-    """Follow a run to its end: a live tree on a terminal, a line per ended step elsewhere.
+    """Show a run until it ends: a live tree on a terminal, else a line per ended step.
 
-    An alarm says that the run waits for something this process does not have.
+    `stop_at_alarm` stops when the run waits for code that this process does not have.
     """
-    follow = _draw if console.is_terminal else _tell
-    return follow(run, console, stop_at_alarm)
+    show = _show_live if console.is_terminal else _print_steps
+    return show(run, console, stop_at_alarm)
 
 
-def _draw(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
+def _show_live(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
     with Live(console=console, refresh_per_second=1 / _REFRESH, vertical_overflow="crop") as live:
         while True:
             began = time.monotonic()
@@ -37,25 +37,25 @@ def _draw(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
             _pause(began)
 
 
-def _tell(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
-    told = {step.id for step in run.steps() if step.state in StepState.FINAL}
+def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
+    printed = {step.id for step in run.steps() if step.state in StepState.FINAL}
     alarm: str | None = None
     open_circuits: set[str] = set()
     while True:
         began = time.monotonic()
         info = run.info()
         steps = run.steps()
-        # Of steps that ended together the inner ones first: the outer ended because they did.
+        # If steps ended together, print the inner ones first: they caused the end of the outer.
         for step in sorted(steps, key=lambda step: (step.updated, -len(step.path))):
-            if step.state not in StepState.FINAL or step.id in told:
+            if step.state not in StepState.FINAL or step.id in printed:
                 continue
-            told.add(step.id)
+            printed.add(step.id)
             if step.object_type in ObjectType.BLOCKS:
                 continue
-            sign, colour, word = look_of(step, system_clock())
+            sign, colour, label = status_of(step, system_clock())
             at = duration(step.updated - info.created)
             line = Text.assemble(
-                (f"{at:>9} ", "dim"), (f"{sign} ", colour), step.path, (f"  {word}", colour)
+                (f"{at:>9} ", "dim"), (f"{sign} ", colour), step.path, (f"  {label}", colour)
             )
             if step.error and step.error["path"] == step.path:
                 line.append(f"  {step.error['type']}: {step.error['message']}", style="red")
@@ -75,5 +75,5 @@ def _tell(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
 
 
 def _pause(began: float) -> None:
-    """Look at most a tenth of the time: a run of many steps takes a while to read."""
+    """Poll at most a tenth of the time: a run of many steps takes long to read."""
     time.sleep(max(_REFRESH, 9 * (time.monotonic() - began)))

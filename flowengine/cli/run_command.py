@@ -1,4 +1,4 @@
-"""What `flowengine run` starts: a Python workflow, or one of a program in a file."""
+"""`flowengine run`: prepare a workflow of a Python module or of a program file."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FILES = (".afl", ".json")
 
 
 @dataclass(frozen=True)
-class Prepared:
-    """A start whose program and inputs were checked before a database is made."""
+class PreparedStart:
+    """A start with validated program and inputs; no database is open yet."""
 
-    start: Callable[[Engine, str | None], str]  #: takes the key, gives the run's id
-    modules: str  #: those with the code that it needs
+    start: Callable[[Engine, str | None], str]  #: takes the key, returns the run id
+    modules: str  #: modules with the code of its facets
 
 
 def prepare(
@@ -36,65 +36,67 @@ def prepare(
     given: Sequence[str],
     *,
     needs_code: bool,
-) -> Prepared:
-    """Load what a target names, and check the inputs.
+) -> PreparedStart:
+    """Load the workflow of a target and validate the inputs.
 
-    With `needs_code` a program none of whose event facets has code here is refused: it would
-    wait for ever.
+    With `needs_code`, refuse a program if none of its event facets has code in this process:
+    it would wait for ever.
     """
     load_modules(modules)
     file, _, named = target.partition(":")
     if Path(file).suffix not in _FILES:
         if workflow:
             target = f"{file}:{workflow}"
-        return _of_python(load_workflow(target), given, " ".join((file, *modules)))
+        return _prepare_python(load_workflow(target), given, " ".join((file, *modules)))
     program = read_program(file)
     plan = link_program(program)
-    facet = _chosen(plan, file, workflow or named)
+    facet = _select_workflow(plan, file, workflow or named)
     if needs_code:
-        _find_code(plan)
+        _require_code(plan)
     inputs = read_inputs(facet.params, given)
     check_inputs(facet, inputs)
 
     def start(engine: Engine, key: str | None) -> str:
         return engine.start(program, facet.name, inputs, key=key).id
 
-    return Prepared(start, " ".join(modules) or "MODULE")
+    return PreparedStart(start, " ".join(modules) or "MODULE")
 
 
 def read_program(file: str) -> Program:
     if not Path(file).is_file():
         raise click.ClickException(f"there is no file {file}")
-    from flowengine.assembly import load_program  # brings Celery: not for `list` and `show`
+    from flowengine.assembly import load_program  # imports Celery
 
     return load_program(file)
 
 
-def _of_python(workflow: Workflow[..., Any], given: Sequence[str], modules: str) -> Prepared:
+def _prepare_python(
+    workflow: Workflow[..., Any], given: Sequence[str], modules: str
+) -> PreparedStart:
     params = link_program(workflow.program()).workflow(workflow.name).params
     inputs = read_inputs(params, given)
     workflow.inputs(**inputs)
 
     def start(_: Engine, key: str | None) -> str:
-        return workflow.options(key=key).start(**inputs).id  # where its module sends starts
+        return workflow.options(key=key).start(**inputs).id  # uses the launcher of its module
 
-    return Prepared(start, modules)
+    return PreparedStart(start, modules)
 
 
-def _chosen(plan: Plan, file: str, name: str) -> FacetPlan:
+def _select_workflow(plan: Plan, file: str, name: str) -> FacetPlan:
     if name:
         return plan.workflow(name)
     workflows = sorted(n for n, f in plan.facets.items() if f.kind is FacetKind.WORKFLOW)
     if len(workflows) == 1:
         return plan.facets[workflows[0]]
-    known = ", ".join(workflows) or "none"
-    raise click.ClickException(f"say which workflow of {file} with --workflow; it has: {known}")
+    names = ", ".join(workflows) or "none"
+    raise click.ClickException(f"name a workflow of {file} with --workflow; it has: {names}")
 
 
-def _find_code(plan: Plan) -> None:
+def _require_code(plan: Plan) -> None:
     events = sorted(n for n, f in plan.facets.items() if f.kind is FacetKind.EVENT)
     if events and not any(event_facet_named(name) for name in events):
         raise click.ClickException(
-            f"no Python code here answers to {', '.join(events)}: name the module that has it "
-            f'with --module, and the facet there with @event_facet(name="{events[0]}")'
+            f"no Python code for {', '.join(events)} in this process: name its module with "
+            f'--module, and declare the facet there with @event_facet(name="{events[0]}")'
         )

@@ -1,4 +1,4 @@
-"""A run as a tree that a person can read."""
+"""The tree of a run's steps on a terminal."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from rich.text import Text
 from rich.tree import Tree
 
 from flowengine.engine import RunInfo, StepInfo
-from flowengine.engine.presentation import SIGNS, Look, circuit_wait, duration, look
+from flowengine.engine.presentation import SYMBOLS, StepStatus, breaker_wait, duration, step_status
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 
 _COLOURS = {
-    Look.COMPLETE: "green",
-    Look.FAILED: "red",
-    Look.SKIPPED: "yellow",
-    Look.CREATED: "dim",
-    Look.WAITING: "cyan",
-    Look.PARKED: "yellow",
-    Look.RUNNING: "bold cyan",
-    Look.HANDED_OVER: "cyan",
-    Look.UNDER_WAY: "cyan",
+    StepStatus.COMPLETE: "green",
+    StepStatus.FAILED: "red",
+    StepStatus.SKIPPED: "yellow",
+    StepStatus.CREATED: "dim",
+    StepStatus.WAITING: "cyan",
+    StepStatus.PARKED: "yellow",
+    StepStatus.RUNNING: "bold cyan",
+    StepStatus.CHILD_RUN: "cyan",
+    StepStatus.IN_PROGRESS: "cyan",
 }
 _RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
 
-#: Of a wide foreach so many items are drawn; the others are counted.
-_ITEMS_DRAWN = 12
-_BAD_ITEMS_DRAWN = 50  # what went wrong is what one looks for
+#: Items shown of a wide foreach; the others are counted.
+_MAX_ITEMS = 12
+_MAX_FAILED_ITEMS = 50
 
 
-def look_of(step: StepInfo, now: int) -> tuple[str, str, str]:
-    """Return sign, colour and word for a step's state."""
-    found = look(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
-    return SIGNS[found], _COLOURS[found], found.value
+def status_of(step: StepInfo, now: int) -> tuple[str, str, str]:
+    """Return symbol, colour and label of a step's status."""
+    status = step_status(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
+    return SYMBOLS[status], _COLOURS[status], status.value
 
 
 def wait_of(step: StepInfo) -> str:
-    """Say what a parked step waits for, and until when on the reader's own clock."""
+    """Return the breaker of a parked step and its due time in local time."""
     until = datetime.fromtimestamp((step.parked_until or 0) / 1000)
-    return circuit_wait(step.circuit, f"{until:%H:%M:%S}")
+    return breaker_wait(step.circuit, f"{until:%H:%M:%S}")
 
 
 def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
-    """Draw a run with all its steps."""
+    """Return the tree of a run with all its steps."""
     children: defaultdict[str | None, list[StepInfo]] = defaultdict(list)
     for step in steps:
         children[step.parent].append(step)
@@ -64,59 +64,61 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
     fans = {step.key for step in steps if step.object_type == ObjectType.FAN}
     for root in children[None]:
         tree = Tree(_line(root, root.path, now), guide_style="dim")
-        _grow(tree, root, children, fans, now)
+        _add_children(tree, root, children, fans, now)
         parts.append(tree)
     if run.alarm and not run.is_final:
         parts.append(Text(f"! {run.alarm}", style="bold yellow"))
     return Group(*parts)
 
 
-def _grow(
+def _add_children(
     tree: Tree,
     step: StepInfo,
     children: defaultdict[str | None, list[StepInfo]],
     fans: Collection[str],
     now: int,
 ) -> None:
-    """Add what stands below a step. Blocks are not drawn: their steps and items are."""
-    items = bad = 0
+    """Add the children of a step. Blocks are not shown, only their steps and items."""
+    items = failed = 0
     hidden: Counter[str] = Counter()
-    for child in _below(step, children):
+    for child in _visible_children(step, children):
         if child.parent in fans:
             items += 1
-            is_bad = child.state in (StepState.ERROR, StepState.SKIPPED)
-            bad += is_bad
-            if items > _ITEMS_DRAWN and not (is_bad and bad <= _BAD_ITEMS_DRAWN):
-                hidden[look_of(child, now)[2]] += 1
+            is_failed = child.state in (StepState.ERROR, StepState.SKIPPED)
+            failed += is_failed
+            if items > _MAX_ITEMS and not (is_failed and failed <= _MAX_FAILED_ITEMS):
+                hidden[status_of(child, now)[2]] += 1
                 continue
         name = child.path[len(step.path) :].lstrip(".")
-        _grow(tree.add(_line(child, name, now)), child, children, fans, now)
+        _add_children(tree.add(_line(child, name, now)), child, children, fans, now)
     if hidden:
-        counted = ", ".join(f"{count:,} {word}" for word, count in hidden.most_common())
-        tree.add(Text(f"… {sum(hidden.values()):,} more items: {counted}", style="dim"))
+        counts = ", ".join(f"{count:,} {label}" for label, count in hidden.most_common())
+        tree.add(Text(f"… {sum(hidden.values()):,} more items: {counts}", style="dim"))
 
 
-def _below(step: StepInfo, children: defaultdict[str | None, list[StepInfo]]) -> list[StepInfo]:
-    found = []
+def _visible_children(
+    step: StepInfo, children: defaultdict[str | None, list[StepInfo]]
+) -> list[StepInfo]:
+    visible = []
     for child in children[step.key]:
         if child.object_type in ObjectType.FRAMES:
-            found += _below(child, children)
+            visible += _visible_children(child, children)
         else:
-            found.append(child)
-    return found
+            visible.append(child)
+    return visible
 
 
 def _line(step: StepInfo, name: str, now: int) -> Text:
-    sign, colour, word = look_of(step, now)
-    if word == Look.PARKED:
-        word = wait_of(step)
+    sign, colour, label = status_of(step, now)
+    if label == StepStatus.PARKED:
+        label = wait_of(step)
     is_final = step.state in StepState.FINAL
     took = duration((step.updated if is_final else now) - step.created)
     line = Text.assemble((f"{sign} ", colour), (name, "bold" if not step.parent else ""))
     if step.facet and step.facet.rpartition(".")[2] != name.rpartition(".")[2]:
         line.append(f"  {step.facet}", style="dim")
     if step.state != StepState.COMPLETE:
-        line.append(f"  {word}", style=colour)
+        line.append(f"  {label}", style=colour)
     if step.state not in (StepState.CREATED, StepState.SKIPPED):
         line.append(f"  {took}", style="dim")
     if step.child_run:

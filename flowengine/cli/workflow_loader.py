@@ -1,4 +1,4 @@
-"""Find the workflow that a command names: ``module:name`` or ``path/to/file.py:name``."""
+"""Load the workflow of a target: ``module:name`` or ``path/to/file.py:name``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def load_module(name: str) -> ModuleType:
         path = Path(name)
         if not path.is_file():
             raise click.ClickException(f"there is no file {name}")
-        # Imported under its own stem, so that names are the same as when it is run.
+        # Import it under its stem, so that qualified names equal those of `python file.py`.
         sys.path.insert(0, str(path.parent.resolve()))
         name = path.stem
     try:
@@ -31,24 +31,24 @@ def load_module(name: str) -> ModuleType:
     except ModuleNotFoundError as missing:
         if missing.name and name.startswith(missing.name):
             raise click.ClickException(
-                f"there is no module {name!r}: name a module that can be imported from "
+                f"there is no module {name!r}: use a module that can be imported from "
                 f"{here}, or a file like examples/quickstart.py"
             ) from None
         raise
 
 
 def load_workflow(target: str) -> Workflow[..., Any]:
-    """Return the workflow that a target names; without a name, the only one of its module."""
+    """Return the workflow of a target; without a name, the only one of its module."""
     module_name, _, name = target.partition(":")
     module = load_module(module_name)
-    found = {key: value for key, value in vars(module).items() if isinstance(value, Workflow)}
-    if name in found:
-        return found[name]
-    if not name and len(found) == 1:
-        return next(iter(found.values()))
-    known = ", ".join(f"{module_name}:{key}" for key in found) or "none"
-    asked = f"no workflow {name!r}" if name else "several workflows or none"
-    raise click.ClickException(f"{module_name} has {asked}; it has: {known}")
+    workflows = {key: value for key, value in vars(module).items() if isinstance(value, Workflow)}
+    if name in workflows:
+        return workflows[name]
+    if not name and len(workflows) == 1:
+        return next(iter(workflows.values()))
+    names = ", ".join(f"{module_name}:{key}" for key in workflows) or "none"
+    problem = f"no workflow {name!r}" if name else "not exactly one workflow"
+    raise click.ClickException(f"{module_name} has {problem}; it has: {names}")
 
 
 def load_modules(names: Sequence[str]) -> None:

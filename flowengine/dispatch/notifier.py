@@ -1,39 +1,35 @@
-"""Bells."""
+"""Notifiers: they send the wake-up messages."""
 
 from __future__ import annotations
 
 import functools
 import logging
 import math
+import os
 import threading
-import time
 import uuid
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowengine.dispatch.debounce import Debounce
 from flowengine.dispatch.id_packing import packed
+from flowengine.dispatch.publisher import RETRY_POLICY, Publisher
 
 log = logging.getLogger("flowengine")
 
-DRAIN = "flowengine.drain"  #: the doorway that answers a bell
-WORK = "flowengine.work"  #: the doorway for given tasks
-EVALUATE = "flowengine.evaluate"  #: the doorway to the evaluator
+DRAIN = "flowengine.drain"  #: the Celery task that a wake-up message calls
+WORK = "flowengine.work"  #: the Celery task for the tasks named in its message
+EVALUATE = "flowengine.evaluate"  #: the Celery task that evaluates a run
 
-#: Groups of more tasks are sent as a chord, with so many in a message at least.
+#: A group of more tasks is sent as a chord, with at least this number in one message.
 WIDE = 50
-#: Tasks in one message of a chord at most: it stays below 4 KiB.
+#: Most tasks in one message of a chord: it stays below 4 KiB.
 MOST = 125
-#: So many messages a chord has before they grow: everybody should get one.
+#: Number of messages of a chord before they grow, so that every worker gets one.
 MESSAGES = 8
-
-#: A connection that broke is made anew, once and at once. Whoever rings has other things to do
-#: than to wait for a broker, and Celery by itself would wait for seconds, at each message.
-_AT_ONCE = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
-_QUIET = 1.0  # seconds without another attempt after a broker was not there
-
 
 _NO_CANVAS = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 _HEADERS = {
@@ -50,6 +46,16 @@ _HEADERS = {
     "ignore_result": True,
 }
 
+_all: weakref.WeakSet[CeleryNotifier] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for notifier in list(_all):
+        notifier.forked()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -60,28 +66,40 @@ class Group:
 
 
 def batches(task_ids: Sequence[str]) -> list[Sequence[str]]:
-    """Part the tasks of a group for the messages of its chord."""
+    """Divide the tasks of a group among the messages of its chord."""
     size = min(max(math.ceil(len(task_ids) / MESSAGES), WIDE), MOST)
     return [task_ids[at : at + size] for at in range(0, len(task_ids), size)]
 
 
 class Notifier(Protocol):
-    """Tells workers that task lists have something due."""
+    """Wakes workers when task lists have due tasks."""
 
     def notify(self, due: Mapping[str, int]) -> None:
-        """Say that each of these lists has about so many tasks to be claimed."""
+        """Wake workers of these lists; each has about this number of due tasks."""
+
+    def repeat(self, due: Mapping[str, int]) -> None:
+        """Do the same for recovery, whatever number of wake-ups waits in the queues."""
+
+    def pass_on(self, task_list: str, wake: int, hops: int) -> None:
+        """Give a wake-up to the next worker of the list, which may pass it on `hops` times."""
 
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
-        """Have the tasks of each group done, and the run evaluated after the last."""
+        """Have the tasks of each group executed, and the run evaluated after the last."""
 
     def hurry(self) -> None:
-        """Ring now what may have been put off: somebody waits."""
+        """Send delayed wake-ups now: a caller waits for a run."""
 
 
 class NullNotifier:
-    """Rings for nobody: work is found by looking."""
+    """Sends nothing: workers poll."""
 
     def notify(self, due: Mapping[str, int]) -> None:
+        return None
+
+    def repeat(self, due: Mapping[str, int]) -> None:
+        self.notify(due)
+
+    def pass_on(self, task_list: str, wake: int, hops: int) -> None:
         return None
 
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
@@ -94,41 +112,79 @@ class NullNotifier:
 class CeleryNotifier:
     """Sends Celery messages, by task name, to the queue of the task list's own name.
 
-    A broker that cannot be reached stops nobody: the rows are committed, and the watchdog
-    rings for them when it is back.
+    A broker that cannot be reached stops no caller: the rows are committed, and recovery
+    sends their wake-ups later.
     """
 
     def __init__(self, app: Any, *, most: int, control_queue: str, pause: float = 0.0) -> None:
         self._app, self._most, self._control_queue = app, most, control_queue
-        self._quiet_until = 0.0
-        self._coalescing = Debounce(self._notify_now, pause)
+        self._publisher = Publisher(app)
+        self._debounce = Debounce(self._notify_now, pause)
+        self._lock = threading.Lock()
+        #: Messages of each list that this process sent and that may not have been consumed.
+        self._outstanding: Counter[str] = Counter()
+        _all.add(self)
+
+    def forked(self) -> None:
+        self._lock, self._outstanding = threading.Lock(), Counter()
+        self._publisher.forked()
 
     def notify(self, due: Mapping[str, int]) -> None:
-        self._coalescing(due)
+        self._debounce(due)
+
+    def repeat(self, due: Mapping[str, int]) -> None:
+        for task_list, count in due.items():
+            self._send(task_list, min(count, self._most))
+
+    def pass_on(self, task_list: str, wake: int, hops: int) -> None:
+        self._send(task_list, wake, hops)
 
     def hurry(self) -> None:
-        self._coalescing.flush()
+        self._debounce.flush()
+
+    def consumed(self, task_list: str) -> None:
+        """Note that this process consumed a wake-up: it may send one without asking."""
+        with self._lock:
+            self._outstanding[task_list] = max(0, self._outstanding[task_list] - 1)
 
     def _notify_now(self, due: Mapping[str, int]) -> None:
         for task_list, count in due.items():
-            self._send(task_list, min(count, self._most), queue=self._queue_of(task_list))
+            if self._has_room(task_list):
+                self._send(task_list, min(count, self._most))
+
+    def _has_room(self, task_list: str) -> bool:
+        """Return whether another wake-up of the list is of use.
+
+        One that waits in the queue wakes for every task committed before it is consumed. So after
+        `most` messages the broker is asked how many wait, and at `most` there none is added.
+        """
+        with self._lock:
+            if self._outstanding[task_list] < self._most:
+                self._outstanding[task_list] += 1
+                return True
+        waiting = self._publisher.queue_length(self._queue_name(task_list))
+        with self._lock:
+            self._outstanding[task_list] = min(waiting + 1, self._most)
+        return waiting < self._most
 
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
         """Send a wide group as one chord: batches of ids, and the evaluator as its callback.
 
-        The chord is a hint. Whatever becomes of it, the tasks are rows and are counted in SQL;
-        where the result backend is bad at chords, the last reporter evaluates.
+        The chord is a hint. If it is lost, recovery finds the tasks, and the join counter in SQL
+        decides; where the result backend has no native chords, the last reporter evaluates.
         """
         for group in groups:
-            if len(group.task_ids) <= WIDE or not self._has_chords():
+            is_wide = len(group.task_ids) > WIDE and self._has_chords()
+            # Not by `publish`: the result backend's connection has no short time limit.
+            if not is_wide or not self._publisher.publish_in_thread(
+                functools.partial(self._send_chord, run_id, group)
+            ):
                 self.notify({group.task_list: len(group.task_ids)})
-                continue
-            self._publish(functools.partial(self._send_chord, run_id, group))
 
     def _has_chords(self) -> bool:
         backend = self._app.backend
         try:
-            backend.ensure_chords_allowed()  # rpc:// counts itself among those that can
+            backend.ensure_chords_allowed()  # rpc:// claims native joins and refuses chords
         except NotImplementedError:
             return False
         return bool(getattr(backend, "supports_native_join", False))
@@ -136,14 +192,17 @@ class CeleryNotifier:
     def _send_chord(self, run_id: str, group: Group, producer: Any) -> None:
         from celery import chord
 
-        queue = self._queue_of(group.task_list)
+        backend = self._app.backend  # this thread's own, unless backends are shared
+        if not self._app.conf.result_backend_thread_safe and hasattr(backend, "result_consumer"):
+            backend.result_consumer = _NoSubscriptions()
+        queue = self._queue_name(group.task_list)
         headers = [
             self._app.signature(
                 WORK,
                 args=(group.task_list, packed(batch)),
                 immutable=True,
                 queue=queue,
-                # Celery would add a kilobyte of ids for people to read.
+                # Celery would add a kilobyte of ids for display.
                 argsrepr=f"({group.task_list!r}, [{len(batch)} tasks])",
             )
             for batch in batches(group.task_ids)
@@ -151,26 +210,28 @@ class CeleryNotifier:
         body = self._app.signature(
             EVALUATE, args=(run_id,), immutable=True, queue=self._control_queue
         )
-        chord(headers, body=body, app=self._app).apply_async(producer=producer, retry=False)
+        result = chord(headers, body=body, app=self._app).apply_async(
+            producer=producer, retry=False
+        )
+        _forget(result.parent)
 
-    def _queue_of(self, task_list: str) -> str:
+    def _queue_name(self, task_list: str) -> str:
         return task_list
 
-    def _send(self, task_list: str, wake: int, queue: str) -> None:
-        """Send one bell. Who hears it wakes the others it is meant for, if there is work left."""
-
+    def _send(self, task_list: str, wake: int, *hops: int) -> None:
+        """Send one wake-up. Its consumer wakes the others it is meant for, if work is left."""
         message_id = str(uuid.uuid4())
 
         def send(producer: Any) -> None:
-            # As Celery's `send_task` does it, without what a bell has no use for; and to the
-            # default exchange, which leads to the queue of that name on every broker: for
+            # As Celery's `send_task` does it, without the parts that a wake-up does not use; and
+            # to the default exchange, which leads to the queue of that name on every broker: for
             # another one Redis would have to be asked first.
-            told = self._app.amqp.queues[queue]
+            queue = self._app.amqp.queues[self._queue_name(task_list)]
             producer.publish(
-                ((task_list, wake), {}, _NO_CANVAS),
+                ((task_list, wake, *hops), {}, _NO_CANVAS),
                 exchange="",
-                routing_key=told.name,
-                declare=[told],
+                routing_key=queue.name,
+                declare=[queue],
                 serializer="json",
                 correlation_id=message_id,
                 headers={
@@ -180,55 +241,60 @@ class CeleryNotifier:
                     "argsrepr": f"({task_list!r},)",
                 },
                 retry=True,
-                retry_policy=_AT_ONCE,
+                retry_policy=RETRY_POLICY,
             )
 
-        self._publish(send)
+        self._publisher.publish(send)
 
-    def _publish(self, send: Callable[[Any], None]) -> None:
-        if time.monotonic() < self._quiet_until:
-            return  # the watchdog rings for it
-        try:
-            with self._app.producer_or_acquire() as producer:
-                producer.connection.ensure_connection(**_AT_ONCE)
-                send(producer)
-        except Exception as problem:
-            if not isinstance(problem, LookupError):  # a queue that the app does not know
-                self._quiet_until = time.monotonic() + _QUIET
-            log.warning("could not ring: %s", problem, extra={"action": "bell_lost"})
+
+class _NoSubscriptions:
+    """Takes the place of a backend's result consumer, for nobody reads results of headers.
+
+    Celery would subscribe to each, and unsubscribe when it is garbage collected: in any thread,
+    and for as long as Redis hangs.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_args, **_kwargs: None
+
+
+def _forget(group_result: Any) -> None:
+    """Drop the results of a chord's headers, which a backend keeps until they arrive."""
+    for result in getattr(group_result, "results", None) or ():
+        result.backend.remove_pending_result(result)
 
 
 class LocalNotifier(CeleryNotifier):
-    """Rings in this process alone, through one queue, and knows which bells were answered.
+    """Wakes the threads of this process alone, through one queue.
 
-    No more bells are under way than can be answered: more would only find nothing.
+    At most one wake-up of a list is sent per thread: a further one would find nothing.
     """
 
     def __init__(self, app: Any, *, answerers: int, queue: str) -> None:
         super().__init__(app, most=answerers, control_queue=queue)
-        self._lock = threading.Lock()
-        self._under_way: Counter[str] = Counter()
 
     def notify(self, due: Mapping[str, int]) -> None:
-        for task_list, count in due.items():
-            if self._has_room(task_list):
-                self._send(task_list, min(count, self._most), queue=self._control_queue)
+        self._notify_now(due)
 
-    def _queue_of(self, task_list: str) -> str:
+    def repeat(self, due: Mapping[str, int]) -> None:
+        self._notify_now(due)
+
+    def pass_on(self, task_list: str, wake: int, hops: int) -> None:
+        return None  # every thread has the same code
+
+    def _queue_name(self, task_list: str) -> str:
         return self._control_queue
 
     def _has_room(self, task_list: str) -> bool:
         with self._lock:
-            has_room = self._under_way[task_list] < self._most
-            self._under_way[task_list] += has_room
+            has_room = self._outstanding[task_list] < self._most
+            self._outstanding[task_list] += has_room
             return has_room
 
     def heard(self, task_list: str) -> None:
-        """Note that a bell has been answered."""
-        with self._lock:
-            self._under_way[task_list] = max(0, self._under_way[task_list] - 1)
+        self.consumed(task_list)
 
     def forget(self) -> None:
-        """Take all bells for lost. A bell that never arrived must not silence the next."""
+        """Take all wake-ups for lost. One that never arrived must not suppress the next."""
         with self._lock:
-            self._under_way.clear()
+            self._outstanding.clear()

@@ -50,7 +50,10 @@ class Engine:
         self.notifier: Notifier = notifier or NullNotifier()
         self.settings = settings or Settings()
         limit = self.settings.max_value_bytes
-        self.programs = ProgramCache(allow_scripts=self.settings.scripts)
+        self.programs = ProgramCache(
+            allow_scripts=self.settings.scripts,
+            max_recursive_calls=self.settings.max_recursive_calls,
+        )
         self.completions = RunCompletions(database)
         committer = Committer(database, self.programs)
         self.after_commit = AfterCommit(committer, self.notifier, self.completions)

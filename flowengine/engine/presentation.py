@@ -1,4 +1,4 @@
-"""Words for people, the same wherever they look: terminal or page. Colours are each view's own."""
+"""Labels and symbols shared by the terminal and the pages."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from enum import StrEnum
 from flowengine.evaluator.states import StepState, TaskState
 
 
-class Look(StrEnum):
-    """How a step stands, in one word; its sign is beside it."""
+class StepStatus(StrEnum):
+    """The status of a step, with its label."""
 
     COMPLETE = "complete"
     FAILED = "failed"
@@ -17,49 +17,51 @@ class Look(StrEnum):
     WAITING = "waits for a worker"
     PARKED = "waits for a circuit"
     RUNNING = "running"
-    HANDED_OVER = "waits for another run"
-    UNDER_WAY = "under way"
+    CHILD_RUN = "waits for another run"
+    IN_PROGRESS = "in progress"
 
 
-SIGNS = {
-    Look.COMPLETE: "✓",
-    Look.FAILED: "✗",
-    Look.SKIPPED: "↷",
-    Look.CREATED: "·",
-    Look.WAITING: "◌",
-    Look.PARKED: "⊘",
-    Look.RUNNING: "▶",
-    Look.HANDED_OVER: "⇢",
-    Look.UNDER_WAY: "…",
+SYMBOLS = {
+    StepStatus.COMPLETE: "✓",
+    StepStatus.FAILED: "✗",
+    StepStatus.SKIPPED: "↷",
+    StepStatus.CREATED: "·",
+    StepStatus.WAITING: "◌",
+    StepStatus.PARKED: "⊘",
+    StepStatus.RUNNING: "▶",
+    StepStatus.CHILD_RUN: "⇢",
+    StepStatus.IN_PROGRESS: "…",
 }
 
-_LOOKS = {
-    StepState.COMPLETE: Look.COMPLETE,
-    StepState.ERROR: Look.FAILED,
-    StepState.SKIPPED: Look.SKIPPED,
-    StepState.CREATED: Look.CREATED,
-    StepState.EVENT_TRANSMIT: Look.WAITING,
+_STATUSES = {
+    StepState.COMPLETE: StepStatus.COMPLETE,
+    StepState.ERROR: StepStatus.FAILED,
+    StepState.SKIPPED: StepStatus.SKIPPED,
+    StepState.CREATED: StepStatus.CREATED,
+    StepState.EVENT_TRANSMIT: StepStatus.WAITING,
 }
 
-_AT_THE_EVENT = {TaskState.RUNNING: Look.RUNNING, TaskState.IGNORED: Look.HANDED_OVER}
+_BY_TASK_STATE = {TaskState.RUNNING: StepStatus.RUNNING, TaskState.IGNORED: StepStatus.CHILD_RUN}
 
 
-def look(state: str, task_state: str | None = None, *, is_parked: bool = False) -> Look:
-    """Return how a step stands, from its state and that of its last try."""
+def step_status(
+    state: str, task_state: str | None = None, *, is_parked: bool = False
+) -> StepStatus:
+    """Return the status of a step from its state and the state of its last task."""
     if state == StepState.EVENT_TRANSMIT and is_parked:
-        return Look.PARKED
-    if state == StepState.EVENT_TRANSMIT and task_state in _AT_THE_EVENT:
-        return _AT_THE_EVENT[task_state]
-    return _LOOKS.get(state, Look.UNDER_WAY)
+        return StepStatus.PARKED
+    if state == StepState.EVENT_TRANSMIT and task_state in _BY_TASK_STATE:
+        return _BY_TASK_STATE[task_state]
+    return _STATUSES.get(state, StepStatus.IN_PROGRESS)
 
 
-def circuit_wait(circuit: str, until: str) -> str:
-    """Say what a parked step waits for."""
+def breaker_wait(circuit: str, until: str) -> str:
+    """Return the label of a parked step."""
     return f"waits for circuit {circuit!r} until {until}"
 
 
 def duration(milliseconds: int) -> str:
-    """Write a duration as people say it."""
+    """Return a duration in readable units."""
     seconds = max(0, milliseconds) / 1000
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

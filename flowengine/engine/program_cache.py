@@ -15,6 +15,7 @@ from flowengine.program import (
     program_hash,
     program_text,
 )
+from flowengine.program.limits import MAX_RECURSIVE_CALLS
 from flowengine.program.scripts import SCRIPT
 from flowengine.store import payloads
 from flowengine.store.executors import Executor
@@ -25,8 +26,11 @@ _MAX_PROGRAMS = 128
 class ProgramCache:
     """Stores programs and returns their plans. Shared by all threads of a process."""
 
-    def __init__(self, *, allow_scripts: bool = False) -> None:
+    def __init__(
+        self, *, allow_scripts: bool = False, max_recursive_calls: int = MAX_RECURSIVE_CALLS
+    ) -> None:
         self._allow_scripts = allow_scripts
+        self._max_recursive_calls = max_recursive_calls
         self._plans: OrderedDict[str, Plan] = OrderedDict()
         self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
         self._saved: set[str] = set()
@@ -42,7 +46,7 @@ class ProgramCache:
         digest = program_hash(parsed)
         kept = self.known(digest)
         if kept is None or (SCRIPT in kept.facets and not self._allow_scripts):
-            kept = self._keep(digest, link_program(parsed, allow_scripts=self._allow_scripts))
+            kept = self._keep(digest, self._link(parsed, self._allow_scripts))
         found = digest, program_text(parsed), kept
         if isinstance(program, Program):  # it cannot change; a map can
             with self._lock:
@@ -68,7 +72,14 @@ class ProgramCache:
             return kept
         stored = payloads.load_program(executor, digest)
         # Whoever started the run had allowed its scripts; here they are only evaluated.
-        return self._keep(digest, link_program(parse_program(stored), allow_scripts=True))
+        return self._keep(digest, self._link(parse_program(stored), allow_scripts=True))
+
+    def _link(self, program: Program, allow_scripts: bool) -> Plan:
+        return link_program(
+            program,
+            allow_scripts=allow_scripts,
+            max_recursive_calls=self._max_recursive_calls,
+        )
 
     def stored(self, executor: Executor, digest: str) -> tuple[str, str, Plan]:
         """The same as `prepare` gives, of a program that a run was started with.

@@ -10,7 +10,7 @@ from flowengine.engine.results import RunInfo, RunSummary, StepInfo, parked_unti
 from flowengine.errors import AmbiguousRun, UnknownRun
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
-from flowengine.program.plan import RowKind
+from flowengine.program.addresses import RowKind
 from flowengine.store import codec, payloads, reports, runs, steps, tasks
 from flowengine.store.executors import Executor, SqlalchemyExecutor
 

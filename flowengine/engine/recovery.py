@@ -1,8 +1,9 @@
-"""What the watchdog does: look for what was left lying, and report it.
+"""Recovery: one list of jobs that find and repair what a crash or an outage left behind.
 
-A sweep decides nothing. It finds rows, and reports what happened to them to the evaluator
-like anybody else. Each row is dealt with in its own transaction, so that one that cannot
-be dealt with does not stop the others; what goes wrong is logged and found again.
+A job decides nothing: it finds rows and reports facts to the evaluator. Each row has its own
+transaction, so that a row that fails, or a run that is locked, does not stop the others; the next
+pass finds it again. Passes may overlap: a try is ended under its lease, a run is evaluated under
+its lock, an alarm is set to the same text, and an additional wake-up finds nothing to claim.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from sqlalchemy import Connection
 
+from flowengine.engine import alarms
 from flowengine.engine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
+from flowengine.engine.liveness import LivenessWindow
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store import locks, recovery_queries, runs, servers
 from flowengine.store.recovery_queries import HeldTask
@@ -24,85 +27,125 @@ from flowengine.store.servers import ServerDefinition
 
 log = logging.getLogger("flowengine")
 T = TypeVar("T")
-_UNSERVED = "waits for a worker of task list"
+
+#: Returns why a server is dead, or None.
+Death = Callable[[ServerDefinition], str | None]
 
 
-def sweep(
-    engine: Engine, names: Sequence[str], is_dead: Callable[[ServerDefinition], bool]
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What a recovery pass starts from. Reading it shows that the database answers."""
+
+    window: LivenessWindow
+    alive: list[ServerDefinition]  #: registered servers that have not left; some may be dead
+    unregistered: list[ServerDefinition]  #: other holders of tasks
+
+
+def observe(connection: Connection, window: LivenessWindow) -> Observation:
+    alive = servers.alive(connection)
+    return Observation(window, alive, _unregistered(connection, {s.boot_id for s in alive}))
+
+
+def recover(
+    engine: Engine,
+    observation: Observation,
+    *,
+    death: Death,
+    wake: Callable[[Engine, Observation], object],
 ) -> None:
-    """Do all sweeps once, for a process that has the code of those facets."""
-    recover_lost_servers(engine, is_dead)
-    fail_silent_tries(engine)
-    unevaluated_runs(engine)
-    notify_due_lists(engine, names)
-    alarm_unserved_tasks(engine)
+    """Run all recovery jobs once."""
+    recover_lost_servers(engine, observation, death)
+    fail_silent_tries(engine, observation.window)
+    evaluate_reported_runs(engine)
+    wake(engine, observation)
+    alarm_unserved_tasks(engine, observation.alive)
 
 
-def recover_lost_servers(engine: Engine, is_dead: Callable[[ServerDefinition], bool]) -> None:
-    """Report the tries of dead servers as lost."""
+# --- lost servers ---
+
+
+def missed_heartbeats(engine: Engine, window: LivenessWindow) -> Death:
+    """A server is dead if it sent no heartbeat for `server_timeout`."""
+    timeout = round(engine.settings.server_timeout * 1000)
+
+    def death(server: ServerDefinition) -> str | None:
+        if not window.is_silent(server.ping_time, timeout):
+            return None
+        return f"missed its heartbeat for {(window.now - server.ping_time) / 1000:.0f} s"
+
+    return death
+
+
+def recover_lost_servers(engine: Engine, observation: Observation, death: Death) -> None:
+    """End the tries of dead servers as lost."""
+    suspects = {s.boot_id for s in (*observation.alive, *observation.unregistered) if death(s)}
+    if not suspects:
+        return
     with engine.database.read() as connection:
-        boots = [server.boot_id for server in _dead(connection, is_dead)]
-        held = recovery_queries.held_by_boots(connection, boots) if boots else []
-        # Once more: what a server holds that has woken up meanwhile is its own.
-        dead = _dead(connection, is_dead) if boots else []
-    found = {server.boot_id for server in dead}
-    report_lost_tries(engine, [task for task in held if task.boot_id in found], "the worker")
-    for server in dead:
-        log.warning(
-            "server %s (pid %s) is dead; tries it held are lost",
-            server.server_name,
-            server.pid,
-            extra={"action": "server_lost"},
-        )
+        held = recovery_queries.held_by_boots(connection, sorted(suspects))
+        # Check again: a server that has sent a heartbeat or claimed a task since keeps its tasks.
+        seen = observe(connection, observation.window)
+    for server in (*seen.alive, *seen.unregistered):
+        reason = death(server) if server.boot_id in suspects else None
+        if reason is None:
+            continue
+        tries = [task for task in held if task.boot_id == server.boot_id]
+        if report_lost_tries(engine, tries, "the worker"):
+            continue
         with engine.database.write() as connection:
             servers.mark_dead(connection, server)
+        log.warning(
+            "server %s (pid %s) %s: %d running tasks taken back",
+            server.server_name,
+            server.pid,
+            reason,
+            len(tries),
+            extra={"action": "server_lost"},
+        )
 
 
-def _dead(
-    connection: Connection, is_dead: Callable[[ServerDefinition], bool]
-) -> list[ServerDefinition]:
-    known = servers.alive(connection)
-    known += _unattended(connection, {server.boot_id for server in known})
-    return [server for server in known if is_dead(server)]
+def _unregistered(connection: Connection, alive: Collection[str]) -> list[ServerDefinition]:
+    """Return holders of tasks that are not registered as alive.
 
-
-def _unattended(connection: Connection, attended: Collection[str]) -> list[ServerDefinition]:
-    """Return who holds something and is not among the living.
-
-    It claimed and died before it was registered, or before it beat again after it had been
-    taken for dead, or it claimed after its farewell; or it is a poller, which is not registered.
-    To claim a task, or to beat for it, is a sign of life, too.
+    A server may claim before its registration, after its deregistration, or after it was declared
+    dead; a poller is never registered. A claim and a task's heartbeat are signs of life too.
     """
-    signs = recovery_queries.last_signs(connection, attended)
+    signs = recovery_queries.last_signs(connection, alive)
     if not signs:
         return []
-    known = {server.boot_id: server for server in servers.by_boot_ids(connection, sorted(signs))}
+    rows = {server.boot_id: server for server in servers.by_boot_ids(connection, sorted(signs))}
     found = []
     for boot_id, at in signs.items():
-        server = known.get(boot_id) or ServerDefinition("", "", "", boot_id, boot_id=boot_id)
+        server = rows.get(boot_id) or ServerDefinition("", "", "", boot_id, boot_id=boot_id)
         found.append(replace(server, ping_time=max(server.ping_time, at)))
     return found
 
 
-def report_lost_tries(engine: Engine, held: Sequence[HeldTask], who: str) -> None:
-    """Report these tries as lost, because whoever ran them is gone.
+# --- tries ---
 
-    One that is known not to have begun is handed back instead.
+
+def report_lost_tries(engine: Engine, held: Sequence[HeldTask], who: str) -> list[HeldTask]:
+    """End the tries of a dead process as lost; release those that it had not started.
+
+    Returns the tries of runs that are locked: the next pass finds them again.
     """
 
-    def lose(task: HeldTask) -> None:
-        if task.runs_once or _had_begun(engine, task):
-            _end(engine, task, Lost(f"{who} (pid {task.pid}) that ran {task.step_path} died"))
-        else:
-            engine.release_by_lease(task.task_id, task.lease, task.task_list)
+    def lose(task: HeldTask) -> bool:
+        if task.runs_once or _was_started(engine, task):
+            reason = f"{who} (pid {task.pid}) that ran {task.step_path} died"
+            return _end(engine, task, Lost(reason), wait=False)
+        return _release(engine, task)
 
-    _each(held, lose)
-    for boot_id, pid in {(task.boot_id, task.pid) for task in held if task.pid is not None}:
-        InFlightMarkers(engine.settings.spool_directory, boot_id).forget(pid)
+    left = _each(held, lose)
+    unsettled = {(task.boot_id, task.pid) for task in left}
+    for boot_id, pid in {(task.boot_id, task.pid) for task in held} - unsettled:
+        if pid is not None:
+            InFlightMarkers(engine.settings.spool_directory, boot_id).forget(pid)
+    return left
 
 
-def _had_begun(engine: Engine, task: HeldTask) -> bool:
-    """Whether a dead process had begun with a task, as far as anybody can tell."""
+def _was_started(engine: Engine, task: HeldTask) -> bool:
+    """Whether a dead process had started a task; without its marker, every task counts."""
     if task.pid is None:
         return True
     marked = InFlightMarkers(engine.settings.spool_directory, task.boot_id).of(task.pid)
@@ -110,136 +153,117 @@ def _had_begun(engine: Engine, task: HeldTask) -> bool:
 
 
 def release_dropped(engine: Engine, held: Sequence[HeldTask]) -> None:
-    """Hand back what a worker drops because it has to go.
+    """Release the tasks of a worker that shuts down: no try and no loss is counted.
 
-    That counts neither as a try nor as a loss: nobody died. But a try that must not be made
-    twice has begun, and nobody knows how far it came.
+    A try that must not run twice is lost instead: it was started, and its progress is unknown.
     """
 
-    def drop(task: HeldTask) -> None:
+    def drop(task: HeldTask) -> bool:
         if task.runs_once:
             who = f"the worker (pid {task.pid}) that ran {task.step_path}"
-            _end(engine, task, Lost(f"{who} was told to drop it"))
-        else:
-            engine.release_by_lease(task.task_id, task.lease, task.task_list)
+            return _end(engine, task, Lost(f"{who} was told to drop it"), wait=True)
+        return _release(engine, task)
 
     _each(held, drop)
 
 
 def release_unstarted(engine: Engine, held: Sequence[HeldTask]) -> None:
-    """Hand back what somebody claimed and surely never began with."""
-    _each(held, lambda task: engine.release_by_lease(task.task_id, task.lease, task.task_list))
+    _each(held, lambda task: _release(engine, task))
 
 
-def fail_silent_tries(engine: Engine) -> None:
+def fail_silent_tries(engine: Engine, window: LivenessWindow) -> None:
     """Fail the tries that have shown no activity for longer than their timeout."""
     with engine.database.read() as connection:
-        overdue = recovery_queries.overdue(connection, engine.database.now(connection))
+        overdue = recovery_queries.overdue(connection, window.now)
 
-    def fail(task: HeldTask) -> None:
+    def fail(task: HeldTask) -> bool:
         seconds = (task.timeout_ms or 0) / 1000
         message = f"no activity for more than its timeout of {seconds:g} s"
-        _end(engine, task, Failed({"type": recovery_queries.TIMEOUT, "message": message}))
+        error = {"type": recovery_queries.TIMEOUT, "message": message}
+        return _end(engine, task, Failed(error), wait=False)
 
-    _each(overdue, fail)
+    _each([t for t in overdue if window.is_silent(t.activity, t.timeout_ms or 0)], fail)
 
 
-def unevaluated_runs(engine: Engine) -> None:
-    """Evaluate runs that have reports or facts nobody took in."""
+def _end(engine: Engine, task: HeldTask, outcome: Outcome, *, wait: bool) -> bool:
+    return engine.end_try(task.run_id, task.task_id, task.lease, outcome, wait=wait)
+
+
+def _release(engine: Engine, task: HeldTask) -> bool:
+    return engine.release_by_lease(task.task_id, task.lease, task.task_list)
+
+
+def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
+    """Act on each; return those with which nothing was done."""
+    left = []
+    for item in items:
+        try:
+            if act(item) is False:
+                left.append(item)
+        except Exception:
+            left.append(item)
+            log.exception("recovery of %s failed; it is tried again", item)
+    return left
+
+
+# --- runs and task lists ---
+
+
+def evaluate_reported_runs(engine: Engine) -> None:
+    """Evaluate runs with reports or facts that nobody has evaluated."""
     with engine.database.read() as connection:
         now = engine.database.now(connection)
         max_wait = round(2000 * engine.settings.watchdog_interval)
         reported = recovery_queries.unevaluated_runs(connection, now, max_wait)
         found = {*reported, *runs.runs_with_facts(connection)}
-    # Who has locked a run evaluates it. To wait for that would keep us from all others.
+    # Whoever has locked a run evaluates it.
     _each(sorted(found), lambda run_id: engine.advance(run_id, wait=False))
 
 
 def notify_due_lists(engine: Engine, names: Sequence[str]) -> None:
-    """Ring for lists that have something due: the bell may have been lost, or never rung."""
+    """Wake this process for each task list with a due task of these facets."""
     if not names:
         return
     with engine.database.read() as connection:
         due = recovery_queries.due_lists(connection, names, engine.database.now(connection))
     if due:
-        engine.notifier.notify(dict.fromkeys(due, engine.settings.wakeup_fanout))
+        engine.notifier.repeat(dict.fromkeys(due, engine.settings.wakeup_fanout))
 
 
-def notify_due_tasks(engine: Engine) -> None:
-    """Ring for retries that are due now, and for what has been due for a while.
+def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
+    """Wake the servers for retries that are due now, and for tasks that are overdue.
 
-    Of the second kind the bell was lost, or its ringer died before ringing, or all who could
-    answer are busy: a long queue is no fault. So it is one bell per list, and not again for
-    some seconds.
+    The wake-up of an overdue task was lost or never sent, or all workers are busy: a long queue is
+    no fault. So each list gets one wake-up, and none again for `wakeup_repeat` seconds.
     """
     settings = engine.settings
     with engine.database.write() as connection:
         now = engine.database.now(connection)
-        alive = servers.alive(connection)
         names = sorted({name for server in alive for name in server.handlers})
         retries = recovery_queries.take_due_retries(connection, now)
         max_wait = round(2000 * settings.watchdog_interval)
         due = recovery_queries.due_lists(connection, names, now - max_wait) if names else []
         pause = round(settings.wakeup_repeat * 1000)
-        ringing = [
+        overdue = [
             task_list
-            for task_list in due
-            # Where nobody listens, bells would pile up.
-            if any(_consumes(server, task_list) for server in alive)
-            and locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
+            # In a list without a consumer, wake-ups would pile up.
+            for task_list in alarms.consumed_lists(alive, due)
+            if locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
-    if ringing or retries:
-        engine.notifier.notify({**dict.fromkeys(ringing, settings.wakeup_fanout), **retries})
+    if overdue or retries:
+        engine.notifier.repeat({**dict.fromkeys(overdue, settings.wakeup_fanout), **retries})
 
 
-def alarm_unserved_tasks(engine: Engine) -> None:
-    """Say on the run which facets nobody has the code of; take it back when somebody has."""
+def alarm_unserved_tasks(engine: Engine, alive: Sequence[ServerDefinition] | None = None) -> None:
+    """Set an alarm on runs that wait for a facet nobody serves; remove it when somebody does."""
     with engine.database.read() as connection:
-        waiting = recovery_queries.pending_names(connection)
-        known = recovery_queries.alarms(connection, _UNSERVED)
-        if not waiting and not known:
+        pending = recovery_queries.pending_names(connection)
+        old = recovery_queries.alarms(connection, alarms.UNSERVED)
+        if not pending and not old:
             return
-        alive = servers.alive(connection)
-    alarms = {
-        run_id: alarm
-        for run_id, name, task_list in waiting
-        if (alarm := _alarm(alive, name, task_list)) is not None
-    }
-    if alarms != known:
-        gone: dict[str, str | None] = dict.fromkeys(known.keys() - alarms.keys())
+        alive = servers.alive(connection) if alive is None else alive
+    new = alarms.unserved_alarms(alive, pending)
+    if new != old:
+        removed: dict[str, str | None] = dict.fromkeys(old.keys() - new.keys())
         with engine.database.write() as connection:
-            recovery_queries.set_alarms(connection, gone | alarms)
-
-
-def _alarm(alive: Sequence[ServerDefinition], name: str, task_list: str) -> str | None:
-    """Say what a task waits for that nobody serves."""
-    short = name.rpartition(".")[2]
-    knowing = [server for server in alive if {name, short} & set(server.handlers)]
-    if not knowing:
-        return (
-            f"{_UNSERVED} {task_list!r} that has the code of event facet {name!r}: import "
-            "the module that decorates it, or start a worker that does"
-        )
-    if not any(_consumes(server, task_list) for server in knowing):
-        return (
-            f"{_UNSERVED} {task_list!r}: {knowing[0].server_name} has the code of event facet "
-            f"{name!r} but consumes {', '.join(knowing[0].topics)}; add {task_list!r} to a "
-            "worker's -Q"
-        )
-    return None
-
-
-def _consumes(server: ServerDefinition, task_list: str) -> bool:
-    return not server.topics or task_list in server.topics
-
-
-def _end(engine: Engine, task: HeldTask, outcome: Outcome) -> None:
-    engine.end_try(task.run_id, task.task_id, task.lease, outcome)
-
-
-def _each(found: Iterable[T], act: Callable[[T], object]) -> None:
-    for item in found:
-        try:
-            act(item)
-        except Exception:
-            log.exception("the watchdog could not deal with %s", item)
+            recovery_queries.set_alarms(connection, removed | new)

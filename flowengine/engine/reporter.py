@@ -144,11 +144,17 @@ class Reporter:
                 raise
             return {}  # one run failed the shared statement: commit each alone to find it
 
-    def end_try(self, run_id: str, task_id: str, lease: int, outcome: Outcome) -> bool:
-        """End a try on behalf of its holder; False if its lease was lost before."""
+    def end_try(
+        self, run_id: str, task_id: str, lease: int, outcome: Outcome, *, wait: bool = True
+    ) -> bool:
+        """End a try on behalf of its holder; False if its lease was lost before.
+
+        With `wait=False`, return False at once if the run is locked.
+        """
         task = TaskDefinition(task_id, "", "", run_id, "", "", lease=lease)
-        effects, accepted = self._committer.commit_locked(run_id, [Report(task, outcome)])
-        if not accepted:
+        reports = [Report(task, outcome)]
+        effects, accepted = self._committer.commit_locked(run_id, reports, wait=wait)
+        if wait and not accepted:
             _log_refusal(task)
         self._after_commit.finish([effects])
         return bool(accepted)

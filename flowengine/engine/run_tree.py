@@ -1,8 +1,8 @@
-"""A run as far as a page can show it.
+"""The tree of a run's steps, limited to the size of a page.
 
-A run may have a hundred thousand steps, and a page that shows it is read again every few
-seconds. So only the skeleton of the run is read whole, a few short columns of each row;
-names, errors and tries are read of the steps that are drawn, and values of none.
+A run may have 100,000 steps, and its page is reloaded every few seconds. So only a few short
+columns are read of every row; names, errors and tries only of the shown steps, and values of
+none.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from flowengine.engine.results import parked_until, seen_state
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import codec, steps, tasks
 
-#: A foreach of more items is not drawn whole: its first items are, those that went wrong,
-#: and the others are counted.
+#: Of a foreach with more items only the first and the failed items are shown, the others counted.
 WIDE = 200
 _FIRST_ITEMS = 50
-_MOST_BAD_ITEMS = 1000  # when everything fails, the first thousand tell enough
-_MOST_LINES = 5000  # more than that no browser shows with ease, and no person reads
-_BAD = (StepState.ERROR, StepState.SKIPPED)
+_MAX_FAILED_ITEMS = 1000
+_MAX_LINES = 5000  # browsers are slow with more
+_FAILED = (StepState.ERROR, StepState.SKIPPED)
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnStep:
-    """A step, or an item of a foreach, in its place in the tree."""
+class StepLine:
+    """A step or an item of a foreach."""
 
     depth: int
-    name: str  #: the path as seen from the line it stands under
+    name: str  #: the path relative to its parent line
     path: str
     facet: str
     state: str
@@ -48,109 +47,109 @@ class DrawnStep:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnRest:
-    """Items of a foreach that are only counted."""
+class HiddenItems:
+    """The number of items of a foreach that are not shown."""
 
     depth: int
-    counts: Mapping[str, int]  #: by state, the most frequent first
+    counts: Mapping[str, int]  #: by state, most frequent first
 
 
 @dataclass(frozen=True, slots=True)
-class Outline:
-    """The steps of a run, as lines in the order of the program."""
+class RunTree:
+    """The steps of a run as lines, in program order."""
 
-    lines: Sequence[DrawnStep | DrawnRest]
+    lines: Sequence[StepLine | HiddenItems]
     steps: int
     steps_ended: int
-    is_cut: bool  #: there are more lines than a page can hold
+    is_cut: bool  #: some lines are missing because of the limit
 
 
 @dataclass(frozen=True, slots=True)
-class _Branch:
-    """A line to be: a row, or the rest of a foreach, under the row it hangs from."""
+class _Line:
+    """A line before its details are read: a row, or the hidden items of a foreach."""
 
     depth: int
-    under: str | None  #: id of the row that is drawn above it
+    under: str | None  #: id of the row of its parent line
     row: Row[Any] | None = None
     rest: Mapping[str, int] | None = None
 
 
-def outline(connection: Connection, run_id: str) -> Outline:
+def load_run_tree(connection: Connection, run_id: str) -> RunTree:
     rows = steps.skeleton(connection, run_id)
-    branches, is_cut = _branches(rows)
-    ids = [branch.row.id for branch in branches if branch.row is not None]
-    flesh = steps.flesh(connection, ids)
+    lines, is_cut = _lines(rows)
+    ids = [line.row.id for line in lines if line.row is not None]
+    details = steps.flesh(connection, ids)
     tries = tasks.last_tries(connection, run_id, ids)
     counted = [row.state in StepState.FINAL for row in rows if row.object_type in ObjectType.STEPS]
-    return Outline(
-        lines=[_line(branch, flesh, tries) for branch in branches],
+    return RunTree(
+        lines=[_with_details(line, details, tries) for line in lines],
         steps=len(counted),
         steps_ended=sum(counted),
         is_cut=is_cut,
     )
 
 
-def _branches(rows: Sequence[Row[Any]]) -> tuple[list[_Branch], bool]:
-    """Choose what is drawn. Blocks are not: their steps and items are."""
+def _lines(rows: Sequence[Row[Any]]) -> tuple[list[_Line], bool]:
+    """Select the shown lines. Blocks are not shown, only their steps and items."""
     children: defaultdict[str | None, list[Row[Any]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.position):
         children[row.parent].append(row)
-    found: list[_Branch] = []
-    # Not by recursion: a facet that calls itself nests as deep as it likes.
-    to_do = [_Branch(0, None, root) for root in reversed(children[None])]
-    while to_do and len(found) < _MOST_LINES:
-        branch = to_do.pop()
-        found.append(branch)
-        if branch.row is not None:
-            to_do += reversed(_below(branch.row, branch.row.id, branch.depth + 1, children))
-    return found, bool(to_do)
+    lines: list[_Line] = []
+    # Iterative: a recursive workflow may exceed the recursion limit.
+    pending = [_Line(0, None, root) for root in reversed(children[None])]
+    while pending and len(lines) < _MAX_LINES:
+        line = pending.pop()
+        lines.append(line)
+        if line.row is not None:
+            pending += reversed(_visible_children(line.row, line.row.id, line.depth + 1, children))
+    return lines, bool(pending)
 
 
-def _below(
+def _visible_children(
     row: Row[Any], under: str, depth: int, children: Mapping[str | None, list[Row[Any]]]
-) -> list[_Branch]:
+) -> list[_Line]:
     if row.object_type == ObjectType.FAN and row.item_count > WIDE:
         return _wide(row, under, depth, children)
-    found: list[_Branch] = []
+    lines: list[_Line] = []
     for child in children.get(row.key, ()):
         if child.object_type in ObjectType.FRAMES:
-            found += _below(child, under, depth, children)
+            lines += _visible_children(child, under, depth, children)
         else:
-            found.append(_Branch(depth, under, child))
-    return found
+            lines.append(_Line(depth, under, child))
+    return lines
 
 
 def _wide(
     fan: Row[Any], under: str, depth: int, children: Mapping[str | None, list[Row[Any]]]
-) -> list[_Branch]:
+) -> list[_Line]:
     items = children.get(fan.key, ())
-    found: list[_Branch] = []
-    # Items that were not unfolded yet have no row, but they will.
+    lines: list[_Line] = []
+    # Items that are not expanded yet have no row.
     rest = Counter({StepState.CREATED: fan.item_count - len(items)})
-    bad = 0
+    failed = 0
     for number, item in enumerate(items):
-        is_bad = item.state in _BAD
-        bad += is_bad
-        if number < _FIRST_ITEMS or (is_bad and bad <= _MOST_BAD_ITEMS):
-            found.append(_Branch(depth, under, item))
+        is_failed = item.state in _FAILED
+        failed += is_failed
+        if number < _FIRST_ITEMS or (is_failed and failed <= _MAX_FAILED_ITEMS):
+            lines.append(_Line(depth, under, item))
         else:
             rest[item.state] += 1
     counts = {state: count for state, count in rest.most_common() if count > 0}
-    return [*found, _Branch(depth, under, rest=counts)] if counts else found
+    return [*lines, _Line(depth, under, rest=counts)] if counts else lines
 
 
-def _line(
-    branch: _Branch, flesh: Mapping[str, Row[Any]], tries: Mapping[str, Row[Any]]
-) -> DrawnStep | DrawnRest:
-    row = branch.row
+def _with_details(
+    line: _Line, details: Mapping[str, Row[Any]], tries: Mapping[str, Row[Any]]
+) -> StepLine | HiddenItems:
+    row = line.row
     if row is None:
-        return DrawnRest(branch.depth, branch.rest or {})
-    step, task = flesh[row.id], tries.get(row.id)
+        return HiddenItems(line.depth, line.rest or {})
+    step, task = details[row.id], tries.get(row.id)
     circuit = tasks.circuit_of(task.limit_key) if task else ""
-    above = flesh[branch.under].path if branch.under else ""
-    return DrawnStep(
-        depth=branch.depth,
-        name=step.path[len(above) :].lstrip("."),
+    parent_path = details[line.under].path if line.under else ""
+    return StepLine(
+        depth=line.depth,
+        name=step.path[len(parent_path) :].lstrip("."),
         path=step.path,
         facet=step.facet_name,
         state=seen_state(row.state, task.state if task else None),

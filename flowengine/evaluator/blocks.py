@@ -11,7 +11,7 @@ from flowengine.evaluator.statements import create_statement
 from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.steps import children_ended, has_ended
 from flowengine.evaluator.working_set import WorkingSet
-from flowengine.program.plan import RowKind
+from flowengine.program.addresses import RowKind
 
 
 def begin(work: WorkingSet, row: Step) -> Signal:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from flowengine.evaluator.failures import in_spite_of
 from flowengine.evaluator.records import Step
 from flowengine.evaluator.states import ObjectType, Signal, StepState
-from flowengine.evaluator.steps import create_blocks, plan_of
+from flowengine.evaluator.steps import create_blocks
 from flowengine.evaluator.working_set import WorkingSet
 
 
@@ -18,7 +18,7 @@ def turn(work: WorkingSet, row: Step, signal: Signal) -> Signal:
     """Say where a failure or a skip really leads: to a catch, to the always block, or on."""
     if row.object_type not in ObjectType.HANDLING or row.state in StepState.CLOSING:
         return signal
-    plan = plan_of(work, row)
+    plan = work.step_plan(row)
     if signal is Signal.FAIL and row.next_index < len(plan.catches):
         return Signal.CATCH
     if plan.always is None:
@@ -33,7 +33,7 @@ def begin_catch(work: WorkingSet, step: Step) -> Signal:
     """Create the block of the next catch."""
     step.failure = None
     step.next_index += 1
-    create_blocks(work, step, [plan_of(work, step).catches[step.next_index - 1]])
+    create_blocks(work, step, [work.step_plan(step).catches[step.next_index - 1]])
     return Signal.ADVANCE
 
 
@@ -53,7 +53,7 @@ def await_catch(work: WorkingSet, step: Step) -> Signal | None:
 
 def begin_always(work: WorkingSet, step: Step) -> Signal:
     """Create what runs at the end, well or badly."""
-    plan = plan_of(work, step)
+    plan = work.step_plan(step)
     assert plan.always is not None
     step.failure = None
     create_blocks(work, step, plan.always.blocks)

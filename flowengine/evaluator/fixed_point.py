@@ -13,11 +13,10 @@ from typing import assert_never
 from flowengine.evaluator import blocks, catch, mixin_steps, scripts, steps
 from flowengine.evaluator.failures import StepFailed, StepSkipped
 from flowengine.evaluator.propagation import ended
-from flowengine.evaluator.read_sets import lacking_above, prefetch
-from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, event_of, row_key
+from flowengine.evaluator.read_sets import prefetch, read_by_ends
+from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
 from flowengine.evaluator.retries import GiveUp, TryAgain, after_failure, after_loss
 from flowengine.evaluator.states import (
-    EventState,
     ObjectType,
     RunState,
     Signal,
@@ -37,7 +36,8 @@ from flowengine.evaluator.triggers import (
     Unfold,
 )
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
-from flowengine.program.plan import Plan, RowKind
+from flowengine.program.addresses import RowKind
+from flowengine.program.plan import Plan
 
 Handler = Callable[[WorkingSet, Step], Signal | None]
 
@@ -137,7 +137,7 @@ def _settle(work: WorkingSet) -> None:
             elif not row.is_final:
                 _move(work, row)
         except Missing as missing:
-            missing.steps |= lacking_above(work, row)
+            missing.steps |= {key for key in read_by_ends(work, [row]) if not work.knows(key)}
             raise
 
 
@@ -247,21 +247,20 @@ def _report(work: WorkingSet, report: Report) -> None:
 
 def _answer(work: WorkingSet, step: Step, result: dict[str, object]) -> None:
     step.returns = result
-    _leave_event(work, step, EventState.COMPLETED, Signal.CONTINUE)
+    _leave_event(work, step, Signal.CONTINUE)
     work.queue.append(step)
 
 
 def _fail(work: WorkingSet, step: Step, error: Error) -> None:
     step.error = {**error, "path": step.path}
-    _leave_event(work, step, EventState.ERROR, catch.turn(work, step, Signal.FAIL))
+    _leave_event(work, step, catch.turn(work, step, Signal.FAIL))
     if step.is_final:
         ended(work, step)
     else:
         work.queue.append(step)
 
 
-def _leave_event(work: WorkingSet, step: Step, event_state: str, signal: Signal) -> None:
+def _leave_event(work: WorkingSet, step: Step, signal: Signal) -> None:
     work.touch(step)
     work.run.open_steps -= 1
-    work.changes.add_updated_event(event_of(step, event_state))
     step.state = next_state(step.object_type, step.path, step.state, signal)

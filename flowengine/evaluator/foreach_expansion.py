@@ -18,10 +18,11 @@ from flowengine.evaluator.statements import create_statement
 from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.steps import children_ended
 from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.json_reader import is_count
 from flowengine.program.nodes import Expression, Json
-from flowengine.program.plan import BlockPlan, ForeachPlan, RowKind
+from flowengine.program.plan import BlockPlan, ForeachPlan
 
 #: So many items a foreach with a limit keeps ahead.
 AHEAD = 100
@@ -84,10 +85,10 @@ def _unfold(work: WorkingSet, fan: Step) -> None:
 def _begin_item(
     work: WorkingSet, fan: Step, plan: BlockPlan, index: int, params: dict[str, Json]
 ) -> None:
-    if (lone := _foreach(plan).lone) is not None:
+    if (call := _foreach(plan).single_call) is not None:
         item = virtual_item(fan, index)
         item.params = params
-        create_statement(work, item, lone)
+        create_statement(work, item, call)
         return
     path = f"{fan.path}[{index}]"
     item = work.create(RowKind.ITEM, path, ObjectType.ITEM, plan.address, fan, index)

@@ -13,14 +13,15 @@ from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError
-from flowengine.program.plan import BlockPlan, RowKind
+from flowengine.program.plan import BlockPlan
 
 
 def item_keys(plan: BlockPlan, path: str, count: int) -> Iterator[str]:
     """Return the keys of the rows that stand for the items of the foreach at this path."""
-    lone = plan.foreach.lone if plan.foreach else None
-    kind, rest = (RowKind.ITEM, "") if lone is None else (RowKind.STEP, f".{lone.name}")
+    call = plan.foreach.single_call if plan.foreach else None
+    kind, rest = (RowKind.ITEM, "") if call is None else (RowKind.STEP, f".{call.name}")
     return (row_key(kind, f"{path}[{index}]{rest}") for index in range(count))
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.working_set import WorkingSet
-from flowengine.program.plan import Reach, RowKind
+from flowengine.program.addresses import RowKind
+from flowengine.program.plan import EdgeKind
 
 
 def join_of(work: WorkingSet, step: Step) -> str:
@@ -32,9 +33,9 @@ def join_of(work: WorkingSet, step: Step) -> str:
     if len(statement.edges) > 1:
         return ""
     (edge,) = statement.edges
-    if edge.reach is not Reach.NEEDS or edge.sibling is None or edge.sibling.is_lazy:
+    if edge.kind is not EdgeKind.NEEDS or edge.sibling is None or edge.sibling.is_lazy:
         return ""
-    waiting = work.find(row_key(RowKind.STEP, block.path + edge.suffix))
+    waiting = work.find(row_key(RowKind.STEP, block.path + edge.row.suffix))
     return waiting.key if waiting is not None and waiting.waiting > 1 else ""
 
 

@@ -14,7 +14,8 @@ from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope
 from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.working_set import WorkingSet
-from flowengine.program.plan import MixinPlan, RowKind, StatementPlan
+from flowengine.program.addresses import RowKind
+from flowengine.program.plan import MixinPlan, StatementPlan
 
 
 def begin(work: WorkingSet, step: Step) -> Signal:

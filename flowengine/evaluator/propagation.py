@@ -11,7 +11,8 @@ from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.statements import create_step
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 from flowengine.evaluator.working_set import WorkingSet
-from flowengine.program.plan import Edge, Reach
+from flowengine.program.addresses import Base
+from flowengine.program.plan import Edge, EdgeKind
 
 
 def ended(work: WorkingSet, row: Step) -> None:
@@ -70,18 +71,18 @@ def _follow(work: WorkingSet, step: Step, block: Step, edge: Edge) -> int:
             work.queue.append(waiting)
         return 1
     base = block.path
-    if edge.from_container:
+    if edge.row.base is Base.CONTAINER:
         base = base.removesuffix(work.block(block).segment)
-    found = work.find(row_key(edge.kind, base + edge.suffix))
+    found = work.find(row_key(edge.row.kind, base + edge.row.suffix))
     if found is None or found.is_final:
         return 0  # not begun: it will see this end when it begins
-    if edge.reach is Reach.CAPTURES:
+    if edge.kind is EdgeKind.CAPTURES:
         if found.state != StepState.CREATED:
             found.remaining -= 1
             work.touch(found)
             if found.remaining == 0:
                 work.queue.append(found)
-    elif edge.reach is Reach.NEEDS and step.has_failed:
+    elif edge.kind is EdgeKind.NEEDS and step.has_failed:
         work.skip(found, step)
     else:
         found.waiting -= 1

@@ -1,161 +1,154 @@
-"""Ask at once for the rows that the happenings will concern.
+"""Prefetch: ask at once for the rows that inputs to the evaluator will need.
 
-Without this every answer would be found out one miss at a time. It decides nothing: a
-row asked for in vain costs its loading, a row forgotten costs one more round.
+Read sets come from the linker; here they are instantiated for the rows of a run. Without them
+an evaluation would stop at one missing row after the other. They decide nothing: a surplus row
+costs its loading, a row that is absent costs one more round trip.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
 
-from flowengine.evaluator import paths
 from flowengine.evaluator.foreach_items import item_keys
+from flowengine.evaluator.paths import rows_on_path
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.evaluator.steps import plan_of
 from flowengine.evaluator.triggers import Started, Trigger
 from flowengine.evaluator.working_set import Missing, WorkingSet
-from flowengine.program.plan import RowKind, StatementPlan
+from flowengine.program.addresses import Base, RowAddress
+from flowengine.program.plan import BlockPlan, StatementPlan
 
-
-def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
-    """Want every row that the happenings concern directly."""
-    keys = [h.step_key for h in triggers if not isinstance(h, Started)]
-    work.want(keys)
-    rows = [row for key in keys if (row := work.look(key)) is not None]
-    work.want(key for row in rows for key in _concerned(work, row))
-    _foresee_ends(work, rows)
-    _foresee_way_up(work, rows)
-
-
-def _foresee_ends(work: WorkingSet, rows: Sequence[Step]) -> None:
-    """Want what the end of a foreach reads, if it may end now: all its items at once.
-
-    Found out only then, thousands of answers would have been taken in for nothing.
-    """
-    if len(rows) == 1:
-        return
-    ending: dict[str, int] = {}
-    for row in rows:
-        key = row.parent
-        above = work.look(key) if key is not None else None
-        if above is not None and above.object_type == ObjectType.ITEM:
-            key = above.parent
-        if key is not None:
-            ending[key] = ending.get(key, 0) + 1
-    for key, count in ending.items():
-        fan = work.look(key)
-        if fan is None or fan.object_type != ObjectType.FAN or fan.remaining > count:
-            continue
-        items = item_keys(work.block(fan), fan.path, fan.item_count)
-        work.want([*items, *_concerned(work, work.parent(fan))])
-
-
-#: So many rows of the way up are asked for at first, and then so many times what is known: a
-#: way of any length is known after a few rounds, and few rows are asked for in vain.
+#: Rows above that are asked for at first, and then as a multiple of the rows that are loaded:
+#: a nesting of any depth is loaded in a few rounds, with few surplus rows.
 _NEAR, _FURTHER = 6, 16
 
 
-def _foresee_way_up(work: WorkingSet, rows: Sequence[Step]) -> None:
-    """Want every row on the way up that may end now, and what it reads when it ends.
-
-    Facets that call each other, or themselves, end one inside the other. Found out one by
-    one, a nesting of two hundred would be evaluated two hundred times.
-    """
-    together = Counter(row.parent for row in rows) if len(rows) > 1 else {}
-    lacking: set[str] = set()
-    ending: dict[str, Step] = {}
+def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
+    """Want every row that the inputs concern."""
+    keys = [trigger.step_key for trigger in triggers if not isinstance(trigger, Started)]
+    if work.plan.has_recursion and keys:
+        work.want([work.root_key, *keys])
+    work.want(keys)
+    rows = [row for key in keys if (row := work.look(key)) is not None]
+    above: set[str] = set()
+    waiting: dict[str, int] = {}
     for row in rows:
-        if row.parent is None or row.parent in ending:
-            continue
-        at, most = row, together.get(row.parent, 1)
-        while at.parent is not None:
-            if not work.knows(at.parent):
-                above = paths.above(at.path)
-                lacking.update(
-                    islice(above, _NEAR if work.known <= _NEAR else _FURTHER * work.known)
-                )
-                break
-            up = work.look(at.parent)
-            if up is None or up.remaining > most or _goes_on(work, at):
-                break
-            ending[up.key] = up
-            at, most = up, 1
-    if lacking:
-        work.want(lacking)
-    if ending:
-        work.want([key for row in ending.values() for key in _read_at_end(work, row)])
+        read_set = work.plan_of(row).read_set
+        if row.parent not in above or read_set.levels > 2:
+            above.update(_above(work, row, read_set.levels))
+        if read_set.waiting:
+            for key in _addressed(work, row, read_set.waiting):
+                waiting[key] = waiting.get(key, 0) + 1
+    work.want(above.union(waiting))
+    # A foreach that has further items to begin does not end now.
+    ending = [row for row in rows if row.object_type not in ObjectType.BLOCKS]
+    keys_read = read_by_ends(work, ending)
+    for key, count in waiting.items():
+        keys_read.update(_read_at_begin(work, key, count))
+    if keys_read:
+        work.want(keys_read)
 
 
-def lacking_above(work: WorkingSet, row: Step) -> set[str]:
-    """The rows that will be missed further up, if the end of this row ends those above it.
+def read_by_ends(work: WorkingSet, rows: Iterable[Step]) -> set[str]:
+    """Return the rows that are read if these rows end, and with them the rows above.
 
-    For a row that could not be foreseen, because it came to be in this evaluation.
+    Facets that call each other, or themselves, end one inside the other: found one by one, a
+    nesting of two hundred levels would be evaluated two hundred times.
     """
-    try:
-        _foresee_way_up(work, [row])
-    except Missing as missing:
-        return missing.steps
-    return set()
+    keys: set[str] = set()
+    while rows:
+        ended: dict[str, list[Step]] = {}
+        for row in rows:
+            if row.parent is not None and _may_end(work, row):
+                ended.setdefault(row.parent, []).append(row)
+        rows = []
+        for key, children in ended.items():
+            if not work.knows(key):
+                further = _NEAR if work.loaded <= _NEAR else _FURTHER * work.loaded
+                keys.update(_above(work, children[0], further))
+                continue
+            parent = work.look(key)
+            if parent is not None and parent.remaining <= len(children):
+                rows.append(parent)
+                try:
+                    keys.update(_read_at_end(work, parent))
+                except Missing as missing:
+                    keys |= missing.steps
+    return keys
 
 
-def _goes_on(work: WorkingSet, row: Step) -> bool:
-    """Whether a step that gets its answer, or whose body ends, has more to do than to end.
+def _read_at_begin(work: WorkingSet, key: str, count: int) -> list[str]:
+    """Return the steps that a waiting step reads, if `count` ends let it begin."""
+    row = work.look(key)
+    if row is None or row.parent is None or row.waiting > count or row.is_final:
+        return []
+    plan, block = work.plan_of(row), work.look(row.parent)
+    if not isinstance(plan, StatementPlan) or block is None:
+        return []
+    return [source_key(work, block, source) for source in plan.sources.steps.values()]
 
-    Or its end brings the next step of its block, which then does not end.
-    """
-    if row.object_type in ObjectType.BLOCKS:
-        return False
-    plan = plan_of(work, row)
-    if isinstance(plan, StatementPlan) and plan.opens:
+
+def _may_end(work: WorkingSet, row: Step) -> bool:
+    """Whether a step whose event or body completes ends then, and its end begins no other."""
+    plan = work.plan_of(row)
+    if isinstance(plan, BlockPlan):
         return True
-    return plan.always is not None or (
-        row.state == StepState.EVENT_TRANSMIT and plan.body is not None
-    )
+    has_body = plan.body is not None and row.state == StepState.EVENT_TRANSMIT
+    return plan.read_set.is_last and not has_body
 
 
 def _read_at_end(work: WorkingSet, row: Step) -> Iterator[str]:
-    """The rows that a row reads, or tells, when it ends."""
-    if row.object_type not in ObjectType.BLOCKS:
-        body = plan_of(work, row).body
-        for block in body.blocks if body else ():
-            yield row_key(block.kind, row.path + block.segment)
-        yield from _concerned(work, row)
-        return
+    plan = work.plan_of(row)
     if row.object_type == ObjectType.FAN:
-        return  # its items are many: they are asked for when it ends
-    plan = work.block(row)
-    if plan.choice is not None:
-        container = row.path.removesuffix(plan.segment)
-        for case in plan.choice.cases:
-            yield row_key(RowKind.CASE, container + case.segment)
+        return  # its items are read by the step whose body it is part of
+    yield from _addressed(work, row, plan.read_set.captured)
+    if isinstance(plan, BlockPlan):
+        for source in (*plan.captures, *plan.yield_sources.steps.values()):
+            if source.hops:
+                yield source_key(work, row, source)
         return
-    for source in (*plan.captures, *plan.yield_sources.steps.values()):
-        yield source_key(work, row, source)
-    for statement in plan.carriers:
-        yield row_key(RowKind.STEP, f"{row.path}.{statement.name}")
+    yield from _around(work, row)
+    for block in plan.body.blocks if plan.body else ():
+        key = row_key(block.kind, row.path + block.segment)
+        fan = work.look(key) if block.foreach and work.knows(key) else None
+        if fan is not None:
+            yield from item_keys(block, fan.path, fan.item_count)
 
 
-def _concerned(work: WorkingSet, row: Step) -> Iterator[str]:
-    """The rows around a step: its block, its container, and those that wait for it."""
-    if row.parent is not None:
-        yield row.parent
-    if row.object_type != ObjectType.CALL:
+def _around(work: WorkingSet, row: Step) -> Iterator[str]:
+    """The rows that the end of a row touches: those above it, and those that wait for it."""
+    read_set = work.plan_of(row).read_set
+    yield from _above(work, row, read_set.levels)
+    yield from _addressed(work, row, read_set.waiting)
+
+
+def _above(work: WorkingSet, row: Step, levels: int) -> list[str]:
+    """The nearest rows above: by parent links as far as they are loaded, then by the path."""
+    keys: list[str] = []
+    above: Step | None = row
+    while above is not None and above.parent is not None and len(keys) < levels:
+        keys.append(above.parent)
+        if not work.knows(above.parent):
+            on_path = rows_on_path(work.root_plan, above.path)
+            if above.parent in on_path:
+                first = on_path.index(above.parent) + 1
+                keys += on_path[first : first + levels - len(keys)]
+            break
+        above = work.look(above.parent)
+    return keys
+
+
+def _addressed(work: WorkingSet, row: Step, addresses: Sequence[RowAddress]) -> Iterator[str]:
+    if not addresses:
         return
-    statement = work.statement(row)
-    block = row.path.removesuffix(f".{statement.name}")
-    is_item = statement.block.foreach is not None
-    # Of an item ``path[7]`` the foreach block is ``path``.
-    around = block.rpartition("[")[0] if is_item else block
-    container = around.removesuffix(statement.block.segment)
-    yield row_key(RowKind.STEP, container)
-    if is_item:
-        yield row_key(RowKind.FAN, around)
-    if statement.block.when is not None:
-        yield row_key(RowKind.WHEN, container + statement.block.when.segment)
-    for edge in statement.edges:
-        if edge.sibling is None or not edge.sibling.is_lazy:
-            yield row_key(edge.kind, (container if edge.from_container else block) + edge.suffix)
+    paths = {Base.OWN: row.path}
+    if row.object_type not in ObjectType.BLOCKS and row.parent is not None:
+        statement = work.statement(row)
+        block = row.path.removesuffix(f".{statement.name}")
+        # The foreach block of an item ``path[7]`` is ``path``.
+        around = block.rpartition("[")[0] if statement.block.foreach is not None else block
+        paths[Base.BLOCK] = block
+        paths[Base.CONTAINER] = around.removesuffix(statement.block.segment)
+    for address in addresses:
+        yield row_key(address.kind, paths[address.base] + address.suffix)

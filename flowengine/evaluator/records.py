@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.evaluator.states import EventState, ObjectType, RunState, StepState, TaskState
+from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
-from flowengine.program.plan import RowKind
 
 Error = dict[str, Any]  #: type, message, path; what a failed step keeps and its parents repeat
 
@@ -70,7 +70,8 @@ class Step:
     waiting: int = 0  #: steps that must end before this row can begin
     #: Children that have not ended, without those that another's end will bring.
     remaining: int = 0
-    item_count: int = 0  #: of a foreach block: how many items there are
+    #: Of a foreach block: its items. Of the root step: the calls of recursive facets so far.
+    item_count: int = 0
     #: Of a foreach block: the first item not unfolded yet. Of a step: its catches begun so far.
     next_index: int = 0
     failure: Mapping[str, Any] | None = None  #: the first failed child in program order
@@ -204,7 +205,6 @@ class IterationChanges:
     created_steps: list[Step] = field(default_factory=list)
     updated_steps: list[Step] = field(default_factory=list)
     created_events: list[EventDefinition] = field(default_factory=list)
-    updated_events: list[EventDefinition] = field(default_factory=list)
     created_tasks: list[TaskDefinition] = field(default_factory=list)
     #: Intents: tasks of these steps that are still open are to be stopped and fenced.
     canceled_steps: list[str] = field(default_factory=list)
@@ -231,9 +231,6 @@ class IterationChanges:
     def add_created_event(self, event: EventDefinition) -> None:
         self.created_events.append(event)
 
-    def add_updated_event(self, event: EventDefinition) -> None:
-        self.updated_events.append(event)
-
     def add_created_task(self, task: TaskDefinition) -> None:
         self.created_tasks.append(task)
 
@@ -243,20 +240,19 @@ class IterationChanges:
             self.created_steps
             or self.updated_steps
             or self.created_events
-            or self.updated_events
             or self.created_tasks
             or self.canceled_steps
             or self.follow_ups
         )
 
 
-def event_of(step: Step, state: str = EventState.CREATED) -> EventDefinition:
-    """The event of a step; its payload is the step's parameters, which are stored there."""
+def event_of(step: Step) -> EventDefinition:
+    """The event of a step. Its payload is the step's parameters, which are stored there."""
     return EventDefinition(
         id=id_within(step.id, "event"),
         step_id=step.id,
         workflow_id=step.run_id,
-        state=state,
+        state=EventState.CREATED,
         event_type=step.facet_name,
         payload=step.params,
     )

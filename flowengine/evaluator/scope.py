@@ -8,22 +8,26 @@ from typing import Any
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import StepState
 from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.addresses import RowKind, Sources, StepSource
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import Expression, InputRef, Json, StepRef
-from flowengine.program.plan import RowKind, Sources, StepSource
+from flowengine.program.scopes import ERROR_NAMES
 
-#: How the parts of an error are named in a catch.
-_OF_ERRORS = {"error": "message", "error_type": "type", "error_path": "path"}
+#: The keys of an error, by the names that a catch reads.
+_ERROR_KEYS = {"error": "message", "error_type": "type", "error_path": "path"}
 
 
 def _of_error(step: Step, name: str) -> Json:
-    """What is read of a step's error; null, in an always block, when there is none."""
-    if step.error is None:
+    """Return one part of a step's error; null, in an always block, when there is none."""
+    error = step.error
+    if error is None:
         return None
-    if step.error.get("skipped"):
-        # Of several reasons for a skip the first in time is kept, which nobody may depend on.
-        return {"error": "skipped", "error_type": "Skipped", "error_path": step.path}[name]
-    return step.error[_OF_ERRORS[name]]
+    if error.get("skipped"):
+        # Of several reasons for a skip the first in time is stored: no program may depend on it.
+        error = {"message": "skipped", "type": "Skipped", "path": step.path}
+    if name == "error_types":  # an error of an older version has no bases
+        return [error["type"], *error.get("bases", ())]
+    return error[_ERROR_KEYS[name]]
 
 
 def source_key(work: WorkingSet, scope_row: Step, source: StepSource) -> str:
@@ -53,7 +57,7 @@ class RowScope:
 
     def raw_input(self, name: str) -> Any:
         row = self._work.climb(self._row, self._sources.inputs[name])
-        if name in _OF_ERRORS and row.state in StepState.HANDLING:
+        if name in ERROR_NAMES and row.state in StepState.HANDLING:
             return _of_error(row, name)
         if name not in row.params:
             raise EvaluationError(f"$.{name} has no value")
@@ -61,7 +65,7 @@ class RowScope:
 
     def raw_attribute(self, name: str, attribute: str) -> Any:
         step = self._step(name)
-        if attribute in _OF_ERRORS and step.state in StepState.HANDLING:
+        if attribute in ERROR_NAMES and step.state in StepState.HANDLING:
             return _of_error(step, attribute)
         for values in (step.returns, step.params):
             if attribute in values:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from flowengine.evaluator.failures import StepFailed, problem
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import ObjectType, Signal
-from flowengine.evaluator.steps import children_ended, plan_of
+from flowengine.evaluator.steps import children_ended
 from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
-from flowengine.program.plan import RowKind
 
 
 def begin(work: WorkingSet, step: Step) -> Signal:
     """Create the step of the script that runs before all else."""
-    plan = plan_of(work, step).pre_script
+    plan = work.step_plan(step).pre_script
     assert plan is not None
     script = work.create(RowKind.STEP, _path(step), ObjectType.SCRIPT, plan.address, step, -1000)
     script.facet_name = plan.target
@@ -28,7 +28,7 @@ def capture(work: WorkingSet, step: Step) -> Signal | None:
     if signal is not Signal.ADVANCE:
         return signal
     step.params = {**step.params, **result_of(work, row_key(RowKind.STEP, _path(step)))}
-    return Signal.MIX if plan_of(work, step).mixins else Signal.ADVANCE
+    return Signal.MIX if work.step_plan(step).mixins else Signal.ADVANCE
 
 
 def result_of(work: WorkingSet, key: str) -> dict[str, Json]:

@@ -6,7 +6,8 @@ from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.steps import has_ended
 from flowengine.evaluator.working_set import WorkingSet
-from flowengine.program.plan import RowKind, StatementPlan
+from flowengine.program.addresses import RowKind
+from flowengine.program.plan import StatementPlan
 
 
 def create_statement(work: WorkingSet, block: Step, statement: StatementPlan) -> None:

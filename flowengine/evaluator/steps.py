@@ -20,25 +20,19 @@ from flowengine.evaluator.scope import RowScope, source_key
 from flowengine.evaluator.states import ObjectType, Signal, StepState
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.evaluator.yields import Merge
+from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.nodes import FacetKind
-from flowengine.program.plan import (
-    BlockPlan,
-    FacetPlan,
-    RowKind,
-    SchemaPlan,
-    StatementKind,
-    StatementPlan,
-)
+from flowengine.program.plan import BlockPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.types import misfits
 
-#: A facet may call itself, and nobody can tell whether it ends: deeper than this it fails.
+#: Levels of nesting: a facet that calls itself may never end.
 DEEPEST = 1000
 
 
 def initialize(work: WorkingSet, step: Step) -> Signal:
     """Evaluate the arguments: they are the step's parameters."""
-    plan = plan_of(work, step)
+    plan = work.step_plan(step)
     # The parameters of a workflow are its inputs, which it has already.
     if isinstance(plan, StatementPlan):
         scope = RowScope(work, scope_row(work, step), plan.sources)
@@ -114,7 +108,7 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
 
 def begin_blocks(work: WorkingSet, step: Step) -> Signal:
     """Create the blocks of the body; they run side by side."""
-    body = plan_of(work, step).body
+    body = work.step_plan(step).body
     if body is not None:
         create_blocks(work, step, body.blocks)
     return Signal.ADVANCE
@@ -122,14 +116,36 @@ def begin_blocks(work: WorkingSet, step: Step) -> Signal:
 
 def create_blocks(work: WorkingSet, step: Step, plans: Sequence[BlockPlan]) -> None:
     """Create blocks below a step, which from now on waits for them."""
-    if plans and step.path.count(".") > DEEPEST:
-        message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
-        raise StepFailed(problem("NestedTooDeep", message, step.path))
+    if plans:
+        _check_recursion(work, step)
     for plan in plans:
         block = _create_block(work, step, plan)
         if block.waiting == 0:
             work.queue.append(block)
     step.remaining = len(plans)
+
+
+def _check_recursion(work: WorkingSet, step: Step) -> None:
+    """Fail a step that is nested too deeply, or one recursive call too many.
+
+    The root row counts the calls: depth alone does not bound a facet that calls itself twice.
+    """
+    if step.path.count(".") > DEEPEST:
+        message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
+        raise StepFailed(problem("NestedTooDeep", message, step.path))
+    facet, limit = work.facet(step), work.plan.max_recursive_calls
+    if facet is None or not facet.is_recursive:
+        return
+    root = work.get(work.root_key)
+    if root.item_count >= limit:
+        message = (
+            f"{facet.name!r} calls itself, and the run has made {limit:,} recursive calls, which "
+            "is the limit (setting max_recursive_calls): the recursion must end, or the limit "
+            "must be raised"
+        )
+        raise StepFailed(problem("TooManyRecursiveCalls", message, step.path))
+    root.item_count += 1
+    work.touch(root)
 
 
 _OBJECT_TYPES = {
@@ -181,7 +197,7 @@ def children_ended(row: Step) -> Signal | None:
 
 def capture(work: WorkingSet, step: Step) -> Signal:
     """Lay the yields of the body, and of a catch, over the results, in program order."""
-    plan = plan_of(work, step)
+    plan = work.step_plan(step)
     blocks = list(plan.body.blocks) if plan.body else []
     if step.next_index:  # failed, and caught: not every block has yielded, or even begun
         blocks = [b for b in blocks if _is_complete(work, step, b)]
@@ -235,9 +251,3 @@ def _want_yields(work: WorkingSet, step: Step, blocks: Sequence[BlockPlan]) -> N
         if plan.foreach:
             path = step.path + plan.segment
             work.want(item_keys(plan, path, work.get(row_key(RowKind.FAN, path)).item_count))
-
-
-def plan_of(work: WorkingSet, step: Step) -> FacetPlan | StatementPlan:
-    if step.object_type == ObjectType.WORKFLOW:
-        return work.plan.facets[step.address]
-    return work.statement(step)

@@ -11,8 +11,9 @@ from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope
 from flowengine.evaluator.states import ObjectType, Signal, StepState, next_state
 from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
-from flowengine.program.plan import BlockPlan, ChoicePlan, RowKind
+from flowengine.program.plan import BlockPlan, ChoicePlan
 
 
 def choose(work: WorkingSet, row: Step, plan: BlockPlan) -> Signal:

@@ -23,8 +23,9 @@ from flowengine.evaluator.records import (
     row_key,
 )
 from flowengine.evaluator.states import ObjectType, Signal, next_state
+from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
-from flowengine.program.plan import BlockPlan, FacetPlan, Plan, RowKind, StatementPlan
+from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementPlan
 
 #: How many foreach items one evaluation unfolds: a commit stays small however long the list.
 PORTION = 100
@@ -98,12 +99,12 @@ class WorkingSet:
             raise Missing(lacking, set())
 
     @property
-    def known(self) -> int:
-        """How many rows are known."""
+    def loaded(self) -> int:
+        """The number of rows that were loaded."""
         return len(self._snapshot.steps)
 
     def knows(self, key: str) -> bool:
-        """Whether it is known if there is such a row."""
+        """Whether the row is loaded, or known not to exist."""
         return key in self._rows or key in self._snapshot.steps
 
     def parent(self, row: Step) -> Step:
@@ -164,6 +165,24 @@ class WorkingSet:
         return self._snapshot.payloads[value.hash]
 
     # --- the program ---
+
+    @property
+    def root_plan(self) -> FacetPlan:
+        return self.plan.facets[self.run.workflow]
+
+    @property
+    def root_key(self) -> str:
+        return row_key(RowKind.STEP, self.root_plan.short_name)
+
+    def plan_of(self, row: Step) -> FacetPlan | StatementPlan | BlockPlan:
+        if row.object_type in ObjectType.BLOCKS:
+            return self.plan.blocks[row.address]
+        return self.step_plan(row)
+
+    def step_plan(self, row: Step) -> FacetPlan | StatementPlan:
+        if row.object_type == ObjectType.WORKFLOW:
+            return self.plan.facets[row.address]
+        return self.plan.statements[row.address]
 
     def facet(self, row: Step) -> FacetPlan | None:
         if row.object_type == ObjectType.WORKFLOW:

@@ -1,9 +1,15 @@
 """Messages between agents over Redis, a registry of agents, and a circuit breaker.
 
-It knows nothing of runs. Needs ``flowengine[redis]``; metrics for Prometheus are in
-`flowengine.messaging.prometheus`, with ``flowengine[prometheus]``.
+Independent of workflows. Needs ``flowengine[redis]``; `flowengine.messaging.prometheus` needs
+``flowengine[prometheus]``.
 """
 
+from flowengine.circuit_breaker import (
+    CircuitBreakerConfig,
+    CircuitSnapshot,
+    CircuitState,
+    Permit,
+)
 from flowengine.errors import (
     AgentRegistryError,
     CircuitBreakerOpenError,
@@ -18,9 +24,6 @@ from flowengine.messaging.models import (
     AgentEvent,
     AgentId,
     AgentMessage,
-    CircuitBreakerConfig,
-    CircuitSnapshot,
-    CircuitState,
     CoordinatorConfig,
     DeadLetter,
     FailureType,
@@ -28,7 +31,6 @@ from flowengine.messaging.models import (
     MessageResult,
     MessageSubscription,
     MessageType,
-    Permit,
     QueueDepths,
     QueueMessage,
     ReceivedMessage,
@@ -63,7 +65,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "CircuitSnapshot",
     "CircuitState",
     "Permit",
-    # What they promise
+    # Interfaces
     "MessageCoordinator",
     "AgentRegistry",
     "MessageMetrics",

@@ -1,4 +1,4 @@
-"""Messages between agents over Redis, for coroutines."""
+"""The message coordinator for coroutines."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from flowengine.errors import MessageCoordinatorError
-from flowengine.messaging.calling import Calling
-from flowengine.messaging.counting import Counting
-from flowengine.messaging.driving import AsyncClient, AsyncDriver, Plan, RedisTrouble, told
+from flowengine.messaging.drivers import AsyncClient, AsyncDriver, Plan, RedisErrors, describe
 from flowengine.messaging.interfaces import MessageCoordinator, MessageMetrics
 from flowengine.messaging.keys import Keys
+from flowengine.messaging.metrics import MetricsRecorder
 from flowengine.messaging.models import (
     AgentId,
     AgentMessage,
@@ -25,18 +24,20 @@ from flowengine.messaging.models import (
     QueueDepths,
     ReceivedMessage,
 )
-from flowengine.messaging.queueing import Queueing, subscription_for
-from flowengine.messaging.requesting import Requesting
-from flowengine.messaging.sending import Sending
+from flowengine.messaging.queue_plans import QueuePlans, subscription_for
+from flowengine.messaging.request_plans import RequestPlans
+from flowengine.messaging.script_calls import ScriptCalls
+from flowengine.messaging.send_plans import SendPlans
 
 T = TypeVar("T")
 
 
 class RedisMessageCoordinator(MessageCoordinator):
-    """Sends and receives messages over `redis.asyncio`; one may serve many tasks of one loop.
+    """Sends and receives messages over `redis.asyncio`; the tasks of one loop may share it.
 
-    Every operation is atomic. One that ends with `MessageCoordinatorError` was done as a whole
-    or not at all, and may be repeated: a message of the same id is not taken in twice.
+    Every operation is atomic. An operation that raises `MessageCoordinatorError` took effect
+    completely or not at all, and may be repeated: a message with the same id is not enqueued twice.
+    A cancelled `receive` returns its messages to the queue.
     """
 
     def __init__(
@@ -47,10 +48,10 @@ class RedisMessageCoordinator(MessageCoordinator):
     ) -> None:
         self._driver = AsyncDriver(redis, before=self._write_subscriptions)
         self._writer = AsyncDriver(redis)
-        calling, counting = Calling(Keys(key_prefix)), Counting(metrics)
-        self._sending = Sending(calling, counting)
-        self._queueing = Queueing(calling, counting)
-        self._requesting = Requesting(calling.keys, self._sending)
+        calls, recorder = ScriptCalls(Keys(key_prefix)), MetricsRecorder(metrics)
+        self._sends = SendPlans(calls, recorder)
+        self._queue = QueuePlans(calls, recorder)
+        self._requests = RequestPlans(calls.keys, self._sends)
         self._unwritten: list[MessageSubscription] = []
         self._writing: asyncio.Task[None] | None = None
 
@@ -65,7 +66,7 @@ class RedisMessageCoordinator(MessageCoordinator):
         delay: float = 0.0,
         expires_in: float | None = None,
     ) -> MessageResult:
-        """Send a message; it can be received after `delay` and until `expires_in` seconds."""
+        """Send a message; it is available after `delay` seconds and expires after `expires_in`."""
         (result,) = await self.send_batch(
             sender, recipient, [message], delay=delay, expires_in=expires_in
         )
@@ -80,8 +81,8 @@ class RedisMessageCoordinator(MessageCoordinator):
         delay: float = 0.0,
         expires_in: float | None = None,
     ) -> list[MessageResult]:
-        """Send several messages to one agent; one result for each, in their order."""
-        plan = self._sending.send(sender, recipient, messages, delay, expires_in)
+        """Send messages to one agent; the results are in the same order."""
+        plan = self._sends.send(sender, recipient, messages, delay, expires_in)
         return await self._run(f"send to {recipient}", plan)
 
     async def broadcast_message(
@@ -90,8 +91,8 @@ class RedisMessageCoordinator(MessageCoordinator):
         message: AgentMessage,
         recipients: list[AgentId],
     ) -> list[MessageResult]:
-        """Send a message to several agents; what cannot be sent is told in its result."""
-        plan = self._sending.broadcast(sender, message, recipients)
+        """Send a message to several agents; a result reports a failed send."""
+        plan = self._sends.broadcast(sender, message, recipients)
         return await self._run("broadcast", plan)
 
     # --- receiving ---
@@ -104,8 +105,8 @@ class RedisMessageCoordinator(MessageCoordinator):
         timeout: float | None = None,
     ) -> ReceivedMessage | None:
         """Reserve the next message; wait up to `timeout` seconds for one."""
-        found = await self.receive_batch(agent_id, 1, visibility_timeout, timeout=timeout)
-        return found[0] if found else None
+        received = await self.receive_batch(agent_id, 1, visibility_timeout, timeout=timeout)
+        return received[0] if received else None
 
     async def receive_batch(
         self,
@@ -115,18 +116,18 @@ class RedisMessageCoordinator(MessageCoordinator):
         *,
         timeout: float | None = None,
     ) -> list[ReceivedMessage]:
-        """Reserve up to so many messages, 500 at most; wait up to `timeout` for the first."""
-        plan = self._queueing.receive(agent_id, max_messages, visibility_timeout, timeout)
+        """Reserve up to `max_messages` (500 at most); wait up to `timeout` for the first."""
+        plan = self._queue.receive(agent_id, max_messages, visibility_timeout, timeout)
         return await self._run(f"receive for {agent_id}", plan)
 
     async def ack(self, agent_id: AgentId, token: str) -> bool:
-        """Say that a message is dealt with; False, and no change, if its reservation is over."""
+        """Acknowledge a processed message; False, without effect, if its reservation ended."""
         (settled,) = await self.ack_batch(agent_id, [token])
         return settled
 
     async def ack_batch(self, agent_id: AgentId, tokens: Sequence[str]) -> list[bool]:
-        """Acknowledge several; one answer for each, in their order."""
-        return await self._run(f"acknowledge for {agent_id}", self._queueing.ack(agent_id, tokens))
+        """Acknowledge several messages; the results are in the same order."""
+        return await self._run(f"acknowledge for {agent_id}", self._queue.ack(agent_id, tokens))
 
     async def nack(
         self,
@@ -135,49 +136,55 @@ class RedisMessageCoordinator(MessageCoordinator):
         failure: FailureType = FailureType.TRANSIENT,
         error: str | None = None,
     ) -> bool:
-        """Have a message tried again later, or make it a dead letter; False as for `ack`."""
-        plan = self._queueing.nack(agent_id, token, failure, error)
-        return await self._run(f"refuse a message for {agent_id}", plan)
+        """Schedule a retry of a message, or make it a dead letter; False as for `ack`."""
+        plan = self._queue.nack(agent_id, token, failure, error)
+        return await self._run(f"reject a message for {agent_id}", plan)
 
     async def extend(self, agent_id: AgentId, token: str, visibility_timeout: float) -> bool:
-        """Keep a message for so many seconds from now; False if its reservation is over."""
-        plan = self._queueing.extend(agent_id, token, visibility_timeout)
+        """Set the deadline to `visibility_timeout` seconds from now; False as for `ack`."""
+        plan = self._queue.extend(agent_id, token, visibility_timeout)
         return await self._run(f"extend a reservation for {agent_id}", plan)
 
     async def recover_pending(self, agent_id: AgentId | None = None) -> int:
-        """Make expired reservations available at once; `receive` does so for its own agent."""
-        return await self._run("recover reservations", self._queueing.recover(agent_id))
+        """Return messages with an expired reservation to the queue.
+
+        `receive` does this for its own agent.
+        """
+        return await self._run("recover reservations", self._queue.recover(agent_id))
 
     # --- requests ---
 
     async def request(
         self, sender: AgentId, recipient: AgentId, message: AgentMessage, *, timeout: float
     ) -> AgentMessage:
-        """Send a request and wait for its answer; `RequestTimeout` when none comes."""
-        plan = self._requesting.request(sender, recipient, message, timeout)
+        """Send a request and wait for the response; raise `RequestTimeout` without one."""
+        plan = self._requests.request(sender, recipient, message, timeout)
         return await self._run(f"send a request to {recipient}", plan)
 
     async def respond(self, request: ReceivedMessage, payload: Mapping[str, Any]) -> bool:
-        """Answer a request; False when nobody waits for it any more. It is still to be acked."""
-        return await self._run("answer a request", self._requesting.respond(request, payload))
+        """Respond to a request; False if the requester no longer waits.
 
-    # --- looking after it ---
+        The request must still be acknowledged.
+        """
+        return await self._run("respond to a request", self._requests.respond(request, payload))
+
+    # --- inspection and dead letters ---
 
     async def depths(self, agent_id: AgentId) -> QueueDepths:
-        """How much waits for an agent, and for how long."""
-        return await self._run(f"look at {agent_id}", self._queueing.depths(agent_id))
+        """The number of messages of an agent by state, and the age of the oldest."""
+        return await self._run(f"inspect {agent_id}", self._queue.depths(agent_id))
 
     async def dead_letters(
         self, agent_id: AgentId, *, first: int = 0, limit: int = 100
     ) -> list[DeadLetter]:
         """Dead letters, the oldest first."""
-        plan = self._queueing.dead_letters(agent_id, first, limit)
-        return await self._run(f"look at {agent_id}", plan)
+        plan = self._queue.dead_letters(agent_id, first, limit)
+        return await self._run(f"inspect {agent_id}", plan)
 
     async def dead_letter(self, agent_id: AgentId, message_id: str) -> DeadLetter | None:
-        """The dead letter of this id."""
-        plan = self._queueing.dead_letter(agent_id, message_id)
-        return await self._run(f"look at {agent_id}", plan)
+        """The dead letter with this id."""
+        plan = self._queue.dead_letter(agent_id, message_id)
+        return await self._run(f"inspect {agent_id}", plan)
 
     async def requeue_dead_letters(
         self,
@@ -186,8 +193,8 @@ class RedisMessageCoordinator(MessageCoordinator):
         *,
         limit: int = 1000,
     ) -> int:
-        """Put these, or the oldest, back into the queue while there is room; how many."""
-        plan = self._queueing.requeue(agent_id, message_ids, limit)
+        """Requeue these dead letters, or the oldest, while there is room; their number."""
+        plan = self._queue.requeue(agent_id, message_ids, limit)
         return await self._run(f"requeue for {agent_id}", plan)
 
     async def purge_dead_letters(
@@ -197,8 +204,8 @@ class RedisMessageCoordinator(MessageCoordinator):
         *,
         limit: int = 1000,
     ) -> int:
-        """Forget these, or the oldest; how many."""
-        plan = self._queueing.purge(agent_id, message_ids, limit)
+        """Delete these dead letters, or the oldest; their number."""
+        plan = self._queue.purge(agent_id, message_ids, limit)
         return await self._run(f"purge for {agent_id}", plan)
 
     async def configure(
@@ -214,56 +221,56 @@ class RedisMessageCoordinator(MessageCoordinator):
         dedup_window: float | None = None,
         dlq_size: int | None = None,
     ) -> None:
-        """Change the configuration of all processes with this prefix; `CoordinatorConfig`."""
+        """Change the `CoordinatorConfig` of all processes with this key prefix."""
         changes = {name: value for name, value in locals().items() if name != "self"}
-        await self._run("configure", self._queueing.configure(changes))
+        await self._run("configure", self._queue.configure(changes))
 
     async def configuration(self) -> CoordinatorConfig:
-        """The configuration as it is now."""
-        return await self._run("read the configuration", self._queueing.configure({}))
+        """The current configuration."""
+        return await self._run("read the configuration", self._queue.configure({}))
 
     # --- subscriptions ---
 
     def subscribe_to_messages(
         self, agent_id: AgentId, message_types: list[MessageType]
     ) -> MessageSubscription:
-        """Let an agent have these types only, and those of its other subscriptions.
+        """Limit an agent to these types and those of its other subscriptions.
 
-        It is written as soon as the loop comes to it, and before anything else that this
-        coordinator does; `settle` waits for it.
+        The subscription is written in the background, but before the next operation of this
+        coordinator; `settle` waits for it.
         """
         subscription = subscription_for(agent_id, message_types)
         if message_types:
             self._unwritten.append(subscription)
-            with suppress(RuntimeError):  # no loop runs: then the next operation writes it
-                self._writing = asyncio.get_running_loop().create_task(self._write_in_time())
+            with suppress(RuntimeError):  # without a loop the next operation writes it
+                self._writing = asyncio.get_running_loop().create_task(self._write_in_background())
         return subscription
 
     async def unsubscribe(self, subscription: MessageSubscription) -> bool:
-        """End a subscription; an agent without any takes all types."""
-        plan = self._queueing.unsubscribe(subscription)
+        """End a subscription; an agent without subscriptions takes all types."""
+        plan = self._queue.unsubscribe(subscription)
         return await self._run(f"unsubscribe {subscription.agent_id}", plan)
 
     async def settle(self) -> None:
-        """Write the subscriptions that were made and are not written yet."""
+        """Write pending subscriptions."""
         try:
             await self._write_subscriptions()
-        except RedisTrouble as error:
-            raise MessageCoordinatorError("write subscriptions", told(error)) from error
+        except RedisErrors as error:
+            raise MessageCoordinatorError("write subscriptions", describe(error)) from error
 
-    async def _write_in_time(self) -> None:
-        with suppress(*RedisTrouble):  # the next operation tells it
+    async def _write_in_background(self) -> None:
+        with suppress(*RedisErrors):  # the next operation raises it
             await self._write_subscriptions()
 
     async def _write_subscriptions(self) -> None:
         while self._unwritten:
             subscription = self._unwritten[0]
-            await self._writer.run(self._queueing.subscribe(subscription))
-            with suppress(ValueError):  # somebody else wrote it too, which is the same
+            await self._writer.run(self._queue.subscribe(subscription))
+            with suppress(ValueError):  # a concurrent operation wrote it: idempotent
                 self._unwritten.remove(subscription)
 
     async def _run(self, action: str, plan: Plan[T]) -> T:
         try:
             return await self._driver.run(plan)
-        except RedisTrouble as error:
-            raise MessageCoordinatorError(action, told(error)) from error
+        except RedisErrors as error:
+            raise MessageCoordinatorError(action, describe(error)) from error

@@ -1,4 +1,4 @@
-"""What a coordinator and a registry promise, whatever they are built on."""
+"""Interfaces of a coordinator, a registry and a metrics sink, independent of Redis."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from flowengine.messaging.models import (
 
 
 class MessageCoordinator(ABC):
-    """Messages between agents, each handed out until it is acknowledged or given up."""
+    """Messages between agents, redelivered until acknowledged or dead-lettered."""
 
     @abstractmethod
     async def send_message(
         self, sender: AgentId, recipient: AgentId, message: AgentMessage
     ) -> MessageResult:
-        """Send a message to one agent; `MessageCoordinatorError` if that cannot be done."""
+        """Send a message to one agent; raise `MessageCoordinatorError` if delivery fails."""
 
     @abstractmethod
     async def broadcast_message(
         self, sender: AgentId, message: AgentMessage, recipients: list[AgentId]
     ) -> list[MessageResult]:
-        """Send a message to several agents; one result for each, in their order."""
+        """Send a message to several agents; the results are in the same order."""
 
     @abstractmethod
     def subscribe_to_messages(
         self, agent_id: AgentId, message_types: list[MessageType]
     ) -> MessageSubscription:
-        """Let an agent have messages of these types only."""
+        """Limit an agent to messages of these types."""
 
     @abstractmethod
     async def receive(
         self, agent_id: AgentId, visibility_timeout: float = 5
     ) -> ReceivedMessage | None:
-        """Reserve the next message for so many seconds; None when there is none."""
+        """Reserve the next message for `visibility_timeout` seconds; None if there is none."""
 
     @abstractmethod
     async def ack(self, agent_id: AgentId, token: str) -> bool:
-        """Say that a message is dealt with; False when the reservation is no longer ours."""
+        """Acknowledge a processed message; False if its reservation ended."""
 
     @abstractmethod
     async def nack(
@@ -56,11 +56,11 @@ class MessageCoordinator(ABC):
         failure: FailureType = FailureType.TRANSIENT,
         error: str | None = None,
     ) -> bool:
-        """Say that a message could not be dealt with; False as for `ack`."""
+        """Reject a message: retry it or make it a dead letter; False as for `ack`."""
 
     @abstractmethod
     async def recover_pending(self, agent_id: AgentId | None = None) -> int:
-        """Make expired reservations available again, of one agent or of all; how many."""
+        """Return messages with an expired reservation to the queue; their number."""
 
     @abstractmethod
     async def configure(
@@ -72,19 +72,19 @@ class MessageCoordinator(ABC):
         backoff_factor: float | None = None,
         backoff_max: float | None = None,
     ) -> None:
-        """Change the configuration; what is None stays as it is."""
+        """Change the configuration; None leaves a value unchanged."""
 
 
 class AgentRegistry(ABC):
-    """Which agents there are, and whether they live."""
+    """Registration and liveness of agents."""
 
     @abstractmethod
     def register(self, agent: Agent) -> None:
-        """Make an agent known."""
+        """Register an agent."""
 
     @abstractmethod
     def deregister(self, agent_id: AgentId) -> None:
-        """Forget an agent."""
+        """Deregister an agent."""
 
     @abstractmethod
     async def list_registered(self) -> list[dict[str, Any]]:
@@ -92,24 +92,24 @@ class AgentRegistry(ABC):
 
     @abstractmethod
     def start_heartbeats(self) -> None:
-        """Tell from now on, again and again, that our agents live."""
+        """Start sending heartbeats for the agents of this registry."""
 
     @abstractmethod
     def stop_heartbeats(self) -> None:
-        """Tell it no more."""
+        """Stop sending heartbeats."""
 
 
 class MessageMetrics(Protocol):
-    """Where a coordinator counts. A method that raises does not disturb a delivery."""
+    """A sink for counts. An error in it does not affect deliveries."""
 
     def inc_delivered_ok(self, count: int) -> None:
-        """Messages were taken in."""
+        """Messages were enqueued."""
 
     def inc_delivered_error(self, count: int) -> None:
-        """Messages were refused, or could not be sent."""
+        """Messages were refused, or sending failed."""
 
     def inc_retries_scheduled(self, count: int, last_backoff_seconds: float) -> None:
-        """Messages will be tried again, the last of them after so many seconds."""
+        """Retries were scheduled, the last one after `last_backoff_seconds`."""
 
     def inc_nacks(self, count: int) -> None:
         """Messages were negatively acknowledged."""

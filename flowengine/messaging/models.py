@@ -1,26 +1,26 @@
-"""What agents send each other, and what is told about it.
+"""Data models of messages, agents and configuration.
 
-`AgentMessage` is what an agent writes. `QueueMessage` is the same on its way: with the time it
-was taken in and what became of it so far. `ReceivedMessage` adds the right to settle it.
+An agent sends an `AgentMessage`. A `QueueMessage` adds the time it was enqueued and its failed
+deliveries. A `ReceivedMessage` adds the reservation token.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import Any, Self
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class AgentId(BaseModel):
-    """Who sends or receives: a type of agent and, in a pool, which of them."""
+    """A sender or recipient: a type of agent and optionally an instance of it."""
 
     model_config = ConfigDict(frozen=True)
 
     #: e.g. ``input_processor``
     type: str = Field(min_length=1)
-    #: None and ``default`` are the same agent
+    #: None is the same as ``default``
     instance: str | None = None
 
     def __str__(self) -> str:
@@ -28,7 +28,7 @@ class AgentId(BaseModel):
 
 
 class MessagePriority(int, Enum):
-    """What is HIGH is received before what is NORMAL, and that before what is LOW."""
+    """HIGH messages are received before NORMAL ones, and these before LOW ones."""
 
     LOW = 1
     NORMAL = 5
@@ -36,7 +36,7 @@ class MessagePriority(int, Enum):
 
 
 class MessageType(StrEnum):
-    """What a message is for; an agent may subscribe to some of them only."""
+    """The purpose of a message; an agent may subscribe to some types only."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -44,59 +44,59 @@ class MessageType(StrEnum):
 
 
 class FailureType(StrEnum):
-    """Why a message could not be dealt with."""
+    """Why a message could not be processed."""
 
-    TRANSIENT = "transient"  #: tried again after a wait
-    PERMANENT = "permanent"  #: not tried again: a dead letter
-    TIMEOUT = "timeout"  #: tried again after a wait; also given to what expired
+    TRANSIENT = "transient"  #: retried with backoff
+    PERMANENT = "permanent"  #: becomes a dead letter
+    TIMEOUT = "timeout"  #: retried with backoff; also the failure of expired messages
 
 
 class AgentMessage(BaseModel):
-    """What one agent tells another."""
+    """A message from one agent to another."""
 
-    #: a second message of the same id to the same agent is the first one
+    #: messages with the same id to the same agent are duplicates
     message_id: str = Field(min_length=6)
     sender: AgentId
     recipient: AgentId
     message_type: MessageType
     payload: dict[str, Any] = Field(default_factory=dict)
     priority: MessagePriority = MessagePriority.NORMAL
-    #: ISO 8601; filled in when the message is sent
+    #: ISO 8601; set when the message is sent
     timestamp: str | None = None
-    #: the id of the request that this belongs to
+    #: the id of the request that this message belongs to
     correlation_id: str | None = None
 
 
 class MessageResult(BaseModel):
-    """Whether a message was taken in."""
+    """Whether a message was enqueued."""
 
     message_id: str
     delivered: bool
-    #: ``queue full`` or ``not subscribed`` when it was refused; for a broadcast also what failed
+    #: ``queue full``, ``not subscribed``, or the error of a broadcast to this recipient
     error: str | None = None
-    #: it was taken in before, and was not taken in again
+    #: it was enqueued before, and not enqueued again
     duplicate: bool = False
 
 
 class QueueMessage(BaseModel):
-    """A message on its way."""
+    """A message in a queue."""
 
     message: AgentMessage
     priority: MessagePriority = MessagePriority.NORMAL
-    #: ISO 8601, by the clock of Redis
+    #: ISO 8601, by the clock of the Redis server
     enqueued_at: str | None = None
-    #: how often it was handed out before, without having been acknowledged
+    #: the number of earlier deliveries, none of which was acknowledged
     delivery_attempts: int = 0
-    #: what the last of those attempts ended with
+    #: the error of the last of these deliveries
     last_error: str | None = None
 
 
 class ReceivedMessage(BaseModel):
-    """A message that is reserved for whoever holds the token."""
+    """A message that is reserved for the holder of the token."""
 
     token: str
     queue_message: QueueMessage
-    #: ISO 8601, by the clock of Redis: past this the message is anybody's again
+    #: ISO 8601, by the clock of the Redis server: the reservation expires then
     visibility_deadline: str | None = None
 
     @property
@@ -105,7 +105,7 @@ class ReceivedMessage(BaseModel):
 
 
 class MessageSubscription(BaseModel):
-    """That an agent takes messages of these types."""
+    """An agent's subscription to messages of these types."""
 
     subscription_id: str
     agent_id: AgentId
@@ -113,153 +113,80 @@ class MessageSubscription(BaseModel):
 
 
 class DeadLetter(BaseModel):
-    """A message that nobody will receive, and why."""
+    """A message that is no longer delivered, and why."""
 
     message_id: str
     failure: FailureType
     error: str
-    #: how often it was handed out
+    #: the number of deliveries
     attempts: int
     died_at: datetime
-    #: None when what is stored cannot be read as a message
+    #: None if the stored bytes are not a valid message
     message: AgentMessage | None
-    #: what is stored, for those that cannot be read
+    #: the stored bytes
     raw: bytes = Field(repr=False)
 
 
 class QueueDepths(BaseModel):
-    """How much waits for one agent."""
+    """The number of messages of one agent by state."""
 
-    #: can be received now, by priority
+    #: available now, by priority
     ready: dict[MessagePriority, int]
-    #: sent with a delay, or waiting to be tried again
+    #: sent with a delay, or waiting for a retry
     delayed: int
-    #: handed out and not settled
+    #: received and not settled
     reserved: int
-    #: what counts against `queue_size`: ready, delayed and reserved together
+    #: ready, delayed and reserved together; limited by `queue_size`
     total: int
-    #: seconds since the oldest of these was sent; None when there is none
+    #: seconds since the oldest of these was sent; None without messages
     oldest_age: float | None
     #: in the dead-letter queue
     dead: int
-    #: dead letters that were dropped because there were too many
+    #: dead letters that were dropped to keep `dlq_size`
     dead_dropped: int
 
 
 class CoordinatorConfig(BaseModel):
-    """The configuration that all processes with one key prefix share."""
+    """The configuration shared by all processes with the same key prefix."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    #: most messages that may be ready, delayed or reserved for one agent
+    #: limit of ready, delayed and reserved messages of one agent
     queue_size: int = Field(default=10_000, ge=1)
-    #: how often a message is handed out again after the first time
+    #: number of redeliveries after the first delivery
     retry_attempts: int = Field(default=3, ge=0)
     #: seconds before the first retry
     backoff_base: float = Field(default=1.0, ge=0)
-    #: by how much each wait is longer than the one before
+    #: factor between consecutive backoffs
     backoff_factor: float = Field(default=2.0, ge=1)
-    #: no wait is longer, in seconds
+    #: longest backoff in seconds
     backoff_max: float = Field(default=30.0, ge=0)
-    #: by how much of itself a wait may be shortened at random; 0: never
+    #: fraction by which a backoff is shortened at random; 0: no jitter
     backoff_jitter: float = Field(default=0.0, ge=0, le=1)
-    #: of so many deliveries one goes to who has waited longest, whatever its priority; 0: none
+    #: every n-th delivery is the oldest message of any priority; 0: strict priorities
     fairness: int = Field(default=0, ge=0)
-    #: seconds for which the id of an acknowledged message is not taken in again
+    #: seconds for which an acknowledged id is a duplicate
     dedup_window: float = Field(default=60.0, ge=0)
-    #: most dead letters of one agent; the oldest are dropped
+    #: limit of dead letters of one agent; the oldest are dropped
     dlq_size: int = Field(default=10_000, ge=1)
 
 
-class CircuitState(StrEnum):
-    """What a circuit breaker does with calls."""
-
-    CLOSED = "closed"  #: lets them through
-    OPEN = "open"  #: refuses them
-    HALF_OPEN = "half_open"  #: lets a few through, to see
-
-
-class CircuitBreakerConfig(BaseModel):
-    """When a circuit breaker opens, and how it closes again."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-    #: failures in a row, in all processes together, that open it
-    failure_threshold: int = Field(default=5, ge=1)
-    #: seconds for which it stays open before it lets probes through
-    timeout_seconds: float = Field(default=60.0, gt=0, le=3600)
-    #: seconds that probing may take; if it has not closed by then, it is open again
-    recovery_timeout_seconds: float = Field(default=300.0, gt=0, le=36_000)
-    #: most probes under way at a time, in all processes together
-    half_open_max_calls: int = Field(default=3, ge=1)
-    #: successful probes that close it
-    success_threshold: int = Field(default=2, ge=1)
-    #: seconds after which a probe that was not heard of is given up; None: `timeout_seconds`
-    probe_lease_seconds: float | None = Field(default=None, gt=0)
-
-    @property
-    def probe_lease(self) -> float:
-        return self.probe_lease_seconds or self.timeout_seconds
-
-    @model_validator(mode="after")
-    def _probes_fit_into_the_recovery(self) -> Self:
-        if self.probe_lease > self.recovery_timeout_seconds:
-            raise ValueError(
-                f"a probe may take {self.probe_lease:g} s, the recovery only "
-                f"{self.recovery_timeout_seconds:g} s: raise recovery_timeout_seconds or lower "
-                "probe_lease_seconds"
-            )
-        return self
-
-
-class Permit(BaseModel):
-    """Whether a call may be made. One that was granted wants to hear how the call ended."""
-
-    model_config = ConfigDict(frozen=True)
-
-    granted: bool
-    #: seconds after which to ask again; 0 when it was granted
-    retry_after: float = 0.0
-    state: CircuitState = CircuitState.CLOSED
-    #: names a probe; empty for calls through a closed breaker
-    token: str = ""
-    #: the state changes it was granted after: how an old call ended says nothing new
-    epoch: int = 0
-
-
-class CircuitSnapshot(BaseModel):
-    """A circuit breaker at one moment."""
-
-    name: str
-    state: CircuitState
-    #: failures in a row, while closed
-    failures: int
-    #: successful probes, while half open
-    successes: int
-    #: probes under way
-    probes: int
-    #: how often it has changed its state
-    epoch: int
-    #: seconds until it lets a probe through; 0 unless open
-    retry_after: float
-
-
 class Agent(BaseModel):
-    """What a registry is told about an agent. Change it, and the next heartbeat tells it."""
+    """An agent in a registry. The next heartbeat writes changes of this object."""
 
     agent_id: AgentId
     name: str
-    #: anything that others should know, e.g. its load
+    #: information for other agents, e.g. its load
     status: dict[str, Any] = Field(default_factory=dict)
     capabilities: set[str] = Field(default_factory=set)
 
 
 class AgentEvent(BaseModel):
-    """Something that happened to an agent, as it is published."""
+    """A published event of an agent."""
 
     #: ``registered``, ``lost``, ``recovered`` or ``deregistered``
     event: str
     agent_id: AgentId
     name: str
-    #: seconds since the epoch, by the clock of Redis
+    #: Unix time in seconds, by the clock of the Redis server
     timestamp: float

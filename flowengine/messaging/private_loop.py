@@ -1,4 +1,4 @@
-"""Plans over an asynchronous client for code that has no loop, or another one."""
+"""Runs plans over an asynchronous client from code without a loop, or in another loop."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TypeVar
 
 from redis.asyncio import ConnectionPool, Redis
 
-from flowengine.messaging.driving import AsyncDriver, Plan
+from flowengine.messaging.drivers import AsyncDriver, Plan
 
 T = TypeVar("T")
 
 
 class PrivateLoopDriver:
-    """Carries out plans in a loop of its own, in a thread of its own.
+    """Runs plans in its own loop and thread.
 
-    The connections of an asynchronous client belong to the loop they were made in. So this
-    one makes its own, to the same server and in the same way.
+    The connections of an asynchronous client belong to the loop that opened them, so this driver
+    opens its own with the same options.
     """
 
     def __init__(self, redis: Redis) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of messages for Prometheus; needs ``flowengine[prometheus]``."""
+"""Message metrics for Prometheus; needs ``flowengine[prometheus]``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowengine.messaging.models import AgentId, QueueDepths
 
 
 class PrometheusMetrics:
-    """A `MessageMetrics` that counts in a registry of prometheus-client. Make one per process."""
+    """A `MessageMetrics` with counters of prometheus-client. Create one per process."""
 
     def __init__(
         self, registry: CollectorRegistry = REGISTRY, *, namespace: str = "flowengine"
@@ -25,13 +25,13 @@ class PrometheusMetrics:
         def gauge(name: str, text: str, *labels: str) -> Gauge:
             return Gauge(name, text, labels, namespace=namespace, registry=registry)
 
-        self._taken = counter("messages_delivered", "Messages that were taken in")
-        self._refused = counter("messages_delivery_errors", "Messages refused or not sent")
-        self._retries = counter("messages_retries", "Messages that will be tried again")
+        self._taken = counter("messages_delivered", "Enqueued messages")
+        self._refused = counter("messages_delivery_errors", "Refused messages and failed sends")
+        self._retries = counter("messages_retries", "Scheduled retries")
         self._nacks = counter("messages_nacks", "Negative acknowledgements")
         self._dead = counter("messages_dead", "Messages that became dead letters")
-        self._backoff = gauge("messages_last_backoff_seconds", "The last wait before a retry")
-        self._waiting = gauge("messages_waiting", "Messages of an agent", "agent", "state")
+        self._backoff = gauge("messages_last_backoff_seconds", "Backoff of the last retry")
+        self._waiting = gauge("messages_waiting", "Messages of an agent by state", "agent", "state")
         self._oldest = gauge("messages_oldest_age_seconds", "Age of the oldest message", "agent")
 
     def inc_delivered_ok(self, count: int) -> None:
@@ -51,7 +51,7 @@ class PrometheusMetrics:
         self._dead.inc(count)
 
     def show_depths(self, agent_id: AgentId, depths: QueueDepths) -> None:
-        """Set the gauges of an agent; call it from whatever looks at the queues regularly."""
+        """Set the gauges of an agent; call it periodically."""
         agent = str(agent_id)
         for priority, count in depths.ready.items():
             self._waiting.labels(agent, f"ready_{priority.name.lower()}").set(count)

@@ -1,9 +1,8 @@
-"""Which agents there are, and whether they live.
+"""The registry of agents, with heartbeats.
 
-An agent lives for `heartbeat_ttl_s` after each heartbeat. Its record stays longer than that, so
-that others see *that* it was lost, and not only that it is not there. An agent that registers
-gets an incarnation, and every heartbeat names it: two processes that take one id for theirs find
-out about each other, and the older one stops.
+An agent is alive for `heartbeat_ttl_s` after each heartbeat. Its record is kept longer, so that
+others can see that it was lost. Each registration has an incarnation, which fences heartbeats: if a
+second process registers the same id, the heartbeats of the first are refused and stop.
 """
 
 from __future__ import annotations
@@ -21,52 +20,52 @@ from pydantic import BaseModel
 from redis.asyncio import Redis, RedisCluster
 
 from flowengine.errors import AgentRegistryError
-from flowengine.messaging.driving import (
+from flowengine.messaging.drivers import (
     AsyncClient,
     Call,
     Members,
     Plan,
-    RedisTrouble,
+    RedisErrors,
     SyncClient,
     SyncDriver,
-    told,
+    describe,
 )
+from flowengine.messaging.encoder import microseconds
 from flowengine.messaging.interfaces import AgentRegistry
 from flowengine.messaging.keys import Keys, endpoint
-from flowengine.messaging.letters import microseconds
+from flowengine.messaging.lua import Script
 from flowengine.messaging.models import Agent, AgentId
 from flowengine.messaging.private_loop import PrivateLoopDriver
-from flowengine.messaging.scripting import Script
 
-_BEAT = Script.load("beat")
+_HEARTBEAT = Script.load("heartbeat")
 _DEREGISTER = Script.load("deregister")
-_LOSE = Script.load("lose")
+_REPORT_LOST = Script.load("report_lost")
 _LIST = Script.load("list_agents")
-_MOST_AT_ONCE = 500
+_BATCH_LIMIT = 500  #: agents per script call
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 class _Record(BaseModel):
-    """What is stored of an agent."""
+    """The stored record of an agent."""
 
     name: str
     agent_id: AgentId
     status: dict[str, Any]
     capabilities: list[str]
     incarnation: str
-    #: host and process, for people
+    #: host and process id, for operators
     owner: str
-    #: seconds that it lives after a heartbeat
+    #: seconds that the agent is alive after a heartbeat
     ttl: float
 
 
 class RedisAgentRegistry(AgentRegistry):
     """Agents in Redis, over `redis.Redis` or `redis.asyncio.Redis`.
 
-    The methods that are not coroutines may be called from anywhere, with or without a running
-    loop; they come back when Redis has answered, and raise `AgentRegistryError` when it does
-    not. Heartbeats are sent by a thread, so they go on while a loop is busy.
+    Synchronous methods may be called with or without a running loop. They block until Redis
+    responds, and raise `AgentRegistryError` if it does not. A thread sends the heartbeats, so they
+    continue while a loop is busy.
     """
 
     def __init__(
@@ -79,47 +78,51 @@ class RedisAgentRegistry(AgentRegistry):
         *,
         keep_lost_s: float | None = None,
     ) -> None:
-        """`heartbeat_interval_s` is a third of the ttl, `keep_lost_s` ten times the ttl."""
+        """The default of `heartbeat_interval_s` is a third of the ttl.
+
+        Without `keep_lost_s`, records are kept for ten times the ttl after the last heartbeat.
+        """
         if isinstance(redis, RedisCluster):
             raise TypeError(
-                "in a cluster, give the registry a redis.RedisCluster, not an async one"
+                "the registry needs a redis.RedisCluster, not a redis.asyncio.RedisCluster"
             )
         interval = heartbeat_ttl_s / 3 if heartbeat_interval_s is None else heartbeat_interval_s
         if not 0 < interval < heartbeat_ttl_s:
             raise ValueError(
-                f"a heartbeat every {interval:g} s does not keep an agent alive whose "
-                f"heartbeat_ttl_s is {heartbeat_ttl_s:g}"
+                f"a heartbeat interval of {interval:g} s is not shorter than "
+                f"heartbeat_ttl_s={heartbeat_ttl_s:g}"
             )
         self._redis, self._keys = redis, Keys(key_prefix)
         self._ttl, self._interval = heartbeat_ttl_s, interval
-        self._kept = heartbeat_ttl_s * 10 if keep_lost_s is None else heartbeat_ttl_s + keep_lost_s
-        #: Where events are published; each is an `AgentEvent` as JSON.
+        kept = heartbeat_ttl_s * 9 if keep_lost_s is None else keep_lost_s
+        self._retention = heartbeat_ttl_s + kept
+        #: The channel of published events; each is the JSON of an `AgentEvent`.
         self.events_channel = f"{key_prefix}:events:agent_status"
         self._channel = self.events_channel if enable_events else ""
         self._own: dict[AgentId, tuple[Agent, str]] = {}
         self._displaced: set[AgentId] = set()
         self._lock = threading.Lock()
         self._driver: SyncDriver | PrivateLoopDriver | None = None
-        self._driver_of = 0
+        self._driver_pid = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._trouble_told = False
+        self._error_logged = False
 
-    # --- our agents ---
+    # --- agents of this registry ---
 
     def register(self, agent: Agent, *, exclusive: bool = False) -> None:
-        """Make an agent known. Whoever had its id is displaced; `exclusive` refuses instead."""
+        """Register an agent. It replaces a registration of the same id, unless `exclusive`."""
         incarnation = secrets.token_hex(8)
         mode = "exclusive" if exclusive else "register"
         action = f"register {agent.agent_id}"
-        outcome, other = self._run(action, self._beat(mode, agent, incarnation))
+        outcome, other = self._run(action, self._heartbeat(mode, agent, incarnation))
         if outcome == 0:
             raise AgentRegistryError(
-                action, f"{other} has registered it and is alive; deregister it there"
+                action, f"{other} has registered it and is alive: deregister it there first"
             )
         if outcome == 2:
             _log.warning(
-                "agent %s was registered by %s, which was alive; it is ours now",
+                "agent %s replaces the live registration of %s; heartbeats there will stop",
                 agent.agent_id,
                 other,
                 extra={"action": "agent_replaced", "agent": str(agent.agent_id)},
@@ -129,32 +132,32 @@ class RedisAgentRegistry(AgentRegistry):
             self._displaced.discard(agent.agent_id)
 
     def deregister(self, agent_id: AgentId) -> None:
-        """Forget an agent: one of ours while its id is ours, or any other whoever has it."""
+        """Deregister an agent; one of this registry only while no other process has its id."""
         with self._lock:
             _, incarnation = self._own.pop(agent_id, (None, ""))
         self._run(f"deregister {agent_id}", self._deregister(agent_id, incarnation))
 
     def displaced(self) -> set[AgentId]:
-        """Those of our agents whose id another process has taken."""
+        """Agents of this registry whose id another process has registered."""
         with self._lock:
             return set(self._displaced)
 
     # --- all agents ---
 
     async def list_registered(self) -> list[dict[str, Any]]:
-        """All agents, the lost ones too: `alive` says which are which."""
+        """All agents, including lost ones: see `alive`."""
         return await asyncio.to_thread(self.list_agents)
 
     def list_agents(self) -> list[dict[str, Any]]:
-        """The same, for ordinary code."""
+        """`list_registered` for synchronous code."""
         return self._run("list agents", self._listing())
 
     async def find_by_capability(self, capability: str) -> list[AgentId]:
-        """The living agents that can do this."""
+        """The living agents with this capability."""
         return await asyncio.to_thread(self.find_agents, capability)
 
     def find_agents(self, capability: str) -> list[AgentId]:
-        """The same, for ordinary code."""
+        """`find_by_capability` for synchronous code."""
         return [
             AgentId.model_validate(agent["agent_id"])
             for agent in self.list_agents()
@@ -164,11 +167,11 @@ class RedisAgentRegistry(AgentRegistry):
     # --- heartbeats ---
 
     def start_heartbeats(self) -> None:
-        """Send heartbeats from now on. Twice is once; in a forked process it begins anew."""
+        """Start the heartbeat thread. Idempotent; a forked process must start its own."""
         if self._thread is None or not self._thread.is_alive():
             self._stop = threading.Event()
             self._thread = threading.Thread(
-                target=self._beat_again_and_again,
+                target=self._send_heartbeats,
                 args=(self._stop,),
                 name="flowengine-heartbeats",
                 daemon=True,
@@ -176,28 +179,28 @@ class RedisAgentRegistry(AgentRegistry):
             self._thread.start()
 
     def stop_heartbeats(self) -> None:
-        """Send no more; the agents are lost after their ttl, unless they are deregistered."""
+        """Stop the heartbeat thread; agents that stay registered are lost after their ttl."""
         self._stop.set()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join()
         self._thread = None
 
     def beat(self) -> None:
-        """Send one heartbeat for each of our agents, and tell of those that are lost."""
+        """Send one heartbeat for each agent, and publish agents that are lost."""
         with self._lock:
             own = list(self._own.values())
         for agent, incarnation in own:
-            plan = self._beat("beat", agent, incarnation)
-            outcome, other = self._run(f"keep {agent.agent_id} alive", plan)
+            plan = self._heartbeat("beat", agent, incarnation)
+            outcome, other = self._run(f"send the heartbeat of {agent.agent_id}", plan)
             if outcome == 0:
-                self._give_way(agent.agent_id, incarnation, other)
+                self._displace(agent.agent_id, incarnation, other)
         if self._channel:
-            self._run("look for lost agents", self._lose())
+            self._run("report lost agents", self._report_lost())
 
     def close(self) -> None:
-        """Stop the heartbeats, and let go of what was opened. The client stays yours."""
+        """Stop the heartbeats and close own connections; the client stays open."""
         self.stop_heartbeats()
-        if isinstance(self._driver, PrivateLoopDriver) and self._driver_of == os.getpid():
+        if isinstance(self._driver, PrivateLoopDriver) and self._driver_pid == os.getpid():
             self._driver.close()
         self._driver = None
 
@@ -207,28 +210,30 @@ class RedisAgentRegistry(AgentRegistry):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _beat_again_and_again(self, stop: threading.Event) -> None:
+    def _send_heartbeats(self, stop: threading.Event) -> None:
         while True:
             try:
                 self.beat()
-                self._trouble_told = False
+                self._error_logged = False
             except AgentRegistryError as error:
-                if not self._trouble_told:
-                    self._trouble_told = True
+                if not self._error_logged:
+                    self._error_logged = True
                     _log.warning(
-                        "%s; heartbeats go on", error, extra={"action": "heartbeat_failed"}
+                        "heartbeat failed, will be repeated: %s",
+                        error,
+                        extra={"action": "heartbeat_failed"},
                     )
             if stop.wait(self._interval):
                 return
 
-    def _give_way(self, agent_id: AgentId, incarnation: str, other: str) -> None:
+    def _displace(self, agent_id: AgentId, incarnation: str, other: str) -> None:
         with self._lock:
             if self._own.get(agent_id, (None, ""))[1] != incarnation:
-                return  # registered again meanwhile
+                return  # registered again in the meantime
             del self._own[agent_id]
             self._displaced.add(agent_id)
         _log.warning(
-            "agent %s is no longer ours: %s has registered it too; its heartbeats stop here",
+            "agent %s was registered by %s: its heartbeats stop in this process",
             agent_id,
             other,
             extra={"action": "agent_displaced", "agent": str(agent_id)},
@@ -236,8 +241,8 @@ class RedisAgentRegistry(AgentRegistry):
 
     # --- plans ---
 
-    def _beat(self, mode: str, agent: Agent, incarnation: str) -> Plan[tuple[int, str]]:
-        """The outcome, and whose the id is or was."""
+    def _heartbeat(self, mode: str, agent: Agent, incarnation: str) -> Plan[tuple[int, str]]:
+        """The result code, and the owner of the other registration."""
         record = _Record(
             name=agent.name,
             agent_id=agent.agent_id,
@@ -249,14 +254,14 @@ class RedisAgentRegistry(AgentRegistry):
         )
         event = agent.model_dump_json(include={"agent_id", "name"})
         outcome, *other = yield Call(
-            _BEAT,
-            self._keys.named(_BEAT.keys, endpoint(agent.agent_id)),
+            _HEARTBEAT,
+            self._keys.named(_HEARTBEAT.keys, endpoint(agent.agent_id)),
             (
                 mode,
                 endpoint(agent.agent_id),
                 incarnation,
                 microseconds(self._ttl),
-                round(self._kept * 1000),
+                round(self._retention * 1000),
                 self._channel,
                 record.model_dump_json()[1:],
                 record.model_dump_json(include={"capabilities"}),
@@ -271,39 +276,39 @@ class RedisAgentRegistry(AgentRegistry):
         done = yield Call(_DEREGISTER, keys, arguments)
         return bool(done)
 
-    def _lose(self) -> Plan[None]:
-        keys = self._keys.named(_LOSE.keys, "")
-        while (yield Call(_LOSE, keys, (self._channel, _MOST_AT_ONCE))) == _MOST_AT_ONCE:
+    def _report_lost(self) -> Plan[None]:
+        keys = self._keys.named(_REPORT_LOST.keys, "")
+        while (yield Call(_REPORT_LOST, keys, (self._channel, _BATCH_LIMIT))) == _BATCH_LIMIT:
             pass
 
     def _listing(self) -> Plan[list[dict[str, Any]]]:
         (index,) = self._keys.named(["agents_index"], "")
-        found = sorted((yield Members(index)))
+        agent_keys = sorted((yield Members(index)))
         fixed = self._keys.named(_LIST.keys, "")
         agents: list[dict[str, Any]] = []
-        for start in range(0, len(found), _MOST_AT_ONCE):
-            some = found[start : start + _MOST_AT_ONCE]
-            now, *records = yield Call(_LIST, (*fixed, *some), tuple(self._besides(some)))
-            agents += (_shown(record, now / 1_000_000) for record in records)
+        for start in range(0, len(agent_keys), _BATCH_LIMIT):
+            batch = agent_keys[start : start + _BATCH_LIMIT]
+            now, *records = yield Call(_LIST, (*fixed, *batch), tuple(self._arguments(batch)))
+            agents += (_summary(record, now / 1_000_000) for record in records)
         return agents
 
-    def _besides(self, agent_keys: Iterable[bytes]) -> Iterable[str | bytes]:
-        (beginning,) = self._keys.named(["agent"], "")
+    def _arguments(self, agent_keys: Iterable[bytes]) -> Iterable[str | bytes]:
+        (prefix,) = self._keys.named(["agent"], "")
         for key in agent_keys:
-            name = key.removeprefix(beginning).decode()
+            name = key.removeprefix(prefix).decode()
             yield from self._keys.named(["capabilities"], name)
             yield name
 
     def _run(self, action: str, plan: Plan[T]) -> T:
         try:
-            return self._opened().run(plan)
-        except RedisTrouble as error:
-            raise AgentRegistryError(action, told(error)) from error
+            return self._open_driver().run(plan)
+        except RedisErrors as error:
+            raise AgentRegistryError(action, describe(error)) from error
 
-    def _opened(self) -> SyncDriver | PrivateLoopDriver:
+    def _open_driver(self) -> SyncDriver | PrivateLoopDriver:
         with self._lock:
-            if self._driver is None or self._driver_of != os.getpid():
-                self._driver_of = os.getpid()
+            if self._driver is None or self._driver_pid != os.getpid():
+                self._driver_pid = os.getpid()
                 self._driver = (
                     PrivateLoopDriver(self._redis)
                     if isinstance(self._redis, Redis)
@@ -312,19 +317,19 @@ class RedisAgentRegistry(AgentRegistry):
             return self._driver
 
 
-def _shown(record: bytes, now: float) -> dict[str, Any]:
-    known = _Timed.model_validate_json(record)
+def _summary(record: bytes, now: float) -> dict[str, Any]:
+    agent = _StoredRecord.model_validate_json(record)
     return {
-        "name": known.name,
-        "agent_id": known.agent_id.model_dump(),
-        "status": known.status,
-        "alive": now - known.last_heartbeat <= known.ttl,
-        "last_heartbeat": known.last_heartbeat,
-        "capabilities": known.capabilities,
-        "owner": known.owner,
+        "name": agent.name,
+        "agent_id": agent.agent_id.model_dump(),
+        "status": agent.status,
+        "alive": now - agent.last_heartbeat <= agent.ttl,
+        "last_heartbeat": agent.last_heartbeat,
+        "capabilities": agent.capabilities,
+        "owner": agent.owner,
     }
 
 
-class _Timed(_Record):
-    #: seconds since the epoch, by the clock of Redis
+class _StoredRecord(_Record):
+    #: Unix time in seconds, by the clock of the Redis server
     last_heartbeat: float

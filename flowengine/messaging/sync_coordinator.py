@@ -1,4 +1,4 @@
-"""Messages between agents over Redis, for ordinary code: Celery tasks, threads, scripts."""
+"""The message coordinator for synchronous code: Celery tasks, threads, scripts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from flowengine.errors import MessageCoordinatorError
-from flowengine.messaging.calling import Calling
-from flowengine.messaging.counting import Counting
-from flowengine.messaging.driving import Plan, RedisTrouble, SyncClient, SyncDriver, told
+from flowengine.messaging.drivers import Plan, RedisErrors, SyncClient, SyncDriver, describe
 from flowengine.messaging.interfaces import MessageMetrics
 from flowengine.messaging.keys import Keys
+from flowengine.messaging.metrics import MetricsRecorder
 from flowengine.messaging.models import (
     AgentId,
     AgentMessage,
@@ -23,17 +22,18 @@ from flowengine.messaging.models import (
     QueueDepths,
     ReceivedMessage,
 )
-from flowengine.messaging.queueing import Queueing, subscription_for
-from flowengine.messaging.requesting import Requesting
-from flowengine.messaging.sending import Sending
+from flowengine.messaging.queue_plans import QueuePlans, subscription_for
+from flowengine.messaging.request_plans import RequestPlans
+from flowengine.messaging.script_calls import ScriptCalls
+from flowengine.messaging.send_plans import SendPlans
 
 T = TypeVar("T")
 
 
 class SyncMessageCoordinator:
-    """What `RedisMessageCoordinator` does, method by method, without a loop.
+    """`RedisMessageCoordinator` without coroutines, over `redis.Redis`.
 
-    Threads may share one. After a fork a process needs a `redis.Redis` of its own.
+    Threads may share it. A forked process needs its own `redis.Redis`.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class SyncMessageCoordinator:
         metrics: MessageMetrics | None = None,
     ) -> None:
         self._driver = SyncDriver(redis)
-        calling, counting = Calling(Keys(key_prefix)), Counting(metrics)
-        self._sending = Sending(calling, counting)
-        self._queueing = Queueing(calling, counting)
-        self._requesting = Requesting(calling.keys, self._sending)
+        calls, recorder = ScriptCalls(Keys(key_prefix)), MetricsRecorder(metrics)
+        self._sends = SendPlans(calls, recorder)
+        self._queue = QueuePlans(calls, recorder)
+        self._requests = RequestPlans(calls.keys, self._sends)
 
     # --- sending ---
 
@@ -59,7 +59,7 @@ class SyncMessageCoordinator:
         delay: float = 0.0,
         expires_in: float | None = None,
     ) -> MessageResult:
-        """Send a message; it can be received after `delay` and until `expires_in` seconds."""
+        """Send a message; it is available after `delay` seconds and expires after `expires_in`."""
         (result,) = self.send_batch(
             sender, recipient, [message], delay=delay, expires_in=expires_in
         )
@@ -74,8 +74,8 @@ class SyncMessageCoordinator:
         delay: float = 0.0,
         expires_in: float | None = None,
     ) -> list[MessageResult]:
-        """Send several messages to one agent; one result for each, in their order."""
-        plan = self._sending.send(sender, recipient, messages, delay, expires_in)
+        """Send messages to one agent; the results are in the same order."""
+        plan = self._sends.send(sender, recipient, messages, delay, expires_in)
         return self._run(f"send to {recipient}", plan)
 
     def broadcast_message(
@@ -84,8 +84,8 @@ class SyncMessageCoordinator:
         message: AgentMessage,
         recipients: list[AgentId],
     ) -> list[MessageResult]:
-        """Send a message to several agents; what cannot be sent is told in its result."""
-        plan = self._sending.broadcast(sender, message, recipients)
+        """Send a message to several agents; a result reports a failed send."""
+        plan = self._sends.broadcast(sender, message, recipients)
         return self._run("broadcast", plan)
 
     # --- receiving ---
@@ -98,8 +98,8 @@ class SyncMessageCoordinator:
         timeout: float | None = None,
     ) -> ReceivedMessage | None:
         """Reserve the next message; wait up to `timeout` seconds for one."""
-        found = self.receive_batch(agent_id, 1, visibility_timeout, timeout=timeout)
-        return found[0] if found else None
+        received = self.receive_batch(agent_id, 1, visibility_timeout, timeout=timeout)
+        return received[0] if received else None
 
     def receive_batch(
         self,
@@ -109,18 +109,18 @@ class SyncMessageCoordinator:
         *,
         timeout: float | None = None,
     ) -> list[ReceivedMessage]:
-        """Reserve up to so many messages, 500 at most; wait up to `timeout` for the first."""
-        plan = self._queueing.receive(agent_id, max_messages, visibility_timeout, timeout)
+        """Reserve up to `max_messages` (500 at most); wait up to `timeout` for the first."""
+        plan = self._queue.receive(agent_id, max_messages, visibility_timeout, timeout)
         return self._run(f"receive for {agent_id}", plan)
 
     def ack(self, agent_id: AgentId, token: str) -> bool:
-        """Say that a message is dealt with; False, and no change, if its reservation is over."""
+        """Acknowledge a processed message; False, without effect, if its reservation ended."""
         (settled,) = self.ack_batch(agent_id, [token])
         return settled
 
     def ack_batch(self, agent_id: AgentId, tokens: Sequence[str]) -> list[bool]:
-        """Acknowledge several; one answer for each, in their order."""
-        return self._run(f"acknowledge for {agent_id}", self._queueing.ack(agent_id, tokens))
+        """Acknowledge several messages; the results are in the same order."""
+        return self._run(f"acknowledge for {agent_id}", self._queue.ack(agent_id, tokens))
 
     def nack(
         self,
@@ -129,49 +129,55 @@ class SyncMessageCoordinator:
         failure: FailureType = FailureType.TRANSIENT,
         error: str | None = None,
     ) -> bool:
-        """Have a message tried again later, or make it a dead letter; False as for `ack`."""
-        plan = self._queueing.nack(agent_id, token, failure, error)
-        return self._run(f"refuse a message for {agent_id}", plan)
+        """Schedule a retry of a message, or make it a dead letter; False as for `ack`."""
+        plan = self._queue.nack(agent_id, token, failure, error)
+        return self._run(f"reject a message for {agent_id}", plan)
 
     def extend(self, agent_id: AgentId, token: str, visibility_timeout: float) -> bool:
-        """Keep a message for so many seconds from now; False if its reservation is over."""
-        plan = self._queueing.extend(agent_id, token, visibility_timeout)
+        """Set the deadline to `visibility_timeout` seconds from now; False as for `ack`."""
+        plan = self._queue.extend(agent_id, token, visibility_timeout)
         return self._run(f"extend a reservation for {agent_id}", plan)
 
     def recover_pending(self, agent_id: AgentId | None = None) -> int:
-        """Make expired reservations available at once; `receive` does so for its own agent."""
-        return self._run("recover reservations", self._queueing.recover(agent_id))
+        """Return messages with an expired reservation to the queue.
+
+        `receive` does this for its own agent.
+        """
+        return self._run("recover reservations", self._queue.recover(agent_id))
 
     # --- requests ---
 
     def request(
         self, sender: AgentId, recipient: AgentId, message: AgentMessage, *, timeout: float
     ) -> AgentMessage:
-        """Send a request and wait for its answer; `RequestTimeout` when none comes."""
-        plan = self._requesting.request(sender, recipient, message, timeout)
+        """Send a request and wait for the response; raise `RequestTimeout` without one."""
+        plan = self._requests.request(sender, recipient, message, timeout)
         return self._run(f"send a request to {recipient}", plan)
 
     def respond(self, request: ReceivedMessage, payload: Mapping[str, Any]) -> bool:
-        """Answer a request; False when nobody waits for it any more. It is still to be acked."""
-        return self._run("answer a request", self._requesting.respond(request, payload))
+        """Respond to a request; False if the requester no longer waits.
 
-    # --- looking after it ---
+        The request must still be acknowledged.
+        """
+        return self._run("respond to a request", self._requests.respond(request, payload))
+
+    # --- inspection and dead letters ---
 
     def depths(self, agent_id: AgentId) -> QueueDepths:
-        """How much waits for an agent, and for how long."""
-        return self._run(f"look at {agent_id}", self._queueing.depths(agent_id))
+        """The number of messages of an agent by state, and the age of the oldest."""
+        return self._run(f"inspect {agent_id}", self._queue.depths(agent_id))
 
     def dead_letters(
         self, agent_id: AgentId, *, first: int = 0, limit: int = 100
     ) -> list[DeadLetter]:
         """Dead letters, the oldest first."""
-        plan = self._queueing.dead_letters(agent_id, first, limit)
-        return self._run(f"look at {agent_id}", plan)
+        plan = self._queue.dead_letters(agent_id, first, limit)
+        return self._run(f"inspect {agent_id}", plan)
 
     def dead_letter(self, agent_id: AgentId, message_id: str) -> DeadLetter | None:
-        """The dead letter of this id."""
-        plan = self._queueing.dead_letter(agent_id, message_id)
-        return self._run(f"look at {agent_id}", plan)
+        """The dead letter with this id."""
+        plan = self._queue.dead_letter(agent_id, message_id)
+        return self._run(f"inspect {agent_id}", plan)
 
     def requeue_dead_letters(
         self,
@@ -180,8 +186,8 @@ class SyncMessageCoordinator:
         *,
         limit: int = 1000,
     ) -> int:
-        """Put these, or the oldest, back into the queue while there is room; how many."""
-        plan = self._queueing.requeue(agent_id, message_ids, limit)
+        """Requeue these dead letters, or the oldest, while there is room; their number."""
+        plan = self._queue.requeue(agent_id, message_ids, limit)
         return self._run(f"requeue for {agent_id}", plan)
 
     def purge_dead_letters(
@@ -191,8 +197,8 @@ class SyncMessageCoordinator:
         *,
         limit: int = 1000,
     ) -> int:
-        """Forget these, or the oldest; how many."""
-        plan = self._queueing.purge(agent_id, message_ids, limit)
+        """Delete these dead letters, or the oldest; their number."""
+        plan = self._queue.purge(agent_id, message_ids, limit)
         return self._run(f"purge for {agent_id}", plan)
 
     def configure(
@@ -208,32 +214,32 @@ class SyncMessageCoordinator:
         dedup_window: float | None = None,
         dlq_size: int | None = None,
     ) -> None:
-        """Change the configuration of all processes with this prefix; `CoordinatorConfig`."""
+        """Change the `CoordinatorConfig` of all processes with this key prefix."""
         changes = {name: value for name, value in locals().items() if name != "self"}
-        self._run("configure", self._queueing.configure(changes))
+        self._run("configure", self._queue.configure(changes))
 
     def configuration(self) -> CoordinatorConfig:
-        """The configuration as it is now."""
-        return self._run("read the configuration", self._queueing.configure({}))
+        """The current configuration."""
+        return self._run("read the configuration", self._queue.configure({}))
 
     # --- subscriptions ---
 
     def subscribe_to_messages(
         self, agent_id: AgentId, message_types: list[MessageType]
     ) -> MessageSubscription:
-        """Let an agent have these types only, and those of its other subscriptions."""
+        """Limit an agent to these types and those of its other subscriptions."""
         subscription = subscription_for(agent_id, message_types)
         if message_types:
-            self._run(f"subscribe {agent_id}", self._queueing.subscribe(subscription))
+            self._run(f"subscribe {agent_id}", self._queue.subscribe(subscription))
         return subscription
 
     def unsubscribe(self, subscription: MessageSubscription) -> bool:
-        """End a subscription; an agent without any takes all types."""
-        plan = self._queueing.unsubscribe(subscription)
+        """End a subscription; an agent without subscriptions takes all types."""
+        plan = self._queue.unsubscribe(subscription)
         return self._run(f"unsubscribe {subscription.agent_id}", plan)
 
     def _run(self, action: str, plan: Plan[T]) -> T:
         try:
             return self._driver.run(plan)
-        except RedisTrouble as error:
-            raise MessageCoordinatorError(action, told(error)) from error
+        except RedisErrors as error:
+            raise MessageCoordinatorError(action, describe(error)) from error

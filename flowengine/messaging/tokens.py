@@ -1,6 +1,7 @@
-"""Tokens: the right to settle a message.
+"""Reservation tokens.
 
-What one call handed out has one token; the second message of a batch has it with `-2` behind it.
+One receive has one token. In a batch, the first message has the token itself and the second has it
+with the suffix `-2`.
 """
 
 from __future__ import annotations
@@ -17,29 +18,29 @@ def new_token() -> str:
 
 
 def suffix(place: int) -> str:
-    """What the token of this place in a batch has behind that of the batch."""
+    """The suffix of the token at this place of a batch."""
     return "" if place == 1 else f"-{place}"
 
 
-def known(token: str) -> str:
-    """What cannot be a token is none, and may have spaces of its own."""
+def sanitized(token: str) -> str:
+    """The token, or `?` for a malformed one: its spaces would break the script's argument."""
     return token if _TOKEN.fullmatch(token) else "?"
 
 
-def runs(tokens: Sequence[str]) -> str:
-    """Tokens as `ack.lua` wants them: those of one batch in their order are named together."""
+def token_ranges(tokens: Sequence[str]) -> str:
+    """The argument of `ack.lua`: consecutive tokens of one batch become one range."""
     if len(tokens) == 1:
-        return known(tokens[0])
-    told: list[str] = []
+        return sanitized(tokens[0])
+    ranges: list[str] = []
     batch, first, last, following = "", 0, 0, ""
     for token in tokens:
         if token == following:
             last += 1
         else:
             if batch:
-                told.append(f"{batch} {first} {last} ")
-            found = _TOKEN.fullmatch(token)
-            batch, first = (found[1], int(found[2] or 1)) if found else ("?", 1)
+                ranges.append(f"{batch} {first} {last} ")
+            match = _TOKEN.fullmatch(token)
+            batch, first = (match[1], int(match[2] or 1)) if match else ("?", 1)
             last = first
         following = f"{batch}-{last + 1}"
-    return "".join([*told, f"{batch} {first} {last} "])
+    return "".join([*ranges, f"{batch} {first} {last} "])

@@ -1,12 +1,14 @@
-"""Link bodies: blocks, their statements and what they yield."""
+"""Link bodies: blocks, their statements and their yields."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from flowengine.program.addresses import RowKind, StepSource
+from flowengine.program.block_outline import BlockOutline
 from flowengine.program.call_linker import CallLinker
-from flowengine.program.checks import yielded_attributes
-from flowengine.program.dependencies import repeated
+from flowengine.program.dependencies import DependencyLinker
+from flowengine.program.link_context import LinkContext, repeated
 from flowengine.program.nodes import (
     ArrayLiteral,
     ArrayType,
@@ -23,27 +25,25 @@ from flowengine.program.plan import (
     BlockPlan,
     BodyPlan,
     ChoicePlan,
+    EdgeKind,
     FacetPlan,
     ForeachPlan,
-    Reach,
-    RowKind,
-    Sources,
-    StatementKind,
     StatementPlan,
-    StepSource,
     YieldPlan,
 )
 from flowengine.program.scopes import Frame
-from flowengine.program.scripts import SCRIPT, script_facet, script_statement
-
-#: What separates the parts of a path: in a name they would make two paths one.
-_PATH_MARKS = frozenset("./[]")
 
 
-class BlockLinker(CallLinker):
+class BlockLinker:
     """Links blocks."""
 
-    def _body(
+    def __init__(
+        self, context: LinkContext, calls: CallLinker, dependencies: DependencyLinker
+    ) -> None:
+        self._context, self._calls, self._dependencies = context, calls, dependencies
+        self._outlines = BlockOutline(context)
+
+    def body(
         self,
         blocks: tuple[Block, ...],
         container: Frame,
@@ -61,7 +61,7 @@ class BlockLinker(CallLinker):
             kind = "foreach" if node.foreach else "when" if node.cases else "block"
             segment = around if len(blocks) == 1 else f"{around}.{kind}-{index}"
             plan = BlockPlan(f"{address}/{role}{index}", index, segment)
-            plans.append(self._outline(node, plan, where))
+            plans.append(self._outlines.outline(node, plan, where))
         for index, (node, plan) in enumerate(zip(blocks, plans, strict=True)):
             place = where if len(blocks) == 1 else f"{where}, block {index}"
             site = Frame(
@@ -76,7 +76,7 @@ class BlockLinker(CallLinker):
             self._block(node, plan, site, place)
         return BodyPlan(tuple(plans))
 
-    def _catch(
+    def catch(
         self, clause: CatchClause, container: Frame, address: str, segment: str, where: str
     ) -> BlockPlan:
         """Link a catch: a block that reads the error of its step."""
@@ -87,65 +87,11 @@ class BlockLinker(CallLinker):
             first_match=clause.first_match,
         )
         where = f"{where}, catch"
-        plan = self._outline(node, BlockPlan(f"{address}/catch", 0, segment), where)
+        plan = self._outlines.outline(node, BlockPlan(f"{address}/catch", 0, segment), where)
         if plan.choice:
             plan.choice.is_optional = True
         self._block(node, plan, Frame(plan.kind, container, segment, plan, role="catch"), where)
         return plan
-
-    def _outline(self, node: Block | WhenCase, plan: BlockPlan, where: str) -> BlockPlan:
-        """Name the statements but do not link them yet: siblings may refer to them."""
-        self.plan.blocks[plan.address] = plan
-        statements = []
-        spoken: dict[str, int] = {}
-        for position, statement in enumerate(node.statements):
-            if isinstance(statement, StepStatement):
-                name, row = statement.name, StatementKind.CALL
-                if name in plan.by_name:
-                    self._problem(where, f"the step name {name!r} is used twice in a block")
-                if set(name) & _PATH_MARKS:
-                    self._problem(where, f"the step name {name!r} may not hold any of . / [ ]")
-            else:
-                is_log = isinstance(statement, LogStatement)
-                row = StatementKind.LOG if is_log else StatementKind.ASSERT
-                word = "sys.log" if is_log else "sys.assert"
-                spoken[word] = spoken.get(word, 0) + 1
-                name = word if spoken[word] == 1 else f"{word}_{spoken[word]}"
-            outlined = StatementPlan(f"{plan.address}/{name}", position, name, row, plan)
-            if isinstance(statement, StepStatement):
-                outlined.own_yields = yielded_attributes(statement.body, statement.catch)
-            self.plan.statements[outlined.address] = plan.by_name[name] = outlined
-            statements.append(outlined)
-        plan.statements = tuple(statements)
-        if isinstance(node, Block):
-            self._outline_parts(node, plan, where)
-        return plan
-
-    def _outline_parts(self, node: Block, plan: BlockPlan, where: str) -> None:
-        if node.foreach:
-            clause = node.foreach
-            plan.foreach = ForeachPlan(
-                clause.variable, clause.iterable, Sources(), clause.limit, clause.collect_errors
-            )
-        if node.script:
-            plan.is_script = True
-            facet = self._script_facet()
-            statement = script_statement(node.script, facet, plan, plan.address, hops=1)
-            self.plan.statements[statement.address] = statement
-            plan.statements = (statement,)
-        if not node.cases:
-            return
-        cases = []
-        for index, case in enumerate(node.cases):
-            name = "default" if case.condition is None else f"case-{index}"
-            inner = BlockPlan(f"{plan.address}/{name}", index, f"{plan.segment}[{name}]", when=plan)
-            cases.append(self._outline(case, inner, f"{where}, {name}"))
-        conditions = tuple(case.condition for case in node.cases)
-        plan.choice = ChoicePlan(conditions, tuple(cases), node.first_match, is_optional=False)
-
-    def _script_facet(self) -> FacetPlan:
-        """The facet that runs scripts: part of a program only when it has some."""
-        return self.plan.facets.setdefault(SCRIPT, script_facet())
 
     def _block(self, node: Block, plan: BlockPlan, site: Frame, where: str) -> None:
         """Link a block whose row stands at that site."""
@@ -162,26 +108,27 @@ class BlockLinker(CallLinker):
             )
             self._contents(node, plan, frame, where)
         elif plan.is_script:
-            self._waits[plan] = {statement: set() for statement in plan.statements}
+            self._context.waits[plan] = {statement: set() for statement in plan.statements}
         elif plan.choice:
             self._choice(node, plan.choice, site, where)
         else:
             self._contents(node, plan, site, where)
 
     def _foreach(self, foreach: ForeachPlan, fan: Frame, where: str) -> None:
-        # Siblings are looked up from a block's own frame: a bare one stands in for it.
+        # Siblings are resolved from a block's own frame: an empty one takes its place.
         site = replace(fan, kind=RowKind.BLOCK, block=BlockPlan("", 0, ""))
         values = [foreach.iterable, *([foreach.limit] if foreach.limit is not None else [])]
-        found = self._read(values, site, foreach.sources, f"{where}, foreach", lift=1)
-        needs = self._draw(found, site, Reach.NEEDS, RowKind.FAN, "", None)
-        # Drawn from the block's frame, but read from the container's row.
+        where = f"{where}, foreach"
+        steps = self._dependencies.resolve(values, site, foreach.sources, where, lift=1)
+        needs = self._dependencies.add_edges(steps, site, EdgeKind.NEEDS, RowKind.FAN)
+        # Resolved from the block's frame, but read from the container's row.
         foreach.needs = tuple(StepSource(s.hops - 1, s.suffix) for s in needs)
 
     def _choice(self, node: Block, choice: ChoicePlan, site: Frame, where: str) -> None:
         conditions = [condition for condition in choice.conditions if condition is not None]
-        found = self._read(conditions, site, choice.sources, f"{where}, when")
-        needs = self._draw(found, site, Reach.NEEDS, RowKind.WHEN, "", None)
-        # It is looked at before the block has a row, so from the container's row.
+        steps = self._dependencies.resolve(conditions, site, choice.sources, f"{where}, when")
+        needs = self._dependencies.add_edges(steps, site, EdgeKind.NEEDS, RowKind.WHEN)
+        # Read before the block has a row, so from the container's row.
         choice.needs = tuple(StepSource(s.hops - 1, s.suffix) for s in needs)
         for case, plan in zip(node.cases, choice.cases, strict=True):
             tail = plan.segment.removeprefix(site.tail)
@@ -190,20 +137,20 @@ class BlockLinker(CallLinker):
 
     def _contents(self, node: Block | WhenCase, plan: BlockPlan, frame: Frame, where: str) -> None:
         """Link the statements and yields of a block, of an item or of a case."""
-        self._waits[plan] = {statement: set() for statement in plan.statements}
+        self._context.waits[plan] = {statement: set() for statement in plan.statements}
         # All calls first: an expression may name a step that stands further down.
         for statement, outlined in zip(node.statements, plan.statements, strict=True):
             if isinstance(statement, StepStatement):
-                self._call(statement, outlined, f"{where}, step {outlined.name!r}")
+                self._calls.link(statement, outlined, f"{where}, step {outlined.name!r}")
         for statement, outlined in zip(node.statements, plan.statements, strict=True):
             self._statement(statement, outlined, frame, where)
         plan.yields = tuple(
             y for y in (self._yield(y, frame, where) for y in node.yields) if y is not None
         )
         values = [value for y in plan.yields for _, value in y.attributes]
-        found = self._read(values, frame, plan.yield_sources, f"{where}, yield")
-        outside = [step for step in found if step.owner is not frame]
-        plan.captures = self._draw(outside, frame, Reach.CAPTURES, frame.kind, "", None)
+        steps = self._dependencies.resolve(values, frame, plan.yield_sources, f"{where}, yield")
+        outside = [step for step in steps if step.owner is not frame]
+        plan.captures = self._dependencies.add_edges(outside, frame, EdgeKind.CAPTURES, frame.kind)
 
     # --- statements and yields ---
 
@@ -215,19 +162,21 @@ class BlockLinker(CallLinker):
             plan.condition = node.condition
         values = [value for _, value in plan.arguments]
         values += [plan.condition] if plan.condition is not None else []
-        found = self._read(values, frame, plan.sources, here)
-        plan.needs = self._draw(found, frame, Reach.NEEDS, RowKind.STEP, f".{plan.name}", plan)
+        steps = self._dependencies.resolve(values, frame, plan.sources, here)
+        plan.needs = self._dependencies.add_edges(
+            steps, frame, EdgeKind.NEEDS, RowKind.STEP, f".{plan.name}", plan
+        )
         if not isinstance(node, StepStatement) or not (node.body or node.catch or node.always):
             return
         inner = Frame(RowKind.STEP, frame, f".{plan.name}", facet=plan.facet, statement=plan)
-        plan.inline_body = self._body(node.body, inner, plan.address, here)
+        plan.inline_body = self.body(node.body, inner, plan.address, here)
         if node.catch:
             # The facet's own catch comes first, and has that name already.
             second = plan.facet is not None and plan.facet.node.catch is not None
             segment = "[catch-2]" if second else "[catch]"
-            plan.own_catch = self._catch(node.catch, inner, plan.address, segment, here)
+            plan.own_catch = self.catch(node.catch, inner, plan.address, segment, here)
         plan.always = (
-            self._body(node.always, inner, plan.address, f"{here}, always", role="always")
+            self.body(node.always, inner, plan.address, f"{here}, always", role="always")
             if node.always
             else None
         )
@@ -238,27 +187,31 @@ class BlockLinker(CallLinker):
         for _, outer in frame.outwards():
             if outer.kind is RowKind.STEP:
                 levels += 1
-                found = _yielded_to(target, outer)
-                if found is not None:
+                prefix = _yield_prefix(target, outer)
+                if prefix is not None:
                     break
             crossed.append(outer)
             if outer.role == "always":
-                self._problem(where, "an always block yields nothing: its step has its results")
+                self._context.report(
+                    where, "an always block yields nothing: its step has its results"
+                )
                 return None
         else:
-            self._problem(
+            self._context.report(
                 where, f"yields to {target!r}, which is neither an enclosing facet nor its mixin"
             )
             return None
         for name in repeated(argument.name for argument in node.call.arguments):
-            self._problem(where, f"yields {name!r} twice in one yield")
+            self._context.report(where, f"yields {name!r} twice in one yield")
         for argument in node.call.arguments:
             if "." in argument.name:
-                self._problem(where, f"the yielded name {argument.name!r} may not hold a dot")
-        attributes = tuple((found + a.name, a.value) for a in node.call.arguments)
-        declared = outer.facet.returns if outer.facet and not found else ()
+                self._context.report(
+                    where, f"the yielded name {argument.name!r} may not hold a dot"
+                )
+        attributes = tuple((prefix + a.name, a.value) for a in node.call.arguments)
+        declared = outer.facet.returns if outer.facet and not prefix else ()
         listed = {f.name for f in declared if isinstance(f.type, ArrayType)}
-        inside = 0  # how many steps lie between the yield and the foreach we look at
+        inside = 0  # steps between the yield and the foreach
         for between in crossed:
             if between.statement is not None:
                 between.statement.carries = True
@@ -272,8 +225,8 @@ class BlockLinker(CallLinker):
         return YieldPlan(levels, attributes)
 
 
-def _yielded_to(target: str, frame: Frame) -> str | None:
-    """Say what comes before the names that are yielded to this step; None: not to this one."""
+def _yield_prefix(target: str, frame: Frame) -> str | None:
+    """Return the prefix of attributes yielded to this step; None: the yield is not to it."""
     facet = frame.facet
     if facet is None:
         return None

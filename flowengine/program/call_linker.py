@@ -1,17 +1,17 @@
-"""Link calls: what is called, and with which arguments.
+"""Link calls: the facet or schema, and the arguments.
 
-An argument is what the call says, else what a mixin of the call says, else what an implicit
-declaration says, else the parameter's default.
+An argument comes from the call, else from a mixin of the call, else from an implicit
+declaration, else from the parameter's default.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from flowengine.program.dependencies import Wiring, repeated
 from flowengine.program.expressions import Constants, EvaluationError, evaluate, references
 from flowengine.program.implicits import Implicits
-from flowengine.program.names import Names, did_you_mean
+from flowengine.program.link_context import LinkContext, repeated
+from flowengine.program.names import did_you_mean
 from flowengine.program.nodes import (
     Argument,
     Call,
@@ -29,26 +29,26 @@ from flowengine.program.types import field_misfit
 _Given = dict[str, Expression]
 
 
-class CallLinker(Wiring):
+class CallLinker:
     """Links calls."""
 
-    def __init__(self, names: Names) -> None:
-        super().__init__(names)
-        self._implicits = Implicits.of(names)
-        self.problems += self._implicits.problems
+    def __init__(self, context: LinkContext) -> None:
+        self._context = context
+        self._implicits = Implicits.of(context.names)
+        context.problems += self._implicits.problems
 
-    def _call(self, node: StepStatement, plan: StatementPlan, where: str) -> None:
-        resolved = self.names.resolve(node.call.target, self._seen_from)
+    def link(self, node: StepStatement, plan: StatementPlan, where: str) -> None:
+        resolved = self._context.resolve(node.call.target)
         if isinstance(resolved, str):
-            self._problem(where, resolved)
+            self._context.report(where, resolved)
         elif isinstance(resolved.node, SchemaDeclaration):
             self._instance(node.call, plan, resolved.name, where)
         else:
-            plan.facet = facet = self.plan.facets[resolved.name]
-            given = self._given(node.call.arguments, facet.name, facet.params, where)
+            plan.facet = facet = self._context.plan.facets[resolved.name]
+            given = self.given(node.call.arguments, facet.name, facet.params, where)
             given |= self._mixed_in(node.call, facet, given)
-            given |= self._assumed(facet, given, where)
-            self._miss(facet.name, facet.params, given, where)
+            given |= self.assumed(facet, given, where)
+            self.check_given(facet.name, facet.params, given, where)
             nested = self._nested(node.call, plan, facet, where)
             plan.arguments = (*given.items(), *nested.items())
             self._limit(node.call, plan, facet, where)
@@ -56,110 +56,111 @@ class CallLinker(Wiring):
     def _limit(self, call: Call, plan: StatementPlan, facet: FacetPlan, where: str) -> None:
         timeout = timeout_of((*call.mixins, *facet.node.mixins))  # the call's own comes first
         if isinstance(timeout, str):
-            self._problem(where, timeout)
+            self._context.report(where, timeout)
         else:
             plan.timeout = timeout
 
     def _instance(self, call: Call, plan: StatementPlan, name: str, where: str) -> None:
         """Link a step that is an instance of a schema: its fields are its results."""
-        plan.kind, plan.schema = StatementKind.SCHEMA, SchemaPlan(name, self.plan.schemas[name])
+        plan.kind, plan.schema = (
+            StatementKind.SCHEMA,
+            SchemaPlan(name, self._context.plan.schemas[name]),
+        )
         if call.mixins:
-            self._problem(where, f"{name!r} is a schema, and takes no mixins")
-        given = self._given(call.arguments, name, plan.schema.fields, where)
+            self._context.report(where, f"{name!r} is a schema, and takes no mixins")
+        given = self.given(call.arguments, name, plan.schema.fields, where)
         given |= _defaults(plan.schema.fields, given)
-        self._miss(name, plan.schema.fields, given, where)
+        self.check_given(name, plan.schema.fields, given, where)
         plan.arguments = tuple(given.items())
 
-    def _given(
+    def given(
         self, arguments: Iterable[Argument], target: str, fields: Iterable[Field], where: str
     ) -> _Given:
         """Return the arguments that a call or a mixin names, each of them checked."""
         given = {argument.name: argument.value for argument in arguments}
         for name in repeated(argument.name for argument in arguments):
-            self._problem(where, f"argument {name!r} is given twice")
+            self._context.report(where, f"argument {name!r} is given twice")
         known = {field.name: field for field in fields}
         for name, value in given.items():
             if name not in known:
                 hint = did_you_mean(name, list(known))
-                self._problem(where, f"{target!r} has no parameter {name!r}{hint}")
+                self._context.report(where, f"{target!r} has no parameter {name!r}{hint}")
             elif why := self._literal_misfit(known[name], value):
-                self._problem(where, f"argument {name!r} of {target!r}: {why}")
+                self._context.report(where, f"argument {name!r} of {target!r}: {why}")
         return given
 
     def _mixed_in(self, call: Call, facet: FacetPlan, given: _Given) -> _Given:
-        """What mixins without an alias add; what the facet does not declare is not for it."""
+        """Return the arguments from mixins without an alias; undeclared ones are ignored."""
         declared = {param.name for param in facet.params}
         mixed = [a for mixin in reversed(call.mixins) if not mixin.alias for a in mixin.arguments]
         return {a.name: a.value for a in mixed if a.name in declared and a.name not in given}
 
-    def _assumed(self, facet: FacetPlan, given: Mapping[str, Expression], where: str) -> _Given:
-        """What implicit declarations and defaults add."""
-        implicit = self._implicits.nearest(facet.name, self._seen_from)
+    def assumed(self, facet: FacetPlan, given: Mapping[str, Expression], where: str) -> _Given:
+        """Return the arguments from implicit declarations and defaults."""
+        implicit = self._implicits.nearest(facet.name, self._context.declared)
         if isinstance(implicit, str):
-            self._problem(where, implicit)
+            self._context.report(where, implicit)
             implicit = {}
         assumed = {name: value for name, value in implicit.items() if name not in given}
         return assumed | _defaults(facet.params, {**given, **assumed})
 
-    def _miss(
+    def check_given(
         self, target: str, fields: Iterable[Field], given: Mapping[str, Expression], where: str
     ) -> None:
         for field in fields:
             if field.name not in given:
-                self._problem(where, f"{target!r} needs an argument {field.name!r}")
+                self._context.report(where, f"{target!r} needs an argument {field.name!r}")
 
     # --- mixins with an alias ---
 
     def _nested(
         self, call: Call, plan: StatementPlan, facet: FacetPlan, where: str
-    ) -> dict[str, Expression]:
-        """What a mixin with an alias says: a map of its own, below the alias."""
-        nested: dict[str, Expression] = {}
+    ) -> dict[str, MapLiteral]:
+        """Return the arguments of mixins with an alias: one map below each alias."""
+        nested: dict[str, MapLiteral] = {}
         for mixin in call.mixins:
             if not mixin.alias:
                 continue
             taken = {*nested, *(param.name for param in facet.params)}
             if mixin.alias in taken:
-                self._problem(where, f"the name {mixin.alias!r} of a mixin is taken already")
-            target = self._mixin_target(mixin, where)
+                self._context.report(where, f"the name {mixin.alias!r} of a mixin is taken already")
+            target = self.mixin_target(mixin, where)
             given: _Given = {}
             if target is not None:
-                given = self._given(mixin.arguments, target.name, target.params, where)
+                given = self.given(mixin.arguments, target.name, target.params, where)
             nested[mixin.alias] = MapLiteral(tuple(given.items()))
         plan.call_aliases = tuple(nested)
         for run in facet.mixins:
-            said = nested.get(run.alias)
-            names = {key for key, _ in said.entries} if isinstance(said, MapLiteral) else set()
-            missing = [name for name in run.missing if name not in names]
-            for name in missing:
-                self._problem(where, f"mixin {run.alias!r} of {facet.name!r} needs {name!r}")
+            given_names = dict(nested[run.alias].entries) if run.alias in nested else {}
+            for name in (name for name in run.missing if name not in given_names):
+                self._context.report(where, f"mixin {run.alias!r} of {facet.name!r} needs {name!r}")
         return nested
 
-    def _signature(self, facet: FacetPlan, where: str) -> tuple[Mixin, ...]:
+    def signature(self, facet: FacetPlan, where: str) -> tuple[Mixin, ...]:
         """Return the mixins of a signature that are run, with their names checked."""
         run = tuple(mixin for mixin in facet.node.mixins if mixin.alias)
         aliases, params = [mixin.alias for mixin in run], {param.name for param in facet.params}
         for name in (*repeated(aliases), *params.intersection(aliases)):
-            self._problem(where, f"the name {name!r} of a mixin is taken already")
+            self._context.report(where, f"the name {name!r} of a mixin is taken already")
         return run
 
-    def _mixin_target(self, mixin: Mixin, where: str) -> FacetPlan | None:
-        resolved = self.names.resolve(mixin.target, self._seen_from)
+    def mixin_target(self, mixin: Mixin, where: str) -> FacetPlan | None:
+        resolved = self._context.resolve(mixin.target)
         if isinstance(resolved, str):
-            self._problem(where, resolved)
+            self._context.report(where, resolved)
             return None
-        if resolved.name not in self.plan.facets:
-            self._problem(where, f"the mixin {mixin.target!r} is a schema, not a facet")
+        if resolved.name not in self._context.plan.facets:
+            self._context.report(where, f"the mixin {mixin.target!r} is a schema, not a facet")
             return None
-        return self.plan.facets[resolved.name]
+        return self._context.plan.facets[resolved.name]
 
     def _literal_misfit(self, param: Field, value: Expression) -> str:
         if any(True for _ in references(value)):
             return ""
         try:
-            return field_misfit(param, evaluate(value, Constants()), self.plan.schemas)
+            return field_misfit(param, evaluate(value, Constants()), self._context.plan.schemas)
         except EvaluationError:
-            return ""  # fails the step at run time, like any argument without a value
+            return ""  # it fails the step at run time, like any argument without a value
 
 
 def _defaults(fields: Iterable[Field], given: Mapping[str, Expression]) -> _Given:

@@ -1,4 +1,4 @@
-"""What can be known to go wrong before a run, beyond names."""
+"""Checks of a program before it runs, beyond its names."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _NO_AGENTS = (
 
 
 def unsupported(names: Names, allow_scripts: bool) -> list[Problem]:
-    """Name every construct that would be run wrongly, or may not be run here."""
-    found: list[Problem] = []
+    """Report every construct that this version does not run, or may not run here."""
+    problems: list[Problem] = []
     for declared in names.callables.values():
         node = declared.node
         if not isinstance(node, FacetDeclaration):
             continue
         if node.prompt:
-            found.append(Problem(declared.name, _NO_AGENTS))
+            problems.append(Problem(declared.name, _NO_AGENTS))
         scripts = [*_scripts(node)]
         if scripts and not allow_scripts:
-            found.append(Problem(declared.name, _NO_SCRIPTS))
+            problems.append(Problem(declared.name, _NO_SCRIPTS))
         for language in sorted({script.language for script in scripts} - {"python"}):
             what = f"uses a script in {language!r}; the only language of scripts is 'python'"
-            found.append(Problem(declared.name, what))
-    return found
+            problems.append(Problem(declared.name, what))
+    return problems
 
 
 def _scripts(node: FacetDeclaration) -> Iterator[ScriptBlock]:
@@ -67,7 +67,7 @@ def _scripts(node: FacetDeclaration) -> Iterator[ScriptBlock]:
 
 
 def step_cycles(waits: _Waits) -> list[Problem]:
-    """Report the steps of a block that wait for each other in a circle."""
+    """Report the steps of a block that wait for each other in a cycle."""
     return [
         Problem(
             block.address.rpartition("/")[0],
@@ -79,10 +79,10 @@ def step_cycles(waits: _Waits) -> list[Problem]:
 
 
 def call_cycles(plan: Plan) -> list[Problem]:
-    """Report facets that call themselves without end.
+    """Report facets that call themselves unconditionally.
 
-    A call inside a foreach, a case or a catch may end: a list may be empty, a condition may
-    not hold. Any other is made each time.
+    A recursive call inside a foreach, a case or a catch may end: a list may be empty, a
+    condition may not hold. Any other is made each time.
     """
     graph = {
         facet: {*_always_called(facet.body), *_mixed_in(facet)} for facet in plan.facets.values()
@@ -92,6 +92,27 @@ def call_cycles(plan: Plan) -> list[Problem]:
         return []
     names = " → ".join(facet.name for facet in cycle)
     return [Problem(cycle[0].name, f"calls itself without end: {names} is a cycle")]
+
+
+def mark_recursive(plan: Plan) -> None:
+    """Mark the facets that can call themselves, also through other facets."""
+    graph: dict[FacetPlan, set[FacetPlan]] = {facet: set() for facet in plan.facets.values()}
+    for statement in plan.statements.values():
+        caller = plan.facets.get(statement.address.partition("/")[0])
+        if caller is not None and statement.facet is not None:
+            graph[caller].add(statement.facet)
+    plan.has_recursion = bool(_cycle(graph))
+    if not plan.has_recursion:
+        return
+    for facet in graph:
+        reachable: set[FacetPlan] = set()
+        ahead = [*graph[facet]]
+        while ahead:
+            called = ahead.pop()
+            if called not in reachable:
+                reachable.add(called)
+                ahead += graph[called]
+        facet.is_recursive = facet in reachable
 
 
 def _mixed_in(facet: FacetPlan) -> Iterator[FacetPlan]:
@@ -120,32 +141,32 @@ def _cycle(graph: Mapping[Any, set[Any]]) -> list[Any]:
     """
     done: set[Any] = set()
     for start in graph:
-        trail: list[Any] = []
-        on_trail: set[Any] = set()
+        path: list[Any] = []
+        on_path: set[Any] = set()
         stack = [(start, iter(graph[start]))] if start not in done else []
         while stack:
             node, ahead = stack[-1]
-            if node not in on_trail:
-                trail.append(node)
-                on_trail.add(node)
+            if node not in on_path:
+                path.append(node)
+                on_path.add(node)
             for following in ahead:
-                if following in on_trail:
-                    return [*trail[trail.index(following) :], following]
+                if following in on_path:
+                    return [*path[path.index(following) :], following]
                 if following not in done:
                     stack.append((following, iter(graph.get(following, ()))))
                     break
             else:
                 done.add(node)
-                on_trail.discard(trail.pop())
+                on_path.discard(path.pop())
                 stack.pop()
     return []
 
 
 def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
-    """Say why a step can never have the attribute that a reference reads.
+    """Return the reason why a step can never have the attribute that a reference reads.
 
-    What an event answers is known only when it has answered: an undeclared attribute may
-    be there, unless the declared schema rules it out.
+    The results of an event are known only when it has completed: it may return an undeclared
+    attribute, unless its schema excludes it.
     """
     facet = step.facet
     if len(path) < 2:
@@ -173,7 +194,7 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
     if any(block.script for block in facet.node.body) or (
         blocks and any(block.is_script for block in blocks.blocks)
     ):
-        return ""  # what a script returns is known when it has run
+        return ""  # the results of a script are known only when it has run
     yielded = step.own_yields | yielded_attributes(facet.node.body, facet.node.catch)
     if facet.kind is FacetKind.EVENT or attribute in yielded:
         return ""
@@ -192,16 +213,16 @@ def _inner_schema(schema: Mapping[str, Any] | None) -> dict[str, Any]:
 def yielded_attributes(body: tuple[Block, ...], catch: CatchClause | None) -> frozenset[str]:
     """Return the attributes that some yield in the blocks gives, declared or not."""
     parts: list[Block | WhenCase | CatchClause] = [*body, *([catch] if catch else [])]
-    found: set[str] = set()
+    attributes: set[str] = set()
     while parts:
         part = parts.pop()
-        found |= {a.name for y in part.yields for a in y.call.arguments}
+        attributes |= {a.name for y in part.yields for a in y.call.arguments}
         if not isinstance(part, WhenCase):
             parts += part.cases
         if isinstance(part, Block) and part.foreach and part.foreach.collect_errors:
-            found.add("errors")
+            attributes.add("errors")
         for statement in part.statements:
             if isinstance(statement, StepStatement):
                 parts += statement.body
                 parts += [statement.catch] if statement.catch else []
-    return frozenset(found)
+    return frozenset(attributes)

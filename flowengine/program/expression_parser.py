@@ -1,4 +1,4 @@
-"""Read expressions."""
+"""Parse expressions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from flowengine.program.json_reader import Places, kind_of
+from flowengine.program.json_reader import DocumentReader, kind_of
 from flowengine.program.nodes import (
     BINARY_OPERATORS,
     UNARY_OPERATORS,
@@ -31,12 +31,15 @@ _LITERALS: dict[str, tuple[type, ...]] = {
 }
 
 
-class ExpressionReader(Places):
-    """Reads what has a value."""
+class ExpressionParser:
+    """Parses expressions."""
 
-    def _expression(self, node: Json) -> Expression:
+    def __init__(self, json: DocumentReader) -> None:
+        self._json = json
+
+    def parse(self, node: Json) -> Expression:
         if isinstance(node, list):
-            return ArrayLiteral(self._each(node, self._expression))
+            return ArrayLiteral(tuple(self.parse(child) for child in node))
         if not isinstance(node, dict):
             return self._finite(Literal(node))
         kind = node.get("type")
@@ -50,25 +53,23 @@ class ExpressionReader(Places):
             case "StepRef":
                 return StepRef(self._path(node))
             case "ConcatExpr":
-                return Concat(self._each(self._list(node, "operands"), self._expression))
+                return Concat(self._json.each(node, "operands", self.parse))
             case "BinaryExpr":
                 left, right = (
-                    self._expression(node.get("left")),
-                    self._expression(node.get("right")),
+                    self.parse(node.get("left")),
+                    self.parse(node.get("right")),
                 )
                 return Binary(self._operator(node, BINARY_OPERATORS), left, right)
             case "UnaryExpr":
-                operand = self._expression(node.get("operand"))
+                operand = self.parse(node.get("operand"))
                 return Unary(self._operator(node, UNARY_OPERATORS), operand)
             case "ArrayLiteral":
-                return ArrayLiteral(self._each(self._list(node, "elements"), self._expression))
+                return ArrayLiteral(self._json.each(node, "elements", self.parse))
             case "MapLiteral":
-                return MapLiteral(self._each(self._list(node, "entries"), self._entry))
+                return MapLiteral(self._json.each(node, "entries", self._entry))
             case "IndexExpr":
-                return Index(
-                    self._expression(node.get("target")), self._expression(node.get("index"))
-                )
-        self._problem(f"unknown expression node {kind!r}")
+                return Index(self.parse(node.get("target")), self.parse(node.get("index")))
+        self._json.problem(f"unknown expression node {kind!r}")
         return Literal(None)
 
     def _literal(self, kind: str, node: Mapping[str, Any]) -> Literal:
@@ -76,18 +77,18 @@ class ExpressionReader(Places):
         if not isinstance(value, _LITERALS[kind]) or (
             kind != "Boolean" and isinstance(value, bool)
         ):
-            self._problem(f"{kind} literal holds {kind_of(value)}")
+            self._json.problem(f"{kind} literal holds {kind_of(value)}")
         return self._finite(Literal(value))
 
     def _finite(self, literal: Literal) -> Literal:
         if isinstance(literal.value, float) and not math.isfinite(literal.value):
-            self._problem(f"{literal.value} is not a number that JSON can write")
+            self._json.problem(f"{literal.value} is not a number that JSON can write")
         return literal
 
     def _path(self, node: Mapping[str, Any]) -> tuple[str, ...]:
-        path = self._list(node, "path")
+        path = self._json.elements(node, "path")
         if not path or not all(isinstance(part, str) and part for part in path):
-            self._problem(f"{node.get('type')} needs a path of names, found {path!r}")
+            self._json.problem(f"{node.get('type')} needs a path of names, found {path!r}")
             return ("?",)
         return tuple(path)
 
@@ -95,11 +96,11 @@ class ExpressionReader(Places):
         operator = node.get("operator")
         if isinstance(operator, str) and operator in known:
             return operator
-        self._problem(f"unknown operator {operator!r}")
+        self._json.problem(f"unknown operator {operator!r}")
         return "+"
 
     def _entry(self, child: Json) -> tuple[str, Expression]:
-        node = self._object(child, "an entry of a map")
-        return self._text({"type": "a map entry", **node}, "key"), self._expression(
+        node = self._json.mapping(child, "an entry of a map")
+        return self._json.text({"type": "a map entry", **node}, "key"), self.parse(
             node.get("value")
         )

@@ -1,7 +1,6 @@
-"""Reading a JSON document whose mistakes are told with their place.
+"""Read a JSON document, and collect its problems with their places.
 
-All problems are gathered, each with the declaration and statement it concerns: whoever
-writes a program mends it once, not ten times.
+All problems are reported together, each with the declaration and statement it concerns.
 """
 
 from __future__ import annotations
@@ -16,59 +15,59 @@ from flowengine.program.nodes import Json, Location
 T = TypeVar("T")
 
 
-class Places:
-    """Remembers where in a document the reading is, and notes what is wrong there."""
+class DocumentReader:
+    """Reads parts of a document, and collects problems with the current place."""
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self._where: list[str] = []
 
     @contextmanager
-    def _inside(self, place: str) -> Iterator[None]:
+    def inside(self, place: str) -> Iterator[None]:
         self._where.append(place)
         yield
         self._where.pop()
 
-    def too_deep(self) -> Problem:
-        """What is wrong with a document that is nested deeper than can be read."""
+    def nested_too_deeply(self) -> Problem:
         return Problem(", ".join(self._where[:3]), "is nested too deeply")
 
-    def _problem(self, what: str) -> None:
+    def problem(self, what: str) -> None:
         self.problems.append(Problem(", ".join(self._where), what))
 
-    def _object(self, node: Json, expected: str) -> Mapping[str, Any]:
+    def mapping(self, node: Json, expected: str) -> Mapping[str, Any]:
         if isinstance(node, dict):
             return node
-        self._problem(f"expected {expected}, found {kind_of(node)}")
+        self.problem(f"expected {expected}, found {kind_of(node)}")
         return {}
 
-    def _list(self, node: Mapping[str, Any], key: str) -> list[Any]:
+    def elements(self, node: Mapping[str, Any], key: str) -> list[Any]:
         value = node.get(key)
         if value is None:
             return []
         if isinstance(value, list):
             return value
-        self._problem(f"{key!r} must be a list, found {kind_of(value)}")
+        self.problem(f"{key!r} must be a list, found {kind_of(value)}")
         return []
 
-    def _text(self, node: Mapping[str, Any], key: str, *, default: str | None = None) -> str:
+    def text(self, node: Mapping[str, Any], key: str, *, default: str | None = None) -> str:
         value = node.get(key, default)
         if isinstance(value, str) and (value or default == ""):
             return value
-        self._problem(
+        self.problem(
             f"{node.get('type', 'a node')!s} needs {key!r} as text, found {kind_of(value)}"
         )
         return ""
 
-    def _truth(self, node: Mapping[str, Any], key: str) -> bool:
+    def truth(self, node: Mapping[str, Any], key: str) -> bool:
         value = node.get(key, False)
         if isinstance(value, bool):
             return value
-        self._problem(f"{key!r} must be true or false, found {kind_of(value)}")
+        self.problem(f"{key!r} must be true or false, found {kind_of(value)}")
         return False
 
-    def _each(self, nodes: list[Any], read: Callable[[Any], T]) -> tuple[T, ...]:
-        return tuple(read(node) for node in nodes)
+    def each(self, node: Mapping[str, Any], key: str, parse: Callable[[Any], T]) -> tuple[T, ...]:
+        """Parse every element of the list at that key."""
+        return tuple(parse(child) for child in self.elements(node, key))
 
 
 def location_of(node: Mapping[str, Any]) -> Location | None:

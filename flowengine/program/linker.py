@@ -1,9 +1,8 @@
-"""Link a program: resolve its names, draw its dependencies, report all its problems.
+"""Link a program: resolve its names, add its dependencies, report all its problems.
 
-Three passes: every facet gets a plan, every body gets its blocks and statements, then
-every expression is read once to find out where its names come from and who waits for
-whom. Whatever is wrong is noted and the linking goes on, so that all problems are
-raised together.
+Passes: every facet gets a plan, every body gets its blocks and statements with the source of
+each name and an edge for each dependency, then every statement and block gets its read set. A
+problem is noted and linking goes on, so that all problems are raised together.
 """
 
 from __future__ import annotations
@@ -11,11 +10,14 @@ from __future__ import annotations
 from collections import Counter
 
 from flowengine.errors import InvalidProgram, Problem
+from flowengine.program.addresses import RowKind
 from flowengine.program.block_linker import BlockLinker
-from flowengine.program.checks import call_cycles, step_cycles, unsupported
-from flowengine.program.dependencies import repeated
+from flowengine.program.call_linker import CallLinker
+from flowengine.program.checks import call_cycles, mark_recursive, step_cycles, unsupported
+from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
-from flowengine.program.limits import beyond_limits
+from flowengine.program.limits import MAX_RECURSIVE_CALLS, beyond_limits
+from flowengine.program.link_context import LinkContext, repeated
 from flowengine.program.names import Names
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
 from flowengine.program.plan import (
@@ -23,86 +25,101 @@ from flowengine.program.plan import (
     FacetPlan,
     MixinPlan,
     Plan,
-    RowKind,
     StatementKind,
     StatementPlan,
 )
+from flowengine.program.read_sets import add_read_sets
 from flowengine.program.scopes import Frame
 from flowengine.program.scripts import script_statement
 from flowengine.program.types import field_misfit
 
 
-def link_program(program: Program, *, allow_scripts: bool = False) -> Plan:
+def link_program(
+    program: Program, *, allow_scripts: bool = False, max_recursive_calls: int = MAX_RECURSIVE_CALLS
+) -> Plan:
     """Return the plan of a program, or raise all its problems at once.
 
-    A script block is Python text that a worker will run, so whoever starts the program must
-    have allowed it.
+    A script block is Python text that a worker runs, so the caller must allow it.
     """
-    linker = _Linker(Names.of(program))
+    context = LinkContext(Names.of(program))
     try:
-        linker.link(allow_scripts)
+        Linker(context).link(allow_scripts)
     except RecursionError:
         raise InvalidProgram([Problem("", "the program is nested too deeply")]) from None
-    if linker.problems:
-        raise InvalidProgram(linker.problems)
-    return linker.plan
+    if context.problems:
+        raise InvalidProgram(context.problems)
+    context.plan.max_recursive_calls = max_recursive_calls
+    return context.plan
 
 
-class _Linker(BlockLinker):
+class Linker:
+    """Links the facets and schemas of a program."""
+
+    def __init__(self, context: LinkContext) -> None:
+        self._context, self._plan = context, context.plan
+        self._calls = CallLinker(context)
+        self._dependencies = DependencyLinker(context)
+        self._blocks = BlockLinker(context, self._calls, self._dependencies)
+
     def link(self, allow_scripts: bool) -> None:
-        facets = [d for d in self.names.callables.values() if isinstance(d.node, FacetDeclaration)]
-        self.problems += unsupported(self.names, allow_scripts)
-        if self.problems:
-            return  # linking what is not executed would report problems that are none
+        facets = [
+            d
+            for d in self._context.names.callables.values()
+            if isinstance(d.node, FacetDeclaration)
+        ]
+        self._context.problems += unsupported(self._context.names, allow_scripts)
+        if self._context.problems:
+            return  # linking an unsupported construct would report problems that are none
         self._schemas()
         for declared in facets:
             assert isinstance(declared.node, FacetDeclaration)
-            facet = FacetPlan(declared.name, declared.node, schemas=self.plan.schemas)
-            self.plan.facets[declared.name] = facet
+            facet = FacetPlan(declared.name, declared.node, schemas=self._plan.schemas)
+            self._plan.facets[declared.name] = facet
         # One pass after the other: a call may be of a facet that is declared further down.
         for declared in facets:
-            self._defaults(self.plan.facets[declared.name])
+            self._defaults(self._plan.facets[declared.name])
         for each in (self._mixins, self._facet):
             for declared in facets:
-                self._seen_from = declared
-                each(self.plan.facets[declared.name])
-        for block in self.plan.blocks.values():
+                self._context.declared = declared
+                each(self._plan.facets[declared.name])
+        for block in self._plan.blocks.values():
             if block.foreach is not None:
-                block.foreach.lone = block.single_call_step
-        self.problems += step_cycles(self._waits)
-        self.problems += call_cycles(self.plan)
+                block.foreach.single_call = block.single_call_step
+        self._context.problems += step_cycles(self._context.waits)
+        self._context.problems += call_cycles(self._plan)
+        mark_recursive(self._plan)
+        add_read_sets(self._plan)
 
     def _schemas(self) -> None:
-        nodes = [(d.name, d.node) for d in self.names.callables.values()]
-        found = {n: node.fields for n, node in nodes if isinstance(node, SchemaDeclaration)}
-        short = Counter(name.rpartition(".")[2] for name in found)
-        only = {
-            n.rpartition(".")[2]: f for n, f in found.items() if short[n.rpartition(".")[2]] == 1
-        }
-        self.plan.schemas.update({**only, **found})
+        nodes = [(d.name, d.node) for d in self._context.names.callables.values()]
+        fields = {n: node.fields for n, node in nodes if isinstance(node, SchemaDeclaration)}
+        short = {name: name.rpartition(".")[2] for name in fields}
+        counts = Counter(short.values())
+        unique = {short[n]: f for n, f in fields.items() if counts[short[n]] == 1}
+        self._plan.schemas.update({**unique, **fields})
 
     def _mixins(self, facet: FacetPlan) -> None:
         """Link the mixins of a signature: steps that run before the event or the body."""
-        frame, found = Frame(RowKind.STEP, None, facet=facet), []
-        for mixin in self._signature(facet, facet.name):
+        frame, linked = Frame(RowKind.STEP, None, facet=facet), []
+        for mixin in self._calls.signature(facet, facet.name):
             where = f"{facet.name}, mixin {mixin.alias!r}"
-            target = self._mixin_target(mixin, where)
+            target = self._calls.mixin_target(mixin, where)
             if target is None:
                 continue
             address = f"{facet.name}/with-{mixin.alias}"
             plan = StatementPlan(
                 address, 0, mixin.alias, StatementKind.MIXIN, BlockPlan("", 0, ""), target
             )
-            given = self._given(mixin.arguments, target.name, target.params, where)
-            given |= self._assumed(target, given, where)
+            given = self._calls.given(mixin.arguments, target.name, target.params, where)
+            given |= self._calls.assumed(target, given, where)
             plan.arguments = tuple(given.items())
-            self._read(given.values(), frame, plan.sources, where)
+            self._dependencies.resolve(given.values(), frame, plan.sources, where)
             missing = tuple(param.name for param in target.params if param.name not in given)
             if facet.kind is FacetKind.WORKFLOW:
-                self._miss(target.name, target.params, given, where)
-            self.plan.statements[address] = plan
-            found.append(MixinPlan(mixin.alias, plan, missing))
-        facet.mixins = tuple(found)
+                self._calls.check_given(target.name, target.params, given, where)
+            self._plan.statements[address] = plan
+            linked.append(MixinPlan(mixin.alias, plan, missing))
+        facet.mixins = tuple(linked)
 
     def _defaults(self, facet: FacetPlan) -> None:
         for param in facet.params:
@@ -112,23 +129,25 @@ class _Linker(BlockLinker):
             try:
                 value = evaluate(param.default, Constants())
             except EvaluationError as problem:
-                self._problem(where, f"the default cannot be evaluated: {problem}")
+                self._context.report(where, f"the default cannot be evaluated: {problem}")
                 continue
-            if why := field_misfit(param, value, self.plan.schemas):
-                self._problem(where, f"the default does not fit: {why}")
+            if why := field_misfit(param, value, self._plan.schemas):
+                self._context.report(where, f"the default does not fit: {why}")
             facet.defaults[param.name] = value
 
     def _facet(self, facet: FacetPlan) -> None:
         for problem in beyond_limits(facet.name, facet.node):
-            self._problem(facet.name[:80], problem)
+            self._context.report(facet.name[:80], problem)
         for fields, what in ((facet.params, "parameter"), (facet.returns, "return")):
             for name in repeated(field.name for field in fields):
-                self._problem(facet.name, f"declares the {what} {name!r} twice")
+                self._context.report(facet.name, f"declares the {what} {name!r} twice")
         if facet.node.pre_script:
-            run, bare = self._script_facet(), BlockPlan("", 0, "")
+            run, bare = self._context.script_facet(), BlockPlan("", 0, "")
             script = script_statement(facet.node.pre_script, run, bare, facet.name, hops=0)
-            self.plan.statements[script.address] = facet.pre_script = script
+            self._plan.statements[script.address] = facet.pre_script = script
         frame = Frame(RowKind.STEP, None, facet=facet)
-        facet.body = self._body(facet.node.body, frame, facet.name, facet.name)
+        facet.body = self._blocks.body(facet.node.body, frame, facet.name, facet.name)
         if facet.node.catch:
-            facet.catch = self._catch(facet.node.catch, frame, facet.name, "[catch]", facet.name)
+            facet.catch = self._blocks.catch(
+                facet.node.catch, frame, facet.name, "[catch]", facet.name
+            )

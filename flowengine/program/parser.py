@@ -1,8 +1,8 @@
-"""Read AFL program JSON, of both generations, into nodes.
+"""Parse AFL program JSON, of both generations, into nodes.
 
-The first generation lists declarations by category and repeats some of them
-under ``declarations``; the latest has ``declarations`` alone. A name met a
-second time in the category lists is the same declaration, not another one.
+The first generation lists declarations by category and repeats some of them under
+``declarations``; the latest has ``declarations`` alone. A name that occurs again in the
+category lists is the same declaration.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowengine.errors import InvalidProgram
-from flowengine.program.block_parser import BlockReader
-from flowengine.program.json_reader import kind_of, location_of
+from flowengine.program.block_parser import BlockParser
+from flowengine.program.expression_parser import ExpressionParser
+from flowengine.program.json_reader import DocumentReader, kind_of, location_of
 from flowengine.program.nodes import (
     ArrayType,
     Declaration,
@@ -33,54 +34,61 @@ _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", 
 
 
 def parse_program(document: Json) -> Program:
-    """Return the program that the JSON document says, or raise all its problems at once."""
-    reader = _Reader()
+    """Return the program of a JSON document, or raise all its problems at once."""
+    reader = DocumentReader()
     try:
-        program = reader.program(document)
+        program = ProgramParser(reader).parse(document)
     except RecursionError:
-        raise InvalidProgram([reader.too_deep()]) from None
+        raise InvalidProgram([reader.nested_too_deeply()]) from None
     if reader.problems:
         raise InvalidProgram(reader.problems)
     return program
 
 
-class _Reader(BlockReader):
-    def program(self, document: Json) -> Program:
-        node = self._object(document, "a Program")
+class ProgramParser:
+    """Parses the declarations of a program."""
+
+    def __init__(self, json: DocumentReader) -> None:
+        self._json = json
+        self._expressions = ExpressionParser(json)
+        self._blocks = BlockParser(json, self._expressions)
+
+    def parse(self, document: Json) -> Program:
+        node = self._json.mapping(document, "a Program")
         if isinstance(document, dict) and node.get("type") != "Program":
-            self._problem(f"expected a Program, found {node.get('type')!r}")
+            self._json.problem(f"expected a Program, found {node.get('type')!r}")
             return Program()
         return Program(self._declarations(node))
 
     def _declarations(self, node: Mapping[str, Any]) -> tuple[Declaration, ...]:
-        listed = [*self._list(node, "declarations")]
+        listed = [*self._json.elements(node, "declarations")]
         seen = {_identity(child) for child in listed}
         for category in _CATEGORIES:
-            listed += [c for c in self._list(node, category) if _identity(c) not in seen]
-        found = (self._declaration(child) for child in listed)
-        return tuple(declaration for declaration in found if declaration is not None)
+            listed += [c for c in self._json.elements(node, category) if _identity(c) not in seen]
+        declarations = (self._declaration(child) for child in listed)
+        return tuple(declaration for declaration in declarations if declaration is not None)
 
     def _declaration(self, child: Json) -> Declaration | None:
-        node = self._object(child, "a declaration")
+        node = self._json.mapping(child, "a declaration")
         kind, name = node.get("type"), node.get("name")
-        with self._inside(str(name or "a declaration without name")):
+        with self._json.inside(str(name or "a declaration without name")):
             if not isinstance(name, str) or not name:
-                self._problem(f"a {kind} needs a name")
+                self._json.problem(f"a {kind} needs a name")
                 return None
             match kind:
                 case "Namespace":
-                    uses = tuple(str(used) for used in self._list(node, "uses"))
+                    uses = tuple(str(used) for used in self._json.elements(node, "uses"))
                     return Namespace(name, uses, self._declarations(node))
                 case "FacetDecl" | "EventFacetDecl" | "WorkflowDecl":
                     return self._facet(FacetKind(kind), name, node)
                 case "SchemaDecl":
-                    fields = self._each(self._list(node, "fields"), self._field)
+                    fields = self._json.each(node, "fields", self._field)
                     return SchemaDeclaration(name, fields, location_of(node))
                 case "ImplicitDecl":
                     return ImplicitDeclaration(
-                        name, self._call(node.get("call")), location_of(node)
+                        name, self._blocks.call(node.get("call")), location_of(node)
                     )
-            self._problem(f"unknown kind of declaration {kind!r}")
+            self._json.problem(f"unknown kind of declaration {kind!r}")
             return None
 
     def _facet(self, kind: FacetKind, name: str, node: Mapping[str, Any]) -> FacetDeclaration:
@@ -89,44 +97,46 @@ class _Reader(BlockReader):
         return FacetDeclaration(
             kind,
             name,
-            params=self._each(self._list(node, "params"), self._field),
-            returns=self._each(self._list(node, "returns"), self._field),
-            mixins=self._each(self._list(node, "mixins"), self._mixin),
-            body=() if prompt else self._body(body),
-            prompt=self._prompt(body) if prompt else None,
-            pre_script=self._script(node["pre_script"]) if node.get("pre_script") else None,
-            catch=self._catch(node["catch"]) if node.get("catch") else None,
+            params=self._json.each(node, "params", self._field),
+            returns=self._json.each(node, "returns", self._field),
+            mixins=self._json.each(node, "mixins", self._blocks.mixin),
+            body=() if prompt else self._blocks.body(body),
+            prompt=self._blocks.prompt(body) if prompt else None,
+            pre_script=self._blocks.script(node["pre_script"]) if node.get("pre_script") else None,
+            catch=self._blocks.catch(node["catch"]) if node.get("catch") else None,
             options=self._options(node["options"]) if node.get("options") else EventOptions(),
             location=location_of(node),
         )
 
     def _options(self, child: Json) -> EventOptions:
-        node = self._object(child, "the options of an event facet")
+        node = self._json.mapping(child, "the options of an event facet")
         try:
             retry = RetryPolicy(**node.get("retry", {}))
             options = EventOptions(**{**node, "retry": retry})
         except TypeError as problem:
-            self._problem(f"unreadable options: {problem}")
+            self._json.problem(f"unreadable options: {problem}")
             return EventOptions()
         numbers: dict[str, Any] = {"max_losses": options.max_losses}
         numbers |= {} if options.timeout is None else {"timeout": options.timeout}
         numbers |= {name: getattr(retry, name) for name in ("first_wait", "factor", "max_wait")}
         for name, value in numbers.items():
             if not (_is_number(value) and value >= 0):
-                self._problem(f"option {name!r} must be a number of at least 0")
+                self._json.problem(f"option {name!r} must be a number of at least 0")
         if not _is_number(retry.attempts) or retry.attempts < 1:
-            self._problem("retry needs at least one attempt")
+            self._json.problem("retry needs at least one attempt")
         if not isinstance(options.task_list, str) or not options.task_list:
-            self._problem(f"option 'task_list' must be text, found {kind_of(options.task_list)}")
+            self._json.problem(
+                f"option 'task_list' must be text, found {kind_of(options.task_list)}"
+            )
         if not isinstance(options.breaker, str):
-            self._problem(f"option 'breaker' must be text, found {kind_of(options.breaker)}")
+            self._json.problem(f"option 'breaker' must be text, found {kind_of(options.breaker)}")
         return options
 
     def _field(self, child: Json) -> Field:
-        node = self._object(child, "a parameter")
-        name = self._text({**node, "type": "a parameter"}, "name")
-        with self._inside(f"parameter {name!r}"):
-            default = self._expression(node["default"]) if "default" in node else None
+        node = self._json.mapping(child, "a parameter")
+        name = self._json.text({**node, "type": "a parameter"}, "name")
+        with self._json.inside(f"parameter {name!r}"):
+            default = self._expressions.parse(node["default"]) if "default" in node else None
             return Field(name, self._type(node.get("type", "Json")), default, node.get("schema"))
 
     def _type(self, node: Json) -> Type:
@@ -134,7 +144,7 @@ class _Reader(BlockReader):
             return node
         if isinstance(node, dict) and node.get("type") == "ArrayType":
             return ArrayType(self._type(node.get("elementType", "Json")))
-        self._problem(f"unknown type {node!r}")
+        self._json.problem(f"unknown type {node!r}")
         return "Json"
 
 

@@ -1,24 +1,4 @@
-"""A program made ready to run: every name resolved, every dependency drawn.
-
-Rows of a run form a tree: a step's body is a row of blocks, a block's children
-are the steps of its statements; a foreach block has one child block per item, a when
-block one per case. What a step does after a failure, and at its end, is a block too.
-
-    root step ─ block ─ step ─ block ─ …
-              │              └ catch block ─ …
-              ├ foreach block ─ item ─ step …
-              └ when block ─ case ─ step …
-
-A *scope row* is the row from which an expression is read: for the arguments of a
-statement and the yields of a block it is the block's row, for what a foreach
-iterates it is the container step's row. From there a source says how many parent
-links to climb, so reading a name never searches.
-
-Paths grow the same way, so the path of any row can be written down from the path
-of another without loading either: a statement adds ``.name``, a block adds its
-segment (nothing when it is the only block of its body), an item adds ``[i]``, a case
-``[case-i]``. Names of steps hold no brackets, so that no two rows share a path.
-"""
+"""A linked program: every name is resolved, every dependency between steps is an edge."""
 
 from __future__ import annotations
 
@@ -26,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from flowengine.errors import UnknownWorkflow
+from flowengine.program.addresses import NO_READS, ReadSet, RowAddress, RowKind, Sources, StepSource
 from flowengine.program.nodes import (
     EventOptions,
     Expression,
@@ -37,49 +18,20 @@ from flowengine.program.nodes import (
 )
 
 
-class RowKind(StrEnum):
-    """What a row of a run is; part of the row's key, because paths may coincide."""
+class EdgeKind(StrEnum):
+    """How the end of a step affects a row that waits for it."""
 
-    STEP = "s"
-    BLOCK = "b"
-    FAN = "f"
-    ITEM = "i"
-    WHEN = "w"
-    CASE = "c"
-
-
-@dataclass(frozen=True, slots=True)
-class StepSource:
-    """Where a step that an expression names is found."""
-
-    hops: int  #: parent links to climb from the scope row
-    suffix: str | None  #: what its path adds to that row's path; None: it is that row
-
-
-@dataclass(slots=True)
-class Sources:
-    """Where each name of one place in the program is found."""
-
-    inputs: dict[str, int] = field(default_factory=dict)  #: name → hops from the scope row
-    steps: dict[str, StepSource] = field(default_factory=dict)
-
-
-class Reach(StrEnum):
-    """How the end of one step concerns a row that waits for it."""
-
-    NEEDS = "needs"  #: it can begin only if the step completed
-    AWAITS = "awaits"  #: it begins when the step has ended, however
-    CAPTURES = "captures"  #: it can yield only when the step has ended
+    NEEDS = "needs"  #: the row begins only if the step completed
+    AWAITS = "awaits"  #: the row begins when the step has ended, in whichever state
+    CAPTURES = "captures"  #: the row yields only when the step has ended
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
     """From a statement to a row that waits for it."""
 
-    reach: Reach
-    from_container: bool  #: the suffix starts at the container's path, not at the block's
-    suffix: str
-    kind: RowKind
+    kind: EdgeKind
+    row: RowAddress
     #: The waiting statement, when it stands in the same block: its row may not exist yet.
     sibling: StatementPlan | None
 
@@ -95,7 +47,7 @@ class StatementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlan:
-    """What an instance of a schema holds."""
+    """The fields of an instance of a schema."""
 
     name: str
     fields: tuple[Field, ...]
@@ -110,10 +62,10 @@ class StatementPlan:
     name: str
     kind: StatementKind
     block: BlockPlan
-    facet: FacetPlan | None = None  #: what a call calls
-    schema: SchemaPlan | None = None  #: what a step is an instance of
+    facet: FacetPlan | None = None  #: of a call
+    schema: SchemaPlan | None = None  #: of an instance of a schema
     call_aliases: tuple[str, ...] = ()  #: of the mixins at the call
-    timeout: float | None = None  #: seconds, when a mixin says so; else the facet's own holds
+    timeout: float | None = None  #: seconds, set by a mixin; None: that of the facet
     arguments: tuple[tuple[str, Expression], ...] = ()
     condition: Expression | None = None  #: of an assert
     sources: Sources = field(default_factory=Sources)
@@ -121,9 +73,10 @@ class StatementPlan:
     inline_body: BodyPlan | None = None
     own_catch: BlockPlan | None = None
     always: BodyPlan | None = None
-    own_yields: frozenset[str] = frozenset()  #: attributes that its own body yields, to anyone
+    own_yields: frozenset[str] = frozenset()  #: attributes that its own body yields, to any step
     edges: list[Edge] = field(default_factory=list)
     carries: bool = False  #: a yield in its own body goes further out than this step
+    read_set: ReadSet = NO_READS
 
     @property
     def body(self) -> BodyPlan | None:
@@ -133,12 +86,12 @@ class StatementPlan:
     @property
     def target(self) -> str:
         """The name of the facet or schema that it calls; empty for others."""
-        found = self.facet or self.schema
-        return found.name if found else ""
+        called = self.facet or self.schema
+        return called.name if called else ""
 
     @property
     def mixins(self) -> tuple[MixinPlan, ...]:
-        """What runs before the event or the body."""
+        """The mixins that run before the event or the body."""
         return self.facet.mixins if self.facet else ()
 
     @property
@@ -157,13 +110,13 @@ class StatementPlan:
         return tuple(catch for catch in (of_facet, self.own_catch) if catch is not None)
 
     @property
-    def opens(self) -> bool:
-        """Whether the end of this statement brings another of its block."""
+    def creates_next(self) -> bool:
+        """Whether the end of this statement creates the row of another of its block."""
         return any(edge.sibling is not None and edge.sibling.is_lazy for edge in self.edges)
 
     @property
     def is_lazy(self) -> bool:
-        """One step of the same block is all it needs: its row is written when that has ended."""
+        """Whether it needs one step, of the same block: its row is created when that one ends."""
         return len(self.needs) == 1 and self.needs[0].hops == 0
 
 
@@ -181,37 +134,37 @@ class YieldPlan:
     """One yield of a block."""
 
     levels: int  #: 0: to the step whose body this is, 1: to the next enclosing one, …
-    #: What is yielded to a mixin is named ``alias.attribute``.
+    #: An attribute that is yielded to a mixin is named ``alias.attribute``.
     attributes: tuple[tuple[str, Expression], ...]
 
 
 @dataclass(slots=True, eq=False)
 class ForeachPlan:
-    """What a foreach block iterates over."""
+    """The list that a foreach block iterates over, and how."""
 
     variable: str
     iterable: Expression
     sources: Sources
-    limit: Expression | None = None  #: how many items may be under way at once
+    limit: Expression | None = None  #: most items in progress at once
     collects_errors: bool = False
     needs: tuple[StepSource, ...] = ()  #: steps that the iterable names
-    #: Steps outside the foreach that its items name: it starts when they have ended, so
-    #: that the end of one step never has to visit every item.
+    #: Steps outside the foreach that its items name. The foreach waits for them in place of its
+    #: items, so that the end of one step never visits every item.
     awaits: list[StepSource] = field(default_factory=list)
     #: Attributes that an empty list fills with ``[]``: (levels, attribute).
     empty_lists: list[tuple[int, str]] = field(default_factory=list)
-    #: The only step of an item, if it can stand for it: then items have no rows of their own.
-    lone: StatementPlan | None = None
+    #: The only step of an item, if it is a plain event: then items have no rows of their own.
+    single_call: StatementPlan | None = None
 
 
 @dataclass(slots=True, eq=False)
 class ChoicePlan:
-    """Which cases of a when block run."""
+    """The cases of a when block, and how to choose among them."""
 
     conditions: tuple[Expression | None, ...]  #: None: the default
     cases: tuple[BlockPlan, ...]
-    is_first_only: bool  #: of the cases that match only the first runs
-    is_optional: bool  #: without a match nothing is wrong: of a catch
+    is_first_only: bool  #: only the first matching case runs
+    is_optional: bool  #: of a catch: no match is no error
     sources: Sources = field(default_factory=Sources)  #: read from the when block's own row
     #: Steps that the conditions name, as seen from the container's row.
     needs: tuple[StepSource, ...] = ()
@@ -223,16 +176,17 @@ class BlockPlan:
 
     address: str
     index: int
-    segment: str  #: what its path adds to the container's
+    segment: str  #: added to the container's path
     foreach: ForeachPlan | None = None
     choice: ChoicePlan | None = None
     when: BlockPlan | None = None  #: of a case: the block it is a case of
-    is_script: bool = False  #: what its only step returns is what it yields
+    is_script: bool = False  #: it yields the results of its only step
     statements: tuple[StatementPlan, ...] = ()
     by_name: dict[str, StatementPlan] = field(default_factory=dict)
     yields: tuple[YieldPlan, ...] = ()
     yield_sources: Sources = field(default_factory=Sources)
     captures: tuple[StepSource, ...] = ()  #: steps outside the block that its yields name
+    read_set: ReadSet = NO_READS
 
     @property
     def carriers(self) -> tuple[StatementPlan, ...]:
@@ -240,10 +194,10 @@ class BlockPlan:
 
     @property
     def single_call_step(self) -> StatementPlan | None:
-        """Its only step, if it asks the outside for something and nothing else happens to it.
+        """Its only step, if that is an event without body, handlers and mixins.
 
-        What the block yields may then depend on that step and on what lies further out, but
-        not on the item.
+        The yields of the block may depend on that step and on rows further out, but not on the
+        item, which has no row.
         """
         if len(self.statements) != 1 or self.is_script or self.captures:
             return None
@@ -257,7 +211,7 @@ class BlockPlan:
 
     @property
     def kind(self) -> RowKind:
-        """What the row is that stands for the whole block."""
+        """The kind of the block's row."""
         if self.foreach is not None:
             return RowKind.FAN
         return RowKind.BLOCK if self.choice is None else RowKind.WHEN
@@ -265,12 +219,12 @@ class BlockPlan:
     @property
     def needs(self) -> tuple[StepSource, ...]:
         """Steps that must complete before it begins, as seen from the container's row."""
-        found = self.foreach or self.choice
-        return found.needs if found else ()
+        clause = self.foreach or self.choice
+        return clause.needs if clause else ()
 
     @property
     def awaits(self) -> tuple[StepSource, ...]:
-        """Steps that must end, however, before it begins."""
+        """Steps that must end, in whichever state, before it begins."""
         return tuple(self.foreach.awaits) if self.foreach else ()
 
 
@@ -291,8 +245,10 @@ class FacetPlan:
     body: BodyPlan | None = None
     catch: BlockPlan | None = None
     mixins: tuple[MixinPlan, ...] = ()  #: those with an alias
-    pre_script: StatementPlan | None = None  #: what changes the parameters before all else
+    pre_script: StatementPlan | None = None  #: changes the parameters first
     schemas: Schemas = field(default_factory=dict)  #: of the whole program
+    is_recursive: bool = False  #: it may call itself, through other facets too
+    read_set: ReadSet = NO_READS  #: of the root step of a run
 
     @property
     def kind(self) -> FacetKind:
@@ -336,13 +292,15 @@ class Plan:
     blocks: dict[str, BlockPlan] = field(default_factory=dict)
     #: By qualified name, and by short name where it is the only one.
     schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
+    has_recursion: bool = False  #: some facet may call itself
+    max_recursive_calls: int = 0  #: most calls of recursive facets in one run
 
     def workflow(self, name: str) -> FacetPlan:
         """Return the workflow of that qualified or unique short name."""
         workflows = {n: f for n, f in self.facets.items() if f.kind is FacetKind.WORKFLOW}
         if name in workflows:
             return workflows[name]
-        found = [f for f in workflows.values() if f.short_name == name]
-        if len(found) == 1:
-            return found[0]
+        candidates = [f for f in workflows.values() if f.short_name == name]
+        if len(candidates) == 1:
+            return candidates[0]
         raise UnknownWorkflow(name, sorted(workflows))

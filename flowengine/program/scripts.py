@@ -1,12 +1,13 @@
 """Script blocks: text in a language, run as an event of a built-in facet.
 
-A script is given the parameters and results of its step so far as ``params``, and fills the
-map ``result``. For the evaluator it is an event like any other; who runs it, and how it is
-kept in bounds, is the worker's matter.
+A script reads the parameters and results of its step so far as ``params``, and fills the map
+``result``. For the evaluator it is an event like any other; the worker runs it and limits its
+time and memory.
 """
 
 from __future__ import annotations
 
+from flowengine.program.addresses import StepSource
 from flowengine.program.nodes import (
     EventOptions,
     FacetDeclaration,
@@ -16,16 +17,10 @@ from flowengine.program.nodes import (
     ScriptBlock,
     StepRef,
 )
-from flowengine.program.plan import (
-    BlockPlan,
-    FacetPlan,
-    StatementKind,
-    StatementPlan,
-    StepSource,
-)
+from flowengine.program.plan import BlockPlan, FacetPlan, StatementKind, StatementPlan
 
 SCRIPT = "flowengine.script"  #: the facet
-SCRIPT_LIST = "scripts"  #: its task list: scripts are never in the way of other work
+SCRIPT_LIST = "scripts"  #: its task list: scripts do not delay other work
 _OWNER = "$step"  # no step can have that name
 
 _DECLARATION = FacetDeclaration(
@@ -44,7 +39,7 @@ def script_facet() -> FacetPlan:
 def script_statement(
     script: ScriptBlock, facet: FacetPlan, block: BlockPlan, address: str, *, hops: int
 ) -> StatementPlan:
-    """The step that runs a script; `hops` lead from its scope row to the step it is of."""
+    """The step that runs a script; `hops` are the links from its scope row to its owner."""
     kind = StatementKind.CALL if hops else StatementKind.SCRIPT
     plan = StatementPlan(f"{address}/script", 0, "script", kind, block, facet)
     plan.arguments = (("code", Literal(script.code)), ("params", StepRef((_OWNER,))))

@@ -41,6 +41,7 @@ class HeldTask:
     boot_id: str
     pid: int | None
     runs_once: bool
+    activity: int = 0  #: when it was claimed or sent a heartbeat; 0: not read
 
 
 def held_task(task: TaskDefinition) -> HeldTask:
@@ -70,6 +71,7 @@ _HELD: tuple[Any, ...] = (
     table.c.boot_id,
     table.c.pid,
     table.c.runs_once,
+    table.c.activity,
 )
 # One list after the other, by the index: to read them off the tasks all would be read.
 _LISTS = text(

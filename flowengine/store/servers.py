@@ -18,7 +18,7 @@ _handled = HandledRow.__table__  # type: ignore[attr-defined]
 
 
 class ServerState:
-    """Where a server stands."""
+    """The state of a server's registration."""
 
     STARTUP = "startup"
     RUNNING = "running"
@@ -26,8 +26,8 @@ class ServerState:
     ERROR = "error"
 
     ALIVE = frozenset({STARTUP, RUNNING})
-    #: Found dead is not a farewell: whoever beats after it was only thought dead.
-    MAY_BEAT = ALIVE | {ERROR}
+    #: A server that was declared dead and sends a heartbeat is alive; a deregistered one is not.
+    CAN_BEAT = ALIVE | {ERROR}
 
 
 @dataclass(slots=True)
@@ -62,9 +62,9 @@ class ServerDefinition:
 
 
 _ALIVE = select(_table).where(_table.c.state.in_(sorted(ServerState.ALIVE)))
-_BEAT = (
+_HEARTBEAT = (
     update(_table)
-    .where(and_(_table.c.uuid == bindparam("of"), _table.c.state.in_(sorted(ServerState.MAY_BEAT))))
+    .where(and_(_table.c.uuid == bindparam("of"), _table.c.state.in_(sorted(ServerState.CAN_BEAT))))
     .values(
         ping_time=bindparam("now"),
         handlers=bindparam("names"),
@@ -73,9 +73,11 @@ _BEAT = (
         error=None,
     )
 )
-_LEAVE = update(_table).where(_table.c.uuid == bindparam("of")).values(state=ServerState.SHUTDOWN)
-# Not if it has beaten meanwhile: then it lives, and nobody would look after what it holds.
-_BURY = (
+_DEREGISTER = (
+    update(_table).where(_table.c.uuid == bindparam("of")).values(state=ServerState.SHUTDOWN)
+)
+# Not if it has sent a heartbeat since: it lives, and nobody would recover its tasks later.
+_MARK_DEAD = (
     update(_table)
     .where(
         and_(
@@ -110,30 +112,29 @@ def register(connection: Connection, server: ServerDefinition) -> None:
     insert_or_ignore(connection, _table, [row])
 
 
-def beat(connection: Connection, server: ServerDefinition, now: int) -> None:
-    """Show that a server lives, with the facets it has and the lists it consumes by now."""
+def record_heartbeat(connection: Connection, server: ServerDefinition, now: int) -> None:
+    """Record that a server lives, with its present handlers and task lists."""
     values = {
         "of": server.uuid,
         "now": now,
         "names": codec.dump(server.handlers),
         "lists": codec.dump(server.topics),
     }
-    connection.execute(_BEAT, values)
+    connection.execute(_HEARTBEAT, values)
 
 
-def leave(connection: Connection, server_id: str) -> None:
-    """Note a server's farewell."""
-    connection.execute(_LEAVE, {"of": server_id})
+def deregister(connection: Connection, server_id: str) -> None:
+    connection.execute(_DEREGISTER, {"of": server_id})
 
 
 def mark_dead(connection: Connection, server: ServerDefinition) -> None:
-    """Note that a server was found dead, unless it has beaten since it was read."""
+    """Declare a server dead unless it has sent a heartbeat since it was read."""
     why = codec.dump({"type": "WorkerLost", "message": "found dead"})
-    connection.execute(_BURY, {"of": server.uuid, "seen": server.ping_time, "why": why})
+    connection.execute(_MARK_DEAD, {"of": server.uuid, "seen": server.ping_time, "why": why})
 
 
 def alive(connection: Connection) -> list[ServerDefinition]:
-    """Return the servers that have not left; some of them may have died."""
+    """Return the servers that have not deregistered; some of them may be dead."""
     return [_server_of(row) for row in connection.execute(_ALIVE)]
 
 

@@ -30,7 +30,7 @@ _PAUSE = 1.0  # seconds before a start that met no database is sent round again
 class Behind(Protocol):
     """What the doorways lead to."""
 
-    def drain(self, task_list: str, wake: int) -> object: ...
+    def drain(self, task_list: str, wake: int, hops: int | None = None) -> object: ...
     def work(self, task_list: str, task_ids: list[str]) -> object: ...
     def evaluate(self, run_id: str) -> object: ...
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> object: ...
@@ -40,9 +40,12 @@ class Behind(Protocol):
 def register_celery_tasks(app: Any, behind: Behind) -> None:
     """Register all doorways on an app."""
 
-    def drain(task_list: str, wake: int = 1) -> None:
-        """Work on what is due in a task list. A bell too many finds nothing and ends."""
-        behind.drain(task_list, wake)
+    def drain(task_list: str, wake: int = 1, hops: int | None = None) -> None:
+        """Work on the due tasks of a list. A surplus wake-up finds nothing and ends.
+
+        `hops` is set in a wake-up that was passed on: how often it still may be.
+        """
+        behind.drain(task_list, wake, hops)
 
     def work(task_list: str, parcel: str) -> None:
         """Work on these tasks: the header of a chord. Those taken by others are passed over."""

@@ -1,9 +1,8 @@
-"""What a Celery worker does for flowengine besides running tasks, in a thread of its own.
+"""The heartbeat of a server: its registration, its sign of life and its deregistration.
 
-It makes the worker known and shows that it lives; it finds pool children that died with a
-try in their hands; it delivers reports that waited on disk; and when no beat ticks, it is
-the watchdog. A thread, not a timer of the event loop: that stands still while the broker
-is away, and the database must still hear from us.
+A thread sends it, not a timer of the event loop: the event loop stops while the broker is away,
+and the database must still get the heartbeat. The same thread delivers spooled reports and then
+runs further jobs: a Celery worker checks its pool children and stands in for the beat.
 """
 
 from __future__ import annotations
@@ -23,18 +22,24 @@ from flowengine.engine.recovery import release_dropped, report_lost_tries
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import recovery_queries, servers
+from flowengine.store.outages import is_away
 from flowengine.store.recovery_queries import HeldTask
-from flowengine.store.servers import ServerDefinition
+from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import Spool
 
 log = logging.getLogger("flowengine")
 
+_JOIN_SECONDS = 2.0  # the thread may hang in a call to the database
 
-class WorkerHeartbeat:
-    """One worker's presence in the database.
+Names = Callable[[], Sequence[str]]
+Job = Callable[[Engine], object]
 
-    The engine is asked for at each look: there is none while the database is away, also when
-    the worker starts.
+
+class Heartbeat:
+    """One server's heartbeat.
+
+    It asks for the engine each time: there is none while the database is away, also when the
+    server starts.
     """
 
     def __init__(
@@ -42,99 +47,153 @@ class WorkerHeartbeat:
         engine: Callable[[], Engine],
         settings: Settings,
         server: ServerDefinition,
-        names: Callable[[], Sequence[str]],
-        lists: Callable[[], Sequence[str]],
+        handlers: Names,
+        task_lists: Names,
+        jobs: Sequence[Job],
     ) -> None:
-        self._open, self._settings = engine, settings
-        self._server, self._names, self._lists = server, names, lists
-        self._markers = InFlightMarkers(settings.spool_directory, server.boot_id)
-        self._held: list[HeldTask] = []  #: at the last look
+        self._engine, self._settings, self._server = engine, settings, server
+        self._handlers, self._task_lists, self._jobs = handlers, task_lists, jobs
         self._spool = Spool(settings.spool_directory)
-        self._stands_in = False
         self._stop = threading.Event()
-        self._is_registered = False
-        self._last_beat = 0.0
-        self._complained = False
-        self._thread = threading.Thread(
-            target=self._attend, name="flowengine-attendance", daemon=True
-        )
+        self._is_registered = self._has_failed = False
+        self._sent = 0.0
+        self._thread = threading.Thread(target=self._run, name="flowengine-heartbeat", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def _attend(self) -> None:
+    def _run(self) -> None:
         while True:
             try:
-                self.look()
-                self._complained = False
+                self.run_once()
+                self._has_failed = False
             except Exception as problem:
-                if not self._complained:
-                    log.warning("cannot attend: %s", problem, extra={"action": "attend_failed"})
-                self._complained = True  # once: the database may be away for long
+                if self._stop.is_set():
+                    return
+                if not self._has_failed:  # logged once: the database may be away for long
+                    log.warning(
+                        "heartbeat failed: %s; it is sent again every %g s",
+                        problem,
+                        self._settings.watchdog_interval,
+                        exc_info=not is_away(problem),
+                        extra={"action": "server_heartbeat_failed"},
+                    )
+                self._has_failed = True
             if self._stop.wait(self._settings.watchdog_interval):
                 return
 
-    def look(self) -> None:
-        """Do everything once."""
-        engine = self._open()
-        self._beat(engine)
+    def run_once(self) -> None:
+        engine = self._engine()
+        self.send(engine)
         try:
-            self._spool.deliver(engine)  # before it is looked whose try has been lost
+            self._spool.deliver(engine)  # before a job takes their tries for lost or silent
         finally:
-            self._look_after_children(engine)
-            self._watch(engine)
+            for job in self._jobs:
+                job(engine)
 
-    def _watch(self, engine: Engine) -> None:
-        """Be the watchdog while nobody else is: until a tick of somebody else's precedes ours."""
-        watchdog = Watchdog(engine)
-        max_wait = max(5.0, 5 * self._settings.watchdog_interval)
-        if self._stands_in or watchdog.is_needed(max_wait):
-            self._stands_in = watchdog.tick()
-
-    def _beat(self, engine: Engine) -> None:
+    def send(self, engine: Engine) -> None:
+        """Send a heartbeat if it is due or the handlers or task lists changed; register first."""
         server = self._server
-        serves = list(self._names()), list(self._lists())
-        age = time.monotonic() - self._last_beat
-        is_due = age >= self._settings.heartbeat_interval
+        serves = list(self._handlers()), list(self._task_lists())
+        is_due = time.monotonic() - self._sent >= self._settings.heartbeat_interval
         if self._is_registered and not is_due and serves == (server.handlers, server.topics):
             return
         server.handlers, server.topics = serves
-        database = engine.database
-        with database.write() as connection:
-            now = database.now(connection)
-            if not self._is_registered:
+        with engine.database.write() as connection:
+            now = engine.database.now(connection)
+            if self._is_registered:
+                servers.record_heartbeat(connection, server, now)
+            else:
                 server.start_time = server.ping_time = now
                 servers.register(connection, server)
-            servers.beat(connection, server, now)
         self._is_registered = True
-        self._last_beat = time.monotonic()
+        self._sent = time.monotonic()
 
-    def _look_after_children(self, engine: Engine) -> None:
-        """Report tries whose pool child is gone though this worker lives; kill what hangs."""
+    def stop(self) -> None:
+        """End the thread, release the tasks that the server still holds, and deregister it."""
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_SECONDS)
+        boot_id = self._server.boot_id
+        try:
+            engine = self._engine()
+            self._spool.deliver(engine)
+            with engine.database.read() as connection:
+                held = recovery_queries.held_by_boots(connection, [boot_id])
+            # Tasks with a spooled report stay claimed until the report is delivered.
+            release_dropped(engine, [t for t in held if not self._spool.has(t.task_id, t.lease)])
+            with engine.database.write() as connection:
+                servers.deregister(connection, self._server.uuid)
+            InFlightMarkers(self._settings.spool_directory, boot_id).forget_all()
+        except Exception as problem:
+            log.warning(
+                "deregistration failed: %s; the tasks of %s are taken back after its timeout",
+                problem,
+                self._server.server_name,
+                exc_info=not is_away(problem),
+                extra={"action": "deregistration_failed"},
+            )
+
+
+def worker_heartbeat(
+    engine: Callable[[], Engine],
+    settings: Settings,
+    server: ServerDefinition,
+    handlers: Names,
+    task_lists: Names,
+) -> Heartbeat:
+    """Return the heartbeat of a Celery worker."""
+    jobs = (PoolChildren(settings, server).check, StandIn().watch)
+    return Heartbeat(engine, settings, server, handlers, task_lists, jobs)
+
+
+class StandIn:
+    """The watchdog while no beat ticks: until a tick of another process precedes ours."""
+
+    def __init__(self) -> None:
+        self._is_active = False
+
+    def watch(self, engine: Engine) -> None:
+        watchdog = Watchdog(engine)
+        if self._is_active or watchdog.is_late():
+            self._is_active = watchdog.tick()
+
+
+class PoolChildren:
+    """Finds pool children that died or hang while their worker lives."""
+
+    def __init__(self, settings: Settings, server: ServerDefinition) -> None:
+        self._server = server
+        self._markers = InFlightMarkers(settings.spool_directory, server.boot_id)
+        self._held: list[HeldTask] = []  #: at the last check
+
+    def check(self, engine: Engine) -> None:
+        """Report the tries of dead children as lost; kill children that hang."""
         with engine.database.read() as connection:
             held = recovery_queries.held_by_boots(connection, [self._server.boot_id])
             still = {task.task_id for task in held}
-            gone = [task for task in self._held if task.task_id not in still and task.timeout_ms]
-            hanging = recovery_queries.timed_out(connection, [task.task_id for task in gone])
+            ended = [task for task in self._held if task.task_id not in still and task.timeout_ms]
+            silent = recovery_queries.timed_out(connection, [task.task_id for task in ended])
         self._held = held
         dead = [task for task in held if task.pid is not None and not _is_alive(task.pid)]
         report_lost_tries(engine, dead, "the pool child")
-        for task in gone:
-            if task.task_id in hanging:
+        for task in ended:
+            if task.task_id in silent:
                 self._kill(task)
 
     def _kill(self, task: HeldTask) -> None:
-        """Kill a pool child that still works on a try which was ended for its silence.
+        """Kill a pool child that still runs a try that failed for its silence.
 
-        The pool puts another in its place. A thread cannot be killed: there the place is lost
-        until the code returns.
+        The pool replaces the child. A thread cannot be killed: it stays busy until its code
+        returns.
         """
-        if task.pid in (None, self._server.pid):
+        if task.pid is None or task.pid == self._server.pid:
             return
-        assert task.pid is not None
         if task.task_id in self._markers.running(task.pid):
             log.warning(
-                "killing the pool child %d, which hangs in %s",
+                "killing pool child %d, which hangs in %s; the pool replaces it",
                 task.pid,
                 task.step_path,
                 extra={"action": "child_killed", "run": task.run_id, "facet": task.name},
@@ -142,31 +201,10 @@ class WorkerHeartbeat:
             with suppress(ProcessLookupError):
                 os.kill(task.pid, signal.SIGKILL)
 
-    def leave(self) -> None:
-        """Say that this worker has left; what it still holds is handed back."""
-        if self._stop.is_set():
-            return
-        self._stop.set()
-        self._thread.join(timeout=2)
-        try:
-            engine = self._open()
-            self._spool.deliver(engine)
-            with engine.database.read() as connection:
-                held = recovery_queries.held_by_boots(connection, [self._server.boot_id])
-            # At once: otherwise they would be found by their age. What is done and cannot be
-            # told is left to that.
-            dropped = [task for task in held if not self._spool.has(task.task_id, task.lease)]
-            release_dropped(engine, dropped)
-            with engine.database.write() as connection:
-                servers.leave(connection, self._server.uuid)
-            self._markers.forget_all()
-        except Exception:
-            log.exception("could not take leave", extra={"action": "leave_failed"})
-
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended and waits for Celery to notice does not."""
-    # Missing on some systems: there a dead child is found when Celery has noticed.
+    """Whether a process runs. A zombie, which Celery has not reaped yet, does not."""
+    # Missing on some systems: there a dead child is found when Celery has reaped it.
     with suppress(ChildProcessError, AttributeError):
         if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
             return False
@@ -175,7 +213,7 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
+        pass
     return True
 
 
@@ -191,6 +229,7 @@ def server_of(server_id: str, boot_id: str, name: str) -> ServerDefinition:
         service_name="flowengine-worker",
         server_name=name,
         server_ips=[str(ip) for ip in ips],
+        state=ServerState.RUNNING,
         boot_id=boot_id,
         pid=os.getpid(),
     )

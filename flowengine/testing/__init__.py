@@ -1,6 +1,6 @@
-"""For the tests of those who use flowengine: whole runs in one process, under your control.
+"""Test helpers for users: whole runs in one process, controlled by the test.
 
-`run_program` runs a program against handlers and tells the outcome. `Flow` runs decorated
+`run_program` runs a program against handlers and returns the outcome. `Flow` runs decorated
 functions step by step, with a clock that the test moves.
 """
 

@@ -1,8 +1,7 @@
 """Run decorated workflows in a test: inline, step by step, with a clock that the test moves.
 
-Nothing happens by itself. Tasks are run when the test says so, time passes when the test
-says so, and the watchdog looks when the test says so, all in the test's own thread on a
-database that is gone afterwards. The code is the engine's own; only the waiting is not.
+The test decides when tasks run, time passes and the watchdog ticks, all in its own thread on
+an in-memory database. The code is that of the engine; only the waiting is replaced.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from flowengine.assembly import EngineLauncher
 from flowengine.authoring import Workflow, event_facet_names, launcher_slot
 from flowengine.authoring.launcher_slot import StartOptions
 from flowengine.engine import Engine, Run
-from flowengine.engine.recovery import sweep
+from flowengine.engine.liveness import LivenessWindow
+from flowengine.engine.recovery import notify_due_lists, observe, recover
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
@@ -25,14 +25,14 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, recovery_queries, servers
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import Circuits, execute_try
+from flowengine.worker import CircuitBreakers, execute_try
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that advances only on request."""
 
     def __init__(self, start: int = 1_700_000_000_000) -> None:
         self.now = start  #: milliseconds since the epoch
@@ -45,7 +45,7 @@ class Clock:
 
 
 class NothingToClaim(FlowengineError):
-    """The test wants to work on a step that is not to be had."""
+    """The test claims a step that has no pending task."""
 
     def __init__(self, wanted: str, pending: list[str]) -> None:
         super().__init__(wanted, pending)
@@ -56,19 +56,19 @@ class NothingToClaim(FlowengineError):
 
 
 class Flow:
-    """An engine under the test's control. Use it as a context manager."""
+    """An engine controlled by the test; a context manager."""
 
     def __init__(self, *, store_url: str = "sqlite://", settings: Settings | None = None) -> None:
         self.clock = Clock()
         self.database = Database(store_url, clock=self.clock)
         ensure_schema(self.database, upgrade=True)
         self.engine = Engine(self.database, settings=settings)
-        self.circuits = Circuits(self.engine.settings, clock=lambda: self.clock.now / 1000)
+        self.breakers = CircuitBreakers(self.engine.settings, clock=lambda: self.clock.now / 1000)
         self._dead: set[str] = set()
         self._workers: dict[str, FlowWorker] = {}
 
     def __enter__(self) -> Self:
-        # Code under test that says `workflow.start()` reaches this engine too.
+        # `workflow.start()` in code under test uses this engine too.
         self._outer = launcher_slot.replace_launcher_source(lambda: EngineLauncher(self.engine))
         return self
 
@@ -84,14 +84,14 @@ class Flow:
     # --- running ---
 
     def start(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]:
-        """Start a workflow; none of its tasks is run yet."""
+        """Start a workflow without running any task."""
         inputs = workflow.inputs(*args, **kwargs)
         return EngineLauncher(self.engine).start(workflow, inputs, StartOptions())
 
     def run(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Start a workflow, run it to its end and return its result.
 
-        Waits between tries pass at once: the clock is moved to when the next one is due.
+        The clock is moved to the due time of the next task, so retries do not wait.
         """
         run = self.start(workflow, *args, **kwargs)
         self.settle()
@@ -100,7 +100,7 @@ class Flow:
         return run.result(timeout=0)
 
     def settle(self) -> int:
-        """Run all that is due, and what follows from it; return how many tries were run."""
+        """Run all due tasks and their successors; return the number of tries."""
         worker = self.worker("inline")
         done = 0
         while task := worker.claim_next():
@@ -111,18 +111,25 @@ class Flow:
     def _wait_for_next(self, run: Run[Any]) -> bool:
         due = [task.due for task in self.engine.tasks(run.id) if task.state == TaskState.PENDING]
         if not due or min(due) <= self.clock.now:
-            return False  # nothing waits for time: somebody else has to act
+            return False  # no task waits for the clock
         self.clock.now = min(due)
         return True
 
     def watchdog(self) -> None:
-        """Let the watchdog look once."""
-        sweep(self.engine, event_facet_names(), lambda server: server.boot_id in self._dead)
+        """Run one recovery pass."""
+        with self.database.read() as connection:
+            observation = observe(connection, LivenessWindow(self.clock.now))
+        recover(
+            self.engine,
+            observation,
+            death=lambda server: "was killed" if server.boot_id in self._dead else None,
+            wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
+        )
 
     # --- workers ---
 
     def worker(self, name: str) -> FlowWorker:
-        """Return the worker of that name: it does what the test tells it to do."""
+        """Return the worker of that name, created on first use."""
         if name not in self._workers:
             self._workers[name] = FlowWorker(self, name)
         return self._workers[name]
@@ -137,7 +144,7 @@ class Flow:
 
 
 class FlowWorker:
-    """A worker that a test moves by hand."""
+    """A worker controlled by the test."""
 
     def __init__(self, flow: Flow, name: str) -> None:
         self._flow = flow
@@ -158,7 +165,7 @@ class FlowWorker:
             servers.register(connection, server)
 
     def claim(self, run: Run[Any], step: str) -> TaskDefinition:
-        """Claim the pending task of a step, named by its path or the end of it."""
+        """Claim the pending task of a step, given its path or a suffix of it."""
         pending = [
             task for task in self._flow.engine.tasks(run.id) if task.state == TaskState.PENDING
         ]
@@ -170,7 +177,7 @@ class FlowWorker:
         raise NothingToClaim(step, [task.step_path for task in pending])
 
     def claim_next(self) -> TaskDefinition | None:
-        """Claim the most urgent due task of any list, for which this process has code."""
+        """Claim the first due task of any task list that this process has code for."""
         with self._flow.database.read() as connection:
             lists = recovery_queries.pending_lists(connection)
         for task_list in lists:
@@ -180,16 +187,16 @@ class FlowWorker:
         return None
 
     def work_on(self, task: TaskDefinition) -> bool:
-        """Run the facet and report; False: the report came too late.
+        """Run the facet and report; False if the report is refused as late.
 
-        Or its circuit did not let it through: then it waits, and nothing was run.
+        Also False if the circuit breaker is open: the task is parked and not run.
         """
         engine = self._flow.engine
-        passage = self._flow.circuits.ask(task) if task.circuit else None
-        if passage is not None and not passage.granted:
-            engine.park([task], task.circuit, passage.retry_after)
+        permit = self._flow.breakers.permit(task) if task.circuit else None
+        if permit is not None and not permit.granted:
+            engine.park([task], task.circuit, permit.retry_after)
             return False
-        outcome = execute_try(engine, task, lambda: engine.heartbeat(task), passage)
+        outcome = execute_try(engine, task, lambda: engine.heartbeat(task), permit)
         return engine.report(task, outcome)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:
@@ -201,5 +208,5 @@ class FlowWorker:
         return self._flow.engine.report(task, Failed({"type": "Error", "message": message}))
 
     def die(self) -> None:
-        """Stop as if killed: what it holds is lost when the watchdog looks."""
+        """Simulate a kill: the next watchdog tick recovers its claimed tasks."""
         self._flow._dead.add(self._boot)

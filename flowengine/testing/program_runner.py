@@ -1,4 +1,4 @@
-"""Run a program against handlers, in a chosen order of answers."""
+"""Run a program against handlers that report in a chosen order."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ Handler = Callable[[dict[str, Any]], Mapping[str, Any] | None]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended."""
+    """The outcome of a program."""
 
-    status: str  #: COMPLETED, FAILED, or WAITING: tasks are outstanding that nobody answers
+    status: str  #: COMPLETED, FAILED, or WAITING: tasks without a report are left
     outputs: dict[str, Any] | None
-    error: str | None  #: path, kind and message of what failed
+    error: str | None  #: path, type and message of the failure
     tasks: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    steps: dict[str, str] = field(default_factory=dict)  #: path of each step → its state
+    steps: dict[str, str] = field(default_factory=dict)  #: path → state
 
 
 class NoAnswer(Exception):
-    """Raised by a handler that leaves a task unanswered."""
+    """Raised by a handler that leaves its task without a report."""
 
 
 def run_program(
@@ -47,26 +47,26 @@ def run_program(
     seed: int = 0,
     settings: Settings | None = None,
 ) -> Outcome:
-    """Run a program to its end, or until only tasks are left that nobody answers.
+    """Run a program to its end, or until no pending task has a handler.
 
-    `handlers` maps a qualified facet name to a callable that gets the parameters and gives
-    the results; raising means failure. `order` is "any" (oldest task first), "reverse"
-    (newest first), "shuffle" or a list of hints ``ns.Facet:param=value``: the first hint
-    whose task is outstanding is answered and dropped, without one the oldest task.
-    `redeliver` reports everything twice, the second time with other content.
+    `handlers` maps a qualified facet name to a callable that takes the parameters and returns
+    the results; an exception is a failure. `order` is "any" (oldest task first), "reverse"
+    (newest first), "shuffle" or a list of hints ``ns.Facet:param=value``: the first hint with
+    a pending task selects it and is removed; without a match the oldest task is next.
+    `redeliver` reports every task twice, the second time with other content.
     """
     database = Database(store_url)
     try:
         ensure_schema(database, upgrade=True)
         engine = Engine(database, settings=settings)
         run = engine.start(program, workflow, inputs)
-        _Answering(engine, run.id, handlers, order, redeliver, seed).go_on()
+        _ProgramRunner(engine, run.id, handlers, order, redeliver, seed).run()
         return outcome_of(engine, run.id)
     finally:
         database.close()
 
 
-class _Answering:
+class _ProgramRunner:
     def __init__(
         self,
         engine: Engine,
@@ -81,38 +81,38 @@ class _Answering:
         self._order = order if isinstance(order, str) else "any"
         self._redeliver = redeliver
         self._random = random.Random(seed)
-        self._unanswered: set[str] = set()
+        self._skipped: set[str] = set()
 
-    def go_on(self) -> None:
-        """Answer one task after the other until none is left that has an answer."""
-        while outstanding := self._outstanding():
-            task = self._choose(outstanding)
+    def run(self) -> None:
+        """Report one task after the other until no pending task has a handler."""
+        while pending := self._pending():
+            task = self._choose(pending)
             handler = self._handlers[task.name]
             try:
-                outcome = _answer(handler, dict(task.data or {}))
+                outcome = _outcome(handler, dict(task.data or {}))
             except NoAnswer:
-                self._unanswered.add(task.uuid)
+                self._skipped.add(task.uuid)
                 continue
             self._report(task, outcome)
 
-    def _outstanding(self) -> list[TaskDefinition]:
+    def _pending(self) -> list[TaskDefinition]:
         return [
             task
             for task in self._engine.tasks(self._run_id)
             if task.state == TaskState.PENDING
             and task.name in self._handlers
-            and task.uuid not in self._unanswered
+            and task.uuid not in self._skipped
         ]
 
-    def _choose(self, outstanding: list[TaskDefinition]) -> TaskDefinition:
+    def _choose(self, pending: list[TaskDefinition]) -> TaskDefinition:
         for hint in self._hints:
-            for task in outstanding:
-                if _fits(hint, task):
+            for task in pending:
+                if _matches(hint, task):
                     self._hints.remove(hint)
                     return task
         if self._order == "shuffle":
-            return self._random.choice(outstanding)
-        return outstanding[-1 if self._order == "reverse" else 0]
+            return self._random.choice(pending)
+        return pending[-1 if self._order == "reverse" else 0]
 
     def _report(self, task: TaskDefinition, outcome: TryOutcome) -> None:
         claimed = self._claim(task)
@@ -123,11 +123,11 @@ class _Answering:
 
     def _claim(self, task: TaskDefinition) -> TaskDefinition:
         claimed = self._engine.claim_one(task.uuid, WorkerIdentity())
-        assert claimed is not None, f"{task.step_path} was claimed by somebody else"
+        assert claimed is not None, f"{task.step_path} was claimed by another worker"
         return claimed
 
 
-def _answer(handler: Handler, data: dict[str, Any]) -> TryOutcome:
+def _outcome(handler: Handler, data: dict[str, Any]) -> TryOutcome:
     try:
         return Succeeded(dict(handler(data) or {}))
     except NoAnswer:
@@ -136,19 +136,19 @@ def _answer(handler: Handler, data: dict[str, Any]) -> TryOutcome:
         return Failed({"type": type(problem).__name__, "message": str(problem)})
 
 
-def _fits(hint: str, task: TaskDefinition) -> bool:
+def _matches(hint: str, task: TaskDefinition) -> bool:
     name, _, condition = hint.partition(":")
     if name != task.name:
         return False
     if not condition:
         return True
     param, _, wanted = condition.partition("=")
-    found = (task.data or {}).get(param)
-    return wanted in (found, json.dumps(found))
+    value = (task.data or {}).get(param)
+    return wanted in (value, json.dumps(value))
 
 
 def outcome_of(engine: Engine, run_id: str) -> Outcome:
-    """How a run ended, or that it waits."""
+    """Return the outcome of a run."""
     info = engine.get(run_id)
     steps = engine.steps(run_id)
     return Outcome(

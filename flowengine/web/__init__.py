@@ -1,7 +1,7 @@
 """Runs in the browser: a Workflows page inside stock Flower.
 
-`flower` puts the page in, `pages` answers requests, `reading` asks the store, `looks` says
-how things look. Importing this package loads neither Flower nor tornado; `install` does.
+`flower` installs the page, `pages` handles requests, `async_queries` queries the store, `styles`
+formats values. Importing this package loads neither Flower nor tornado; `install` does.
 """
 
 from flowengine.web.flower import install

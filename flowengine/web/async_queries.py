@@ -1,4 +1,4 @@
-"""Ask the store without holding up Flower's event loop."""
+"""Query the store without blocking Flower's event loop."""
 
 from __future__ import annotations
 
@@ -21,52 +21,56 @@ from flowengine.store import Database, ensure_schema
 log = logging.getLogger("flowengine")
 T = TypeVar("T")
 
-# Few, and not Flower's own: a database that hangs must leave the other pages alone.
-_threads = ThreadPoolExecutor(4, thread_name_prefix="flowengine-web")
+# A small pool of our own: a hanging database must not block Flower's other pages.
+_executor = ThreadPoolExecutor(4, thread_name_prefix="flowengine-web")
 
 
-class Reader:
-    """A database that is opened when it is first asked, and only read."""
+class StoreQueries:
+    """Read-only queries; the first one opens the database."""
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
         self._lock = threading.Lock()
         self._is_checked = False
 
-    async def ask(self, question: Callable[[Connection], T]) -> T:
-        """Answer a question in a thread; a database that cannot answer is a `StoreError`."""
+    async def run(self, query: Callable[[Connection], T]) -> T:
+        """Run a query in a thread; raises `StoreError` if the database does not answer."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(_threads, self._answer, question)
+        return await loop.run_in_executor(_executor, self._run_query, query)
 
-    def _answer(self, question: Callable[[Connection], T]) -> T:
+    def _run_query(self, query: Callable[[Connection], T]) -> T:
         try:
             self._check()
             with self._database.read() as connection:
-                return question(connection)
+                return query(connection)
         except SQLAlchemyError as problem:
-            log.warning("could not read %s for a page", self._database.name, exc_info=True)
+            log.warning(
+                "query of database %s failed, the page shows an error",
+                self._database.name,
+                exc_info=True,
+            )
             raise StoreError(f"the database {self._database.name} does not answer") from problem
 
     def _check(self) -> None:
-        """Looking must neither create nor upgrade a database."""
+        """Check the schema; a query neither creates nor upgrades a database."""
         with self._lock:
             if self._is_checked:
                 return
             file = Path(self._database.url.database or "")
             if self._database.is_sqlite and not file.exists():
                 raise StoreError(
-                    f"there is no database {self._database.name} yet: the first run makes it, or "
-                    "name another in FLOWENGINE_DATABASE_URL"
+                    f"there is no database {self._database.name} yet: the first run creates it, or "
+                    "set another in FLOWENGINE_DATABASE_URL"
                 )
             ensure_schema(self._database, upgrade=False)
             self._is_checked = True
 
 
-_reader = cache(Reader)
+_queries = cache(StoreQueries)
 
 
-def reader_of(app: Any) -> Reader:
-    """The database of a Celery app's engine."""
+def queries_of(app: Any) -> StoreQueries:
+    """Return the queries on the database of a Celery app's engine."""
     plugin = getattr(app, "flowengine", None)
     settings = plugin.settings if plugin else Settings.from_environment(configured=app.conf)
-    return _reader(settings.database_url)
+    return _queries(settings.database_url)

@@ -1,7 +1,6 @@
-"""The pages and their JSON, as handlers of Flower.
+"""The pages and their JSON, as request handlers of Flower.
 
-They are made of Flower's own base classes, so that its login, its prefix and its headers
-hold for them.
+They inherit from Flower's base classes and so use its authentication, prefix and headers.
 """
 
 from __future__ import annotations
@@ -18,36 +17,36 @@ from tornado.web import RequestHandler, authenticated, url
 
 from flowengine.engine import queries
 from flowengine.engine.results import RunInfo, RunSummary
-from flowengine.engine.run_tree import DrawnStep, Outline, outline
+from flowengine.engine.run_tree import RunTree, StepLine, load_run_tree
 from flowengine.errors import FlowengineError, StoreError, UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.store.database import system_clock
 from flowengine.store.executors import SqlalchemyExecutor
 from flowengine.web import styles
-from flowengine.web.async_queries import reader_of
+from flowengine.web.async_queries import queries_of
 
 T = TypeVar("T")
 STATES = (RunState.RUNNING, RunState.COMPLETED, RunState.FAILED)
-_USUAL, _MOST = 50, 500  #: runs on a page
+_DEFAULT_LIMIT, _MAX_LIMIT = 50, 500  #: runs on a page
 
 
-class Refused(FlowengineError):
-    """A request that cannot be answered, and why."""
+class RequestError(FlowengineError):
+    """A request that fails, with its HTTP status and message."""
 
-    def __init__(self, status: int, sentence: str) -> None:
-        super().__init__(status, sentence)
-        self.status, self.sentence = status, sentence
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(status, message)
+        self.status, self.message = status, message
 
     def __str__(self) -> str:
-        return self.sentence
+        return self.message
 
 
-# --- what was asked for ---
+# --- queries ---
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which runs are wanted."""
+    """The filter of a list of runs."""
 
     state: str | None
     workflow: str | None
@@ -56,80 +55,84 @@ class Filter:
 
     @classmethod
     def of(cls, request: RequestHandler) -> Filter:
-        # Not `get_argument`: Flower's escapes what it returns, and our templates do it again.
-        def asked(name: str) -> str:
+        # Not `get_argument`: Flower's version escapes the value, and the templates escape it again.
+        def argument(name: str) -> str:
             return request.get_query_argument(name, "")
 
-        state = asked("state").upper()
+        state = argument("state").upper()
         if state and state not in STATES:
-            raise Refused(400, f"there is no state {state!r}; a run is one of {', '.join(STATES)}")
-        limit = asked("limit") or str(_USUAL)
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MOST):
-            raise Refused(400, f"limit={limit!r} is not a number from 1 to {_MOST}")
-        return cls(state or None, asked("workflow") or None, asked("before") or None, int(limit))
+            raise RequestError(400, f"unknown state {state!r}; use one of {', '.join(STATES)}")
+        limit = argument("limit") or str(_DEFAULT_LIMIT)
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MAX_LIMIT):
+            raise RequestError(400, f"limit={limit!r} is not a number from 1 to {_MAX_LIMIT}")
+        return cls(
+            state or None, argument("workflow") or None, argument("before") or None, int(limit)
+        )
 
     def query(self, **changes: str | None) -> str:
-        """This filter as the query of an address, with some of it changed."""
-        limit = str(self.limit) if self.limit != _USUAL else None
-        wanted = {"state": self.state, "workflow": self.workflow, "limit": limit, **changes}
-        kept = {name: value for name, value in wanted.items() if value}
+        """Return the URL query of this filter with some parameters changed."""
+        limit = str(self.limit) if self.limit != _DEFAULT_LIMIT else None
+        parameters = {"state": self.state, "workflow": self.workflow, "limit": limit, **changes}
+        kept = {name: value for name, value in parameters.items() if value}
         return f"?{urlencode(kept)}" if kept else ""
 
 
 @dataclass(frozen=True, slots=True)
-class RunsFound:
+class RunsResult:
     runs: list[RunSummary]
     older: str | None  #: `before` of the next page
 
 
 @dataclass(frozen=True, slots=True)
-class RunFound:
+class RunResult:
     run: RunInfo
     inputs: dict[str, Any]
-    outline: Outline
+    tree: RunTree
 
 
-async def _ask(handler: Any, question: Callable[[Connection], T]) -> T:
+async def _query(handler: Any, query: Callable[[Connection], T]) -> T:
     try:
-        return await reader_of(handler.application.capp).ask(question)
+        return await queries_of(handler.application.capp).run(query)
     except UnknownRun as unknown:
-        raise Refused(404, f"There is no run {unknown.run_id!r} in this database.") from None
+        raise RequestError(404, f"There is no run {unknown.run_id!r} in this database.") from None
     except StoreError as problem:
-        raise Refused(503, f"Runs cannot be read: {problem}.") from None
+        raise RequestError(503, f"Runs cannot be read: {problem}.") from None
 
 
-async def _runs(handler: Any, wanted: Filter) -> RunsFound:
-    def question(connection: Connection) -> list[RunSummary]:
+async def _runs(handler: Any, run_filter: Filter) -> RunsResult:
+    def query(connection: Connection) -> list[RunSummary]:
         return queries.run_summaries(
             connection,
-            workflow=wanted.workflow,
-            state=wanted.state,
-            before=wanted.before,
-            limit=wanted.limit + 1,  # one more tells whether there are more
+            workflow=run_filter.workflow,
+            state=run_filter.state,
+            before=run_filter.before,
+            limit=run_filter.limit + 1,  # one more shows whether there is a next page
         )
 
-    found = await _ask(handler, question)
-    shown = found[: wanted.limit]
-    return RunsFound(shown, shown[-1].id if len(found) > len(shown) else None)
+    runs = await _query(handler, query)
+    page = runs[: run_filter.limit]
+    return RunsResult(page, page[-1].id if len(runs) > len(page) else None)
 
 
-async def _run(handler: Any, run_id: str) -> RunFound:
-    def question(connection: Connection) -> RunFound:
+async def _run(handler: Any, run_id: str) -> RunResult:
+    def query(connection: Connection) -> RunResult:
         run = queries.run_info(SqlalchemyExecutor(connection), run_id)
-        return RunFound(run, queries.run_inputs(connection, run), outline(connection, run_id))
+        return RunResult(
+            run, queries.run_inputs(connection, run), load_run_tree(connection, run_id)
+        )
 
-    return await _ask(handler, question)
+    return await _query(handler, query)
 
 
 # --- pages ---
 
 
 class _Page(BaseHandler):  # type: ignore[misc]
-    """A page; what cannot be answered is a page too."""
+    """Renders a request error as a page."""
 
-    def refuse(self, refused: Refused) -> None:
-        self.set_status(refused.status)
-        self.render("404.html", message=refused.sentence)
+    def refuse(self, error: RequestError) -> None:
+        self.set_status(error.status)
+        self.render("404.html", message=error.message)
 
 
 class RunsPage(_Page):
@@ -138,16 +141,16 @@ class RunsPage(_Page):
     @authenticated
     async def get(self) -> None:
         try:
-            wanted = Filter.of(self)
-            found = await _runs(self, wanted)
-        except Refused as refused:
-            self.refuse(refused)
+            run_filter = Filter.of(self)
+            result = await _runs(self, run_filter)
+        except RequestError as error:
+            self.refuse(error)
             return
         self.render(
             "workflows.html",
-            runs=found.runs,
-            older=found.older,
-            wanted=wanted,
+            runs=result.runs,
+            older=result.older,
+            run_filter=run_filter,
             states=STATES,
             now=system_clock(),
             styles=styles,
@@ -160,30 +163,30 @@ class RunPage(_Page):
     @authenticated
     async def get(self, run_id: str) -> None:
         try:
-            found = await _run(self, run_id)
-        except Refused as refused:
-            self.refuse(refused)
+            result = await _run(self, run_id)
+        except RequestError as error:
+            self.refuse(error)
             return
         self.render(
             "workflow.html",
-            run=found.run,
-            inputs=found.inputs,
-            outline=found.outline,
-            is_step=lambda line: isinstance(line, DrawnStep),
+            run=result.run,
+            inputs=result.inputs,
+            tree=result.tree,
+            is_step=lambda line: isinstance(line, StepLine),
             now=system_clock(),
             styles=styles,
         )
 
 
-# --- the same as JSON ---
+# --- JSON API ---
 
 
 class _Api(BaseApiHandler):  # type: ignore[misc]
-    """Answers in JSON, refusals too."""
+    """Writes a request error as JSON."""
 
-    def refuse(self, refused: Refused) -> None:
-        self.set_status(refused.status)
-        self.write({"error": refused.sentence})
+    def refuse(self, error: RequestError) -> None:
+        self.set_status(error.status)
+        self.write({"error": error.message})
 
 
 class RunsApi(_Api):
@@ -192,37 +195,37 @@ class RunsApi(_Api):
     @authenticated
     async def get(self) -> None:
         try:
-            found = await _runs(self, Filter.of(self))
-        except Refused as refused:
-            self.refuse(refused)
+            result = await _runs(self, Filter.of(self))
+        except RequestError as error:
+            self.refuse(error)
             return
-        self.write({"runs": [asdict(run) for run in found.runs], "before": found.older})
+        self.write({"runs": [asdict(run) for run in result.runs], "before": result.older})
 
 
 class RunApi(_Api):
-    """One run, with its steps as far as the page shows them."""
+    """One run with the steps that the page shows."""
 
     @authenticated
     async def get(self, run_id: str) -> None:
         try:
-            found = await _run(self, run_id)
-        except Refused as refused:
-            self.refuse(refused)
+            result = await _run(self, run_id)
+        except RequestError as error:
+            self.refuse(error)
             return
-        self.write(_as_json(found))
+        self.write(_as_json(result))
 
 
-def _as_json(found: RunFound) -> Mapping[str, Any]:
-    drawn = [line for line in found.outline.lines if isinstance(line, DrawnStep)]
-    rests = [line for line in found.outline.lines if not isinstance(line, DrawnStep)]
+def _as_json(result: RunResult) -> Mapping[str, Any]:
+    steps = [line for line in result.tree.lines if isinstance(line, StepLine)]
+    hidden = [line for line in result.tree.lines if not isinstance(line, StepLine)]
     return {
-        **asdict(found.run),
-        "inputs": found.inputs,
-        "steps_so_far": found.outline.steps,
-        "steps_ended": found.outline.steps_ended,
-        "steps": [asdict(step) for step in drawn],
-        "items_not_listed": sum(sum(rest.counts.values()) for rest in rests),
-        "is_cut": found.outline.is_cut,
+        **asdict(result.run),
+        "inputs": result.inputs,
+        "steps_so_far": result.tree.steps,
+        "steps_ended": result.tree.steps_ended,
+        "steps": [asdict(step) for step in steps],
+        "items_not_listed": sum(sum(items.counts.values()) for items in hidden),
+        "is_cut": result.tree.is_cut,
     }
 
 

@@ -1,4 +1,4 @@
-"""How runs and steps look on a page: signs, colours, words."""
+"""Formatting of runs and steps on a page: symbols, colours, labels."""
 
 from __future__ import annotations
 
@@ -7,73 +7,76 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from flowengine.engine.presentation import SIGNS, Look, circuit_wait, duration, look
+from flowengine.engine.presentation import SYMBOLS, StepStatus, breaker_wait, duration, step_status
 from flowengine.engine.results import RunSummary
-from flowengine.engine.run_tree import DrawnStep
+from flowengine.engine.run_tree import StepLine
 from flowengine.evaluator.states import RunState, StepState
 
-#: Longest text of one value on a page, in characters. The API gives it whole.
-_LONGEST = 20_000
+#: Longest value on a page, in characters. The API returns the whole value.
+_MAX_CHARACTERS = 20_000
 
-#: Badges of runs. Blue is Flower's own colour of what is under way.
+#: Badges of runs. Blue is Flower's colour for active tasks.
 RUN_BADGES = {
     RunState.COMPLETED: "text-bg-success",
     RunState.FAILED: "text-bg-danger",
-    RunState.RUNNING: "flow-under-way",
+    RunState.RUNNING: "flow-in-progress",
 }
 
 _COLOURS = {
-    Look.COMPLETE: "flow-green",
-    Look.FAILED: "flow-red",
-    Look.SKIPPED: "text-warning-emphasis",
-    Look.CREATED: "text-body-secondary",
-    Look.WAITING: "flow-blue",
-    Look.PARKED: "text-warning-emphasis",
-    Look.RUNNING: "flow-blue",
-    Look.HANDED_OVER: "flow-blue",
-    Look.UNDER_WAY: "flow-blue",
+    StepStatus.COMPLETE: "flow-green",
+    StepStatus.FAILED: "flow-red",
+    StepStatus.SKIPPED: "text-warning-emphasis",
+    StepStatus.CREATED: "text-body-secondary",
+    StepStatus.WAITING: "flow-blue",
+    StepStatus.PARKED: "text-warning-emphasis",
+    StepStatus.RUNNING: "flow-blue",
+    StepStatus.CHILD_RUN: "flow-blue",
+    StepStatus.IN_PROGRESS: "flow-blue",
 }
 
-#: Items are counted by the states of their steps alone. What waits at nothing itself does not wait
-#: for others, and whether a worker has one in hand is known from its task.
-_OF_ITEMS = {StepState.CREATED: "not begun", StepState.EVENT_TRANSMIT: Look.UNDER_WAY.value}
+#: Hidden items are counted by step state alone: their tasks are not fetched, so a claimed item
+#: cannot be told from a waiting one.
+_ITEM_LABELS = {
+    StepState.CREATED: "not started",
+    StepState.EVENT_TRANSMIT: StepStatus.IN_PROGRESS.value,
+}
 
 
-def step_look(step: DrawnStep, now: int) -> tuple[str, str, str]:
-    """Return sign, colour and word for a step's state."""
-    found = look(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
-    word = found.value
-    if found is Look.PARKED and step.parked_until is not None:
+def step_label(step: StepLine, now: int) -> tuple[str, str, str]:
+    """Return symbol, colour and label of a step's status."""
+    status = step_status(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
+    label = status.value
+    if status is StepStatus.PARKED and step.parked_until is not None:
         until = datetime.fromtimestamp(step.parked_until / 1000, UTC)
-        word = circuit_wait(step.circuit, f"{until:%H:%M:%S} UTC")
-    return SIGNS[found], _COLOURS[found], word
+        label = breaker_wait(step.circuit, f"{until:%H:%M:%S} UTC")
+    return SYMBOLS[status], _COLOURS[status], label
 
 
-def counted(counts: Mapping[str, int]) -> str:
-    """Say how many items there are in which state."""
-    words: dict[str, int] = {}
+def hidden_items_label(counts: Mapping[str, int]) -> str:
+    """Return the number of hidden items in each state."""
+    totals: dict[str, int] = {}
     for state, count in counts.items():
-        word = _OF_ITEMS.get(state) or look(state).value
-        words[word] = words.get(word, 0) + count
-    said = ", ".join(f"{count:,} {word}" for word, count in words.items())
-    return f"{sum(counts.values()):,} more items: {said}"
+        label = _ITEM_LABELS.get(state) or step_status(state).value
+        totals[label] = totals.get(label, 0) + count
+    states = ", ".join(f"{count:,} {label}" for label, count in totals.items())
+    return f"{sum(counts.values()):,} more items: {states}"
 
 
-def took(step: DrawnStep, now: int) -> str:
-    """Say how long a step has taken so far; nothing for one that did nothing."""
+def elapsed(step: StepLine, now: int) -> str:
+    """Return the duration of a step so far; empty for a step that did not start."""
     if step.state in (StepState.CREATED, StepState.SKIPPED):
         return ""
     return duration((step.updated if step.state in StepState.FINAL else now) - step.created)
 
 
-def tries(step: DrawnStep) -> str:
-    """Say how often a step was tried, where that is worth a word."""
+def try_label(step: StepLine) -> str:
+    """Return the number of tries and losses; empty for a first try without loss."""
     lost = f", {step.losses} lost" if step.losses else ""
     return f"try {step.tries}{lost}" if step.tries > 1 or step.losses else ""
 
 
-def remark(run: RunSummary) -> str:
-    """Say what a run waits for, or why it failed."""
+def run_note(run: RunSummary) -> str:
+    """Return the error, the alarm, or the number of open steps of a run."""
     if run.is_final:
         return run.error_text or ""
     if run.alarm:
@@ -82,8 +85,8 @@ def remark(run: RunSummary) -> str:
     return f"waits for {steps}" if run.open_steps else ""
 
 
-def age(milliseconds: int) -> str:
-    """Write how long ago something was; nobody counts milliseconds of that."""
+def age_label(milliseconds: int) -> str:
+    """Return how long ago something happened, in whole units."""
     return "just now" if milliseconds < 1000 else f"{_rounded(milliseconds)} ago"
 
 
@@ -95,18 +98,18 @@ def _rounded(milliseconds: int) -> str:
     return f"{seconds} s"
 
 
-def moment(milliseconds: int) -> str:
-    """Write a time for people in any place."""
+def utc_time(milliseconds: int) -> str:
+    """Return a time in UTC."""
     return f"{datetime.fromtimestamp(milliseconds / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def value(found: Any) -> str:
-    """Write a value as JSON, as far as a page can bear."""
-    line = json.dumps(found, ensure_ascii=False)
-    return line if len(line) <= 100 else clipped(json.dumps(found, indent=2, ensure_ascii=False))
+def value(content: Any) -> str:
+    """Return a value as JSON, truncated for a page."""
+    line = json.dumps(content, ensure_ascii=False)
+    return line if len(line) <= 100 else truncate(json.dumps(content, indent=2, ensure_ascii=False))
 
 
-def clipped(text: str, longest: int = _LONGEST) -> str:
+def truncate(text: str, longest: int = _MAX_CHARACTERS) -> str:
     if len(text) <= longest:
         return text
     return f"{text[:longest]}\n… and {len(text) - longest:,} more characters"

@@ -1,4 +1,4 @@
-"""Flower's templates, with ours beside them and one more entry in its navigation bar."""
+"""Flower's templates plus our own, with one more entry in the navigation bar."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 from tornado.template import Loader, Template
 
-_OURS = Path(__file__).parent / "templates"
+_TEMPLATES = Path(__file__).parent / "templates"
 
-#: The entry of the Broker page, the last of Flower's own.
-_LAST_ENTRY = re.compile(
+#: The entry of the Broker page, the last one of Flower.
+_BROKER_ENTRY = re.compile(
     r"""[ ]*<li\ class="nav-item">\s*<a\ class="nav-link(?P<classes>[^"]*)"
         (?:(?!</li>).)*?reverse_url\('broker'\)(?:(?!</li>).)*</li>\n?""",
     re.VERBOSE | re.DOTALL,
@@ -18,21 +18,21 @@ _LAST_ENTRY = re.compile(
 
 
 class Templates(Loader):
-    """Loads a template of ours by its name, any other from Flower's own directory."""
+    """Loads our templates by name, all others from Flower's directory."""
 
     def _create_template(self, name: str) -> Template:
-        if (_OURS / name).is_file():
-            return Template((_OURS / name).read_text("utf-8"), name=name, loader=self)
+        if (_TEMPLATES / name).is_file():
+            return Template((_TEMPLATES / name).read_text("utf-8"), name=name, loader=self)
         if name == "navbar.html":
             text = Path(self.root, name).read_text("utf-8")
-            return Template(_with_entry(text), name=name, loader=self)
+            return Template(_with_workflows_entry(text), name=name, loader=self)
         return super()._create_template(name)
 
 
-def _with_entry(navbar: str) -> str:
-    """Return the navigation bar with our entry, written the way its neighbour is."""
-    found = _LAST_ENTRY.search(navbar)
-    if found is None:
-        raise LookupError("its navigation bar has no entry for the Broker page to stand beside")
-    entry = found[0].replace("'broker'", "'workflows'").replace(">Broker<", ">Workflows<")
-    return navbar[: found.end()] + entry + navbar[found.end() :]
+def _with_workflows_entry(navbar: str) -> str:
+    """Return the navigation bar with our entry, a copy of the Broker entry."""
+    broker = _BROKER_ENTRY.search(navbar)
+    if broker is None:
+        raise LookupError("its navigation bar has no entry for the Broker page")
+    entry = broker[0].replace("'broker'", "'workflows'").replace(">Broker<", ">Workflows<")
+    return navbar[: broker.end()] + entry + navbar[broker.end() :]

@@ -1,13 +1,13 @@
 """The worker: claims, executes and reports tasks. It does not know Celery."""
 
-from flowengine.worker.circuits import Circuits
+from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.context import NotInAStep, StepContext, current_step
 from flowengine.worker.execution import execute_try
 from flowengine.worker.spool import Spool
 from flowengine.worker.task_worker import TaskWorker
 
 __all__ = [
-    "Circuits",
+    "CircuitBreakers",
     "NotInAStep",
     "Spool",
     "StepContext",

@@ -82,6 +82,7 @@ class BatchGuard:
         self._batches: set[Batch] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._is_ended = False
 
     @contextmanager
     def over(self, batch: Batch) -> Iterator[None]:
@@ -103,7 +104,9 @@ class BatchGuard:
     def _watch(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._batches)
+                self._changed.wait_for(lambda: self._batches or self._is_ended)
+                if self._is_ended:
+                    return
                 batches = list(self._batches)
             for batch in batches:
                 try:
@@ -112,3 +115,11 @@ class BatchGuard:
                 except Exception:  # it must go on: nobody else looks after the other batches
                     log.exception("batch guard failed", extra={"action": "batch_guard_failed"})
             time.sleep(self._max_wait / 2)
+
+    def end(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(1.0)

@@ -25,7 +25,7 @@ from flowengine.errors import (
 )
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Succeeded
-from flowengine.worker.circuits import Passage
+from flowengine.worker.breakers import TaskPermit
 from flowengine.worker.context import running
 
 log = logging.getLogger("flowengine")
@@ -57,18 +57,19 @@ def execute_try(
     engine: Engine,
     task: TaskDefinition,
     beat: Callable[[], bool],
-    passage: Passage | None = None,
+    permit: TaskPermit | None = None,
 ) -> Outcome:
     """Run the facet of a task, and start the workflow that it may return.
 
     An error of the facet is an outcome like any other, and not raised. Raises `ChildNotStarted`
     for an error of the engine, and whatever ends the thread, as `SystemExit`.
+    The circuit breaker that gave the permit receives the outcome of the call.
     """
     facet = event_facet_named(task.name)
     try:
         if facet is None:
             raise MissingCode(task.name)
-        with running(task, beat), _settled(passage):
+        with running(task, beat), _settled(permit):
             result = facet.run(task.data or {})
     except Exception as problem:
         is_final = isinstance(problem, _PERMANENT) or (facet and facet.is_final(problem))
@@ -105,23 +106,26 @@ def _failed(task: TaskDefinition, problem: Exception, *, retry: bool) -> Failed:
 
 
 @contextmanager
-def _settled(passage: Passage | None) -> Iterator[None]:
+def _settled(permit: TaskPermit | None) -> Iterator[None]:
     """Record in the circuit breaker, once, how the call ended that it permitted."""
-    if passage is None:
+    if permit is None:
         yield
         return
     try:
         yield
     except _PERMANENT:
-        passage.release()  # the service was not called
+        permit.release()  # the service was not called
         raise
     except Exception as problem:
-        passage.failed(problem)
+        permit.failed(problem)
         raise
     except BaseException:
-        passage.release()  # this thread has to end: the result of the call is unknown
+        permit.release()  # this thread has to end: the result of the call is unknown
         raise
-    passage.succeeded()
+    permit.succeeded()
+
+
+_ROOTS = (BaseException, object)  #: bases of every error: no handler is for them
 
 
 def _error(problem: BaseException) -> dict[str, Any]:
@@ -134,6 +138,7 @@ def _error(problem: BaseException) -> dict[str, Any]:
         "type": type(problem).__name__,
         "message": message or type(problem).__name__,
         "traceback": "".join(kept)[-8000:],
+        "bases": [base.__name__ for base in type(problem).__mro__[1:] if base not in _ROOTS],
     }
 
 

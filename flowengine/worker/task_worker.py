@@ -18,7 +18,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.background import BackgroundJobs
 from flowengine.worker.batch import Batch, BatchGuard
 from flowengine.worker.batch_sizing import BatchSizing
-from flowengine.worker.circuits import Circuits
+from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claim_states import ClaimState
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks
 from flowengine.worker.continuation import Continuation
@@ -42,12 +42,12 @@ class TaskWorker:
         names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]] = tuple,
         show: Callable[[TaskDefinition, Outcome, float], object] | None = None,
-        circuits: Circuits | None = None,
+        breakers: CircuitBreakers | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         self._show = show
-        self._circuits = circuits or Circuits(engine.settings)
+        self._breakers = breakers or CircuitBreakers(engine.settings)
         settings = engine.settings
         self._markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
         self.claimed_tasks = ClaimedTasks(self._markers, clock)
@@ -207,16 +207,16 @@ class TaskWorker:
 
     def _try(self, entry: ClaimedTask, batch: Batch) -> bool:
         task = entry.task
-        passage = self._circuits.ask(task) if task.circuit else None
-        if passage is not None and not passage.granted:
-            self.client.park([entry, *batch.take_circuit(task.circuit)], passage.retry_after)
+        permit = self._breakers.permit(task) if task.circuit else None
+        if permit is not None and not permit.granted:
+            self.client.park([entry, *batch.take_circuit(task.circuit)], permit.retry_after)
             return False
         if not self._sizing.is_quick(task.name):
             self._engine.database.return_connection()  # other threads may need it meanwhile
         began = time.monotonic()
         self.claimed_tasks.start(entry)
         try:
-            outcome = execute_try(self._engine, task, lambda: self._beat(task), passage)
+            outcome = execute_try(self._engine, task, lambda: self._beat(task), permit)
         except ChildNotStarted as failure:
             self.client.spool(entry, failure.call, failure)
             return True
@@ -270,6 +270,7 @@ class TaskWorker:
     def end(self) -> None:
         """This process ends and works on nothing any more."""
         self._background.end()
+        self._guard.end()
         self.counters.flush()
         self.client.end()
 

@@ -48,25 +48,25 @@ def here(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_workflow_of_a_text_runs_with_the_python_code_of_its_facets(here: Path) -> None:
-    told = flowengine(
+def test_a_workflow_in_afl_runs_with_the_python_code_of_its_facets(here: Path) -> None:
+    output = flowengine(
         here,
         *("run", "words.afl", "--workflow", "words.Total", "--module", "handlers"),
         *("-i", 'urls=["a","b"]', "--json"),
     )
-    run = json.loads(told)
+    run = json.loads(output)
     assert run["outputs"] == {"counts": [106, 106]}
     shown = json.loads(flowengine(here, "show", run["id"], "--json"))
     tries = {step["path"]: step["tries"] for step in shown["steps"]}
     assert tries["Total[0].page"] == 2, "the function's retry policy holds"
 
 
-def test_the_workflow_may_stand_behind_a_colon_and_the_module_be_a_file(here: Path) -> None:
+def test_the_workflow_can_follow_a_colon_and_the_module_can_be_a_file(here: Path) -> None:
     words = ["run", "words.afl:One", "-m", "handlers.py", "-i", "text=12 men"]
     assert 'result  {"n": 2}' in flowengine(here, *words)
 
 
-def test_compile_prints_what_afls_compiler_would_and_that_runs_too(here: Path) -> None:
+def test_compile_prints_program_json_that_can_be_run(here: Path) -> None:
     printed = flowengine(here, "compile", "words.afl")
     assert json.loads(printed) == read_text(TEXT)
     flowengine(here, "compile", "words.afl", "-o", "words.json")
@@ -74,7 +74,7 @@ def test_compile_prints_what_afls_compiler_would_and_that_runs_too(here: Path) -
     assert 'result  {"n": 1}' in flowengine(here, *words)
 
 
-def test_a_run_of_a_text_goes_on_in_another_process(here: Path) -> None:
+def test_a_run_of_an_afl_workflow_continues_in_another_process(here: Path) -> None:
     words = ["run", "words.afl:One", "-m", "handlers", "-i", "text=a b c", "--no-wait"]
     flowengine(here, *words)
     flowengine(here, "resume", "handlers")
@@ -88,7 +88,7 @@ def test_a_run_of_a_text_goes_on_in_another_process(here: Path) -> None:
         (["run", "nowhere.afl"], "there is no file nowhere.afl"),
         (["run", "words.afl", "-m", "handlers"], "it has: words.One, words.Total"),
         (["run", "words.afl:Nothing", "-m", "handlers"], "it declares: words.One, words.Total"),
-        (["run", "words.afl:One", "-i", "text=a"], "name the module that has it with --module"),
+        (["run", "words.afl:One", "-i", "text=a"], "name its module with --module"),
         (["run", "words.afl:One", "-m", "handlers", "-i", "txt=a"], "did you mean 'text'?"),
         (["run", "broken.afl"], "broken.afl:2:11: expected a name, found `{`"),
         (["run", "wrong.afl"], "wrong.afl:1:23, W, step 's': unknown facet 'F'"),
@@ -96,13 +96,13 @@ def test_a_run_of_a_text_goes_on_in_another_process(here: Path) -> None:
         (["run", "words.json"], "is not JSON"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place_and_nothing_is_made(
+def test_an_error_has_its_place_and_creates_no_database(
     here: Path, words: list[str], says: str
 ) -> None:
     (here / "broken.afl").write_text("\nnamespace { }")
     (here / "wrong.afl").write_text("workflow W() andThen {s = F() }")
     (here / "words.json").write_text("namespace")
-    told = flowengine(here, *words, expect=1)
-    assert says in told
-    assert "Traceback" not in told
+    output = flowengine(here, *words, expect=1)
+    assert says in output
+    assert "Traceback" not in output
     assert not (here / "flowengine.db").exists()

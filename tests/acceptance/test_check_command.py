@@ -1,4 +1,4 @@
-"""`flowengine check`: all that is wrong, each with its line, before anything runs."""
+"""`flowengine check` reports all problems, each with its line, without running anything."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ def problems(here: Path, *names: str) -> list[tuple[str, int, str]]:
 
 def test_the_examples_have_no_problems(tmp_path: Path) -> None:
     names = [str(path) for path in sorted(EXAMPLES.glob("*.py"))]
-    told = check(tmp_path, *names, expect=0)
-    assert told.startswith("✓ ")
-    assert told.endswith(": no problems\n")
+    output = check(tmp_path, *names, expect=0)
+    assert output.startswith("✓ ")
+    assert output.endswith(": no problems\n")
 
 
-def test_every_problem_of_every_function_is_told_at_its_line(tmp_path: Path) -> None:
+def test_every_problem_of_every_function_is_reported_at_its_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     found = problems(tmp_path, "broken.py")
     assert [(file, line) for file, line, _ in found] == [
@@ -100,14 +100,14 @@ def test_every_problem_of_every_function_is_told_at_its_line(tmp_path: Path) -> 
         assert text in what
 
 
-def test_a_problem_of_linking_has_the_line_of_its_step(tmp_path: Path) -> None:
+def test_a_problem_of_the_linker_has_the_line_of_its_step(tmp_path: Path) -> None:
     (tmp_path / "typed.py").write_text(TYPED)
     ((file, line, what),) = problems(tmp_path, "typed")
     assert (file, line) == ("typed.py", 17)
     assert "fetch.result has no 'weight'" in what
 
 
-def test_what_cannot_be_imported_does_not_hide_the_rest(tmp_path: Path) -> None:
+def test_a_failed_import_does_not_hide_other_problems(tmp_path: Path) -> None:
     (tmp_path / "typed.py").write_text(TYPED)
     (tmp_path / "missing.py").write_text("x = 1\nimport nonsuch\n")
     (tmp_path / "syntax.py").write_text("\n\ndef x(:\n")
@@ -132,7 +132,7 @@ def test_a_package_is_checked_with_all_its_modules(tmp_path: Path) -> None:
 
 def test_problems_are_shown_by_file(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
-    told = check(tmp_path, "broken.py", expect=1).splitlines()
-    assert told[0] == "broken.py"
-    assert told[2].startswith("    13 ✗ `try` is over before")
-    assert told[-1] == "7 problems (4 workflows, 3 facets)"
+    output = check(tmp_path, "broken.py", expect=1).splitlines()
+    assert output[0] == "broken.py"
+    assert output[2].startswith("    13 ✗ `try` ends before")
+    assert output[-1] == "7 problems (4 workflows, 3 facets)"

@@ -1,4 +1,4 @@
-"""The command line, as a newcomer uses it: in an empty directory, in real processes."""
+"""The command line, in an empty directory and real processes."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def flowengine(here: Path, *words: str, expect: int = 0) -> str:
     return done.stdout + done.stderr
 
 
-def test_run_follows_a_run_and_tells_what_to_try_next(here: Path) -> None:
-    told = flowengine(here, "run", f"{EXAMPLE}:word_count", "-i", 'urls=["pages/tea"]')
-    assert "✓ word_count.foreach[0].count_words" in told
-    assert "result  11" in told
-    assert "sqlite:///flowengine.db" in told
-    assert "flowengine show" in told
+def test_run_shows_the_progress_and_suggests_the_next_commands(here: Path) -> None:
+    output = flowengine(here, "run", f"{EXAMPLE}:word_count", "-i", 'urls=["pages/tea"]')
+    assert "✓ word_count.foreach[0].count_words" in output
+    assert "result  11" in output
+    assert "sqlite:///flowengine.db" in output
+    assert "flowengine show" in output
 
 
-def test_run_in_json_is_json_alone(here: Path) -> None:
-    told = flowengine(here, "run", "slow:naps", "--input", "count=[1,2]", "--json")
-    run = json.loads(told)
+def test_run_with_json_prints_only_json(here: Path) -> None:
+    output = flowengine(here, "run", "slow:naps", "--input", "count=[1,2]", "--json")
+    run = json.loads(output)
     assert (run["state"], run["outputs"]) == ("COMPLETED", {"result": [1, 2]})
     shown = json.loads(flowengine(here, "show", run["id"], "--json"))
     assert {step["path"] for step in shown["steps"]} >= {"naps", "naps.foreach[1].nap"}
@@ -68,9 +68,9 @@ def test_run_in_json_is_json_alone(here: Path) -> None:
     assert listed["id"] == run["id"]
 
 
-def test_a_failed_run_tells_where_and_why_and_exits_with_one(here: Path) -> None:
-    told = flowengine(here, "run", "slow:reads", "-i", "text=12", expect=1)
-    assert "failed  reads.boom: ValueError: cannot read '12'" in told
+def test_a_failed_run_prints_the_step_and_the_error_and_exits_with_one(here: Path) -> None:
+    output = flowengine(here, "run", "slow:reads", "-i", "text=12", expect=1)
+    assert "failed  reads.boom: ValueError: cannot read '12'" in output
     listed = flowengine(here, "list")
     assert "FAILED" in listed
     assert "reads.boom: ValueError" in listed
@@ -79,7 +79,7 @@ def test_a_failed_run_tells_where_and_why_and_exits_with_one(here: Path) -> None
     assert 'raise ValueError(f"cannot read {text!r}")' in shown, "with the traceback"
 
 
-def test_a_run_killed_in_the_middle_goes_on(here: Path) -> None:
+def test_a_run_killed_in_the_middle_is_resumed(here: Path) -> None:
     words = [FLOWENGINE, "run", "slow:naps", "-i", f"count={list(range(40))}"]
     environment = {**os.environ, "FLOWENGINE_CONCURRENCY": "2"}
     child = subprocess.Popen(words, cwd=here, env=environment, stdout=subprocess.PIPE, text=True)
@@ -89,21 +89,21 @@ def test_a_run_killed_in_the_middle_goes_on(here: Path) -> None:
     child.wait()
     child.stdout.close()
     assert "RUNNING" in flowengine(here, "list")
-    told = flowengine(here, "resume", "slow")
-    assert "✓ naps  complete" in told
+    output = flowengine(here, "resume", "slow")
+    assert "✓ naps  complete" in output
     (run,) = json.loads(flowengine(here, "list", "--json"))
     assert run["outputs"] == {"result": list(range(40))}
 
 
-def test_an_alarm_of_a_process_without_the_code_stops_nobody_who_has_it(here: Path) -> None:
+def test_an_alarm_raised_without_the_code_does_not_stop_a_process_with_it(here: Path) -> None:
     (here / "other.py").write_text("")
     flowengine(here, "run", "slow:naps", "-i", "count=[1]", "--no-wait")
-    told = flowengine(here, "resume", "other", expect=1)
-    assert "slow.nap" in told
+    output = flowengine(here, "resume", "other", expect=1)
+    assert "slow.nap" in output
     assert "✓ naps  complete" in flowengine(here, "resume", "slow")
 
 
-def test_ctrl_c_ends_the_command_and_resume_goes_on_without_a_loss(here: Path) -> None:
+def test_ctrl_c_ends_the_command_and_resume_continues_without_a_loss(here: Path) -> None:
     words = [FLOWENGINE, "run", "slow:naps", "-i", f"count={list(range(20))}"]
     environment = {**os.environ, "FLOWENGINE_CONCURRENCY": "1"}
     child = subprocess.Popen(
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_the_command_and_resume_goes_on_without_a_loss(here: Path) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A shell that runs the tests in the background lets them ignore it, and their children.
+        # A background shell makes its children ignore SIGINT.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert child.stdout
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_the_command_and_resume_goes_on_without_a_loss(here: Path) -
     assert {step["losses"] for step in shown["steps"]} == {0}
 
 
-def test_a_key_starts_a_run_once(here: Path) -> None:
+def test_a_key_starts_one_run_only(here: Path) -> None:
     first = json.loads(
         flowengine(here, "run", "slow:naps", "-i", "count=[1]", "--key", "k", "--json")
     )
@@ -153,7 +153,7 @@ def test_a_key_starts_a_run_once(here: Path) -> None:
         (["list"], "there is no database"),
     ],
 )
-def test_bad_words_get_a_clear_error_and_no_traceback(
+def test_invalid_arguments_print_an_error_without_traceback(
     here: Path, words: list[str], says: str
 ) -> None:
     done = commands.flowengine(words, here, {"COLUMNS": "200"})
@@ -163,7 +163,7 @@ def test_bad_words_get_a_clear_error_and_no_traceback(
     assert not (here / "flowengine.db").exists(), "nothing was made"
 
 
-def test_upgrade_makes_a_database_and_says_so(here: Path) -> None:
+def test_upgrade_creates_a_database_and_reports_it(here: Path) -> None:
     assert "upgraded from nothing to" in flowengine(here, "db", "upgrade")
     assert "is up to date" in flowengine(here, "db", "upgrade")
     assert "no runs" in flowengine(here, "list")

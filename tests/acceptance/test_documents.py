@@ -1,32 +1,13 @@
-"""The documents keep their word: what they show runs, and what they name exists.
-
-A reader can copy what stands there, so the tests do the same, in an empty directory for
-each document and in the order of its text:
-
-- a ``python`` block that begins with ``# file: name.py`` is written to that file, an ``afl``
-  block that begins with ``// file: name.afl`` too;
-- in a ``console`` block each line that begins with ``$ `` is run by a shell and must
-  succeed. At its end a line may say ``# fails``: then it must not; ``# your id``: the run it
-  names is the newest one here; ``# kill it at "text"``: it is killed when it has said so.
-
-A block that is marked ``console servers`` needs a broker or a database server and is not run
-here; what it shows was pasted from a terminal. Blocks of another kind, ``sh`` and ``text``
-among them, are not run either.
-"""
+"""The documents are true: their commands run, print what is shown, and every name exists."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import signal
-import sqlite3
 import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,16 +18,15 @@ from flowengine.dispatch import notifier
 from flowengine.settings import Settings
 from flowengine.store import tables
 from flowengine.tasks import celery_tasks
+from tests.acceptance.reader import Reader, shell_environment
+from tests.acceptance.transcripts import Step, blocks, difference, without_blocks
+from tests.servers import RedisServer
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 RUNNABLE = [ROOT / "README.md", *GUIDE]
-BIN = Path(sys.executable).parent
 
-_BLOCK = re.compile(r"^```(\w*(?: servers)?)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_FILE = re.compile(r"(?:#|//) file: (\S+)\n")
-_DEATH = re.compile(r'# kill it at "(.+)"$')
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -54,96 +34,59 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def blocks(document: Path) -> list[tuple[str, str]]:
-    return [(found[1], found[2]) for found in _BLOCK.finditer(document.read_text())]
-
-
-def environment() -> dict[str, str]:
-    """The reader's shell: the command is on the path, and nothing is set."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("FLOWENGINE_", "PYTEST_"))}
-    return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", "PYTHONUNBUFFERED": "1"}
-
-
-def follow(document: Path, directory: Path) -> list[str]:
-    """Do what the document says; return what went otherwise."""
-    problems = []
-    for kind, text in blocks(document):
-        if file := _FILE.match(text):
-            (directory / file[1]).write_text(text)
-        elif kind == "console":
-            commands = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
-            problems += [p for command in commands if (p := tried(command, directory))]
-    return problems
-
-
-def tried(command: str, directory: Path) -> str:
-    """Run one command; say what is wrong with how it ended, or nothing."""
-    if death := _DEATH.search(command):
-        return killed(command, directory, death[1])
-    if command.endswith("# your id"):
-        command = re.sub(r"\b[0-9a-f]{8}\b", newest_run(directory), command)
-    done = subprocess.run(
-        ["bash", "-c", command],
-        cwd=directory,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    if (done.returncode == 0) is command.endswith("# fails"):
-        return f"$ {command}\nended with {done.returncode}\n{done.stdout}{done.stderr}"
-    return ""
-
-
-def killed(command: str, directory: Path, word: str) -> str:
-    """Run one command and kill it, and all it started, as soon as it says the word."""
-    said = ""
-    with subprocess.Popen(
-        ["bash", "-c", command],
-        cwd=directory,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as child:
-        assert child.stdout
-        for line in child.stdout:
-            said += line
-            if word in line:
-                os.killpg(child.pid, signal.SIGKILL)
-                return ""
-    return f"$ {command}\nended with {child.returncode} and never said {word!r}\n{said}"
-
-
-def newest_run(directory: Path) -> str:
-    with closing(sqlite3.connect(directory / "flowengine.db")) as database:
-        newest = "SELECT id FROM flowengine_run ORDER BY created DESC LIMIT 1"
-        return str(database.execute(newest).fetchone()[0])[:8]
-
-
 @pytest.fixture(scope="module")
 def followed(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, shared_redis: RedisServer
 ) -> Iterator[Callable[[Path], Future[list[str]]]]:
     """All runnable documents, side by side: most of their time is waiting."""
+    shared_redis.start()
+    shared_redis.flush()
     with ThreadPoolExecutor(len(RUNNABLE)) as pool:
         futures = {
-            document: pool.submit(follow, document, tmp_path_factory.mktemp(document.stem))
+            document: pool.submit(
+                Reader(tmp_path_factory.mktemp(document.stem), shared_redis.url).follow, document
+            )
             for document in RUNNABLE
         }
         yield futures.__getitem__
 
 
 @pytest.mark.parametrize("document", RUNNABLE, ids=named)
-def test_what_a_document_shows_runs_in_an_empty_directory(
+def test_every_command_of_a_document_runs_and_prints_what_is_shown(
     document: Path, followed: Callable[[Path], Future[list[str]]]
 ) -> None:
     problems = followed(document).result(timeout=300)
     assert not problems, "\n\n".join(problems)
 
 
+def test_make_demo_draws_the_tree_that_the_readme_shows(tmp_path: Path) -> None:
+    shown = next(text for kind, text in blocks(ROOT / "README.md") if kind == "text")
+    recipe = subprocess.run(
+        ["make", "--silent", "--dry-run", "--always-make", "demo"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    command = re.search(r"flowengine run examples(.*)", recipe.replace("\\\n", " "), re.DOTALL)
+    assert command
+    # On a terminal the tree is drawn again and again; its last frame stands at the end.
+    shell = f"stty cols 200 rows 60; flowengine run {ROOT}/examples{command[1]}"
+    done = subprocess.run(
+        ["script", "-qec", shell, "/dev/null"],
+        cwd=tmp_path,
+        env={**shell_environment(), "TERM": "xterm"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    lines = done.stdout.replace("\r\n", "\n").splitlines()[-len(shown.splitlines()) :]
+    assert not difference(Step("make demo", shown), "\n".join(lines))
+
+
 @pytest.mark.parametrize("document", RUNNABLE, ids=named)
-def test_a_document_shows_something_that_runs(document: Path) -> None:
+def test_every_guide_has_a_command_that_runs(document: Path) -> None:
     kinds = [kind for kind, _ in blocks(document)]
     assert "console" in kinds
 
@@ -154,8 +97,8 @@ def test_the_first_program_of_the_readme_is_the_quickstart() -> None:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=named)
-def test_every_relative_link_leads_somewhere(document: Path) -> None:
-    prose = _BLOCK.sub("", document.read_text())
+def test_every_relative_link_has_a_target(document: Path) -> None:
+    prose = without_blocks(document)
     for link in _LINK.findall(prose):
         if re.match(r"[a-z]+:", link):
             continue
@@ -168,7 +111,7 @@ def test_every_relative_link_leads_somewhere(document: Path) -> None:
 
 def anchors(document: Path) -> set[str]:
     """The headings of a document as the usual renderers name them in links."""
-    prose = _BLOCK.sub("", document.read_text())
+    prose = without_blocks(document)
     headings = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -191,13 +134,13 @@ def test_every_name_and_setting_of_messaging_is_in_its_guide() -> None:
     configs = (messaging.CoordinatorConfig, messaging.CircuitBreakerConfig)
     settings = [name for config in configs for name in config.model_fields]
     assert [name for name in settings if f"| `{name}` |" not in text] == []
-    doors = [
+    methods = [
         name
         for kind in (messaging.RedisMessageCoordinator, messaging.RedisAgentRegistry)
         for name in vars(kind)
         if not name.startswith("_")
     ]
-    assert [name for name in doors if f"`{name}(" not in text] == []
+    assert [name for name in methods if f"`{name}(" not in text] == []
 
 
 def test_every_error_is_in_the_reference() -> None:
@@ -225,7 +168,7 @@ def test_every_table_is_in_the_reference() -> None:
     assert [name for name in tables.metadata.tables if name not in text] == []
 
 
-def test_every_doorway_is_in_the_guide_and_in_the_reference() -> None:
+def test_every_celery_task_is_in_the_guide_and_in_the_reference() -> None:
     names = (
         notifier.DRAIN,
         notifier.WORK,
@@ -238,12 +181,12 @@ def test_every_doorway_is_in_the_guide_and_in_the_reference() -> None:
         assert [name for name in names if f"`{name}`" not in text] == []
 
 
-def test_the_floors_are_those_that_are_kept() -> None:
+def test_the_layers_of_the_design_are_those_that_import_linter_checks() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     layers = project["tool"]["importlinter"]["contracts"][0]["layers"]
     kinds = blocks(ROOT / "docs" / "design.md")
-    drawn = next(text for kind, text in kinds if kind == "text" and "assembly" in text)
-    assert [re.split(r" {2,}", line)[0] for line in drawn.splitlines()] == layers
+    shown = next(text for kind, text in kinds if kind == "text" and "assembly" in text)
+    assert [re.split(r" {2,}", line)[0] for line in shown.splitlines()] == layers
 
 
 def test_the_version_of_the_changelog_is_the_version_of_the_package() -> None:

@@ -1,4 +1,4 @@
-"""The embedded default, with real processes that are really killed."""
+"""The embedded default, with real processes that are killed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def engine(environment: dict[str, str]) -> Iterator[Engine]:
 def until(condition: Callable[[], object], seconds: float = 20) -> None:
     ends = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < ends, "it did not happen in time"
+        assert time.monotonic() < ends, "timed out"
         time.sleep(0.01)
 
 
@@ -136,7 +136,7 @@ def test_two_processes_on_one_file_share_the_work(
         assert len(pids) == 40
 
 
-def test_a_process_that_ends_normally_hands_its_work_on_without_a_loss(
+def test_a_process_that_ends_normally_releases_its_tasks_without_a_loss(
     environment: dict[str, str], engine: Engine
 ) -> None:
     environment["FLOWENGINE_CONCURRENCY"] = "1"
@@ -186,7 +186,9 @@ def test_a_facet_nobody_has_the_code_of_is_an_alarm_on_the_run(
         assert run.outputs(timeout=5) == {}
 
 
-def test_nothing_is_imported_beside_the_process_that_may_fork(environment: dict[str, str]) -> None:
+def test_no_other_thread_imports_where_the_process_may_fork(
+    environment: dict[str, str],
+) -> None:
     # A child that is forked while another thread imports waits for that import for ever.
     script = """
 import sys, threading
@@ -232,6 +234,31 @@ assert len(many.start([1]).result(timeout=20)) == 1
     )
     assert done.returncode == 0, done.stderr
     assert list(tmp_path.glob("*.boots/*")) == []
+
+
+def test_a_closed_engine_leaves_no_thread_behind(environment: dict[str, str]) -> None:
+    script = """
+import threading
+from flowengine.assembly.embedded import Embedded
+from flowengine.settings import Settings
+from tests.acceptance.shared_work import many
+before = set(threading.enumerate())
+for _ in range(3):
+    embedded = Embedded(Settings.from_environment())
+    run = embedded.engine.start(many.program(), many.name, {"count": [1, 2]})
+    assert len(run.result(timeout=20)) == 2
+    assert len(set(threading.enumerate()) - before) >= 3
+    embedded.close()
+    left = set(threading.enumerate()) - before
+    assert not left, left
+Embedded(Settings.from_environment()).close()
+left = set(threading.enumerate()) - before
+assert not left, left
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 USERS_APP = """

@@ -1,4 +1,4 @@
-"""The Workflows page, in a real Flower that knows nothing of it."""
+"""The Workflows page in a real, unmodified Flower."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Flower:
 
     def _answers(self) -> bool:
         try:
-            return bool(self.get("/").status)  # whatever it answers, it does
+            return bool(self.get("/").status)  # any status: it answers
         except OSError:
             return False
 
@@ -163,7 +163,7 @@ class Flower:
                 return Answer(refusal.code, refusal.read().decode())
 
     def stop(self) -> str:
-        """End it and return what it said."""
+        """Stop Flower and return its output."""
         self._server.stop()
         return self._server._last_words
 
@@ -190,7 +190,7 @@ def rows_of(page: str) -> list[str]:
 # --- the list ---
 
 
-def test_every_page_of_flower_leads_to_the_workflows(flower: Flower) -> None:
+def test_every_page_of_flower_links_to_the_workflows(flower: Flower) -> None:
     for path in ("/", "/tasks", "/workflows"):
         answer = flower.get(path)
         assert answer.status == 200
@@ -230,7 +230,7 @@ def test_the_list_is_filtered_by_state_and_by_workflow(flower: Flower, runs: Run
     assert "No such runs." in flower.get("/workflows?workflow=nobody").text
 
 
-def test_pages_go_through_all_runs_once(flower: Flower, runs: Runs) -> None:
+def test_pagination_lists_every_run_once(flower: Flower, runs: Runs) -> None:
     seen, query = [], ""
     while True:
         page = flower.get(f"/api/workflows?limit=1{query}").json()
@@ -248,14 +248,16 @@ def test_pages_go_through_all_runs_once(flower: Flower, runs: Runs) -> None:
         ("/workflows/nope", 404, "There is no run &#x27;nope&#x27; in this database."),
         ("/workflows/%3Cscript%3E", 404, "There is no run &#x27;&lt;script&gt;&#x27;"),
         ("/workflows?before=nope", 404, "There is no run &#x27;nope&#x27;"),
-        ("/workflows?state=DONE", 400, "there is no state &#x27;DONE&#x27;"),
+        ("/workflows?state=DONE", 400, "unknown state &#x27;DONE&#x27;"),
         ("/workflows?limit=many", 400, "limit=&#x27;many&#x27; is not a number from 1 to 500"),
         ("/workflows?limit=0", 400, "is not a number"),
         ("/api/workflows/nope", 404, "\"There is no run 'nope' in this database.\""),
         ("/api/workflows?state=DONE", 400, '"error"'),
     ],
 )
-def test_what_cannot_be_shown_is_told(flower: Flower, path: str, status: int, says: str) -> None:
+def test_an_invalid_request_gets_its_status_and_an_error(
+    flower: Flower, path: str, status: int, says: str
+) -> None:
     answer = flower.get(path)
     assert answer.status == status
     assert says in answer.text
@@ -275,7 +277,7 @@ def test_a_run_shows_its_inputs_outputs_and_steps(flower: Flower, runs: Runs) ->
     assert "data-final" in answer.text, "it is not fetched again"
 
 
-def test_a_failed_run_shows_where_and_why_and_what_it_cost(flower: Flower, runs: Runs) -> None:
+def test_a_failed_run_shows_the_step_the_error_and_the_tries(flower: Flower, runs: Runs) -> None:
     page = flower.get(f"/workflows/{runs.failed}").text
     assert "checkout.charge: ConnectionError: refused" in page
     assert "try 2" in page
@@ -283,9 +285,7 @@ def test_a_failed_run_shows_where_and_why_and_what_it_cost(flower: Flower, runs:
     assert "because of checkout.charge" in page
 
 
-def test_a_waiting_run_is_fetched_again_and_says_what_it_waits_for(
-    flower: Flower, runs: Runs
-) -> None:
+def test_a_waiting_run_is_polled_and_shows_the_reason(flower: Flower, runs: Runs) -> None:
     page = flower.get(f"/workflows/{runs.waiting}").text
     assert '<div id="workflow-run"' in page
     assert "data-final>" not in page
@@ -293,20 +293,18 @@ def test_a_waiting_run_is_fetched_again_and_says_what_it_waits_for(
     assert "of gpu" in page
 
 
-def test_a_wide_foreach_shows_its_first_items_and_the_failed_ones(
-    flower: Flower, runs: Runs
-) -> None:
+def test_a_wide_foreach_shows_its_first_and_its_failed_items(flower: Flower, runs: Runs) -> None:
     page = flower.get(f"/workflows/{runs.wide}").text
     shown = [n for n in range(300) if f'title="survey.foreach[{n}]"' in page]
     assert shown == [*range(50), 277]
     assert "249 more items: 249 complete" in page
     assert "page 277 is" in page
-    told = flower.get(f"/api/workflows/{runs.wide}").json()
-    assert told["items_not_listed"] == 249
-    assert (told["steps_ended"], told["steps_so_far"]) == (601, 601)
+    output = flower.get(f"/api/workflows/{runs.wide}").json()
+    assert output["items_not_listed"] == 249
+    assert (output["steps_ended"], output["steps_so_far"]) == (601, 601)
 
 
-def test_nothing_that_others_wrote_is_taken_for_html(flower: Flower, runs: Runs) -> None:
+def test_values_of_a_run_are_escaped_in_html(flower: Flower, runs: Runs) -> None:
     pages = [
         flower.get("/workflows").text,
         flower.get("/workflows?workflow=%22%3E%3Cscript%3Ealert('card')").text,
@@ -319,22 +317,22 @@ def test_nothing_that_others_wrote_is_taken_for_html(flower: Flower, runs: Runs)
     assert "team=&lt;u&gt;data&lt;/u&gt;" in "".join(pages)
 
 
-def test_the_api_tells_the_same(flower: Flower, runs: Runs) -> None:
+def test_the_api_returns_the_same_data(flower: Flower, runs: Runs) -> None:
     listed = {run["id"]: run for run in flower.get("/api/workflows").json()["runs"]}
     assert set(listed) == set(runs[1:])
     assert listed[runs.completed]["key"] == "<i>morning</i>"
     assert (listed[runs.completed]["steps_ended"], listed[runs.completed]["steps"]) == (5, 5)
-    told = flower.get(f"/api/workflows/{runs.failed}").json()
-    assert told["inputs"] == {"order": 1}
-    steps = {step["path"]: step for step in told["steps"]}
+    output = flower.get(f"/api/workflows/{runs.failed}").json()
+    assert output["inputs"] == {"order": 1}
+    steps = {step["path"]: step for step in output["steps"]}
     assert steps["checkout.charge"]["tries"] == 2
     assert steps["checkout.ship"]["error"]["path"] == "checkout.charge"
 
 
-# --- Flower's own ways ---
+# --- integration with Flower ---
 
 
-def test_flowers_login_guards_the_pages_and_the_api(runs: Runs) -> None:
+def test_the_login_of_flower_protects_the_pages_and_the_api(runs: Runs) -> None:
     paths = (
         *("/workflows", f"/workflows/{runs.completed}", "/workflows/nope"),
         *("/api/workflows", f"/api/workflows/{runs.completed}"),
@@ -347,7 +345,7 @@ def test_flowers_login_guards_the_pages_and_the_api(runs: Runs) -> None:
             assert known.status == (404 if path.endswith("nope") else 200)
 
 
-def test_it_stands_on_an_app_of_ones_own_and_under_a_prefix(runs: Runs) -> None:
+def test_the_page_works_with_any_app_and_under_a_prefix(runs: Runs) -> None:
     own = """
 from celery import Celery
 from flowengine.assembly import FlowEngine
@@ -362,7 +360,7 @@ FlowEngine(app)
         assert closed.status == 401, "as all of Flower's API, without a login"
 
 
-def test_a_database_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> None:
+def test_a_missing_database_is_reported_and_not_created(tmp_path: Path) -> None:
     with running("flowengine", f"sqlite:///{tmp_path}/none.db") as flower:
         answer = flower.get("/workflows")
         assert answer.status == 503
@@ -371,7 +369,7 @@ def test_a_database_that_is_not_there_is_told_and_not_made(tmp_path: Path) -> No
     assert not (tmp_path / "none.db").exists()
 
 
-def test_an_unknown_flower_starts_without_the_page(runs: Runs) -> None:
+def test_an_unsupported_flower_starts_without_the_page(runs: Runs) -> None:
     unknown = '__import__("flower").__version__ = "3.1.4"\n'
     flower = Flower("flowengine", runs.url, files={"celeryconfig.py": unknown})
     try:
@@ -379,9 +377,9 @@ def test_an_unknown_flower_starts_without_the_page(runs: Runs) -> None:
         assert "Workflows" not in flower.get("/").text
         assert flower.get("/workflows").status == 404
     finally:
-        said = flower.stop()
-    assert said.count("the Workflows page is off") == 1
-    assert "the Workflows page is off: it fits Flower 2.x, and this is Flower 3.1.4" in said
+        output = flower.stop()
+    assert output.count("the Workflows page is not installed in Flower") == 1
+    assert "installed in Flower: it supports Flower 2.x, this is Flower 3.1.4" in output
 
 
 def in_a_process(code: str, *arguments: str) -> str:
@@ -401,13 +399,13 @@ def in_a_process(code: str, *arguments: str) -> str:
     [
         ("del urls.handlers", "this Flower has no list flower.urls.handlers"),
         ("urls.settings = None", "this Flower has no dict flower.urls.settings"),
-        ("urls.settings['template_loader'] = 1", "has already replaced Flower's templates"),
+        ("urls.settings['template_loader'] = 1", "already replaces Flower's templates"),
         ("urls.settings['template_path'] = '/nowhere'", "No such file"),
         ("del flower.views.BaseHandler", "BaseHandler"),
     ],
 )
-def test_a_flower_that_is_built_otherwise_is_left_alone(change: str, says: str) -> None:
-    said = in_a_process(
+def test_a_flower_with_other_internals_is_not_modified(change: str, says: str) -> None:
+    output = in_a_process(
         f"""
 import flower, flower.views, flower.api
 from flower import urls
@@ -418,13 +416,13 @@ assert install() is False
 assert str(vars(urls)) == before
 """
     )
-    assert said.startswith("the Workflows page is off: ")
-    assert says in said
-    assert said.count("\n") == 1
+    assert output.startswith("the Workflows page is not installed in Flower: ")
+    assert says in output
+    assert output.count("\n") == 1
 
 
-def test_installing_twice_is_once() -> None:
-    said = in_a_process(
+def test_install_is_idempotent() -> None:
+    output = in_a_process(
         """
 from flower import urls
 from flowengine.web import install
@@ -433,7 +431,7 @@ assert install() and install()
 assert len(urls.handlers) == before + 4
 """
     )
-    assert said == ""
+    assert output == ""
 
 
 @pytest.mark.parametrize("command", ["worker", "beat"])

@@ -1,15 +1,21 @@
-"""A PostgreSQL that goes away and comes back with its data."""
+"""A PostgreSQL that is stopped, hung, read-only or cut off, and comes back with its data."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from pathlib import Path
 
 import psutil
+from psycopg import sql
 
-from tests.servers import PATIENCE, GuardedServer, PostgresServer, new_directory
+from tests.servers import (
+    PATIENCE,
+    GuardedServer,
+    PostgresServer,
+    database_name,
+    new_directory,
+)
 
 
 class RestartablePostgres(PostgresServer):
@@ -46,6 +52,29 @@ class RestartablePostgres(PostgresServer):
     def thaw(self) -> None:
         self._send_all(signal.SIGCONT)
 
+    def terminate_connections(self, url: str) -> None:
+        """End every connection to a database, in the middle of whatever it does."""
+        self._about_connections("pg_terminate_backend(pid)", url)
+
+    def cancel_queries(self, url: str) -> None:
+        """Cancel the statement that each connection to a database executes."""
+        self._about_connections("pg_cancel_backend(pid)", url)
+
+    def make_read_only(self, url: str) -> None:
+        """Refuse all writes, as a server after a failover does."""
+        change = sql.SQL("ALTER DATABASE {} SET default_transaction_read_only = on")
+        self._connection.execute(change.format(sql.Identifier(database_name(url))))
+        self.terminate_connections(url)  # the setting holds for new connections
+
+    def make_writable(self, url: str) -> None:
+        change = sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only")
+        self._connection.execute(change.format(sql.Identifier(database_name(url))))
+        self.terminate_connections(url)
+
+    def _about_connections(self, call: str, url: str) -> None:
+        query = f"SELECT {call} FROM pg_stat_activity WHERE datname = %s"
+        self._connection.execute(query, (database_name(url),))
+
     def stop(self) -> None:
         super().stop()
         assert self._keeper is not None
@@ -60,8 +89,3 @@ class RestartablePostgres(PostgresServer):
         for process in (postmaster, *postmaster.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
-
-
-def pause(seconds: float) -> None:
-    """Let an outage last. It is the outage's length that is waited for, not luck."""
-    time.sleep(seconds)

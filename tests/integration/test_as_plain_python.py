@@ -1,4 +1,4 @@
-"""A run gives what the body gives as plain Python, whatever is composed of whatever."""
+"""A run returns the result of its body as plain Python, for any composition."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def made(part: Part) -> Workflow[[int], int]:
 
 @settings(max_examples=400 if AT_RANDOM else 40, suppress_health_check=list(HealthCheck))
 @given(part=BODIES, n=st.integers(0, 60))
-def test_a_run_gives_what_plain_python_gives(part: Part, n: int) -> None:
+def test_a_run_returns_the_result_of_plain_python(part: Part, n: int) -> None:
     body = made(part)
     expected: object
     try:

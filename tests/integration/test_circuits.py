@@ -1,4 +1,4 @@
-"""Tasks that go through a circuit breaker: parked while it is open, and never counted."""
+"""Tasks with a circuit breaker: parked while it is open, without counting a try."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from flowengine.cli.tree import run_tree
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine
 from flowengine.engine.recovery import notify_due_tasks
-from flowengine.engine.run_tree import DrawnStep, outline
+from flowengine.engine.run_tree import StepLine, load_run_tree
 from flowengine.errors import InvalidSetting
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from flowengine.web import styles
-from flowengine.worker import Circuits, TaskWorker
+from flowengine.worker import CircuitBreakers, TaskWorker
 from tests.integration.engines import opened, replace_notifier, watched
 from tests.servers import RedisServer
 
 SHOP = "the shop"
-IS_WELL = threading.Event()
+IS_UP = threading.Event()
 CALLS: list[int] = []
 
 
 class Refused(Exception):
-    """The service is well, and says no."""
+    """The service is up and refuses the order."""
 
 
 @event_facet(
@@ -47,8 +47,8 @@ def buy(n: int) -> int:
     CALLS.append(n)
     if n < 0:
         raise Refused("not for sale")
-    if not IS_WELL.is_set():
-        raise ConnectionError("the shop does not answer")
+    if not IS_UP.is_set():
+        raise ConnectionError("the shop does not respond")
     return n
 
 
@@ -73,8 +73,8 @@ def both(n: int) -> list[int]:
 
 
 @pytest.fixture(autouse=True)
-def a_shop_that_is_well() -> None:
-    IS_WELL.set()
+def shop_is_up() -> None:
+    IS_UP.set()
     CALLS.clear()
 
 
@@ -84,20 +84,20 @@ def flow(database_url: str) -> Iterator[Flow]:
         yield flow
 
 
-def open_the_circuit(flow: Flow) -> None:
-    """Fail as often as it takes. The run that does fails, too."""
-    IS_WELL.clear()
+def open_the_breaker(flow: Flow) -> None:
+    """Fail a run as often as the threshold requires."""
+    IS_UP.clear()
     run = flow.start(one, 0)
     flow.settle()
     flow.clock.advance(seconds=1)
     flow.settle()
-    with pytest.raises(RunFailed, match="does not answer"):
+    with pytest.raises(RunFailed, match="does not respond"):
         run.result(timeout=0)
     CALLS.clear()
 
 
 def pending(engine: Engine, run_id: str) -> list[tuple[int, int, int]]:
-    """When each pending task is due, and what it has counted."""
+    """Due time, try number and losses of each pending task."""
     return [
         (task.due, task.try_number, task.losses)
         for task in engine.tasks(run_id)
@@ -105,13 +105,13 @@ def pending(engine: Engine, run_id: str) -> list[tuple[int, int, int]]:
     ]
 
 
-# --- what becomes of tasks ---
+# --- parked tasks ---
 
 
-def test_while_its_circuit_is_open_a_task_is_neither_run_nor_failed_nor_counted(
+def test_a_task_is_parked_without_counting_a_try_while_its_breaker_is_open(
     flow: Flow,
 ) -> None:
-    open_the_circuit(flow)
+    open_the_breaker(flow)
     run = flow.start(one, 1)
     flow.settle()
     assert not CALLS
@@ -119,11 +119,11 @@ def test_while_its_circuit_is_open_a_task_is_neither_run_nor_failed_nor_counted(
     assert not run.info().is_final
 
 
-def test_when_it_is_due_a_parked_task_is_run_and_its_retries_are_all_left(flow: Flow) -> None:
-    open_the_circuit(flow)
+def test_a_parked_task_runs_when_it_is_due_with_all_its_retries(flow: Flow) -> None:
+    open_the_breaker(flow)
     run = flow.start(one, 1)
     flow.settle()
-    IS_WELL.set()
+    IS_UP.set()
     flow.clock.advance(seconds=59.9)
     assert flow.settle() == 0
     flow.clock.advance(seconds=0.1)
@@ -132,8 +132,8 @@ def test_when_it_is_due_a_parked_task_is_run_and_its_retries_are_all_left(flow: 
     assert [(task.try_number, task.losses) for task in flow.engine.tasks(run.id)] == [(1, 0)]
 
 
-def test_a_probe_that_fails_opens_the_circuit_again_and_counts_as_a_try(flow: Flow) -> None:
-    open_the_circuit(flow)
+def test_a_failed_probe_opens_the_breaker_again_and_counts_as_a_try(flow: Flow) -> None:
+    open_the_breaker(flow)
     run = flow.start(one, 1)
     flow.settle()
     flow.clock.advance(seconds=60)
@@ -145,8 +145,8 @@ def test_a_probe_that_fails_opens_the_circuit_again_and_counts_as_a_try(flow: Fl
     assert pending(flow.engine, run.id) == [(flow.clock.now + 59_000, 2, 0)]
 
 
-def test_one_task_that_is_not_let_through_spares_the_others_their_claim(flow: Flow) -> None:
-    open_the_circuit(flow)
+def test_a_denied_task_parks_all_tasks_of_the_same_breaker(flow: Flow) -> None:
+    open_the_breaker(flow)
     run = flow.start(shopping, list(range(20)))
     worker = flow.worker("inline")
     task = worker.claim_next()
@@ -156,39 +156,39 @@ def test_one_task_that_is_not_let_through_spares_the_others_their_claim(flow: Fl
     assert {due for due, _, _ in pending(flow.engine, run.id)} == {flow.clock.now + 60_000}
 
 
-def test_what_goes_through_no_circuit_goes_on(flow: Flow) -> None:
-    open_the_circuit(flow)
+def test_tasks_without_a_breaker_run_while_a_breaker_is_open(flow: Flow) -> None:
+    open_the_breaker(flow)
     run = flow.start(both, 1)
     flow.settle()
     states = {task.name.rpartition(".")[2]: task.state for task in flow.engine.tasks(run.id)}
     assert states == {"buy": TaskState.PENDING, "other": TaskState.COMPLETED}
 
 
-def test_a_whole_run_waits_its_circuit_out(flow: Flow) -> None:
-    open_the_circuit(flow)
-    IS_WELL.set()
+def test_a_run_completes_when_its_breaker_closes(flow: Flow) -> None:
+    open_the_breaker(flow)
+    IS_UP.set()
     assert flow.run(shopping, [1, 2, 3, 4, 5]) == [1, 2, 3, 4, 5]
 
 
-def test_errors_that_are_not_the_services_open_nothing(flow: Flow) -> None:
+def test_ignored_errors_do_not_open_the_breaker(flow: Flow) -> None:
     for _ in range(3):
         with pytest.raises(RunFailed, match="not for sale"):
             flow.run(one, -1)
     assert flow.run(one, 1) == 1
 
 
-def test_a_success_begins_the_count_of_failures_anew(flow: Flow) -> None:
+def test_a_success_resets_the_failure_count(flow: Flow) -> None:
     for _ in range(3):
-        IS_WELL.clear()
+        IS_UP.clear()
         run = flow.start(one, 1)
         assert flow.settle() == 1
-        IS_WELL.set()
+        IS_UP.set()
         flow.clock.advance(seconds=1)
         assert flow.settle() == 1
         assert run.result(timeout=0) == 1
 
 
-def test_a_circuit_is_what_the_program_of_the_run_says(flow: Flow) -> None:
+def test_the_program_of_the_run_names_the_breaker(flow: Flow) -> None:
     run = flow.start(both, 1)
     assert {task.name.rpartition(".")[2]: task.circuit for task in flow.engine.tasks(run.id)} == {
         "buy": SHOP,
@@ -196,7 +196,7 @@ def test_a_circuit_is_what_the_program_of_the_run_says(flow: Flow) -> None:
     }
 
 
-def test_whoever_has_lost_the_task_parks_nothing(flow: Flow) -> None:
+def test_parking_with_a_stale_lease_has_no_effect(flow: Flow) -> None:
     run = flow.start(one, 1)
     worker = flow.worker("first")
     task = worker.claim(run, "buy")
@@ -208,50 +208,50 @@ def test_whoever_has_lost_the_task_parks_nothing(flow: Flow) -> None:
     assert run.result(timeout=0) == 7
 
 
-# --- the bell ---
+# --- wake-ups ---
 
 
-class CountingBell(NullNotifier):
+class RecordingNotifier(NullNotifier):
     def __init__(self) -> None:
-        self.rings: list[dict[str, int]] = []
+        self.wakeups: list[dict[str, int]] = []
 
     def notify(self, due: Mapping[str, int]) -> None:
-        self.rings.append(dict(due))
+        self.wakeups.append(dict(due))
 
 
-def test_the_watchdog_rings_once_for_what_was_parked_when_it_is_due(flow: Flow) -> None:
-    open_the_circuit(flow)
+def test_recovery_notifies_once_for_parked_tasks_that_are_due(flow: Flow) -> None:
+    open_the_breaker(flow)
     flow.start(shopping, [1, 2, 3])
     flow.settle()
-    notifier = CountingBell()
+    notifier = RecordingNotifier()
     replace_notifier(flow.engine, notifier)
     flow.clock.advance(seconds=59.9)
-    notify_due_tasks(flow.engine)
-    assert notifier.rings == []
+    notify_due_tasks(flow.engine, flow.engine.servers())
+    assert notifier.wakeups == []
     flow.clock.advance(seconds=0.1)
-    notify_due_tasks(flow.engine)
-    notify_due_tasks(flow.engine)
-    assert notifier.rings == [{"default": 3}]
+    notify_due_tasks(flow.engine, flow.engine.servers())
+    notify_due_tasks(flow.engine, flow.engine.servers())
+    assert notifier.wakeups == [{"default": 3}]
 
 
-def test_an_embedded_process_rings_for_itself_when_it_is_due(flow: Flow) -> None:
-    open_the_circuit(flow)
+def test_an_embedded_process_notifies_itself_when_a_parked_task_is_due(flow: Flow) -> None:
+    open_the_breaker(flow)
     flow.start(one, 1)
     flow.settle()
-    notifier = CountingBell()
+    notifier = RecordingNotifier()
     replace_notifier(flow.engine, notifier)
     flow.watchdog()
-    assert notifier.rings == []
+    assert notifier.wakeups == []
     flow.clock.advance(seconds=60)
     flow.watchdog()
-    assert notifier.rings
+    assert notifier.wakeups
 
 
-# --- what people see ---
+# --- presentation ---
 
 
-def test_a_step_says_which_circuit_it_waits_for_and_until_when(flow: Flow) -> None:
-    open_the_circuit(flow)
+def test_a_step_shows_the_breaker_it_waits_for_and_until_when(flow: Flow) -> None:
+    open_the_breaker(flow)
     run = flow.start(one, 1)
     flow.settle()
     until = flow.clock.now + 60_000
@@ -261,47 +261,47 @@ def test_a_step_says_which_circuit_it_waits_for_and_until_when(flow: Flow) -> No
     console.print(run_tree(run.info(), run.steps(), flow.clock.now))
     assert f"waits for circuit {SHOP!r} until " in console.export_text()
     with flow.database.read() as connection:
-        lines = outline(connection, run.id).lines
-    drawn = [line for line in lines if isinstance(line, DrawnStep) and line.circuit]
-    assert styles.step_look(drawn[0], flow.clock.now)[2] == (
-        f"waits for circuit {SHOP!r} until {styles.moment(until)[11:]}"
+        lines = load_run_tree(connection, run.id).lines
+    drawn = [line for line in lines if isinstance(line, StepLine) and line.circuit]
+    assert styles.step_label(drawn[0], flow.clock.now)[2] == (
+        f"waits for circuit {SHOP!r} until {styles.utc_time(until)[11:]}"
     )
-    assert styles.step_look(drawn[0], until)[2] == "waits for a worker"
+    assert styles.step_label(drawn[0], until)[2] == "waits for a worker"
 
 
-def test_a_retry_that_is_not_due_waits_for_no_circuit(flow: Flow) -> None:
-    IS_WELL.clear()
+def test_a_retry_that_is_not_due_shows_no_breaker(flow: Flow) -> None:
+    IS_UP.clear()
     run = flow.start(one, 1)
     flow.settle()
     assert pending(flow.engine, run.id) == [(flow.clock.now + 1000, 2, 0)]
     assert [step.parked_until for step in run.steps() if step.circuit] == [None]
 
 
-# --- the hands of a worker ---
+# --- batches of a worker ---
 
 
-def test_a_worker_asks_once_for_all_of_a_hand_and_parks_them_in_one_statement(
+def test_a_worker_asks_once_for_a_batch_and_parks_it_in_one_statement(
     database_url: str,
 ) -> None:
     asked: list[str] = []
 
-    class Shut(Circuits):
-        def ask(self, task: Any) -> Any:
+    class Recording(CircuitBreakers):
+        def permit(self, task: Any) -> Any:
             asked.append(task.uuid)
-            return super().ask(task)
+            return super().permit(task)
 
-    # A slice without end: how long a machine takes must not change what is counted.
+    # A long time slice: the speed of the machine must not change the counts.
     settings = Settings(
         quick_seconds=1.0, batch_max_wait=10.0, worker_time_slice=60, chord_time_slice=60
     )
     with opened(database_url, settings=settings) as engine:
         identity = WorkerIdentity("s", "b" * 32, 1)
-        circuits = Shut(settings)
-        task_worker = TaskWorker(engine, identity, event_facet_names, circuits=circuits)
+        breakers = Recording(settings)
+        task_worker = TaskWorker(engine, identity, event_facet_names, breakers=breakers)
         warm = engine.start(shopping.program(), shopping.name, {"numbers": [1, 2, 3]})
         task_worker.drain("default")
         assert warm.result(timeout=0) == [1, 2, 3]
-        IS_WELL.clear()
+        IS_UP.clear()
         engine.start(shopping.program(), shopping.name, {"numbers": [1, 2]})
         task_worker.drain("default")
         run = engine.start(shopping.program(), shopping.name, {"numbers": list(range(40))})
@@ -317,9 +317,9 @@ def test_a_worker_asks_once_for_all_of_a_hand_and_parks_them_in_one_statement(
             assert len(texts) == 3, "a claim, the hand, and what waits in the list"
 
 
-def test_what_goes_through_no_circuit_asks_nobody(database_url: str) -> None:
-    class Untouched(Circuits):
-        def ask(self, task: Any) -> Any:
+def test_a_task_without_a_breaker_asks_for_no_permit(database_url: str) -> None:
+    class Unused(CircuitBreakers):
+        def permit(self, task: Any) -> Any:
             raise AssertionError(f"{task.name} asked")
 
     @workflow(name="t.plain_one")
@@ -327,9 +327,9 @@ def test_what_goes_through_no_circuit_asks_nobody(database_url: str) -> None:
         return other(n)
 
     with opened(database_url) as engine:
-        circuits = Untouched(engine.settings)
+        breakers = Unused(engine.settings)
         me = WorkerIdentity("s", "b" * 32, 1)
-        task_worker = TaskWorker(engine, me, event_facet_names, circuits=circuits)
+        task_worker = TaskWorker(engine, me, event_facet_names, breakers=breakers)
         run = engine.start(plain.program(), plain.name, {"n": 3})
         task_worker.drain("default")
         assert run.result(timeout=0) == 3
@@ -340,12 +340,12 @@ def test_what_goes_through_no_circuit_asks_nobody(database_url: str) -> None:
 
 @pytest.fixture
 def shared(redis_server: RedisServer, database_url: str) -> Iterator[Callable[..., Flow]]:
-    """Flows whose circuits are in one Redis, as if each were a process."""
+    """Flows that share breakers in one Redis, like separate processes."""
     made: list[Flow] = []
 
     def make(**settings: Any) -> Flow:
-        found = Settings(breaker_redis_url=redis_server.url, **settings)
-        flow = Flow(store_url=database_url, settings=found)
+        given = Settings(breaker_redis_url=redis_server.url, **settings)
+        flow = Flow(store_url=database_url, settings=given)
         made.append(flow)
         return flow
 
@@ -354,15 +354,15 @@ def shared(redis_server: RedisServer, database_url: str) -> Iterator[Callable[..
         flow.engine.close()
 
 
-def test_a_circuit_that_one_process_opens_is_open_for_all(shared: Callable[..., Flow]) -> None:
+def test_a_breaker_that_one_process_opens_is_open_for_all(shared: Callable[..., Flow]) -> None:
     first, second = shared(), shared()
-    IS_WELL.clear()
+    IS_UP.clear()
     run = first.start(one, 1)
     first.settle()
     first.clock.advance(seconds=1)
     first.settle()
     assert run.info().is_final
-    IS_WELL.set()
+    IS_UP.set()
     CALLS.clear()
     parked = second.start(one, 2)
     second.settle()
@@ -372,18 +372,19 @@ def test_a_circuit_that_one_process_opens_is_open_for_all(shared: Callable[..., 
     assert (try_number, losses) == (1, 0)
 
 
-def test_while_redis_is_away_tasks_are_run_and_it_is_said_once(
+def test_tasks_run_while_redis_is_unreachable_and_it_is_logged_once(
     shared: Callable[..., Flow], redis_server: RedisServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     flow = shared()
     redis_server.stop()
     assert flow.run(shopping, [1, 2, 3]) == [1, 2, 3]
-    said = [record for record in caplog.records if getattr(record, "action", "") == "breaker_alone"]
-    assert len(said) == 1
-    assert "calls are made" in said[0].getMessage()
+    actions = [(getattr(record, "action", ""), record) for record in caplog.records]
+    logged = [record for action, record in actions if action == "breaker_alone"]
+    assert len(logged) == 1
+    assert "calls are permitted" in logged[0].getMessage()
 
 
-def test_while_redis_is_away_tasks_are_parked_if_the_settings_say_so(
+def test_tasks_are_parked_while_redis_is_unreachable_if_configured(
     shared: Callable[..., Flow], redis_server: RedisServer
 ) -> None:
     flow = shared(breaker_without_redis="park")
@@ -404,21 +405,21 @@ def test_while_redis_is_away_tasks_are_parked_if_the_settings_say_so(
         ("rediss://one/0?ssl_cert_reqs=CERT_REQUIRED", None, ""),
     ],
 )
-def test_a_celery_app_has_a_redis_for_its_circuits_if_its_address_is_plain(
+def test_breakers_use_the_redis_of_a_celery_app_if_its_url_is_plain(
     broker: str, backend: str | None, found: str
 ) -> None:
     app = Celery("t", broker=broker, backend=backend, set_as_current=False)
     assert redis_of(app) == found
 
 
-def test_workers_without_a_redis_are_told_that_they_share_nothing(
+def test_workers_without_a_redis_log_that_breakers_are_not_shared(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    circuits = Circuits(Settings(), "", shares=True)
+    breakers = CircuitBreakers(Settings(), "", shares=True)
     for _ in range(2):
-        assert circuits.ask(TaskDefinition("u", "n", "", "r", "h", "s", circuit="alone")).granted
-    said = [getattr(record, "action", "") for record in caplog.records]
-    assert said == ["breaker_not_shared"]
+        assert breakers.permit(TaskDefinition("u", "n", "", "r", "h", "s", circuit="alone")).granted
+    logged = [getattr(record, "action", "") for record in caplog.records]
+    assert logged == ["breaker_not_shared"]
 
 
 @pytest.mark.parametrize(
@@ -431,7 +432,7 @@ def test_workers_without_a_redis_are_told_that_they_share_nothing(
         ({"breaker_redis_url": "amqp://x"}, "BREAKER_REDIS_URL='amqp://x' is not the address"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_at_the_start(
+def test_an_invalid_setting_is_refused_at_the_start(
     wrong: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidSetting, match=message):

@@ -1,4 +1,4 @@
-"""flowengine.testing.Flow: a run under the test's control."""
+"""flowengine.testing.Flow: runs controlled by the test."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_a_workflow_runs_to_its_end_inline(flow: Flow) -> None:
     assert flow.run(greet_all, ["ada", "bob"]) == ["hello ada", "hello bob"]
 
 
-def test_start_on_a_workflow_reaches_the_flow(flow: Flow) -> None:
+def test_start_of_a_workflow_uses_the_flow(flow: Flow) -> None:
     run = greet_all.start(["ada"])
     assert flow.settle() == 1
     assert run.result(timeout=0) == ["hello ada"]
 
 
-def test_tries_are_as_far_apart_as_the_policy_says(flow: Flow) -> None:
+def test_tries_wait_as_long_as_the_retry_policy(flow: Flow) -> None:
     run = flow.start(pay, 300)
     assert flow.settle() == 1
     flow.clock.advance(seconds=9.9)
@@ -74,13 +74,13 @@ def test_tries_are_as_far_apart_as_the_policy_says(flow: Flow) -> None:
     assert run.result(timeout=0) == "paid 300"
 
 
-def test_run_moves_the_clock_over_the_waits(flow: Flow) -> None:
+def test_run_advances_the_clock_to_the_next_due_task(flow: Flow) -> None:
     before = flow.clock.now
     assert flow.run(pay, 300) == "paid 300"
     assert flow.clock.now - before == 30_000
 
 
-def test_a_dead_workers_step_is_run_again_and_its_late_report_refused(flow: Flow) -> None:
+def test_the_step_of_a_dead_worker_runs_again_and_its_late_report_is_refused(flow: Flow) -> None:
     run = flow.start(greet_all, ["ada"])
     dead = flow.worker("w1")
     task = dead.claim(run, "greet")
@@ -94,7 +94,7 @@ def test_a_dead_workers_step_is_run_again_and_its_late_report_refused(flow: Flow
     assert run.result(timeout=0) == ["hello ada"]
 
 
-def test_more_losses_than_allowed_fail_the_step_saying_so(flow: Flow) -> None:
+def test_a_step_fails_after_more_losses_than_allowed(flow: Flow) -> None:
     run = flow.start(risky, 1)
     for name in ("w1", "w2"):
         flow.worker(name).claim(run, "fragile")
@@ -125,12 +125,12 @@ def test_a_step_without_activity_times_out_and_a_heartbeat_prevents_it(flow: Flo
     assert second.try_number == 2
 
 
-def test_claiming_a_step_that_is_not_pending_says_what_is(flow: Flow) -> None:
+def test_claiming_a_step_that_is_not_pending_raises_with_the_pending_steps(flow: Flow) -> None:
     run = flow.start(pay, 1)
     with pytest.raises(NothingToClaim, match=r"no task of 'refund'.*pay\.charge"):
         flow.worker("w1").claim(run, "refund")
 
 
-def test_current_step_outside_a_step_is_a_clear_error() -> None:
+def test_current_step_outside_a_step_raises() -> None:
     with pytest.raises(Exception, match="only inside an event facet"):
         current_step()

@@ -1,8 +1,8 @@
-"""Three front ends, one outcome: a workflow ends the same however it was written down.
+"""Three front ends, one outcome.
 
-Each is drawn as a description and written as a Python module that is traced, as AFL text, and
-as program JSON by hand. The three are run against the same answers and failures, each in
-another order, and must agree on everything: state, results, error, every step and every task.
+Each generated description is written as a traced Python module, as AFL text, and as program
+JSON. The three run with the same results and failures of facets, each in another order, and
+must agree on state, results, error, every step and every task.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.integration.front_ends.descriptions import (
     Loop,
     Number,
 )
-from tests.integration.front_ends.generator import described
+from tests.integration.front_ends.generator import generate
 
 SEEDS = st.integers(0, 2**32)
 INPUTS = st.integers(-3, 12)
@@ -39,14 +39,14 @@ INPUTS = st.integers(-3, 12)
 
 @dataclass(frozen=True)
 class Answers:
-    """What event facets answer: always the same to the same question."""
+    """Deterministic results of event facets: a function of seed, facet and arguments."""
 
     seed: int
-    failing: int  #: so many of a hundred fail; of `risk` most
+    failing: int  #: percentage of calls that fail; `risk` fails more often
 
     def of(self, facet: str, data: dict[str, Any]) -> int:
-        question = json.dumps([self.seed, facet, data], sort_keys=True)
-        dice = hashlib.blake2b(question.encode()).digest()
+        key = json.dumps([self.seed, facet, data], sort_keys=True)
+        dice = hashlib.blake2b(key.encode()).digest()
         if dice[0] % 100 < (60 if facet == "risk" else self.failing):
             kind = ERRORS[dice[1] % len(ERRORS)]
             raise type(kind, (Exception,), {})(f"{facet} refuses {json.dumps(data)}")
@@ -59,14 +59,16 @@ class Answers:
         return lambda data: {returned: self.of(facet, data)}
 
 
-def ended(program: Any, answers: Answers, n: int, order: int, names: dict[str, str]) -> Outcome:
-    """Run a program; `names` are those of its event facets' and its own result."""
+def run_generated(
+    program: Any, answers: Answers, n: int, order: int, names: dict[str, str]
+) -> Outcome:
+    """Run a program; `names` are the result names of its event facets and of itself."""
     handlers = answers.handlers(names["event"])
     return run_program(program, "w.Work", {"n": n}, handlers, order="shuffle", seed=order)
 
 
-def told(outcome: Outcome, result: str) -> dict[str, Any]:
-    """All that must be the same, without the name of the result."""
+def comparable(outcome: Outcome, result: str) -> dict[str, Any]:
+    """Return the parts of an outcome that must be equal, without the name of the result."""
     assert outcome.status in ("COMPLETED", "FAILED")
     return {
         "state": outcome.status,
@@ -77,8 +79,8 @@ def told(outcome: Outcome, result: str) -> dict[str, Any]:
     }
 
 
-def test_every_construct_is_drawn_and_half_of_the_workflows_can_be_text() -> None:
-    drawn = [described(seed, 8, for_text=seed % 2 == 0) for seed in range(100)]
+def test_the_generator_covers_every_construct_and_half_of_the_workflows_can_be_text() -> None:
+    drawn = [generate(seed, 8, for_text=seed % 2 == 0) for seed in range(100)]
     done = [s for description in drawn for body in description.bodies() for s in body.statements]
     loops = [s for s in done if isinstance(s, Loop)]
     attempts = [s for s in done if isinstance(s, Attempt)]
@@ -99,21 +101,29 @@ WRITTEN = {"event": "y", "own": "out"}
 
 @settings(max_examples=2000 if AT_RANDOM else 25, suppress_health_check=list(HealthCheck))
 @given(
-    drawn=st.builds(described, SEEDS, st.integers(3, 12), st.booleans()),
+    drawn=st.builds(generate, SEEDS, st.integers(3, 12), st.booleans()),
     answers=st.builds(Answers, SEEDS, st.sampled_from([12, 4, 0])),
     n=INPUTS,
     orders=st.tuples(SEEDS, SEEDS, SEEDS),
 )
-def test_a_workflow_ends_the_same_however_it_was_written(
+def test_a_workflow_has_the_same_outcome_in_every_front_end(
     drawn: Description, answers: Answers, n: int, orders: tuple[int, int, int]
 ) -> None:
     source = as_python.source(drawn)
     note(source)
-    traced = told(ended(as_python.traced(source), answers, n, orders[0], TRACED), TRACED["own"])
+    trace_module = comparable(
+        run_generated(as_python.trace_module(source), answers, n, orders[0], TRACED), TRACED["own"]
+    )
     by_hand = as_program.document(drawn)
-    assert told(ended(by_hand, answers, n, orders[1], WRITTEN), WRITTEN["own"]) == traced
+    assert (
+        comparable(run_generated(by_hand, answers, n, orders[1], WRITTEN), WRITTEN["own"])
+        == trace_module
+    )
     if drawn.can_be_text():
         text = as_program.text(drawn)
         note(text)
         compiled = write_program(compile_text(text))
-        assert told(ended(compiled, answers, n, orders[2], WRITTEN), WRITTEN["own"]) == traced
+        assert (
+            comparable(run_generated(compiled, answers, n, orders[2], WRITTEN), WRITTEN["own"])
+            == trace_module
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -28,6 +29,7 @@ from flowengine import (
     when,
     workflow,
 )
+from flowengine.settings import Settings
 from flowengine.testing import Flow
 
 DONE: list[Any] = []
@@ -239,6 +241,44 @@ def by_kind(what: str) -> Any:
 def test_errors_are_told_apart_by_kind(flow: Flow) -> None:
     assert flow.run(by_kind, "refuse") == "refused"
     assert flow.run(by_kind, "connect") == "by_kind.doing.do"
+
+
+@event_facet
+def decoded(text: str) -> Any:
+    return json.loads(text)
+
+
+@workflow
+def by_base(text: str) -> Any:
+    return attempt(lambda: decoded(text), catch={ValueError: lambda error: error.type})
+
+
+def test_a_handler_of_a_base_class_catches_a_subclass_from_another_module(flow: Flow) -> None:
+    assert json.JSONDecodeError.__module__ != ValueError.__module__
+    assert flow.run(by_base, "{") == "JSONDecodeError"
+    assert by_base.fn("{") == "JSONDecodeError"
+
+
+@facet
+def grow(n: int) -> int:
+    return when(n >= 0, lambda: do(n) + grow(n) + grow(n), otherwise=0)
+
+
+@workflow
+def grows_without_end(n: int) -> int:
+    return grow(n)
+
+
+def test_branching_recursion_without_end_fails_with_the_facet_and_the_limit(
+    database_url: str,
+) -> None:
+    settings = Settings(max_recursive_calls=25)
+    error = r"grow.*25 recursive calls.*max_recursive_calls"
+    with (
+        Flow(store_url=database_url, settings=settings) as one,
+        pytest.raises(RunFailed, match=error),
+    ):
+        one.run(grows_without_end, 1)
 
 
 @workflow

@@ -1,4 +1,4 @@
-"""What a page asks of the store, on each database."""
+"""Queries of the pages, on each database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from flowengine import event_facet, foreach, workflow
 from flowengine.engine import queries
 from flowengine.engine.results import RunSummary
-from flowengine.engine.run_tree import DrawnRest, DrawnStep, Outline, outline
+from flowengine.engine.run_tree import HiddenItems, RunTree, StepLine, load_run_tree
 from flowengine.errors import UnknownRun
 from flowengine.evaluator.states import StepState
 from flowengine.testing import Flow
@@ -52,13 +52,13 @@ def summaries(
         )
 
 
-def drawn(flow: Flow, run_id: str) -> Outline:
+def run_tree(flow: Flow, run_id: str) -> RunTree:
     with flow.database.read() as connection:
-        return outline(connection, run_id)
+        return load_run_tree(connection, run_id)
 
 
-def test_pages_show_every_run_once_also_those_of_one_moment(flow: Flow) -> None:
-    started = {flow.start(weigh_one, n).id for n in range(4)}  # the clock stands still
+def test_pages_list_every_run_once_even_with_equal_start_times(flow: Flow) -> None:
+    started = {flow.start(weigh_one, n).id for n in range(4)}  # the clock does not advance
     flow.settle()
     flow.clock.advance(seconds=1)
     newest = flow.start(weigh_one, 5).id
@@ -69,7 +69,7 @@ def test_pages_show_every_run_once_also_those_of_one_moment(flow: Flow) -> None:
     assert sorted(seen) == sorted([newest, *started])
 
 
-def test_a_summary_counts_the_steps_that_have_ended(flow: Flow) -> None:
+def test_a_summary_counts_the_ended_steps(flow: Flow) -> None:
     flow.start(weigh_all, [1, 2, 3])
     task = flow.worker("one").claim_next()
     assert task is not None
@@ -81,7 +81,7 @@ def test_a_summary_counts_the_steps_that_have_ended(flow: Flow) -> None:
     assert (run.steps_ended, run.steps, run.state) == (4, 4, "COMPLETED")
 
 
-def test_runs_are_found_by_state_and_by_a_part_of_their_name(flow: Flow) -> None:
+def test_runs_are_filtered_by_state_and_by_a_part_of_their_name(flow: Flow) -> None:
     one = flow.start(weigh_one, -1).id
     flow.settle()
     flow.clock.advance(seconds=1)
@@ -94,17 +94,17 @@ def test_runs_are_found_by_state_and_by_a_part_of_their_name(flow: Flow) -> None
         summaries(flow, before="nobody")
 
 
-def test_the_inputs_of_a_run_are_read_whole(flow: Flow) -> None:
-    things = list(range(5000))  # more than is kept in a row
+def test_large_inputs_of_a_run_are_read_completely(flow: Flow) -> None:
+    things = list(range(5000))  # more than a row stores inline
     run = flow.start(weigh_all, things).info()
     with flow.database.read() as connection:
         assert queries.run_inputs(connection, run) == {"things": things}
 
 
-def test_an_outline_hangs_each_step_under_its_own(flow: Flow) -> None:
+def test_a_run_tree_nests_each_step_under_its_parent(flow: Flow) -> None:
     run = flow.start(weigh_all, [1, -2])
     flow.settle()
-    lines = [line for line in drawn(flow, run.id).lines if isinstance(line, DrawnStep)]
+    lines = [line for line in run_tree(flow, run.id).lines if isinstance(line, StepLine)]
     assert [(line.depth, line.name) for line in lines] == [
         (0, "weigh_all"),
         (1, "foreach"),
@@ -119,21 +119,21 @@ def test_an_outline_hangs_each_step_under_its_own(flow: Flow) -> None:
     assert lines[0].error["path"] == failed.path
 
 
-def test_of_a_wide_foreach_the_first_items_and_the_failed_ones_are_drawn(flow: Flow) -> None:
+def test_a_wide_foreach_shows_only_its_first_and_its_failed_items(flow: Flow) -> None:
     run = flow.start(weigh_all, [-1 if n in (3, 190) else n for n in range(201)])
     flow.settle()
-    found = drawn(flow, run.id)
+    found = run_tree(flow, run.id)
     items = [line for line in found.lines if line.depth == 2]
     rest = items.pop()
-    assert isinstance(rest, DrawnRest)
+    assert isinstance(rest, HiddenItems)
     assert rest.counts == {StepState.COMPLETE: 150}
-    names = [item.name for item in items if isinstance(item, DrawnStep)]
+    names = [item.name for item in items if isinstance(item, StepLine)]
     assert names == [f"[{n}].weigh" for n in [*range(50), 190]]
     assert (found.steps_ended, found.steps) == (202, 202)
 
 
-def test_a_foreach_of_two_hundred_is_drawn_whole(flow: Flow) -> None:
+def test_a_foreach_of_two_hundred_items_is_shown_completely(flow: Flow) -> None:
     run = flow.start(weigh_all, list(range(200)))
-    found = drawn(flow, run.id)
+    found = run_tree(flow, run.id)
     assert len(found.lines) == 2 + 200
     assert not found.is_cut

@@ -1,4 +1,4 @@
-"""Programs from files, for the code of this process."""
+"""Programs loaded from files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_options_of_a_function_are_those_of_the_facet_it_answers_to(file: Path) -> None:
+def test_a_facet_takes_the_options_of_the_function_with_its_name(file: Path) -> None:
     with empty_registry():
         event_facet(name="n.One", task_list="io", retry=Retry(attempts=3))(lambda x: x)
         program = load_program(file)
@@ -50,7 +50,7 @@ def test_the_options_of_a_function_are_those_of_the_facet_it_answers_to(file: Pa
     assert options(program, "Two") == EventOptions()
 
 
-def test_options_that_stand_in_a_program_stay(tmp_path: Path, file: Path) -> None:
+def test_options_in_the_program_take_precedence(tmp_path: Path, file: Path) -> None:
     with empty_registry():
         document = write_program(load_program(file))
         document["declarations"][0]["declarations"][0]["options"] = {"task_list": "gpu"}
@@ -70,7 +70,7 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("two", "state"), [({"a": 1, "b": 2}, RunState.COMPLETED), ([1, 2], RunState.FAILED)]
 )
-def test_python_functions_answer_with_the_returns_their_facets_declare(
+def test_a_python_function_returns_the_fields_that_its_facet_declares(
     file: Path, database_url: str, two: object, state: str
 ) -> None:
     with empty_registry():
@@ -79,7 +79,7 @@ def test_python_functions_answer_with_the_returns_their_facets_declare(
         database = Database(database_url)
         ensure_schema(database, upgrade=True)
         run = Engine(database).start(load_program(file), "n.W", {"x": 1})
-        worker = Engine(database)  # a process that has not met the program
+        worker = Engine(database)  # a process that has not loaded the program
         while task := worker.claim_task(["n.One", "n.Two"]):
             worker.report(task, execute_try(worker, task, lambda: True))
         info = worker.get(run.id)

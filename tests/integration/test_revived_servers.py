@@ -1,4 +1,4 @@
-"""The watchdog of a fleet: who is taken for dead, by whom, and when."""
+"""Which servers the watchdog of a fleet declares dead, and when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from sqlalchemy import event
 
 from flowengine import event_facet, workflow
 from flowengine.engine import Engine
-from flowengine.engine.recovery import recover_lost_servers
+from flowengine.engine.liveness import LivenessWindow
+from flowengine.engine.recovery import observe, recover_lost_servers
 from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Succeeded
@@ -40,7 +41,7 @@ def _server(name: str) -> ServerDefinition:
 
 @dataclass
 class Fleet:
-    """A database, many who may hear a tick, and one server that beats when it is told to."""
+    """A database, watchdogs in many processes, and servers that send heartbeats on demand."""
 
     now: int = 1_000_000
     engine: Engine = field(init=False)
@@ -55,14 +56,14 @@ class Fleet:
 
     def beat(self, name: str) -> None:
         with self.engine.database.write() as connection:
-            servers.beat(connection, _server(name), self.now)
+            servers.record_heartbeat(connection, _server(name), self.now)
 
     def alive(self) -> set[str]:
         with self.engine.database.read() as connection:
             return {server.uuid for server in servers.alive(connection)}
 
     def tick(self, seconds: int, *watchdogs: Watchdog) -> None:
-        """Let each second's tick be heard by the next of these."""
+        """Let the next of these watchdogs tick each second."""
         for second in range(seconds):
             self.now += 1000
             assert watchdogs[second % len(watchdogs)].tick()
@@ -76,7 +77,7 @@ def fleet(database_url: str) -> Iterator[Fleet]:
         yield fleet
 
 
-def test_a_silent_server_is_found_dead_though_each_process_hears_few_ticks(fleet: Fleet) -> None:
+def test_a_silent_server_is_declared_dead_though_each_process_gets_few_ticks(fleet: Fleet) -> None:
     fleet.register("silent")
     pool = [Watchdog(fleet.engine) for _ in range(40)]
     fleet.tick(29, *pool)
@@ -85,7 +86,7 @@ def test_a_silent_server_is_found_dead_though_each_process_hears_few_ticks(fleet
     assert fleet.alive() == set()
 
 
-def test_nobody_is_dead_after_a_time_in_which_nobody_looked(fleet: Fleet) -> None:
+def test_a_gap_between_passes_declares_no_server_dead(fleet: Fleet) -> None:
     fleet.register("one")
     watchdog = Watchdog(fleet.engine)
     fleet.tick(10, watchdog)
@@ -97,17 +98,17 @@ def test_nobody_is_dead_after_a_time_in_which_nobody_looked(fleet: Fleet) -> Non
     assert fleet.alive() == {"one"}
 
 
-def test_a_break_is_noticed_long_before_it_could_kill(fleet: Fleet) -> None:
+def test_a_gap_shorter_than_the_timeout_restarts_the_count(fleet: Fleet) -> None:
     fleet.register("one")
     watchdog = Watchdog(fleet.engine)
     fleet.tick(35, watchdog)
     fleet.register("two")
     fleet.now += 12_000
     fleet.tick(25, watchdog)
-    assert "two" in fleet.alive(), "awake for 25 seconds only"
+    assert "two" in fleet.alive(), "25 seconds after the gap"
 
 
-def test_a_server_that_beats_after_it_was_found_dead_is_alive_again(fleet: Fleet) -> None:
+def test_a_dead_server_that_sends_a_heartbeat_is_alive_again(fleet: Fleet) -> None:
     fleet.register("stopped")
     watchdog = Watchdog(fleet.engine)
     fleet.tick(35, watchdog)
@@ -117,7 +118,7 @@ def test_a_server_that_beats_after_it_was_found_dead_is_alive_again(fleet: Fleet
     fleet.tick(25, watchdog)
     assert fleet.alive() == {"stopped"}
     fleet.tick(10, watchdog)
-    assert fleet.alive() == set(), "and looked after like any other"
+    assert fleet.alive() == set(), "and is recovered like any other"
 
 
 def test_two_ticks_in_one_interval_are_one(fleet: Fleet) -> None:
@@ -130,7 +131,7 @@ def test_two_ticks_in_one_interval_are_one(fleet: Fleet) -> None:
     assert other.tick()
 
 
-# --- who holds something and is not among the living ---
+# --- holders of tasks that are not registered as alive ---
 
 
 def _claim(fleet: Fleet, boot_id: str) -> TaskDefinition:
@@ -145,32 +146,34 @@ def _losses(fleet: Fleet, task: TaskDefinition) -> list[int]:
     return [found.losses for found in fleet.engine.tasks(task.workflow_id)]
 
 
-def test_what_a_woken_server_claims_before_it_beats_again_is_not_lost_with_it(
+def test_a_task_that_a_revived_server_claims_before_its_heartbeat_is_recovered(
     fleet: Fleet,
 ) -> None:
     fleet.register("stopped")
     watchdog = Watchdog(fleet.engine)
     fleet.tick(35, watchdog)
     assert fleet.alive() == set()
-    task = _claim(fleet, "stopped")  # it wakes up, claims, and is killed at once
+    task = _claim(fleet, "stopped")  # it revives, claims, and is killed at once
     fleet.tick(29, watchdog)
-    assert _losses(fleet, task) == [0], "it may still beat"
+    assert _losses(fleet, task) == [0], "it may still send a heartbeat"
     fleet.tick(3, watchdog)
     assert _losses(fleet, task) == [0, 1]
 
 
-@pytest.mark.parametrize("farewell", [True, False], ids=["that has left", "never registered"])
-def test_what_a_server_claims_outside_its_life_is_found(fleet: Fleet, farewell: bool) -> None:
-    if farewell:
+@pytest.mark.parametrize("registered", [True, False], ids=["deregistered", "never registered"])
+def test_a_task_that_an_unregistered_server_claims_is_recovered(
+    fleet: Fleet, registered: bool
+) -> None:
+    if registered:
         server = fleet.register("absent")
         with fleet.engine.database.write() as connection:
-            servers.leave(connection, server.uuid)
+            servers.deregister(connection, server.uuid)
     task = _claim(fleet, "absent")
     fleet.tick(35, Watchdog(fleet.engine))
     assert _losses(fleet, task) == [0, 1]
 
 
-def test_a_poller_that_beats_for_its_task_keeps_it(fleet: Fleet) -> None:
+def test_a_poller_that_sends_heartbeats_keeps_its_task(fleet: Fleet) -> None:
     task = _claim(fleet, "poller")
     watchdog = Watchdog(fleet.engine)
     for _ in range(20):
@@ -182,10 +185,10 @@ def test_a_poller_that_beats_for_its_task_keeps_it(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("moment", ["flowengine_server", "max(flowengine_task.activity)"])
-def test_what_is_claimed_while_the_dead_are_looked_for_is_not_taken(
+def test_a_task_that_is_claimed_during_the_recovery_of_its_server_is_kept(
     fleet: Fleet, moment: str
 ) -> None:
-    """It ends its task, or wakes up, and claims another one, just when it is looked at."""
+    """It reports its task and claims another one between two queries of the recovery."""
     before = _claim(fleet, "busy")
     fleet.tick(1, Watchdog(fleet.engine))
     fleet.now += 60_000
@@ -201,14 +204,20 @@ def test_what_is_claimed_while_the_dead_are_looked_for_is_not_taken(
     listened = fleet.engine.database.engine
     event.listen(listened, "after_cursor_execute", work_on)
     try:
-        recover_lost_servers(fleet.engine, lambda server: server.ping_time < long_ago)
+        with fleet.engine.database.read() as connection:
+            observation = observe(connection, LivenessWindow(fleet.now))
+        recover_lost_servers(
+            fleet.engine,
+            observation,
+            lambda server: "is silent" if server.ping_time < long_ago else None,
+        )
     finally:
         event.remove(listened, "after_cursor_execute", work_on)
     assert len(signs) == 2
     assert _losses(fleet, signs[1]) == [0]
 
 
-def test_a_beat_in_the_moment_it_is_found_dead_keeps_a_server_alive(fleet: Fleet) -> None:
+def test_a_heartbeat_during_the_declaration_of_death_keeps_a_server_alive(fleet: Fleet) -> None:
     fleet.register("slow")
     fleet.tick(20, Watchdog(fleet.engine))
     with fleet.engine.database.read() as connection:

@@ -238,7 +238,7 @@ def test_an_older_database_is_upgraded_only_where_that_is_allowed(
     with monkeypatch.context() as later:
         later.setattr("flowengine.store.schema_upgrade.HEAD", "0999")
         later.setattr("flowengine.store.schema_upgrade.KNOWN", (*KNOWN, "0999"))
-        with pytest.raises(DatabaseTooOld, match=f"'{HEAD}', this flowengine wants '0999'"):
+        with pytest.raises(DatabaseTooOld, match=f"'{HEAD}', this flowengine needs '0999'"):
             ensure_schema(database, upgrade=False)
 
 

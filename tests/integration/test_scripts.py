@@ -1,4 +1,4 @@
-"""Scripts run in a process of their own, within bounds."""
+"""Scripts run in their own process, with time and memory limits."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def test_a_script_reads_its_parameters_and_fills_the_result() -> None:
         ("result['y'] = 'x' * (1024 ** 3)", "it used too much memory"),
     ],
 )
-def test_a_script_that_fails_says_why(code: str, problem: str) -> None:
+def test_a_failed_script_reports_its_error(code: str, problem: str) -> None:
     with pytest.raises(ScriptFailed, match=problem):
         run(code)
 
 
-def test_a_script_that_does_not_end_is_ended() -> None:
+def test_a_script_that_exceeds_its_time_limit_is_killed() -> None:
     with pytest.raises(ScriptFailed, match=r"took longer than 0\.5 seconds"):
         run("while True: pass", seconds=0.5)
 
@@ -72,7 +72,7 @@ def test_a_worker_runs_scripts_when_the_setting_is_on(tmp_path: Path) -> None:
             embedded.close()
 
 
-def test_an_engine_without_the_setting_refuses_scripts_even_those_it_has_evaluated(
+def test_an_engine_without_the_setting_refuses_new_runs_with_scripts(
     tmp_path: Path,
 ) -> None:
     database = Database(f"sqlite:///{tmp_path}/flow.db")

@@ -1,4 +1,4 @@
-"""The watchdog of a fleet: no storm, no hasty funerals, and one outcome for racing reports."""
+"""The watchdog of a fleet: few wake-ups, patience after an outage, one outcome of a race."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sqlalchemy import text
 
 from flowengine import Retry, event_facet, foreach, workflow
 from flowengine.dispatch import NullNotifier
+from flowengine.engine import Run
 from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import RunState, StepState, TaskState
 from flowengine.evaluator.triggers import Failed, Succeeded
@@ -22,6 +23,11 @@ from tests.servers import PostgresServer
 
 @event_facet
 def slow(n: int) -> int:
+    return n
+
+
+@event_facet(timeout=3)
+def impatient(n: int) -> int:
     return n
 
 
@@ -41,72 +47,77 @@ def one(n: int) -> int:
 
 
 @workflow
+def timed(n: int) -> int:
+    return impatient(n)
+
+
+@workflow
 def retried(n: int) -> int:
     return shaky(n)
 
 
-class CountingBell(NullNotifier):
+class CountingNotifier(NullNotifier):
     def __init__(self) -> None:
-        self.rings: list[dict[str, int]] = []
+        self.sent: list[dict[str, int]] = []
 
     def notify(self, due: Mapping[str, int]) -> None:
-        self.rings.append(dict(due))
+        self.sent.append(dict(due))
 
 
 @pytest.fixture
 def flow(database_url: str) -> Iterator[Flow]:
     with Flow(store_url=database_url) as flow:
-        replace_notifier(flow.engine, CountingBell())
+        replace_notifier(flow.engine, CountingNotifier())
         yield flow
 
 
-def rings(flow: Flow) -> list[dict[str, int]]:
-    assert isinstance(flow.engine.notifier, CountingBell)
-    return flow.engine.notifier.rings
+def wakeups(flow: Flow) -> list[dict[str, int]]:
+    assert isinstance(flow.engine.notifier, CountingNotifier)
+    return flow.engine.notifier.sent
 
 
 def let_pass(flow: Flow, watchdog: Watchdog, seconds: float) -> int:
-    """Let time pass, a tick of the watchdog each second; return how often it looked."""
-    looked = 0
+    """Let time pass, a tick of the watchdog each second; return how many passes ran."""
+    passes = 0
     for _ in range(round(seconds)):
         flow.clock.advance(seconds=1)
-        looked += watchdog.tick()
-    return looked
+        passes += watchdog.tick()
+    return passes
 
 
-def test_a_long_queue_brings_no_storm_of_messages(flow: Flow) -> None:
+def test_a_long_queue_gets_one_wake_up_per_interval(flow: Flow) -> None:
     flow.worker("w1")
     flow.start(many, list(range(10_000)))
-    rings(flow).clear()
+    wakeups(flow).clear()
     assert let_pass(flow, Watchdog(flow.engine), 300) == 300
     again = flow.engine.settings.wakeup_repeat
-    assert 1 <= len(rings(flow)) <= 300 / again + 1
-    notifier = {"default": flow.engine.settings.wakeup_fanout}
-    assert all(notify == notifier for notify in rings(flow)), "a bell per list, not per task"
+    assert 1 <= len(wakeups(flow)) <= 300 / again + 1
+    expected = {"default": flow.engine.settings.wakeup_fanout}
+    assert all(sent == expected for sent in wakeups(flow)), "one wake-up per list, not per task"
 
 
-def test_a_retry_is_rung_for_when_it_is_due_and_once(flow: Flow) -> None:
+def test_a_due_retry_gets_one_wake_up(flow: Flow) -> None:
     flow.worker("w1")
     flow.start(retried, 1)
     flow.settle()
-    rings(flow).clear()
+    wakeups(flow).clear()
     watchdog = Watchdog(flow.engine)
     let_pass(flow, watchdog, 9)
-    assert rings(flow) == []
+    assert wakeups(flow) == []
     let_pass(flow, watchdog, 1)
-    assert rings(flow) == [{"default": 1}]
+    assert wakeups(flow) == [{"default": 1}]
 
 
-def test_two_watchdogs_look_as_often_as_one(flow: Flow) -> None:
+def test_two_watchdogs_run_as_many_passes_as_one(flow: Flow) -> None:
     first, second = Watchdog(flow.engine), Watchdog(flow.engine)
-    looked = 0
+    passes = 0
     for _ in range(20):
         flow.clock.advance(seconds=1)
-        looked += first.tick() + second.tick()
-    assert looked == 20
+        passes += first.tick() + second.tick()
+    assert passes == 20
 
 
-def test_a_silent_server_is_dead_after_its_patience(flow: Flow) -> None:
+def test_a_silent_server_is_dead_after_its_timeout(flow: Flow) -> None:
     run = flow.start(one, 1)
     flow.worker("w1").claim(run, "slow")
     watchdog = Watchdog(flow.engine)
@@ -117,7 +128,7 @@ def test_a_silent_server_is_dead_after_its_patience(flow: Flow) -> None:
     assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
 
 
-def test_a_silent_embedded_process_is_dead_too_where_only_a_fleet_looks(flow: Flow) -> None:
+def test_a_silent_embedded_process_is_dead_for_a_fleet_too(flow: Flow) -> None:
     run = flow.start(one, 1)
     flow.worker("w1").claim(run, "slow")
     with flow.database.write() as connection:
@@ -127,7 +138,7 @@ def test_a_silent_embedded_process_is_dead_too_where_only_a_fleet_looks(flow: Fl
     assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
 
 
-def test_postgres_a_look_does_not_wait_for_a_run_that_somebody_evaluates(
+def test_postgres_an_evaluation_without_wait_skips_a_locked_run(
     postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()
@@ -140,7 +151,7 @@ def test_postgres_a_look_does_not_wait_for_a_run_that_somebody_evaluates(
     postgres.drop_database(url)
 
 
-def test_no_alarm_is_put_on_a_run_that_has_ended_meanwhile(flow: Flow) -> None:
+def test_an_ended_run_gets_no_alarm(flow: Flow) -> None:
     run = flow.start(one, 1)
     flow.settle()
     assert run.info().state == RunState.COMPLETED
@@ -149,14 +160,126 @@ def test_no_alarm_is_put_on_a_run_that_has_ended_meanwhile(flow: Flow) -> None:
     assert run.info().alarm is None
 
 
-def test_a_database_that_was_away_has_killed_nobody(flow: Flow) -> None:
+def test_an_outage_declares_no_server_dead(flow: Flow) -> None:
     run = flow.start(one, 1)
     task = flow.worker("w1").claim(run, "slow")
     watchdog = Watchdog(flow.engine)
     watchdog.tick()
-    flow.clock.advance(seconds=60)  # nobody could beat, and nobody could look
+    flow.clock.advance(seconds=60)  # no heartbeat arrives, and no pass runs
     let_pass(flow, watchdog, flow.engine.settings.server_timeout - 1)
-    assert flow.engine.heartbeat(task), "its worker had no chance to show that it lives"
+    assert flow.engine.heartbeat(task), "its worker had no chance to send a heartbeat"
+
+
+# --- silent tries ---
+
+
+def states(flow: Flow, run: Run[int]) -> list[str]:
+    return [task.state for task in flow.engine.tasks(run.id)]
+
+
+def test_a_silent_try_fails_after_its_timeout(flow: Flow) -> None:
+    run = flow.start(timed, 1)
+    watchdog = Watchdog(flow.engine)
+    let_pass(flow, watchdog, 5)
+    flow.worker("w1").claim(run, "impatient")
+    let_pass(flow, watchdog, 3)
+    assert states(flow, run) == [TaskState.RUNNING]
+    let_pass(flow, watchdog, 1)
+    assert states(flow, run) == [TaskState.FAILED]
+
+
+@pytest.mark.parametrize("before", [0, 2], ids=["just claimed", "silent for 2 s"])
+def test_an_outage_longer_than_the_timeout_fails_no_living_try(flow: Flow, before: int) -> None:
+    run = flow.start(timed, 1)
+    watchdog = Watchdog(flow.engine)
+    let_pass(flow, watchdog, 5)
+    task = flow.worker("w1").claim(run, "impatient")
+    let_pass(flow, watchdog, before)
+    flow.clock.advance(seconds=6)  # no heartbeat arrives, and no pass runs
+    let_pass(flow, watchdog, 3)
+    assert states(flow, run) == [TaskState.RUNNING], "it had no chance to send a heartbeat"
+    assert flow.engine.heartbeat(task)
+    let_pass(flow, watchdog, 3)
+    assert flow.worker("w1").report(task, 1), "the report that was spooled meanwhile"
+
+
+def test_a_try_that_stays_silent_after_an_outage_fails(flow: Flow) -> None:
+    run = flow.start(timed, 1)
+    watchdog = Watchdog(flow.engine)
+    let_pass(flow, watchdog, 5)
+    flow.worker("w1").claim(run, "impatient")
+    flow.clock.advance(seconds=6)
+    let_pass(flow, watchdog, 5)
+    assert states(flow, run) == [TaskState.FAILED]
+
+
+def test_passes_of_another_process_count(flow: Flow) -> None:
+    run = flow.start(timed, 1)
+    let_pass(flow, Watchdog(flow.engine), 5)
+    flow.worker("w1").claim(run, "impatient")
+    for _ in range(4):
+        let_pass(flow, Watchdog(flow.engine), 1)
+    assert states(flow, run) == [TaskState.FAILED]
+
+
+# --- a database clock that is set back ---
+
+
+def test_a_clock_that_is_set_back_stops_no_watchdog(flow: Flow) -> None:
+    watchdog = Watchdog(flow.engine)
+    let_pass(flow, watchdog, 3)
+    flow.clock.advance(hours=-1)
+    assert watchdog.is_late(), "a worker stands in"
+    assert let_pass(flow, watchdog, 10) == 10
+
+
+def test_a_clock_that_is_set_back_stops_no_wake_up(flow: Flow) -> None:
+    flow.worker("w1")
+    watchdog = Watchdog(flow.engine)
+    flow.start(one, 1)
+    let_pass(flow, watchdog, 5)
+    flow.clock.advance(hours=-1)
+    flow.start(one, 2)  # due by the new clock
+    wakeups(flow).clear()
+    let_pass(flow, watchdog, 5)
+    assert wakeups(flow) == [{"default": flow.engine.settings.wakeup_fanout}]
+
+
+def test_a_clock_that_is_set_back_kills_nobody_and_hides_no_death(flow: Flow) -> None:
+    watchdog = Watchdog(flow.engine)
+    let_pass(flow, watchdog, 40)
+    flow.clock.advance(hours=-1)
+    run = flow.start(one, 1)
+    flow.worker("w1").claim(run, "slow")
+    let_pass(flow, watchdog, 29)
+    assert states(flow, run) == [TaskState.RUNNING]
+    let_pass(flow, watchdog, 3)
+    assert [task.losses for task in flow.engine.tasks(run.id)] == [0, 1]
+
+
+# --- a locked run ---
+
+
+def test_postgres_a_locked_run_does_not_stop_the_pass(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    with Flow(store_url=url) as flow, Flow(store_url=url) as other:
+        watchdog = Watchdog(flow.engine)
+        let_pass(flow, watchdog, 1)
+        runs = [flow.start(timed, n) for n in (1, 2)]
+        dead = flow.start(one, 3)
+        for run in runs:
+            flow.worker("w1").claim(run, "impatient")
+        flow.worker("w2").claim(dead, "slow")
+        with other.database.write() as connection:
+            lock = text("SELECT 1 FROM flowengine_run WHERE id IN (:one, :dead) FOR UPDATE")
+            connection.execute(lock, {"one": runs[0].id, "dead": dead.id})
+            let_pass(flow, watchdog, 40)  # it would wait for longer than a test may take
+            assert [states(flow, run) for run in runs] == [[TaskState.RUNNING], [TaskState.FAILED]]
+            assert states(flow, dead) == [TaskState.RUNNING]
+        let_pass(flow, watchdog, 1)
+        assert states(flow, runs[0])[0] == TaskState.FAILED
+        assert [task.losses for task in flow.engine.tasks(dead.id)] == [0, 1]
+    postgres.drop_database(url)
 
 
 @pytest.mark.parametrize("round_", range(3))

@@ -1,4 +1,4 @@
 --! keys: config
--- arguments: names and values; answers the whole configuration as it is now
+-- Arguments: names and values. Returns the whole configuration.
 if #ARGV > 0 then redis.call('HSET', CONFIG, unpack(ARGV)) end
 return redis.call('HGETALL', CONFIG)

@@ -1,9 +1,9 @@
 --! keys: dlq dead
--- arguments: first, last; or an id. Answers id and letter of each, the oldest first.
+-- Arguments: first, last; or an id. Returns id and dead letter of each, the oldest first.
 local ids = #ARGV == 1 and {ARGV[1]} or redis.call('LRANGE', DLQ, ARGV[1], ARGV[2])
-local answer = {}
+local response = {}
 for _, id in ipairs(ids) do
     local letter = redis.call('HGET', DEAD, id)
-    if letter then answer[#answer + 1], answer[#answer + 2] = id, letter end
+    if letter then response[#response + 1], response[#response + 2] = id, letter end
 end
-return answer
+return response

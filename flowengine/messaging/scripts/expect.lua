@@ -1,4 +1,4 @@
 --! keys: awaited
--- arguments: milliseconds. Somebody waits for an answer, at most so long.
+-- Arguments: milliseconds for which the requester waits for a response.
 redis.call('SET', AWAITED, '1', 'PX', ARGV[1])
 return 1

@@ -1,12 +1,12 @@
 --! keys: agents_index capabilities_index lost names
 --! uses: clock
--- further keys: those of agents; arguments for each: its key of capabilities, its endpoint
--- answers the time (µs) and the records; agents without one are forgotten
-local answer = {NOW}
+-- Further keys: those of agents. Arguments for each: its capabilities key, its endpoint.
+-- Returns the time (µs) and the records. Removes agents whose record has expired from the indexes.
+local response = {NOW}
 for i = 5, #KEYS do
     local record = redis.call('GET', KEYS[i])
     if record then
-        answer[#answer + 1] = record
+        response[#response + 1] = record
     else
         local place = 2 * (i - 4)
         redis.call('SREM', AGENTS_INDEX, KEYS[i])
@@ -15,4 +15,4 @@ for i = 5, #KEYS do
         redis.call('HDEL', NAMES, ARGV[place])
     end
 end
-return answer
+return response

@@ -1,26 +1,26 @@
 --! keys: config meta queue messages tries reserved deadlines expiries waiting bell dlq dead high normal low
---! uses: clock settings levels letters bell bury batch reservation
--- arguments: token, failure, error, a number between 0 and 1 for the jitter
--- answers: 0 when the reservation does not hold; 1 and the wait (µs); 2 for a dead letter
+--! uses: clock settings levels message wake dead_letter batch reservation
+-- Arguments: token, failure, error, a random number from 0 to 1 for the jitter.
+-- Returns {0, 0} if there is no valid reservation, {1, backoff (µs)}, or {2, 0} for a dead letter.
 local token, failure, error = ARGV[1], ARGV[2], ARGV[3]
-local attempts, id = release(token)
+local attempts, id = end_reservation(token)
 if not id then return {0, 0} end
 local value = redis.call('HGET', MESSAGES, id)
 local head = header(value)
 if not head then
-    bury(id, value, 'permanent', POISON, attempts)
+    dead_letter(id, value, 'permanent', UNREADABLE, attempts)
     return {2, 0}
 end
-local retries, wait, factor, longest, jitter = settings(
+local retries, backoff, factor, max, jitter = settings(
     'retry_attempts', 'backoff_base', 'backoff_factor', 'backoff_max', 'backoff_jitter')
 if failure == 'permanent' or attempts > retries then
-    bury(id, value, failure, error, attempts)
+    dead_letter(id, value, failure, error, attempts)
     return {2, 0}
 end
-if wait > 0 then
-    wait = math.min(wait * factor ^ (attempts - 1), longest) * (1 - jitter * tonumber(ARGV[4]))
+if backoff > 0 then
+    backoff = math.min(backoff * factor ^ (attempts - 1), max) * (1 - jitter * tonumber(ARGV[4]))
 end
-tried(id, attempts, error)
-schedule(id, head, NOW + math.floor(wait * 1000000))
-ring(1)
-return {1, math.floor(wait * 1000000)}
+record_try(id, attempts, error)
+schedule(id, head, NOW + math.floor(backoff * 1000000))
+wake(1)
+return {1, math.floor(backoff * 1000000)}

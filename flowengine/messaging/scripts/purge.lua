@@ -1,5 +1,5 @@
 --! keys: dlq dead meta
--- arguments: most, ids; no ids: the oldest. Answers the number that was forgotten.
+-- Arguments: limit, ids; without ids the oldest. Returns the number of deleted dead letters.
 local ids = {unpack(ARGV, 2)}
 if #ids == 0 then ids = redis.call('LRANGE', DLQ, 0, tonumber(ARGV[1]) - 1) end
 local count = 0

@@ -1,14 +1,14 @@
 --! keys: config meta queue messages tries reserved deadlines expiries waiting bell endpoints dlq dead high normal low
---! uses: clock settings levels letters bell bury batch reservation reclaim
--- arguments: endpoint, most; answers: returned, dead, 1 when there may be more
-local most = tonumber(ARGV[2])
-local returned, dead, more = reclaim(most)
-local late = bury_expired(most)
-ring(returned)
+--! uses: clock settings levels message wake dead_letter batch reservation reclaim
+-- Arguments: endpoint, limit. Returns: returned messages, dead letters, 1 if there may be more.
+local limit = tonumber(ARGV[2])
+local returned, dead, more = reclaim(limit)
+local late = dead_letter_expired(limit)
+wake(returned)
 if redis.call('LLEN', QUEUE) == 0 then
-    -- An agent with nothing to receive leaves nothing behind.
+    -- Delete the keys of an agent without messages.
     redis.call('DEL', BELL)
     redis.call('HDEL', META, 'turns', 'expiring', 'retried', 'mixed')
     if redis.call('LLEN', DLQ) == 0 then redis.call('SREM', ENDPOINTS, ARGV[1]) end
 end
-return {returned, dead + late, (more or late == most) and 1 or 0}
+return {returned, dead + late, (more or late == limit) and 1 or 0}

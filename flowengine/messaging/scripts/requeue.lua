@@ -1,7 +1,7 @@
 --! keys: config meta queue messages expiries waiting bell endpoints dlq dead high normal low
---! uses: clock settings levels letters bell
--- arguments: endpoint, most, ids; no ids: the oldest. Answers the number that was put back.
--- A message begins anew: its attempts are forgotten, and so is when it expires.
+--! uses: clock settings levels message wake
+-- Arguments: endpoint, limit, ids; without ids the oldest. Returns the number of requeued messages.
+-- The attempts and the expiry of a requeued message are reset.
 local ids = {unpack(ARGV, 3)}
 if #ids == 0 then ids = redis.call('LRANGE', DLQ, 0, tonumber(ARGV[2]) - 1) end
 local room = settings('queue_size') - redis.call('LLEN', QUEUE)
@@ -24,6 +24,6 @@ for _, id in ipairs(ids) do
 end
 if count > 0 then
     redis.call('SADD', ENDPOINTS, ARGV[1])
-    ring(count)
+    wake(count)
 end
 return count

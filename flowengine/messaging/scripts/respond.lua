@@ -1,5 +1,5 @@
 --! keys: awaited answer answer_bell
--- arguments: the answer. Answers 1; 0 when nobody waits any more, or somebody was quicker.
+-- Arguments: the response. Returns 1; 0 if the requester no longer waits or has a response already.
 local left = redis.call('PTTL', AWAITED)
 if left <= 0 or not redis.call('SET', ANSWER, ARGV[1], 'NX', 'PX', left) then return 0 end
 redis.call('RPUSH', ANSWER_BELL, '1')

@@ -1,7 +1,7 @@
 --! keys: circuit probes circuits
 --! uses: clock circuit
--- arguments: name, outcome (success, failure, neither), token, epoch, failures that open,
--- successes that close, recovery (µs); answers the state
+-- Arguments: name, outcome (success, failure, neither), token, epoch, failure threshold, success
+-- threshold, recovery timeout (µs). Returns the state.
 local outcome, token = ARGV[2], ARGV[3]
 local lease = redis.call('ZSCORE', PROBES, token)
 if lease then redis.call('ZREM', PROBES, token) end
@@ -12,18 +12,18 @@ if state == 'closed' then
     elseif outcome == 'failure' then
         redis.call('HSET', CIRCUIT, 'state', state, 'epoch', epoch, 'failures', failures + 1)
         redis.call('SADD', CIRCUITS, ARGV[1])
-        keep()
-        if failures + 1 >= tonumber(ARGV[5]) then become('open', NOW) end
+        renew()
+        if failures + 1 >= tonumber(ARGV[5]) then transition('open', NOW) end
     end
     return state
 end
--- A probe whose lease is over was given up: its slot may be another's.
+-- A probe whose lease has expired is ignored: its slot may belong to another probe.
 if state ~= 'half_open' or not lease or tonumber(lease) <= NOW then return state end
 if outcome == 'failure' then
-    become('open', NOW)
+    transition('open', NOW)
 elseif outcome == 'success' and NOW < changed + tonumber(ARGV[7]) then
     if successes + 1 >= tonumber(ARGV[6]) then
-        become('closed', NOW)
+        transition('closed', NOW)
     else
         redis.call('HSET', CIRCUIT, 'successes', successes + 1)
     end

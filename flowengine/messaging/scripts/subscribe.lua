@@ -1,6 +1,6 @@
 --! keys: subs subscriptions meta
--- arguments: subscription, types. No types: the subscription ends. An agent takes what any of
--- its subscriptions names, and everything when it has none.
+-- Arguments: subscription, types. Without types the subscription ends. An agent takes the types of all
+-- its subscriptions; without a subscription it takes every type.
 if ARGV[2] then
     redis.call('HSET', SUBSCRIPTIONS, ARGV[1], table.concat({unpack(ARGV, 2)}, ' '))
 elseif redis.call('HDEL', SUBSCRIPTIONS, ARGV[1]) == 0 then
@@ -10,7 +10,7 @@ redis.call('DEL', SUBS)
 for _, types in ipairs(redis.call('HVALS', SUBSCRIPTIONS)) do
     for kind in string.gmatch(types, '%a+') do redis.call('SADD', SUBS, kind) end
 end
--- Once more, in one place with what every send and receive asks for.
+-- A copy in META, which every send and receive reads.
 local all = redis.call('SMEMBERS', SUBS)
 if #all == 0 then
     redis.call('HDEL', META, 'subs')

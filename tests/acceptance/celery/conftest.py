@@ -1,7 +1,7 @@
-"""pytest-celery on processes of this machine: its fixtures, our containers.
+"""The fixtures of pytest-celery on processes of this machine instead of containers.
 
 A module's tests share one fleet where they can: `fleet` is two workers with two pool
-children each and a beat, and before each test what the one before killed is there again.
+children each and a beat; before each test everything that the last one killed is restarted.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ MakeFleet = Callable[..., Fleet]
 def make_fleet(
     postgres: PostgresServer, shared_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[MakeFleet]:
-    """Make fleets without nodes; all are gone after the module."""
+    """Make fleets without nodes; they are closed after the module."""
     made: list[Fleet] = []
 
     def make(imports: str = GRAPHS, **options: Any) -> Fleet:
@@ -170,7 +170,7 @@ def module_fleet(make_fleet: MakeFleet) -> Fleet:
 
 @pytest.fixture
 def fleet(module_fleet: Fleet, shared_redis: RedisServer) -> Iterator[Fleet]:
-    """Two workers and a beat, all well."""
+    """Two workers and a beat, all running."""
     shared_redis.start()
     module_fleet.heal()
     yield module_fleet
@@ -189,13 +189,3 @@ def celery_worker_cluster(request: pytest.FixtureRequest) -> Iterator[CeleryWork
     cluster = CeleryWorkerCluster(*workers)
     yield cluster
     cluster.teardown()
-
-
-# --- chaos ---
-
-
-@pytest.fixture(scope="session")
-def chaos_seed(request: pytest.FixtureRequest) -> int:
-    """The seed of everything random in this run; printed, so that it can be given again."""
-    seed: int = request.config.getoption("--chaos-seed")
-    return seed

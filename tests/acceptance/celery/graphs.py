@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
@@ -120,6 +121,24 @@ def hang(name: str) -> int:
 @workflow
 def hanging(name: str) -> int:
     return hang(name)
+
+
+@event_facet(timeout=2)
+def hold_with_heartbeats(name: str) -> int:
+    directory = Path(os.environ["TRACES"])
+    (directory / f"begun-{name}-{os.getpid()}").touch()
+    for tenth in itertools.count():
+        if (directory / f"go-{name}").exists():
+            return os.getpid()
+        if tenth % 6 == 0:
+            current_step().heartbeat()
+        time.sleep(0.1)
+    raise AssertionError("counting never ends")
+
+
+@workflow
+def held_with_heartbeats(name: str) -> int:
+    return hold_with_heartbeats(name)
 
 
 @event_facet(max_losses=1000)

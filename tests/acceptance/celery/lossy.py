@@ -1,4 +1,4 @@
-"""Makes a worker's Redis lie: messages get lost, come twice, and overtake each other.
+"""Makes a worker lose, duplicate and reorder the messages it sends to Redis.
 
 Imported by a worker together with its facets.
 """
@@ -12,13 +12,13 @@ from typing import Any
 
 from kombu.transport.redis import Channel
 
-_DROP, _DOUBLE, _DELAY = 0.3, 0.3, 0.2
+_DROP, _DUPLICATE, _DELAY = 0.3, 0.3, 0.2
 _put = Channel._put
 _waiting: list[tuple[str, Any]] = []
 
 
 def _lots() -> random.Random:
-    """Lots of this process's own: a forked child must not draw what its parent draws."""
+    """The random numbers of this process: a forked child must not draw those of its parent."""
     global _drawn, _drawer
     if _drawer != os.getpid():
         _drawn = random.Random(f"{os.environ['LOSSY_SEED']}-{os.getpid()}")
@@ -34,12 +34,12 @@ def _put_or_not(channel: Any, queue: str, message: Any, **options: Any) -> None:
     lot = _lots().random()
     if lot < _DROP:
         fate = "lost"
-    elif lot < _DROP + _DOUBLE:
-        fate = "doubled"
+    elif lot < _DROP + _DUPLICATE:
+        fate = "duplicated"
         _put(channel, queue, message, **options)
         _put(channel, queue, message, **options)
-    elif lot < _DROP + _DOUBLE + _DELAY:
-        fate = "overtaken"
+    elif lot < _DROP + _DUPLICATE + _DELAY:
+        fate = "delayed"
         _waiting.append((queue, message))
         return _note(fate)
     else:

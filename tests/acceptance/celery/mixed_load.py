@@ -1,4 +1,4 @@
-"""Runs of the mixed graph: in peace, and while processes are killed."""
+"""Runs of the mixed graph, undisturbed and while processes are killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.celery_nodes import Fleet
 
 
 def start_mixed(fleet: Fleet, count: int) -> dict[str, Any]:
-    """Start that many runs; return their results by id."""
+    """Start that many runs; return the results that are expected, by id."""
     return {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(count)}
 
 
@@ -26,13 +26,14 @@ def wait_and_check(fleet: Fleet, runs: dict[str, Any], seconds: float = 60) -> H
 
 
 class Killer:
-    """Kills at moments and in an order that its seed decides."""
+    """Kills processes at moments and in an order that are drawn from a seed."""
 
     def __init__(self, fleet: Fleet, seed: int) -> None:
         self.fleet, self.lots = fleet, random.Random(seed)
         self.kills: Counter[str] = Counter()
 
     def wait(self, longest: float) -> None:
+        """Let runs proceed until the next kill, for a time that the seed decides."""
         time.sleep(self.lots.uniform(0.05, longest))
 
     def kill(self, what: str) -> None:
@@ -57,8 +58,8 @@ class Killer:
             beat.kill()
 
 
-def runs_under_fire(fleet: Fleet, seed: int, count: int, plan: list[str], longest: float) -> None:
-    """Start runs, kill what the plan says in an order of the seed's, and check every row."""
+def run_under_kills(fleet: Fleet, seed: int, count: int, plan: list[str], longest: float) -> None:
+    """Start runs, kill what the plan names in an order drawn from the seed, check every row."""
     killer = Killer(fleet, seed)
     killer.lots.shuffle(plan)
     refused = fleet.count_logged("refused a late report")

@@ -13,7 +13,7 @@ import redis
 from flowengine.engine import Run
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.messaging import CircuitState, SyncCircuitBreaker
-from flowengine.worker.circuits import KEY_PREFIX
+from flowengine.worker.breakers import KEY_PREFIX
 from tests.acceptance.celery import services
 from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 from tests.celery_nodes import Fleet, until

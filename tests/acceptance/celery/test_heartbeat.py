@@ -1,4 +1,4 @@
-"""What a worker says of itself, and how it looks after its pool children."""
+"""The heartbeat of a Celery worker, and its checks of its pool children."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_pool_child_that_hangs_is_killed_and_another_takes_its_place(fleet: Fl
     assert all(worker.is_alive() for worker in fleet.workers)
 
 
-def test_what_must_not_run_twice_is_not_handed_back_by_a_worker_that_drops_it(
+def test_a_worker_that_shuts_down_does_not_release_a_try_that_must_not_run_twice(
     fleet: Fleet,
 ) -> None:
     run = fleet.start(graphs.held_once, name="dropped")
@@ -67,7 +67,7 @@ def _asked_to_consume(fleet: Fleet, queue: str) -> object:
         return None  # a connection that Redis closed while it lay idle in the pool
 
 
-def test_a_worker_counts_what_it_has_handled(fleet: Fleet) -> None:
+def test_a_worker_counts_the_tries_it_has_handled(fleet: Fleet) -> None:
     before = handled(fleet)
     wait_and_check(fleet, start_mixed(fleet, 2))
 

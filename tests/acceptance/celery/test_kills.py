@@ -1,28 +1,27 @@
-"""Pool children, workers and the beat are killed while runs go on."""
+"""Pool children, workers and the beat are killed while runs are in progress."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
 
 import pytest
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.mixed_load import runs_under_fire
-from tests.acceptance.celery.rows import check_runs, wait_for
+from tests.acceptance.celery.mixed_load import run_under_kills, start_mixed, wait_and_check
 from tests.celery_nodes import Fleet, until
 
 
-def test_kills_at_random_moments_lose_nothing_and_record_nothing_twice(
+def test_kills_at_random_moments_lose_no_run_and_record_no_result_twice(
     fleet: Fleet, chaos_seed: int
 ) -> None:
     plan = [*["child"] * 5, *["worker"] * 2, "beat"]
-    runs_under_fire(fleet, chaos_seed, 20, plan, longest=0.8)
+    run_under_kills(fleet, chaos_seed, 20, plan, longest=0.8)
 
 
-def test_without_a_beat_a_worker_looks_after_the_runs_of_a_dead_one(fleet: Fleet) -> None:
+def test_without_a_beat_workers_recover_the_tasks_of_a_dead_worker(fleet: Fleet) -> None:
     fleet.beats[0].kill()
     run = fleet.start(graphs.held_then_added, name="orphan")
-    (pid,) = until(lambda: fleet.begun("orphan"), "a step's begin")
+    (pid,) = until(lambda: fleet.begun("orphan"), "the start of the step")
     (victim,) = [worker for worker in fleet.workers if pid in worker.children()]
     victim.kill()
     pids = until(
@@ -34,9 +33,9 @@ def test_without_a_beat_a_worker_looks_after_the_runs_of_a_dead_one(fleet: Fleet
     assert losses == [("failed", 0), ("completed", 1), ("completed", 0)]
 
 
-def test_without_a_beat_runs_go_on(fleet: Fleet) -> None:
+def test_without_a_beat_workers_find_tasks_whose_wake_up_was_lost(fleet: Fleet) -> None:
     fleet.beats[0].kill()
-    with fleet.engine.database.write() as connection:  # committed, and never rung for
+    with fleet.engine.database.write() as connection:  # committed, and no wake-up sent
         run = fleet.engine.start(
             graphs.mixed.program(), graphs.mixed.name, {"n": 1}, connection=connection
         )
@@ -44,12 +43,25 @@ def test_without_a_beat_runs_go_on(fleet: Fleet) -> None:
     assert run.result(timeout=30) == graphs.expected(1)
 
 
-def test_runs_go_on_when_the_beat_is_back(fleet: Fleet) -> None:
-    heard = fleet.count_logged("Task flowengine.watchdog")
-    until(lambda: fleet.count_logged("Task flowengine.watchdog") > heard + 5, "ticks")
-    runs: dict[str, Any] = {fleet.start(graphs.mixed, n=3).id: graphs.expected(3)}
-    wait_for(fleet.engine, [fleet.engine.run(run_id) for run_id in runs], 30)
-    check_runs(fleet.engine, runs, graphs.TASKS)
+def test_ticks_and_runs_go_on_when_a_killed_beat_is_restarted(fleet: Fleet) -> None:
+    (beat,) = fleet.beats
+    beat.kill()
+    with fleet.broker.client as client:
+        until(lambda: not client.llen("flowengine"), "an empty control queue")
+        until(lambda: not client.hlen("unacked"), "the end of the ticks that workers have")
+    before = ticks(fleet)
+    runs = start_mixed(fleet, 2)
+    wait_and_check(fleet, runs)
+    assert ticks(fleet) == before, "nothing ticks while the beat is dead"
+    beat.start()
+    until(lambda: ticks(fleet) >= before + 3, "ticks of the restarted beat")
+    wait_and_check(fleet, start_mixed(fleet, 2))
+
+
+def ticks(fleet: Fleet) -> int:
+    """How many ticks of the beat workers have received."""
+    received = re.compile(r"Task flowengine\.watchdog\[\S+\] received")
+    return len(received.findall(fleet.logs()))
 
 
 @pytest.mark.chaos
@@ -58,4 +70,4 @@ def test_two_hundred_runs_under_many_kills(
     fleet: Fleet, chaos_seed: int, round_number: int
 ) -> None:
     plan = [*["child"] * 40, *["worker"] * 12, "beat"]
-    runs_under_fire(fleet, chaos_seed + round_number, 200, plan, longest=1.5)
+    run_under_kills(fleet, chaos_seed + round_number, 200, plan, longest=1.5)

@@ -1,4 +1,4 @@
-"""Redis and PostgreSQL go away in the middle, and come back."""
+"""Redis and PostgreSQL are stopped, emptied or hung in the middle of runs, and come back."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def module_fleet(make_fleet: MakeFleet, postgres_away: RestartablePostgres) -> F
 
 
 class Outage:
-    """What is away, for how long."""
+    """Outages of some seconds. Their length is what is tested, so it is slept."""
 
     def __init__(self, fleet: Fleet, postgres: RestartablePostgres) -> None:
         self.fleet, self.postgres = fleet, postgres
@@ -69,13 +69,13 @@ OUTAGES = ["redis", "redis_emptied", "postgres_stopped", "postgres_hung", "both"
 
 
 @pytest.mark.parametrize("kind", OUTAGES)
-def test_runs_survive_an_outage_and_so_do_the_workers(
+def test_runs_and_workers_survive_an_outage(
     fleet: Fleet, postgres_away: RestartablePostgres, kind: str
 ) -> None:
     pids = [worker.pid for worker in fleet.workers]
     runs = {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(8)}
     held = fleet.start(graphs.held, name=kind)
-    until(lambda: fleet.begun(kind), "a step's begin")
+    until(lambda: fleet.begun(kind), "the start of the step")
     getattr(Outage(fleet, postgres_away), kind)(2.0)
     fleet.let_go(kind)
     later = {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(3)}
@@ -83,20 +83,22 @@ def test_runs_survive_an_outage_and_so_do_the_workers(
     wait_for(fleet.engine, [*handles, held], 60)
     counters = check_runs(fleet.engine, runs | later, graphs.TASKS)
     assert counters.failed == 0
-    assert held.result() == fleet.begun(kind)[0], "nobody died, so nothing was done again"
+    assert held.result() == fleet.begun(kind)[0], "no worker died, so no step ran twice"
     assert counters.lost == 0
     assert [worker.pid for worker in fleet.workers if worker.is_alive()] == pids
 
 
-def test_workers_survive_a_lost_broker_with_messages_in_hand(fleet: Fleet) -> None:
+def test_workers_survive_the_loss_of_their_broker_with_unacknowledged_messages(
+    fleet: Fleet,
+) -> None:
     pids = [worker.pid for worker in fleet.workers]
     holds = [fleet.start(graphs.held, name=f"busy{n}") for n in range(4)]
     until(lambda: all(fleet.begun(f"busy{n}") for n in range(4)), "four busy children")
     runs = {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(4)}
-    for _ in range(4):  # those of the starts were gathered
+    for _ in range(4):  # the wake-ups of the starts were debounced
         fleet.app.send_task("flowengine.drain", ("default",), queue="default")
     with fleet.broker.client as client:
-        until(lambda: client.hlen("unacked") >= 2, "messages that wait for a child")
+        until(lambda: client.hlen("unacked") >= 2, "messages that wait for a pool child")
     noticed = fleet.count_logged("Connection to broker lost")
     fleet.broker.server.stop()
     until(lambda: fleet.count_logged("Connection to broker lost") >= noticed + 2, "the loss")
@@ -123,18 +125,18 @@ def test_a_start_does_not_wait_for_the_broker(fleet: Fleet) -> None:
 
 def held_by(fleet: Fleet, name: str) -> tuple[Any, LocalWorker]:
     run = fleet.start(graphs.held_then_added, name=name)
-    (pid,) = until(lambda: fleet.begun(name), "a step's begin")
+    (pid,) = until(lambda: fleet.begun(name), "the start of the step")
     (worker,) = [worker for worker in fleet.workers if pid in worker.children()]
     return run, worker
 
 
 def spooled(worker: LocalWorker) -> list[Path]:
-    """Reports of held steps that wait on a worker's disk."""
+    """Spooled reports of held steps."""
     waiting = (worker.directory / "flowengine-spool").glob("*.json")
     return [path for path in waiting if "held_then_added.hold" in path.read_text()]
 
 
-def test_a_report_waits_on_disk_while_the_database_is_away(
+def test_a_report_is_spooled_while_the_database_is_away(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
     run, worker = held_by(fleet, "spooled")
@@ -143,7 +145,7 @@ def test_a_report_waits_on_disk_while_the_database_is_away(
     poison.write_text('{"run_id": "gone", "task_id": "0", "lease": 1, "path": "gone", ')
     postgres_away.go_away()
     fleet.let_go("spooled")
-    until(lambda: spooled(worker), "a report on disk")
+    until(lambda: spooled(worker), "a spooled report")
     postgres_away.come_back()
     assert run.result(timeout=30) == fleet.begun("spooled")[0]
     assert [(task.state, task.losses) for task in fleet.engine.tasks(run.id)] == [
@@ -151,18 +153,41 @@ def test_a_report_waits_on_disk_while_the_database_is_away(
         ("completed", 0),
     ]
     until(lambda: not spooled(worker), "an empty spool")
-    assert poison.with_suffix(".undeliverable").exists(), "a broken one does not stop the others"
+    assert poison.with_suffix(".undeliverable").exists(), "a broken report does not stop the others"
 
 
-def test_a_report_on_disk_survives_its_worker(
+def test_an_outage_longer_than_its_timeout_fails_no_try_that_sends_heartbeats(
+    fleet: Fleet, postgres_away: RestartablePostgres
+) -> None:
+    names = [f"heartbeats{n}" for n in range(4)]
+    runs = {name: fleet.start(graphs.held_with_heartbeats, name=name) for name in names}
+    until(lambda: all(fleet.begun(name) for name in names), "four busy children")
+    postgres_away.go_away()
+    time.sleep(2.5)
+    for name in names[:2]:
+        fleet.let_go(name)  # finished, and spooled
+    time.sleep(2.5)
+    postgres_away.come_back()
+    assert [runs[name].result(timeout=30) for name in names[:2]] == [
+        fleet.begun(name)[0] for name in names[:2]
+    ]
+    time.sleep(4)  # twice the timeout
+    for name in names[2:]:
+        fleet.let_go(name)
+    for name in names:
+        assert runs[name].result(timeout=30) == fleet.begun(name)[0]
+        assert [task.state for task in fleet.engine.tasks(runs[name].id)] == ["completed"]
+
+
+def test_a_spooled_report_survives_its_worker(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
     run, worker = held_by(fleet, "inherited")
     postgres_away.go_away()
     fleet.let_go("inherited")
-    until(lambda: spooled(worker), "a report on disk")
+    until(lambda: spooled(worker), "a spooled report")
     worker.kill()
-    worker.start()  # the database is still away: it waits
+    worker.start()  # it waits for the database
     postgres_away.come_back()
     assert run.result(timeout=30) == fleet.begun("inherited")[0]
     assert [(task.state, task.losses) for task in fleet.engine.tasks(run.id)] == [
@@ -172,7 +197,7 @@ def test_a_report_on_disk_survives_its_worker(
     assert len(fleet.begun("inherited")) == 1
 
 
-def test_a_start_message_that_meets_no_database_is_not_lost(
+def test_a_start_message_that_arrives_while_the_database_is_away_is_not_lost(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
     postgres_away.go_away()

@@ -1,4 +1,4 @@
-"""Two workers with two pool children each, a beat, Redis and PostgreSQL: all well."""
+"""Two workers with two pool children each, a beat, Redis and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_all_runs_complete_and_record_every_step_once(
     counters = wait_and_check(fleet, runs)
     assert (counters.lost, counters.failed) == (0, 0)
     traced = {int(path.name.rpartition("-")[2]) for path in fleet.traces.glob("executions-*")}
-    assert all(traced & set(worker.children()) for worker in fleet.workers), "each had a part"
+    assert all(traced & set(worker.children()) for worker in fleet.workers), "each ran some"
     assert all(worker.container.is_alive() for worker in celery_setup.worker_cluster)
 
 
@@ -33,7 +33,7 @@ def test_messages_stay_below_4_kib_whatever_the_run_carries(fleet: Fleet) -> Non
     with redis.Redis.from_url(fleet.broker.url) as client, client.monitor() as monitor:
         run = fleet.start(graphs.wide, numbers=list(range(500)))
         assert run.result(timeout=60) == sum(n * n for n in range(500))
-        mark = "the run is over"
+        mark = "the run has ended"
         with redis.Redis.from_url(fleet.broker.url) as other:
             other.echo(mark)
         for heard in monitor.listen():
@@ -45,7 +45,7 @@ def test_messages_stay_below_4_kib_whatever_the_run_carries(fleet: Fleet) -> Non
                 json.loads(message)
                 sizes.append(len(message))
                 largest = max(message, largest, key=len)
-    assert len(sizes) > 10, "nobody sent anything?"
+    assert len(sizes) > 10, "too few messages to judge"
     assert max(sizes) < 4096, largest
     print(f"{len(sizes)} messages, the largest of {max(sizes)} bytes")
 
@@ -53,7 +53,7 @@ def test_messages_stay_below_4_kib_whatever_the_run_carries(fleet: Fleet) -> Non
 def test_a_start_message_that_arrives_twice_starts_one_run(
     fleet: Fleet, celery_setup: CeleryTestSetup
 ) -> None:
-    app = celery_setup.app  # knows nothing but the broker
+    app = celery_setup.app  # is given the broker and nothing else
     name = graphs.mixed.name
     sent = [
         app.send_task("flowengine.execute", args=(name, {"n": 7}), task_id="the-same-message")
@@ -74,7 +74,7 @@ def test_a_start_message_that_arrives_twice_starts_one_run(
     assert found() == [run_id]
 
 
-def test_a_facet_that_nobody_serves_is_an_alarm_until_somebody_does(fleet: Fleet) -> None:
+def test_a_facet_without_a_worker_raises_an_alarm_until_one_starts(fleet: Fleet) -> None:
     run = fleet.start(rare.weighing, grams=4)
     alarm = str(until(lambda: run.info().alarm, "an alarm"))
     assert "waits for a worker" in alarm
@@ -86,7 +86,7 @@ def test_a_facet_that_nobody_serves_is_an_alarm_until_somebody_does(fleet: Fleet
     fleet.workers.remove(other)
 
 
-def test_two_beats_tick_like_one(fleet: Fleet) -> None:
+def test_two_beats_cause_no_more_recovery_than_one(fleet: Fleet) -> None:
     second = fleet.add_beat("second-beat")
     arrived = "Task flowengine.watchdog"
     began, before = time.monotonic(), fleet.count_logged(arrived)
@@ -101,14 +101,14 @@ def test_two_beats_tick_like_one(fleet: Fleet) -> None:
     second.stop()
     fleet.beats.remove(second)
     print(f"{messages:g} messages of two beats, {len(ticks)} looks in {lasted:.1f} s")
-    assert messages > 1.2 * len(ticks), "two beats were heard"
+    assert messages > 1.2 * len(ticks), "workers received the ticks of both beats"
     assert 3 <= len(ticks) <= lasted / 0.27 + 2
 
 
 def begin_holding(fleet: Fleet, name: str) -> tuple[Run[Any], Any]:
     """Start a run whose step waits in a worker; return both."""
     run = fleet.start(graphs.held_then_added, name=name)
-    (pid,) = until(lambda: fleet.begun(name), "a step's begin")
+    (pid,) = until(lambda: fleet.begun(name), "the start of the step")
     (worker,) = [worker for worker in fleet.workers if pid in worker.children()]
     return run, worker
 
@@ -117,11 +117,11 @@ def tries(run: Run[Any], fleet: Fleet) -> list[tuple[str, int, int]]:
     return [(t.state, t.try_number, t.losses) for t in fleet.engine.tasks(run.id)]
 
 
-def test_a_busy_worker_that_is_asked_to_end_finishes_what_it_does(fleet: Fleet) -> None:
+def test_a_worker_that_gets_SIGTERM_finishes_its_running_step(fleet: Fleet) -> None:
     run, worker = begin_holding(fleet, "terminated")
     (pid,) = fleet.begun("terminated")
     worker.terminate()
-    until(lambda: "Warm shutdown" in worker.logs(), "its farewell")
+    until(lambda: "Warm shutdown" in worker.logs(), "its warm shutdown")
     others = start_mixed(fleet, 3)
     wait_and_check(fleet, others)
     fleet.let_go("terminated")
@@ -130,7 +130,7 @@ def test_a_busy_worker_that_is_asked_to_end_finishes_what_it_does(fleet: Fleet) 
     assert tries(run, fleet) == [("completed", 1, 0)] * 2
 
 
-def test_a_busy_worker_that_is_told_to_drop_everything_hands_it_back(fleet: Fleet) -> None:
+def test_a_worker_that_gets_SIGQUIT_releases_its_running_step(fleet: Fleet) -> None:
     run, worker = begin_holding(fleet, "quit")
     worker.kill("SIGQUIT")
     worker.wait()
@@ -139,7 +139,7 @@ def test_a_busy_worker_that_is_told_to_drop_everything_hands_it_back(fleet: Flee
     assert run.result(timeout=20) == pids[1]
 
 
-def test_a_worker_that_was_stopped_and_wakes_up_late_changes_nothing(fleet: Fleet) -> None:
+def test_the_late_report_of_a_suspended_worker_is_refused(fleet: Fleet) -> None:
     run, worker = begin_holding(fleet, "frozen")
     worker.freeze()
     pids = until(lambda: len(fleet.begun("frozen")) == 2 and fleet.begun("frozen"), "another try")
@@ -152,7 +152,7 @@ def test_a_worker_that_was_stopped_and_wakes_up_late_changes_nothing(fleet: Flee
     assert run.result() == pids[1]
     assert [state for state, _, _ in tries(run, fleet)] == ["failed", "completed", "completed"]
 
-    # It is among the living again: what it does from now on is looked after.
+    # Its registration is valid again: its tasks are recovered when it dies.
     again, other = begin_holding_on(fleet, worker, "woken")
     other.kill()
     until(lambda: len(fleet.begun("woken")) >= 2, "another try")
@@ -161,7 +161,7 @@ def test_a_worker_that_was_stopped_and_wakes_up_late_changes_nothing(fleet: Flee
 
 
 def begin_holding_on(fleet: Fleet, wanted: Any, name: str) -> tuple[Run[Any], Any]:
-    """The same, on a certain worker: the other one is busy meanwhile."""
+    """The same on a given worker: the other one is suspended meanwhile."""
     (other,) = [worker for worker in fleet.workers if worker is not wanted]
     other.freeze()
     try:
@@ -172,7 +172,7 @@ def begin_holding_on(fleet: Fleet, wanted: Any, name: str) -> tuple[Run[Any], An
     return run, worker
 
 
-def test_a_step_that_kills_its_process_is_tried_again_without_the_others(fleet: Fleet) -> None:
+def test_a_step_that_kills_its_process_is_tried_again_and_no_other_step_is(fleet: Fleet) -> None:
     others = start_mixed(fleet, 5)
     run = fleet.start(graphs.deadly, times=3)
     assert run.result(timeout=30) == 3

@@ -1,6 +1,6 @@
-"""A process that calls a service through a circuit breaker until it is told to stop.
+"""A process that calls a service through a circuit breaker until `test:stop` exists.
 
-The service is what `test:service` says: down, up, or one that hangs.
+The key `test:service` has the state of the service: down, up, or hangs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ CONFIG = CircuitBreakerConfig(
     success_threshold=2,
     probe_lease_seconds=1.5,
 )
-# The most probes ever under way, counted where nothing can come between.
+# Atomically records the maximum of concurrent probes.
 PROBE = """
 redis.call('SADD', 'test:probes', ARGV[1])
-local most = tonumber(redis.call('GET', 'test:most') or 0)
-redis.call('SET', 'test:most', math.max(most, redis.call('SCARD', 'test:probes')))
+local maximum = tonumber(redis.call('GET', 'test:maximum') or 0)
+redis.call('SET', 'test:maximum', math.max(maximum, redis.call('SCARD', 'test:probes')))
 """
 
 

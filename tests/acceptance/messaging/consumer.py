@@ -1,6 +1,6 @@
-"""A process that receives and acknowledges until it is told to stop, or killed.
+"""A process that receives and acknowledges until `test:stop` exists, or until it is killed.
 
-It writes down each delivery before it acknowledges it, and how that ended.
+It records each delivery before the acknowledgement, and the result of the acknowledgement.
 """
 
 from __future__ import annotations

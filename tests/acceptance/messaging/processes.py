@@ -1,4 +1,4 @@
-"""Processes that begin at once: their modules were imported before they were forked."""
+"""Processes that start fast: the fork server has imported their modules."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _CONTEXT.set_forkserver_preload(
 )
 
 
-def begin(main: Callable[[str], None], url: str) -> ForkServerProcess:
+def start(main: Callable[[str], None], url: str) -> ForkServerProcess:
     process = _CONTEXT.Process(target=main, args=(url,), daemon=True)
     process.start()
     return process
 
 
-def end(process: ForkServerProcess) -> None:
-    """Kill it, or bury it when it is dead."""
+def kill(process: ForkServerProcess) -> None:
+    """Kill and reap a process."""
     process.kill()
     process.join()

@@ -1,4 +1,4 @@
-"""Consumers are killed at random; every message is acknowledged once, or is a dead letter."""
+"""Consumers are killed at random: each message is acknowledged once or becomes a dead letter."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import redis
 from flowengine.messaging import AgentId, AgentMessage, MessageType, SyncMessageCoordinator
 from tests.acceptance.messaging import consumer
 from tests.acceptance.messaging.consumer import WORKER
-from tests.acceptance.messaging.processes import begin, end
+from tests.acceptance.messaging.processes import kill, start
 from tests.servers import RedisServer
 
 CONSUMERS = 8
@@ -23,12 +23,12 @@ CONSUMERS = 8
 
 @contextmanager
 def consumers(url: str, count: int) -> Iterator[list[ForkServerProcess]]:
-    running = [begin(consumer.main, url) for _ in range(count)]
+    running = [start(consumer.main, url) for _ in range(count)]
     try:
         yield running
     finally:
         for process in running:
-            end(process)
+            kill(process)
 
 
 def messages(count: int, fatal: frozenset[int]) -> list[AgentMessage]:
@@ -48,33 +48,33 @@ def messages(count: int, fatal: frozenset[int]) -> list[AgentMessage]:
 @pytest.mark.parametrize(
     "count", [pytest.param(1_500), pytest.param(20_000, marks=pytest.mark.chaos)]
 )
-def test_every_message_is_acknowledged_once_or_dead_though_consumers_are_killed(
-    redis_server: RedisServer, pytestconfig: pytest.Config, count: int
+def test_each_message_is_acknowledged_once_or_dead_although_consumers_are_killed(
+    redis_server: RedisServer, chaos_seed: int, count: int
 ) -> None:
-    chance = random.Random(pytestconfig.getoption("--chaos-seed"))
+    rng = random.Random(chaos_seed)
     url = redis_server.url
     client = redis.Redis.from_url(url, decode_responses=True)
     box = SyncMessageCoordinator(client)
-    # What was acknowledged is remembered for the whole test, so it can be counted at the end.
+    # The deduplication window covers the test: it shows all acknowledged ids at the end.
     box.configure(queue_size=count, dedup_window=3600, retry_attempts=2)
-    # One message kills whoever receives it: three deliveries, and it is dead.
+    # One message kills its consumers: it becomes a dead letter after three deliveries.
     sent = messages(count, fatal=frozenset({count // 2}))
     killed: set[int | None] = set()
     with client, consumers(url, CONSUMERS) as running:
         for first in range(0, count, 500):
             box.send_batch(WORKER, WORKER, sent[first : first + 500])
-        for mark in sorted(chance.sample(range(count // 10, count * 8 // 10), 3)):
+        for mark in sorted(rng.sample(range(count // 10, count * 8 // 10), 3)):
             while client.llen("test:delivered") < mark:
                 time.sleep(0.001)
-            victim = chance.choice(running)
-            end(victim)
+            victim = rng.choice(running)
+            kill(victim)
             killed.add(victim.pid)
-            running[running.index(victim)] = begin(consumer.main, url)
+            running[running.index(victim)] = start(consumer.main, url)
         while box.depths(WORKER).total > 0:
             for place, process in enumerate(running):
                 if not process.is_alive():
                     killed.add(process.pid)
-                    running[place] = begin(consumer.main, url)
+                    running[place] = start(consumer.main, url)
             time.sleep(0.02)
         client.set("test:stop", 1)
         for process in running:
@@ -93,18 +93,18 @@ def test_every_message_is_acknowledged_once_or_dead_though_consumers_are_killed(
     again = [line for line in delivered if line[1] != "0"]
     print(
         f"\n{count} sent, {len(acknowledged)} acknowledged, {len(dead)} dead, "
-        f"{len(delivered)} deliveries seen, {len(again)} of them again after an expired "
-        f"reservation, {len(late)} acknowledged too late, {len(killed)} consumers died"
+        f"{len(delivered)} deliveries, {len(again)} of them redeliveries, "
+        f"{len(late)} late acknowledgements, {len(killed)} consumers died"
     )
     assert acknowledged | set(dead) == names
     assert not acknowledged & set(dead)
     assert set(dead) >= {f"message-{count // 2}"}
     assert all(letter.attempts == 3 for letter in dead.values())
     assert max(Counter(name for name, _, _ in acked).values()) == 1
-    assert_that_only_lost_ones_came_again(delivered, late, killed)
+    assert_only_lost_messages_were_redelivered(delivered, late, killed)
 
 
-def assert_that_only_lost_ones_came_again(
+def assert_only_lost_messages_were_redelivered(
     delivered: list[tuple[str, ...]], late: list[tuple[str, ...]], killed: set[int | None]
 ) -> None:
     tries: dict[str, list[tuple[int, int]]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""One breaker in four processes: it opens once for all, probes carefully, closes once for all."""
+"""Four processes share one breaker: it opens once, limits probes, and closes once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redis
 from flowengine.messaging import CircuitState, SyncCircuitBreaker
 from tests.acceptance.messaging import caller
 from tests.acceptance.messaging.caller import CONFIG
-from tests.acceptance.messaging.processes import begin, end
+from tests.acceptance.messaging.processes import kill, start
 from tests.servers import RedisServer
 
 
@@ -23,7 +23,7 @@ def test_four_processes_share_one_breaker(redis_server: RedisServer) -> None:
     client = redis.Redis.from_url(redis_server.url, decode_responses=True)
     breaker = SyncCircuitBreaker(client, "service", CONFIG)
     client.set("test:service", "up")
-    callers = [begin(caller.main, redis_server.url) for _ in range(4)]
+    callers = [start(caller.main, redis_server.url) for _ in range(4)]
     try:
         with client:
             until(lambda: int(client.get("test:calls") or 0) > 100)
@@ -31,16 +31,16 @@ def test_four_processes_share_one_breaker(redis_server: RedisServer) -> None:
 
             client.set("test:service", "down")
             until(lambda: breaker.snapshot().state is CircuitState.OPEN)
-            assert breaker.snapshot().epoch == 1  # opened once, by whoever it was
+            assert breaker.snapshot().epoch == 1  # opened once
 
             client.set("test:service", "hangs")
             until(lambda: client.scard("test:probes") == 2)
             first = {int(pid) for pid in client.smembers("test:probes")}
             for process in callers:
                 if process.pid in first:
-                    end(process)
+                    kill(process)
             client.srem("test:probes", *first)
-            until(lambda: client.scard("test:probes") == 2)  # their slots were freed
+            until(lambda: client.scard("test:probes") == 2)  # their leases expired
             assert not first & {int(pid) for pid in client.smembers("test:probes")}
 
             client.set("test:service", "up")
@@ -49,10 +49,10 @@ def test_four_processes_share_one_breaker(redis_server: RedisServer) -> None:
             until(lambda: int(client.get("test:calls")) > before + 200)
             snapshot = breaker.snapshot()
             client.set("test:stop", 1)
-            most = int(client.get("test:most"))
+            maximum = int(client.get("test:maximum"))
     finally:
         for process in callers:
-            end(process)
+            kill(process)
     assert snapshot.state is CircuitState.CLOSED
     assert snapshot.epoch == 3  # opened, half open, closed: once each
-    assert most == 2
+    assert maximum == 2

@@ -1,1 +1,1 @@
-"""Workflows that are drawn as descriptions, and written down in several languages."""
+"""Generated descriptions of workflows, written in several languages."""

@@ -1,8 +1,8 @@
-"""A description as program JSON, written by hand, and as AFL text.
+"""Write a description as program JSON and as AFL text.
 
-It says the same as the traced module in other words: event facets return `y` and not `result`,
-loops, choices and attempts are carried by facets of the program's own. In text the first case
-that matches is a case that matches while those before it do not, and a limit is left out.
+Equivalent to the traced module with other names: event facets return `y` instead of `result`;
+loops, choices and attempts are facets of the program. In text, each case also requires that the
+cases before it do not match, and limits are omitted.
 """
 
 from __future__ import annotations
@@ -66,21 +66,21 @@ _FACETS = (
     facet("Choose", "", "y"),
     facet("Try", "", "y"),
 )
-#: What Python calls the parts of an error, in the words of a program.
+#: Fields of an error in Python and their names in a program.
 _TOLD = {"message": "error", "type": "error_type", "path": "error_path"}
 
 
 def document(description: Description) -> Node:
-    """The program, with what goes beyond AFL."""
-    return _Writing(for_text=False).program(description)
+    """Return the program, including constructs that AFL text lacks."""
+    return _Writer(for_text=False).program(description)
 
 
 def text(description: Description) -> str:
-    """The program as AFL text, for a description that can be text."""
-    return text_of(_Writing(for_text=True).program(description))
+    """Return the program as AFL text, for a description that can be text."""
+    return text_of(_Writer(for_text=True).program(description))
 
 
-class _Writing:
+class _Writer:
     def __init__(self, for_text: bool) -> None:
         self._for_text = for_text
 
@@ -109,7 +109,7 @@ class _Writing:
         return [self._statement(statement) for statement in body.statements]
 
     def _case(self, target: str, condition: Any, body: Body, *before: Node) -> Node:
-        """A case; without a condition it is the default."""
+        """Return a case; without a condition it is the default."""
         statements, yields = self._statements(body), [to(target, y=_value(body.value))]
         if condition is None:
             return default(*before, *statements, yields=yields)
@@ -140,7 +140,7 @@ class _Writing:
                 return self._attempt(statement)
 
     def _conditions(self, conditions: list[Node]) -> list[Node]:
-        """In text: each only if none before it holds."""
+        """In text, add the negation of the earlier conditions to each."""
         if not self._for_text:
             return conditions
         return [
@@ -151,7 +151,7 @@ class _Writing:
     def _attempt(self, statement: Attempt) -> Node:
         name = statement.name
         node = step(name, "Try", self._block("Try", statement.body))
-        told = [
+        messages = [
             step(f"{name}_told", "tell", text=of(f"{name}.{_TOLD[tells]}"))
             for tells in [statement.tells]
             if tells
@@ -160,7 +160,7 @@ class _Writing:
         if kinds == [None]:
             caught = statement.handlers[0][1]
             yields = [to("Try", y=_value(caught.value))]
-            node = catching(node, *told, *self._statements(caught), yields=yields)
+            node = catching(node, *messages, *self._statements(caught), yields=yields)
         elif kinds:
             asked = [
                 op(of(f"{name}.error_type"), "==", {"type": "String", "value": kind})
@@ -169,7 +169,7 @@ class _Writing:
             ]
             conditions = [*self._conditions(asked), *([None] if None in kinds else [])]
             cases = [
-                self._case("Try", condition, body, *told)
+                self._case("Try", condition, body, *messages)
                 for condition, (_, body) in zip(conditions, statement.handlers, strict=True)
             ]
             node = catching_when(node, *cases, first=not self._for_text)

@@ -1,4 +1,4 @@
-"""A description as a Python module: decorated functions, which are traced."""
+"""Write a description as a Python module of decorated functions, and trace it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tell(text: str) -> int: ...
 
 
 def source(description: Description) -> str:
-    """The text of the module."""
+    """Return the source of the module."""
     lines = [_HEAD]
     for facet in description.facets:
         kind = "workflow" if facet.is_workflow else "facet"
@@ -65,9 +65,9 @@ def source(description: Description) -> str:
     return "\n".join(lines) + "\n"
 
 
-def traced(text: str) -> Any:
-    """The program of the module's workflow."""
-    # The source is read for what a trace would lose, so it must be there to be read.
+def trace_module(text: str) -> Any:
+    """Return the program of the module's workflow."""
+    # The linter needs the source.
     linecache.cache[_FILE] = (len(text), None, text.splitlines(keepends=True), _FILE)
     module: dict[str, Any] = {"__name__": "described"}
     with empty_registry():
@@ -124,8 +124,8 @@ def _attempt(statement: Attempt) -> list[str]:
     for number, (kind, body) in enumerate(statement.handlers):
         handler = f"{name}_caught{number}"
         first, *rest = _function(handler, ["error"], body)
-        told = f'    tell.named("{name}_told")(text=error.{statement.tells})'
-        lines += [first, *([told] if statement.tells else ()), *rest]
+        message = f'    tell.named("{name}_told")(text=error.{statement.tells})'
+        lines += [first, *([message] if statement.tells else ()), *rest]
         handlers["Exception" if kind is None else f'"{kind}"'] = handler
     options = [f'name="{name}"']
     if handlers.keys() == {"Exception"}:

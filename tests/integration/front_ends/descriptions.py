@@ -1,8 +1,8 @@
-"""Workflows as descriptions that favour no language.
+"""Language-neutral descriptions of workflows.
 
-A body is a list of named things to do, and a value. What it reads stands before it, in its own
-body or in one around it; a facet's body reads only the facet's parameters. Values are whole
-numbers, or lists of them that loops give.
+A body is a list of named statements and a value. It reads earlier statements of its own or an
+enclosing body; a facet's body reads only the facet's parameters. Values are integers, or lists
+of integers returned by loops.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ class Input:
 
 @dataclass(frozen=True)
 class Result:
-    """What a step gave."""
+    """The result of a step."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Results:
-    """The list that a loop gave."""
+    """The results of a loop."""
 
     name: str
     collects: bool
@@ -42,7 +42,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Errors:
-    """The errors that a loop has collected."""
+    """The collected errors of a loop."""
 
     name: str
 
@@ -90,7 +90,7 @@ class Not:
 Condition: TypeAlias = Compared | Joined | Not
 
 
-# --- what is done ---
+# --- statements ---
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class Description:
         return found
 
     def can_be_text(self) -> bool:
-        """Whether AFL text has words for it. A constant limit decides nothing and is left out."""
+        """Whether AFL text can express it. A constant limit has no effect and is omitted."""
         return not any(_beyond_text(s) for body in self.bodies() for s in body.statements)
 
 
@@ -190,7 +190,7 @@ def _beyond_text(statement: Statement) -> bool:
 EVENTS = {
     "act": ("x", "by"),
     "add": ("a", "b"),
-    "risk": ("x",),  # what is attempted: it fails often
+    "risk": ("x",),  # body of attempts: fails often
     "total": ("xs",),
     "tell": ("text",),
 }

@@ -1,4 +1,4 @@
-"""Both coordinators, over a private Redis."""
+"""Both coordinators, over a Redis of the test."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from flowengine.messaging import RedisMessageCoordinator, SyncMessageCoordinator
 from tests.servers import RedisServer
 
 
-class InALoop:
-    """An asynchronous object whose coroutines are run to their end at once."""
+class Synchronous:
+    """Wraps an asynchronous object: each coroutine is run to its end."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._runner = asyncio.Runner()
-        self._object = self._runner.run(_made(make))
+        self._object = self._runner.run(_call(make))
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._object, name)
@@ -35,20 +35,20 @@ class InALoop:
         self._runner.close()
 
 
-async def _made(make: Callable[[], Any]) -> Any:
+async def _call(make: Callable[[], Any]) -> Any:
     return make()
 
 
 @pytest.fixture
 def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    """For looking at what is stored."""
+    """A client to inspect the stored data."""
     with redis.Redis.from_url(redis_server.url, decode_responses=True) as client:
         yield client
 
 
 @pytest.fixture(params=["sync", "async"])
 def coordinator(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[Any]:
-    """Each of the two coordinators; the asynchronous one is called as if it were not."""
+    """Each of the two coordinators; coroutines are run to their end."""
     if request.param == "sync":
         with redis.Redis.from_url(redis_server.url) as connection:
             yield SyncMessageCoordinator(connection)
@@ -56,11 +56,11 @@ def coordinator(request: pytest.FixtureRequest, redis_server: RedisServer) -> It
     clients = []
 
     def make() -> RedisMessageCoordinator:
-        # Decoding on purpose: what is stored must come through whatever the client does.
+        # With decoding: the coordinator must not depend on this option of the client.
         clients.append(redis.asyncio.Redis.from_url(redis_server.url, decode_responses=True))
         return RedisMessageCoordinator(clients[0])
 
-    driven = InALoop(make)
-    yield driven
-    driven.run(clients[0].aclose())
-    driven.close()
+    wrapped = Synchronous(make)
+    yield wrapped
+    wrapped.run(clients[0].aclose())
+    wrapped.close()

@@ -1,4 +1,4 @@
-"""A connection that breaks where the test says."""
+"""A proxy that cuts a connection after a given number of bytes."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Self
 
 
 class Proxy:
-    """Stands before Redis, and closes a connection after so many bytes of an answer."""
+    """Forwards to Redis, and closes a connection after a number of bytes of a response."""
 
     def __init__(self, port: int) -> None:
         self._upstream = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        #: How many more bytes the client gets to see; None: all of them.
+        #: Bytes of responses that are still forwarded; None: no limit.
         self.left: int | None = None
-        #: Whether a connection was cut since `left` was set.
+        #: Whether a connection was cut since `cut_after`.
         self.has_cut = False
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -35,17 +35,21 @@ class Proxy:
             while True:
                 client, _ = self._listener.accept()
                 server = socket.create_connection(("127.0.0.1", self._upstream))
-                threading.Thread(target=self._ask, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._answer, args=(client, server), daemon=True).start()
+                threading.Thread(
+                    target=self._forward_requests, args=(client, server), daemon=True
+                ).start()
+                threading.Thread(
+                    target=self._forward_responses, args=(client, server), daemon=True
+                ).start()
 
-    def _ask(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_requests(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 server.sendall(data)
         with contextlib.suppress(OSError):
             server.shutdown(socket.SHUT_RDWR)
 
-    def _answer(self, client: socket.socket, server: socket.socket) -> None:
+    def _forward_responses(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError), client, server:
             while data := server.recv(65536):
                 if self.left is not None:

@@ -1,4 +1,4 @@
-"""What is received together is settled each by itself, all at once, or in any parts."""
+"""The messages of a batch can be settled one by one, all together, or in parts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 import redis
 
-from flowengine.messaging import FailureType, SyncMessageCoordinator, queueing
-from tests.integration.messaging.mail import ASKER, HIGH, LOW, WORKER, mail, reserved
+from flowengine.messaging import FailureType, SyncMessageCoordinator, queue_plans
+from tests.integration.messaging.samples import ASKER, HIGH, LOW, WORKER, reserved, sample
 
 
-def sent(coordinator: Any, count: int, first: int = 0) -> None:
-    coordinator.send_batch(ASKER, WORKER, [mail(number) for number in range(first, first + count)])
+def send(coordinator: Any, count: int, first: int = 0) -> None:
+    coordinator.send_batch(
+        ASKER, WORKER, [sample(number) for number in range(first, first + count)]
+    )
 
 
 def names(received: list[Any]) -> list[Any]:
@@ -24,7 +26,7 @@ def attempts(received: list[Any]) -> dict[Any, int]:
 
 
 def let_expire(client: redis.Redis, within: float = 100) -> None:
-    """The time of all that would expire within so many seconds is over."""
+    """Make all reservations expire that would do so within `within` seconds."""
     until = (client.time()[0] + within) * 1_000_000
     for name in client.zrangebyscore("ao:reserved_deadlines:worker:1", 0, until):
         client.zadd("ao:reserved_deadlines:worker:1", {name: 1})
@@ -33,8 +35,10 @@ def let_expire(client: redis.Redis, within: float = 100) -> None:
 # --- acknowledging ---
 
 
-def test_a_batch_is_one_entry_and_leaves_none(coordinator: Any, client: redis.Redis) -> None:
-    sent(coordinator, 50)
+def test_a_batch_is_one_entry_which_is_deleted_when_all_is_acknowledged(
+    coordinator: Any, client: redis.Redis
+) -> None:
+    send(coordinator, 50)
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 50)]
     assert (
         client.hlen("ao:reserved:worker:1") == client.zcard("ao:reserved_deadlines:worker:1") == 1
@@ -44,8 +48,8 @@ def test_a_batch_is_one_entry_and_leaves_none(coordinator: Any, client: redis.Re
     assert client.exists("ao:messages:worker:1", "ao:queue:worker:1") == 0
 
 
-def test_parts_of_a_batch_are_acknowledged_once_each(coordinator: Any, client: redis.Redis) -> None:
-    sent(coordinator, 6)
+def test_parts_of_a_batch_are_acknowledged_once(coordinator: Any, client: redis.Redis) -> None:
+    send(coordinator, 6)
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 6)]
     assert coordinator.ack_batch(WORKER, tokens[1:3]) == [True, True]
     assert coordinator.depths(WORKER).reserved == 4
@@ -56,30 +60,30 @@ def test_parts_of_a_batch_are_acknowledged_once_each(coordinator: Any, client: r
     assert coordinator.depths(WORKER).total == 0
 
 
-def test_a_token_given_twice_in_one_call_counts_once(coordinator: Any) -> None:
-    sent(coordinator, 3)
+def test_a_repeated_token_in_one_call_is_acknowledged_once(coordinator: Any) -> None:
+    send(coordinator, 3)
     one, *two = (received.token for received in coordinator.receive_batch(WORKER, 3))
     assert coordinator.ack_batch(WORKER, [one, one]) == [True, False]
     assert coordinator.ack_batch(WORKER, [*two, *two]) == [True, True, False, False]
-    sent(coordinator, 1, first=9)
-    alone = coordinator.receive(WORKER).token
-    assert coordinator.ack_batch(WORKER, [alone, alone]) == [True, False]
+    send(coordinator, 1, first=9)
+    single = coordinator.receive(WORKER).token
+    assert coordinator.ack_batch(WORKER, [single, single]) == [True, False]
 
 
 def test_tokens_of_several_batches_are_acknowledged_in_any_order(coordinator: Any) -> None:
-    sent(coordinator, 7)
+    send(coordinator, 7)
     first = [one.token for one in coordinator.receive_batch(WORKER, 3)]
     second = [one.token for one in coordinator.receive_batch(WORKER, 3)]
-    alone = coordinator.receive(WORKER).token
-    mixed = [second[2], first[0], "res_0123456789abcdef-2", alone, second[0], first[1], "a b"]
+    single = coordinator.receive(WORKER).token
+    mixed = [second[2], first[0], "res_0123456789abcdef-2", single, second[0], first[1], "a b"]
     assert coordinator.ack_batch(WORKER, mixed) == [True, True, False, True, True, True, False]
     assert coordinator.ack_batch(WORKER, [first[2], second[1]]) == [True, True]
     assert coordinator.depths(WORKER).total == 0
 
 
 @pytest.mark.parametrize("ending", ["-0", "-1", "-02", "-5", "+", "-2-2", "- 2"])
-def test_a_token_that_was_not_given_settles_nothing(coordinator: Any, ending: str) -> None:
-    sent(coordinator, 4)
+def test_an_unissued_token_settles_nothing(coordinator: Any, ending: str) -> None:
+    send(coordinator, 4)
     token = coordinator.receive_batch(WORKER, 4)[0].token + ending
     assert coordinator.ack(WORKER, token) is False
     assert coordinator.ack_batch(WORKER, [token, token]) == [False, False]
@@ -88,11 +92,11 @@ def test_a_token_that_was_not_given_settles_nothing(coordinator: Any, ending: st
     assert coordinator.depths(WORKER).reserved == 4
 
 
-@pytest.mark.parametrize("held", [0, 30, 1100], ids=["the head", "behind others", "far behind"])
-def test_the_queue_keeps_its_order_whatever_is_cut_out_of_it(
+@pytest.mark.parametrize("held", [0, 30, 1100], ids=["at the head", "behind others", "far behind"])
+def test_the_queue_keeps_its_order_when_a_section_is_acknowledged(
     coordinator: Any, client: redis.Redis, held: int
 ) -> None:
-    sent(coordinator, held + 20)
+    send(coordinator, held + 20)
     for _ in range(0, held, 50):
         coordinator.receive_batch(WORKER, min(held, 50))
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 20)]
@@ -101,7 +105,7 @@ def test_the_queue_keeps_its_order_whatever_is_cut_out_of_it(
     assert client.lrange("ao:queue:worker:1", 0, -1) == [f"message-{name}" for name in left]
 
 
-def test_ids_may_have_any_characters(coordinator: Any, client: redis.Redis) -> None:
+def test_message_ids_may_contain_any_characters(coordinator: Any, client: redis.Redis) -> None:
     ids = [
         'say "no"\\',
         "two\nlines here",
@@ -110,7 +114,7 @@ def test_ids_may_have_any_characters(coordinator: Any, client: redis.Redis) -> N
         "nul\0 del\x7f",
         "[[false]]",
     ]
-    coordinator.send_batch(ASKER, WORKER, [mail(1, message_id=name) for name in ids])
+    coordinator.send_batch(ASKER, WORKER, [sample(1, message_id=name) for name in ids])
     received = coordinator.receive_batch(WORKER, 9)
     assert [one.message.message_id for one in received] == ids
     assert coordinator.extend(WORKER, received[1].token, 60) is True
@@ -120,18 +124,20 @@ def test_ids_may_have_any_characters(coordinator: Any, client: redis.Redis) -> N
     assert [one.message_id for one in coordinator.dead_letters(WORKER)] == [ids[0]]
 
 
-@pytest.mark.parametrize("most", [0, -5])
-def test_who_asks_for_none_is_given_none(coordinator: Any, most: int) -> None:
-    sent(coordinator, 2)
-    assert coordinator.receive_batch(WORKER, most) == []
+@pytest.mark.parametrize("limit", [0, -5])
+def test_a_limit_below_one_receives_nothing(coordinator: Any, limit: int) -> None:
+    send(coordinator, 2)
+    assert coordinator.receive_batch(WORKER, limit) == []
     assert coordinator.depths(WORKER).reserved == 0
 
 
-# --- one of them ---
+# --- single messages of a batch ---
 
 
-def test_to_extend_one_does_not_extend_the_others(coordinator: Any, client: redis.Redis) -> None:
-    sent(coordinator, 3)
+def test_extending_one_message_does_not_extend_the_others(
+    coordinator: Any, client: redis.Redis
+) -> None:
+    send(coordinator, 3)
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 3, visibility_timeout=60)]
     assert coordinator.extend(WORKER, tokens[0], 3600) is True
     let_expire(client)
@@ -141,16 +147,16 @@ def test_to_extend_one_does_not_extend_the_others(coordinator: Any, client: redi
     assert coordinator.ack_batch(WORKER, [one.token for one in again]) == [True, True]
 
 
-def test_to_let_go_of_one_does_not_let_go_of_the_others(coordinator: Any) -> None:
-    sent(coordinator, 3)
+def test_extending_by_zero_returns_one_message_only(coordinator: Any) -> None:
+    send(coordinator, 3)
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 3)]
     assert coordinator.extend(WORKER, tokens[1], 0) is True
     assert attempts(coordinator.receive_batch(WORKER, 9)) == {1: 1}
     assert coordinator.ack_batch(WORKER, tokens) == [True, False, True]
 
 
-def test_an_extended_one_is_extended_again_and_settled_like_any(coordinator: Any) -> None:
-    sent(coordinator, 3)
+def test_an_extended_message_can_be_extended_again_and_settled(coordinator: Any) -> None:
+    send(coordinator, 3)
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 3)]
     for _ in range(2):
         assert [coordinator.extend(WORKER, token, 60) for token in tokens] == [True] * 3
@@ -159,9 +165,9 @@ def test_an_extended_one_is_extended_again_and_settled_like_any(coordinator: Any
     assert coordinator.depths(WORKER).dead == 1
 
 
-def test_to_refuse_one_does_not_refuse_the_others(coordinator: Any) -> None:
+def test_rejecting_one_message_does_not_reject_the_others(coordinator: Any) -> None:
     coordinator.configure(backoff_base=0)
-    sent(coordinator, 4)
+    send(coordinator, 4)
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 4)]
     assert coordinator.nack(WORKER, tokens[1], error="no paper") is True
     assert coordinator.nack(WORKER, tokens[1]) is False
@@ -175,11 +181,11 @@ def test_to_refuse_one_does_not_refuse_the_others(coordinator: Any) -> None:
     assert coordinator.ack_batch(WORKER, tokens) == [True, False, False, True]
 
 
-# --- its end ---
+# --- expiry ---
 
 
 def test_a_late_settlement_of_a_batch_changes_nothing(coordinator: Any) -> None:
-    sent(coordinator, 3)
+    send(coordinator, 3)
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 3, visibility_timeout=0)]
     assert coordinator.ack_batch(WORKER, tokens) == [False] * 3
     assert coordinator.ack(WORKER, tokens[1]) is False
@@ -190,15 +196,15 @@ def test_a_late_settlement_of_a_batch_changes_nothing(coordinator: Any) -> None:
 
 
 def test_a_receiver_waits_for_a_batch_that_expires(coordinator: Any) -> None:
-    sent(coordinator, 2)
+    send(coordinator, 2)
     coordinator.receive_batch(WORKER, 2, visibility_timeout=0.1)
     assert attempts(coordinator.receive_batch(WORKER, 2, timeout=20)) == {0: 1, 1: 1}
 
 
-def test_what_is_left_of_a_batch_expires_and_nothing_else(
+def test_only_the_unsettled_messages_of_a_batch_expire(
     coordinator: Any, client: redis.Redis
 ) -> None:
-    sent(coordinator, 4)
+    send(coordinator, 4)
     tokens = [one.token for one in coordinator.receive_batch(WORKER, 4, visibility_timeout=60)]
     assert coordinator.ack_batch(WORKER, [tokens[0], tokens[2]]) == [True, True]
     let_expire(client)
@@ -213,7 +219,7 @@ def test_what_is_left_of_a_batch_expires_and_nothing_else(
 def test_every_message_of_a_batch_is_recovered_and_counted(
     coordinator: Any, client: redis.Redis
 ) -> None:
-    sent(coordinator, 1200)
+    send(coordinator, 1200)
     first, *_ = (coordinator.receive_batch(WORKER, 400, visibility_timeout=60) for _ in range(3))
     coordinator.ack_batch(WORKER, [one.token for one in first[:200]])
     let_expire(client)
@@ -225,9 +231,9 @@ def test_every_message_of_a_batch_is_recovered_and_counted(
 
 def test_deliveries_are_counted_for_each_message_of_a_batch(coordinator: Any) -> None:
     coordinator.configure(retry_attempts=2, backoff_base=0)
-    sent(coordinator, 1)
+    send(coordinator, 1)
     coordinator.nack(WORKER, coordinator.receive(WORKER).token, error="first")
-    sent(coordinator, 2, first=1)
+    send(coordinator, 2, first=1)
     first = coordinator.receive_batch(WORKER, 9, visibility_timeout=0)
     assert attempts(first) == {0: 1, 1: 0, 2: 0}
     assert [one.queue_message.last_error for one in first] == ["first", None, None]
@@ -245,24 +251,24 @@ def test_deliveries_are_counted_for_each_message_of_a_batch(coordinator: Any) ->
 
 def test_a_batch_of_several_priorities_keeps_their_order_when_it_expires(coordinator: Any) -> None:
     for number, priority in enumerate((LOW, HIGH, LOW, HIGH)):
-        coordinator.send_message(ASKER, WORKER, mail(number, priority=priority))
+        coordinator.send_message(ASKER, WORKER, sample(number, priority=priority))
     assert names(coordinator.receive_batch(WORKER, 9, visibility_timeout=0)) == [1, 3, 0, 2]
     assert names(coordinator.receive_batch(WORKER, 9)) == [1, 3, 0, 2]
 
 
-# --- what a client repeats ---
+# --- repeated commands ---
 
 
-def test_the_same_token_is_given_what_is_left_under_it_and_nothing_new(
+def test_a_repeated_receive_returns_the_unsettled_messages_of_its_token(
     coordinator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queueing, "new_token", lambda: "res_0123456789abcdef")
+    monkeypatch.setattr(queue_plans, "new_token", lambda: "res_0123456789abcdef")
     coordinator.configure(backoff_base=0)
-    sent(coordinator, 1)
+    send(coordinator, 1)
     coordinator.nack(WORKER, coordinator.receive(WORKER).token, error="first")
-    sent(coordinator, 3, first=1)
+    send(coordinator, 3, first=1)
     first = coordinator.receive_batch(WORKER, 4)
-    sent(coordinator, 2, first=4)
+    send(coordinator, 2, first=4)
     assert coordinator.receive_batch(WORKER, 4) == first
     tokens = [one.token for one in first]
     assert coordinator.ack_batch(WORKER, tokens[1:3]) == [True, True]
@@ -271,24 +277,24 @@ def test_the_same_token_is_given_what_is_left_under_it_and_nothing_new(
     assert names(coordinator.receive_batch(WORKER, 4)) == [4, 5]
 
 
-def test_one_message_is_given_again_to_the_same_token(
+def test_a_repeated_receive_of_one_message_returns_it_again(
     coordinator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queueing, "new_token", lambda: "res_0123456789abcdef")
-    sent(coordinator, 2)
+    monkeypatch.setattr(queue_plans, "new_token", lambda: "res_0123456789abcdef")
+    send(coordinator, 2)
     first = coordinator.receive(WORKER)
     assert coordinator.receive(WORKER) == first
     assert coordinator.ack(WORKER, first.token) is True
     assert names([coordinator.receive(WORKER)]) == [1]
 
 
-# --- what is stored ---
+# --- storage ---
 
 
-def test_a_message_with_lines_of_its_own_is_received_with_the_others(
+def test_a_message_with_line_breaks_is_received_with_the_others(
     coordinator: Any, client: redis.Redis
 ) -> None:
-    sent(coordinator, 40)
+    send(coordinator, 40)
     stored = client.hget("ao:messages:worker:1", "message-20")
     client.hset("ao:messages:worker:1", "message-20", stored.replace(',"', ',\n"'))
     client.hset("ao:messages:worker:1", "message-30", "two\nlines")
@@ -301,8 +307,8 @@ def test_a_message_with_lines_of_its_own_is_received_with_the_others(
 def test_reservations_of_earlier_versions_are_settled_and_recovered(
     client: redis.Redis, coordinator: Any
 ) -> None:
-    """They wrote an entry for each message of a batch."""
-    sent(coordinator, 4)
+    """Earlier versions wrote one entry for each message of a batch."""
+    send(coordinator, 4)
     client.zremrangebyrank("ao:sched:worker:1:prio:5", 0, -1)
     tokens = ["res_0123456789abcdef", *(f"res_0123456789abcdef-{place}" for place in (2, 3, 4))]
     far = (client.time()[0] + 60) * 1_000_000
@@ -315,8 +321,8 @@ def test_reservations_of_earlier_versions_are_settled_and_recovered(
     assert client.hlen("ao:reserved:worker:1") == 1
 
 
-def test_a_deadline_without_its_reservation_stops_nobody(client: redis.Redis) -> None:
+def test_a_deadline_without_a_reservation_does_not_block_receivers(client: redis.Redis) -> None:
     box = SyncMessageCoordinator(client)
     client.zadd("ao:reserved_deadlines:worker:1", {"res_0123456789abcdef+": 1, "res_0": 1})
-    box.send_message(ASKER, WORKER, mail(1))
+    box.send_message(ASKER, WORKER, sample(1))
     assert names(box.receive_batch(WORKER, 2)) == [1]

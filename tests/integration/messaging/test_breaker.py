@@ -1,9 +1,8 @@
-"""A circuit breaker that several share, and what it makes of calls."""
+"""Circuit breakers shared through Redis."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 from collections.abc import Iterator
 from typing import Any
@@ -19,15 +18,15 @@ from flowengine.messaging import (
     CircuitState,
     SyncCircuitBreaker,
 )
-from tests.integration.messaging.conftest import InALoop
+from tests.integration.messaging.conftest import Synchronous
 from tests.servers import RedisServer
 
 CONFIG = CircuitBreakerConfig(failure_threshold=3, half_open_max_calls=2, success_threshold=2)
 STATE = "ao:cb:state:shop"
 
 
-class Trouble(Exception):
-    """What the service raises."""
+class ServiceError(Exception):
+    """Raised by the service."""
 
 
 def works(value: int = 1) -> int:
@@ -35,22 +34,22 @@ def works(value: int = 1) -> int:
 
 
 def fails() -> None:
-    raise Trouble("no answer")
+    raise ServiceError("no answer")
 
 
 @pytest.fixture(params=["sync", "async"])
 def make(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[Any]:
-    """Makes breakers of one kind; the asynchronous one is called as if it were not."""
+    """A factory of one kind of breaker; coroutines are run to their end."""
     if request.param == "sync":
         with redis.Redis.from_url(redis_server.url) as client:
             yield lambda **options: SyncCircuitBreaker(client, "shop", CONFIG, **options)
         return
-    made: list[InALoop] = []
+    made: list[Synchronous] = []
     clients: list[redis.asyncio.Redis] = []
 
     def breaker(**options: Any) -> Any:
         clients.append(redis.asyncio.Redis.from_url(redis_server.url))
-        made.append(InALoop(lambda: CircuitBreaker(clients[-1], "shop", CONFIG, **options)))
+        made.append(Synchronous(lambda: CircuitBreaker(clients[-1], "shop", CONFIG, **options)))
         return made[-1]
 
     yield breaker
@@ -61,20 +60,20 @@ def make(request: pytest.FixtureRequest, redis_server: RedisServer) -> Iterator[
 
 def fail(breaker: Any, times: int) -> None:
     for _ in range(times):
-        with pytest.raises(Trouble):
+        with pytest.raises(ServiceError):
             breaker.call(fails)
 
 
-def let_pass(client: redis.Redis, seconds: float) -> None:
-    """As if its last change had been so long ago."""
+def elapse(client: redis.Redis, seconds: float) -> None:
+    """Move the last transition `seconds` into the past."""
     client.hincrby(STATE, "changed", -round(seconds * 1_000_000))
 
 
-def test_a_call_through_a_closed_breaker_gives_its_result(make: Any) -> None:
+def test_a_call_through_a_closed_breaker_returns_its_result(make: Any) -> None:
     assert make().call(works, value=5) == 5
 
 
-def test_failures_in_a_row_open_it_for_all(make: Any) -> None:
+def test_consecutive_failures_open_the_breaker_for_all(make: Any) -> None:
     one, other = make(), make()
     fail(one, 2)
     fail(other, 1)
@@ -87,7 +86,7 @@ def test_failures_in_a_row_open_it_for_all(make: Any) -> None:
     assert other.snapshot().state is CircuitState.OPEN
 
 
-def test_a_success_begins_the_count_anew(make: Any) -> None:
+def test_a_success_resets_the_failure_count(make: Any) -> None:
     breaker = make()
     for _ in range(4):
         fail(breaker, 2)
@@ -95,10 +94,12 @@ def test_a_success_begins_the_count_anew(make: Any) -> None:
     assert breaker.snapshot().state is CircuitState.CLOSED
 
 
-def test_after_its_time_it_lets_a_few_probes_through(make: Any, client: redis.Redis) -> None:
+def test_a_limited_number_of_probes_is_permitted_after_the_timeout(
+    make: Any, client: redis.Redis
+) -> None:
     breaker = make()
     breaker.trip()
-    let_pass(client, 60)
+    elapse(client, 60)
     permits = [breaker.permit() for _ in range(4)]
     assert [permit.granted for permit in permits] == [True, True, False, False]
     assert 0 < permits[2].retry_after <= 1
@@ -106,10 +107,10 @@ def test_after_its_time_it_lets_a_few_probes_through(make: Any, client: redis.Re
         breaker.call(works)
 
 
-def test_probes_that_succeed_close_it(make: Any, client: redis.Redis) -> None:
+def test_successful_probes_close_the_breaker(make: Any, client: redis.Redis) -> None:
     breaker = make()
     breaker.trip()
-    let_pass(client, 60)
+    elapse(client, 60)
     breaker.call(works)
     assert breaker.snapshot().state is CircuitState.HALF_OPEN
     breaker.call(works)
@@ -117,10 +118,12 @@ def test_probes_that_succeed_close_it(make: Any, client: redis.Redis) -> None:
     assert [breaker.permit().granted for _ in range(5)] == [True] * 5
 
 
-def test_a_probe_that_fails_opens_it_for_the_whole_time(make: Any, client: redis.Redis) -> None:
+def test_a_failed_probe_opens_the_breaker_for_the_full_timeout(
+    make: Any, client: redis.Redis
+) -> None:
     breaker = make()
     breaker.trip()
-    let_pass(client, 60)
+    elapse(client, 60)
     breaker.call(works)
     fail(breaker, 1)
     snapshot = breaker.snapshot()
@@ -129,65 +132,65 @@ def test_a_probe_that_fails_opens_it_for_the_whole_time(make: Any, client: redis
     assert snapshot.successes == 0
 
 
-def test_a_probe_whose_process_died_loses_its_slot_with_its_lease(
+def test_the_slot_of_a_dead_probe_is_free_when_its_lease_expires(
     make: Any, client: redis.Redis
 ) -> None:
     breaker = make()
     breaker.trip()
-    let_pass(client, 60)
+    elapse(client, 60)
     dead = [breaker.permit() for _ in range(2)]
     assert breaker.permit().granted is False
     client.zadd("ao:cb:probes:shop", {dead[0].token: 1})
     assert breaker.permit().granted is True
-    # It was not dead after all. But its slot is another's, and what it says is not heard.
+    # It was only slow. Its slot belongs to another probe, so its outcome is ignored.
     breaker.failure(dead[0])
     assert breaker.snapshot().state is CircuitState.HALF_OPEN
     assert breaker.snapshot().probes == 2
 
 
-def test_a_released_probe_gives_its_slot_back_and_decides_nothing(
+def test_a_released_probe_returns_its_slot_without_a_transition(
     make: Any, client: redis.Redis
 ) -> None:
     breaker = make()
     breaker.trip()
-    let_pass(client, 60)
+    elapse(client, 60)
     for _ in range(5):
         breaker.release(breaker.permit())
     snapshot = breaker.snapshot()
     assert (snapshot.state, snapshot.probes) == (CircuitState.HALF_OPEN, 0)
 
 
-def test_probes_of_an_earlier_recovery_still_count_while_they_are_under_way(
+def test_probes_of_an_earlier_epoch_hold_their_slots_until_they_end(
     make: Any, client: redis.Redis
 ) -> None:
     breaker = make()
     breaker.trip()
-    let_pass(client, 60)
+    elapse(client, 60)
     slow, quick = breaker.permit(), breaker.permit()
     breaker.failure(quick)
-    let_pass(client, 60)
+    elapse(client, 60)
     assert [breaker.permit().granted for _ in range(2)] == [True, False]
-    breaker.success(slow)  # of another time: it frees a slot, and proves nothing
+    breaker.success(slow)  # of an earlier epoch: it returns its slot and is not counted
     assert breaker.snapshot().successes == 0
     assert breaker.permit().granted is True
 
 
-def test_a_recovery_that_takes_too_long_is_over(make: Any, client: redis.Redis) -> None:
+def test_a_recovery_that_takes_too_long_opens_the_breaker(make: Any, client: redis.Redis) -> None:
     breaker = make()
     breaker.trip()
-    let_pass(client, 60)
+    elapse(client, 60)
     breaker.call(works)
-    let_pass(client, 310)
+    elapse(client, 310)
     refused = breaker.permit()
     assert (refused.granted, refused.state) == (False, CircuitState.OPEN)
-    # It is open since the end of that recovery, not since we looked.
+    # It is open since the recovery timed out, not since this call.
     assert 45 < refused.retry_after < 51
-    let_pass(client, 60)
+    elapse(client, 60)
     assert breaker.permit().granted is True
     assert breaker.snapshot().successes == 0
 
 
-def test_how_old_calls_end_says_nothing_about_a_new_state(make: Any) -> None:
+def test_outcomes_of_an_earlier_epoch_are_ignored(make: Any) -> None:
     breaker = make()
     old = [breaker.permit() for _ in range(3)]
     breaker.trip()
@@ -197,13 +200,13 @@ def test_how_old_calls_end_says_nothing_about_a_new_state(make: Any) -> None:
     assert breaker.snapshot().failures == 0
 
 
-def test_only_what_counts_as_a_failure_is_counted(make: Any) -> None:
+def test_only_configured_errors_count_as_failures(make: Any) -> None:
     breaker = make(failure_on=(OSError,), ignore=(FileNotFoundError,))
 
     def raises(error: Exception) -> None:
         raise error
 
-    for error in (Trouble(), FileNotFoundError(), Trouble(), FileNotFoundError()):
+    for error in (ServiceError(), FileNotFoundError(), ServiceError(), FileNotFoundError()):
         with pytest.raises(type(error)):
             breaker.call(raises, error)
     assert breaker.snapshot().failures == 0
@@ -212,7 +215,7 @@ def test_only_what_counts_as_a_failure_is_counted(make: Any) -> None:
     assert breaker.snapshot().failures == 1
 
 
-def test_a_permit_may_be_settled_elsewhere_than_it_was_asked_for(make: Any) -> None:
+def test_a_permit_can_be_settled_by_another_process(make: Any) -> None:
     here, there = make(), make()
     for _ in range(3):
         there.failure(here.permit())
@@ -221,26 +224,26 @@ def test_a_permit_may_be_settled_elsewhere_than_it_was_asked_for(make: Any) -> N
     assert refused.retry_after > 59
 
 
-def test_names_do_not_meet(make: Any, client: redis.Redis) -> None:
+def test_breakers_with_different_names_are_independent(make: Any, client: redis.Redis) -> None:
     make().trip()
     assert SyncCircuitBreaker(client, "shop:2").permit().granted is True
 
 
 def test_coroutines_are_awaited(redis_server: RedisServer) -> None:
-    async def answer(value: int) -> int:
+    async def respond(value: int) -> int:
         await asyncio.sleep(0)
         return value
 
     async def call() -> None:
         async with redis.asyncio.Redis.from_url(redis_server.url) as client:
             breaker = CircuitBreaker(client, "shop")
-            assert await breaker.call(answer, 3) == 3
+            assert await breaker.call(respond, 3) == 3
             assert await breaker.call(works, 4) == 4
 
     asyncio.run(call())
 
 
-def test_a_cancelled_probe_gives_its_slot_back(redis_server: RedisServer) -> None:
+def test_a_cancelled_probe_returns_its_slot(redis_server: RedisServer) -> None:
     async def cancel() -> None:
         async with redis.asyncio.Redis.from_url(redis_server.url) as client:
             breaker = CircuitBreaker(client, "shop", CONFIG)
@@ -265,38 +268,39 @@ def test_a_cancelled_probe_gives_its_slot_back(redis_server: RedisServer) -> Non
     asyncio.run(cancel())
 
 
-def test_a_call_that_is_cancelled_while_it_asks_holds_no_slot(redis_server: RedisServer) -> None:
+def test_a_call_that_is_cancelled_while_it_asks_for_a_permit_holds_no_slot(
+    redis_server: RedisServer,
+) -> None:
     async def cancel() -> None:
         async with redis.asyncio.Redis.from_url(redis_server.url) as client:
             breaker = CircuitBreaker(client, "shop", CONFIG)
             await breaker.trip()
             await client.hset(STATE, "changed", 1)
-            for ticks in range(12):  # cancelled ever later on its way to Redis and back
+            for ticks in range(12):  # cancelled at ever later points of the round trip
                 task = asyncio.create_task(breaker.call(asyncio.sleep, 0.01))
                 for _ in range(ticks):
                     await asyncio.sleep(0)
                 task.cancel()
-                # While it connects, the client may keep a cancellation to itself.
-                with contextlib.suppress(asyncio.CancelledError):
+                with pytest.raises(asyncio.CancelledError):
                     await task
             assert (await breaker.snapshot()).probes == 0
 
     asyncio.run(cancel())
 
 
-def test_a_configuration_that_contradicts_itself_is_refused() -> None:
+def test_an_inconsistent_configuration_is_refused() -> None:
     with pytest.raises(ValueError, match="raise recovery_timeout_seconds"):
         CircuitBreakerConfig(timeout_seconds=60, recovery_timeout_seconds=30)
     with pytest.raises(ValueError, match="greater than or equal to 1"):
         CircuitBreakerConfig(half_open_max_calls=0)
 
 
-def test_both_breakers_have_the_same_doors() -> None:
-    def doors(kind: type) -> dict[str, list[str]]:
+def test_both_breakers_have_the_same_methods() -> None:
+    def methods(kind: type) -> dict[str, list[str]]:
         return {
             name: list(inspect.signature(member).parameters)
             for name, member in inspect.getmembers(kind, inspect.isfunction)
             if not name.startswith("_")
         }
 
-    assert doors(CircuitBreaker) == doors(SyncCircuitBreaker)
+    assert methods(CircuitBreaker) == methods(SyncCircuitBreaker)

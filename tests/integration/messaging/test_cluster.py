@@ -1,4 +1,4 @@
-"""In a cluster, with a prefix that is a hash tag."""
+"""Messaging in a Redis Cluster, with a hash tag as key prefix."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from flowengine.messaging import (
     SyncCircuitBreaker,
     SyncMessageCoordinator,
 )
-from tests.integration.messaging.mail import ASKER, WORKER, mail
+from tests.integration.messaging.samples import ASKER, WORKER, sample
 from tests.servers import RedisServer, ServerDidNotStart
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[int]:
-    """The port of a cluster of one node: slots are kept apart as in a larger one."""
+    """The port of a cluster of one node; slots are separate as in a larger one."""
     server = _cluster_node()
     port = int(server.url.rpartition(":")[2].partition("/")[0])
     with redis.Redis(port=port) as client:
@@ -37,7 +37,7 @@ def cluster() -> Iterator[int]:
 
 
 def _cluster_node() -> RedisServer:
-    # Its second port follows from its first one, and may be taken.
+    # The cluster bus port is derived from the first port, and may be in use.
     for _ in range(5):
         with contextlib.suppress(ServerDidNotStart):
             return RedisServer("--cluster-enabled", "yes")
@@ -47,7 +47,7 @@ def _cluster_node() -> RedisServer:
 def test_everything_works_in_a_cluster_under_a_hash_tag(cluster: int) -> None:
     with redis.RedisCluster(host="127.0.0.1", port=cluster) as client:
         box = SyncMessageCoordinator(client, key_prefix="{ao}")
-        box.send_message(ASKER, WORKER, mail(1))
+        box.send_message(ASKER, WORKER, sample(1))
         received = box.receive(WORKER, timeout=5)
         assert received is not None
         assert box.ack(WORKER, received.token) is True
@@ -61,20 +61,20 @@ def test_everything_works_in_a_cluster_under_a_hash_tag(cluster: int) -> None:
             registry.deregister(WORKER)
 
 
-def test_coroutines_work_in_a_cluster_too(cluster: int) -> None:
-    async def talk() -> None:
+def test_coroutines_work_in_a_cluster(cluster: int) -> None:
+    async def scenario() -> None:
         async with redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster) as client:
             box = RedisMessageCoordinator(client, key_prefix="{async}")
-            await box.send_message(ASKER, WORKER, mail(1))
+            await box.send_message(ASKER, WORKER, sample(1))
             received = await box.receive(WORKER, timeout=5)
             assert received is not None
             assert await box.ack(WORKER, received.token) is True
 
-    asyncio.run(talk())
+    asyncio.run(scenario())
 
 
-def test_a_prefix_that_is_no_hash_tag_is_refused_by_the_cluster(cluster: int) -> None:
+def test_a_cluster_refuses_a_prefix_without_hash_tag(cluster: int) -> None:
     with redis.RedisCluster(host="127.0.0.1", port=cluster) as client:
         box = SyncMessageCoordinator(client, key_prefix="ao")
         with pytest.raises(MessageCoordinatorError, match="slot"):
-            box.send_message(ASKER, WORKER, mail(1))
+            box.send_message(ASKER, WORKER, sample(1))

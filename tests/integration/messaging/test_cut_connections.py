@@ -1,4 +1,4 @@
-"""A connection that breaks inside an answer loses the answer, and nothing else."""
+"""A connection that is cut during a response loses the response only."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from flowengine.messaging import (
     RedisMessageCoordinator,
     SyncMessageCoordinator,
 )
-from tests.integration.messaging.mail import ASKER, WORKER, mail, reserved
 from tests.integration.messaging.proxy import Proxy
+from tests.integration.messaging.samples import ASKER, WORKER, reserved, sample
 from tests.servers import RedisServer
 
 
 @dataclass
-class Line:
-    """A coordinator whose connection can be cut, and one beside it that is whole."""
+class Fixture:
+    """A coordinator whose connection can be cut, and one with a stable connection."""
 
     proxy: Proxy
     fragile: SyncMessageCoordinator
@@ -34,23 +34,23 @@ class Line:
     token: str = ""
 
     def prepare(self) -> None:
-        """One message in hand, one that waits, one that is lost, one that is dead."""
+        """One reserved message, one ready, one with an expired reservation, one dead letter."""
         self.client.flushall()
         self.steady.configure(queue_size=5, retry_attempts=1, backoff_base=0)
-        self.steady.nack(WORKER, self._handed("dead"), FailureType.PERMANENT)
-        lost = self._handed("lost")
-        self.token = self._handed("hand")
-        self.steady.send_message(ASKER, WORKER, mail("waiting"))
-        self.client.zadd("ao:reserved_deadlines:worker:1", {lost: 1})  # its time is over
+        self.steady.nack(WORKER, self._reserve("dead"), FailureType.PERMANENT)
+        lost = self._reserve("lost")
+        self.token = self._reserve("reserved")
+        self.steady.send_message(ASKER, WORKER, sample("ready"))
+        self.client.zadd("ao:reserved_deadlines:worker:1", {lost: 1})  # expired
 
-    def _handed(self, name: str) -> str:
-        self.steady.send_message(ASKER, WORKER, mail(name))
+    def _reserve(self, name: str) -> str:
+        self.steady.send_message(ASKER, WORKER, sample(name))
         received = self.steady.receive(WORKER, visibility_timeout=60)
         assert received is not None
         return received.token
 
     def accounted_for(self) -> set[str]:
-        """Every message that is anywhere, after checking that it is in one place only."""
+        """The ids of all messages; each is in exactly one place."""
         client, stored = self.client, set(self.client.hkeys("ao:messages:worker:1"))
         queue = client.lrange("ao:queue:worker:1", 0, -1)
         scheduled = [
@@ -68,23 +68,25 @@ class Line:
 
 
 @pytest.fixture
-def line(redis_server: RedisServer) -> Iterator[Line]:
+def fixture(redis_server: RedisServer) -> Iterator[Fixture]:
     port = int(redis_server.url.rpartition(":")[2].partition("/")[0])
     with (
         Proxy(port) as proxy,
         redis.Redis(port=proxy.port, retry=Retry(NoBackoff(), 0)) as fragile,
         redis.Redis(port=port, decode_responses=True) as steady,
     ):
-        yield Line(proxy, SyncMessageCoordinator(fragile), SyncMessageCoordinator(steady), steady)
+        yield Fixture(
+            proxy, SyncMessageCoordinator(fragile), SyncMessageCoordinator(steady), steady
+        )
 
 
 Operation = Callable[[SyncMessageCoordinator, str], object]
-ALL = {"message-dead", "message-lost", "message-hand", "message-waiting"}
+ALL = {"message-dead", "message-lost", "message-reserved", "message-ready"}
 OPERATIONS: dict[str, tuple[Operation, set[str]]] = {
-    "send": (lambda box, _: box.send_message(ASKER, WORKER, mail("new")), ALL | {"message-new"}),
+    "send": (lambda box, _: box.send_message(ASKER, WORKER, sample("new")), ALL | {"message-new"}),
     "receive": (lambda box, _: box.receive(WORKER), ALL),
     "receive_batch": (lambda box, _: box.receive_batch(WORKER, 9), ALL),
-    "ack": (lambda box, token: box.ack(WORKER, token), ALL - {"message-hand"}),
+    "ack": (lambda box, token: box.ack(WORKER, token), ALL - {"message-reserved"}),
     "nack": (lambda box, token: box.nack(WORKER, token, error="no"), ALL),
     "bury": (lambda box, token: box.nack(WORKER, token, FailureType.PERMANENT), ALL),
     "extend": (lambda box, token: box.extend(WORKER, token, 60), ALL),
@@ -97,69 +99,69 @@ OPERATIONS: dict[str, tuple[Operation, set[str]]] = {
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_cut_at_any_byte_of_its_answer_loses_nothing(line: Line, name: str) -> None:
+def test_an_operation_that_is_cut_at_any_byte_of_its_response_loses_nothing(
+    fixture: Fixture, name: str
+) -> None:
     operation, expected = OPERATIONS[name]
-    line.prepare()
-    operation(line.steady, line.token)  # the script is known from now on
+    fixture.prepare()
+    operation(fixture.steady, fixture.token)  # the script is loaded
     position, cuts = 0, 0
-    stride = (
-        7 if name == "receive_batch" else 1
-    )  # its answer is long, and made as that of `receive`
+    stride = 7 if name == "receive_batch" else 1  # its response is long
     while True:
-        line.prepare()
-        line.fragile.configuration()  # connected before the cut
-        line.proxy.cut_after(position)
+        fixture.prepare()
+        fixture.fragile.configuration()  # connect before the cut
+        fixture.proxy.cut_after(position)
         try:
-            operation(line.fragile, line.token)
+            operation(fixture.fragile, fixture.token)
         except MessageCoordinatorError:
-            assert line.proxy.has_cut
+            assert fixture.proxy.has_cut
             cuts += 1
-        line.proxy.left = None
-        assert line.accounted_for() == expected
-        # Whoever repeats it does no harm either.
-        operation(line.steady, line.token)
-        assert line.accounted_for() == expected
-        if not line.proxy.has_cut:
+        fixture.proxy.left = None
+        assert fixture.accounted_for() == expected
+        # Repeating the operation is harmless.
+        operation(fixture.steady, fixture.token)
+        assert fixture.accounted_for() == expected
+        if not fixture.proxy.has_cut:
             break
         position += stride
     assert cuts == position // stride > 0
 
 
-def test_what_a_lost_answer_handed_out_is_handed_out_again_when_the_client_repeats(
-    line: Line,
+def test_messages_of_a_lost_response_are_returned_when_the_client_repeats_the_command(
+    fixture: Fixture,
 ) -> None:
-    line.prepare()
-    line.steady.recover_pending(WORKER)  # so that the first answer is the one with the messages
+    fixture.prepare()
+    fixture.steady.recover_pending(WORKER)  # so that the first response has the messages
     with redis.Redis(
-        port=line.proxy.port,
+        port=fixture.proxy.port,
         retry=Retry(NoBackoff(), 2),
-        retry_on_error=[redis.ConnectionError],  # redis-py 5 repeats nothing without being told
+        retry_on_error=[redis.ConnectionError],  # redis-py 5 does not retry by default
     ) as stubborn:
         box = SyncMessageCoordinator(stubborn)
-        box.receive(ASKER)  # the script is known
-        line.proxy.cut_after(3)
+        box.receive(ASKER)  # the script is loaded
+        fixture.proxy.cut_after(3)
         received = box.receive_batch(WORKER, 9)
-        assert line.proxy.has_cut
+        assert fixture.proxy.has_cut
     names = {one.message.payload["name"]: one for one in received}
-    assert set(names) == {"lost", "waiting"}
-    assert names["waiting"].queue_message.delivery_attempts == 0
-    assert line.steady.ack_batch(WORKER, [one.token for one in received]) == [True, True]
+    assert set(names) == {"lost", "ready"}
+    assert names["ready"].queue_message.delivery_attempts == 0
+    assert fixture.steady.ack_batch(WORKER, [one.token for one in received]) == [True, True]
 
 
-def test_a_coroutine_whose_connection_is_cut_is_told_and_may_go_on(line: Line) -> None:
+def test_a_coroutine_whose_connection_is_cut_gets_an_error_and_can_repeat(fixture: Fixture) -> None:
     async def cut() -> None:
         client = redis.asyncio.Redis(
-            port=line.proxy.port, retry=redis.asyncio.retry.Retry(NoBackoff(), 0)
+            port=fixture.proxy.port, retry=redis.asyncio.retry.Retry(NoBackoff(), 0)
         )
         async with client:
             box = RedisMessageCoordinator(client)
             await box.configuration()
-            line.proxy.cut_after(2)
+            fixture.proxy.cut_after(2)
             with pytest.raises(MessageCoordinatorError, match="cannot send to worker/1"):
-                await box.send_message(ASKER, WORKER, mail("new"))
-            again = await box.send_message(ASKER, WORKER, mail("new"))
+                await box.send_message(ASKER, WORKER, sample("new"))
+            again = await box.send_message(ASKER, WORKER, sample("new"))
             assert (again.delivered, again.duplicate) == (True, True)
 
-    line.prepare()
+    fixture.prepare()
     asyncio.run(cut())
-    assert line.accounted_for() == ALL | {"message-new"}
+    assert fixture.accounted_for() == ALL | {"message-new"}

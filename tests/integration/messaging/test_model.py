@@ -1,7 +1,7 @@
-"""The coordinator beside a model that fits on a page, through any sequence of operations.
+"""The coordinator compared with a small model over random sequences of operations.
 
-Times are either over at once or far away, so the model needs no clock: a reservation of no
-length has expired when the next script runs, and a retry waits for nothing or for an hour.
+Durations are zero or an hour, so the model needs no clock: a reservation of zero seconds has
+expired when the next script runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from flowengine.messaging import FailureType, MessagePriority, SyncMessageCoordinator
 from tests.examples_drawn import AT_RANDOM
-from tests.integration.messaging.mail import ASKER, HIGH, LOW, NORMAL, WORKER, mail, reserved
+from tests.integration.messaging.samples import ASKER, HIGH, LOW, NORMAL, WORKER, reserved, sample
 from tests.servers import RedisServer
 
 NAMES = st.integers(0, 5)
@@ -27,7 +27,7 @@ NAMES = st.integers(0, 5)
 
 @dataclass
 class Model:
-    """What is where. A reservation is gone from `reserved` once it was settled."""
+    """The place of each message. `reserved` has unsettled reservations only."""
 
     size: int = 3
     retries: int = 1
@@ -46,7 +46,7 @@ class Model:
         if name in self.live():
             return True, True
         if len(self.live()) >= self.size:
-            self.reclaim()  # what has expired too often makes room
+            self.reclaim()  # messages that expired too often make room
         if len(self.live()) >= self.size:
             return False, False
         self.priority[name], self.attempts[name] = priority, 0
@@ -59,7 +59,7 @@ class Model:
             if expired:
                 del self.reserved[token]
                 if self.attempts[name] > self.retries:
-                    self.bury(name)
+                    self.dead_letter(name)
                 else:
                     self.ready.append(name)
                     returned += 1
@@ -70,7 +70,7 @@ class Model:
         return self.take()
 
     def take(self) -> str | None:
-        # Sorting is stable: equal priorities stay in their order.
+        # Sorting is stable: equal priorities keep their order.
         name = next(iter(sorted(self.ready, key=lambda name: -self.priority[name])), None)
         if name is not None:
             self.ready.remove(name)
@@ -80,7 +80,7 @@ class Model:
     def holds(self, token: str) -> bool:
         return token in self.reserved and not self.reserved[token][1]
 
-    def bury(self, name: str) -> None:
+    def dead_letter(self, name: str) -> None:
         if name in self.dead:
             self.dead.remove(name)
         self.dead.append(name)
@@ -98,7 +98,7 @@ class Coordinators(RuleBasedStateMachine):
 
     @rule(name=NAMES, priority=st.sampled_from([HIGH, NORMAL, LOW]), delayed=st.booleans())
     def send(self, name: int, priority: MessagePriority, delayed: bool) -> None:
-        message = mail(name, priority=priority)
+        message = sample(name, priority=priority)
         result = self.real.send_message(ASKER, WORKER, message, delay=3600 if delayed else 0)
         expected = self.model.send(message.message_id, priority, delayed)
         assert (result.delivered, result.duplicate) == expected
@@ -147,7 +147,7 @@ class Coordinators(RuleBasedStateMachine):
             name, _ = self.model.reserved.pop(token)
             spent = self.model.attempts[name] > self.model.retries
             if failure is FailureType.PERMANENT or spent:
-                self.model.bury(name)
+                self.model.dead_letter(name)
             else:
                 (self.model.delayed if self.model.waits else self.model.ready).append(name)
 
@@ -157,7 +157,7 @@ class Coordinators(RuleBasedStateMachine):
         done = self.real.extend(WORKER, token, 0 if lost else 3600)
         assert done == self.model.holds(token)
         if done:
-            # It expires after all that have expired: to the end of them.
+            # It expires after all reservations that have expired already.
             name, _ = self.model.reserved.pop(token)
             self.model.reserved[token] = (name, lost)
 
@@ -175,12 +175,12 @@ class Coordinators(RuleBasedStateMachine):
         if room and free:
             self.model.dead.remove(name)
             self.model.attempts[name] = 0
-            letter_priority = self.buried_priority(name)
+            letter_priority = self.priority_of_dead_letter(name)
             self.model.priority[name] = letter_priority
             self.model.ready.append(name)
 
-    def buried_priority(self, name: str) -> MessagePriority:
-        """The priority under which it died: a later message of the same id may have had another."""
+    def priority_of_dead_letter(self, name: str) -> MessagePriority:
+        """Its stored priority: a later message with the same id may have had another."""
         for level in (HIGH, NORMAL, LOW):
             if self.client.zscore(f"ao:sched:worker:1:prio:{level.value}", name) is not None:
                 return level
@@ -202,7 +202,7 @@ class Coordinators(RuleBasedStateMachine):
         self.model.size, self.model.retries, self.model.waits = size, retries, waits
 
     @invariant()
-    def everything_is_where_the_model_says(self) -> None:
+    def every_message_is_where_the_model_has_it(self) -> None:
         if not hasattr(self, "model"):
             return
         depths = self.real.depths(WORKER)
@@ -212,8 +212,8 @@ class Coordinators(RuleBasedStateMachine):
         assert depths.total == len(self.model.live())
         dead = [letter.message_id for letter in self.real.dead_letters(WORKER)]
         assert dead == self.model.dead
-        held = sorted(name for name, _ in self.model.reserved.values())
-        assert sorted(reserved(self.client)) == held
+        expected = sorted(name for name, _ in self.model.reserved.values())
+        assert sorted(reserved(self.client)) == expected
         stored = self.client.hkeys("ao:messages:worker:1")
         listed = self.client.lrange("ao:queue:worker:1", 0, -1)
         assert sorted(stored) == sorted(listed) == sorted(self.model.live())
@@ -226,7 +226,7 @@ def in_redis(redis_server: RedisServer) -> Iterator[type[Coordinators]]:
         yield Coordinators
 
 
-def test_any_sequence_of_operations_ends_where_the_model_ends(
+def test_any_sequence_of_operations_agrees_with_the_model(
     in_redis: type[Coordinators], pytestconfig: pytest.Config
 ) -> None:
     from hypothesis.stateful import run_state_machine_as_test

@@ -1,4 +1,4 @@
-"""Which agents there are, and whether they live."""
+"""Registration, heartbeats and events of agents."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import redis
 import redis.asyncio
 
 from flowengine.messaging import Agent, AgentEvent, AgentId, AgentRegistryError, RedisAgentRegistry
-from tests.integration.messaging.mail import WORKER
+from tests.integration.messaging.samples import WORKER
 from tests.servers import RedisServer
 
 ADA = Agent(agent_id=WORKER, name="Ada", capabilities={"add", "divide"}, status={"load": 1})
 
 
 def eventually(holds: Callable[[], bool]) -> None:
-    """Wait for something that Redis does by its own clock."""
+    """Wait for something that depends on the clock of the Redis server."""
     while not holds():
         time.sleep(0.005)
 
 
-class Heard:
-    """The events that were published since it was made."""
+class Listener:
+    """The events published since its creation."""
 
     def __init__(self, client: redis.Redis, channel: str) -> None:
         self._pubsub = client.pubsub(ignore_subscribe_messages=True)
@@ -33,37 +33,37 @@ class Heard:
         self._pubsub.get_message(timeout=5)
 
     def all(self) -> list[tuple[str, str]]:
-        found = []
+        events = []
         while (message := self._pubsub.get_message(timeout=0.05)) is not None:
             event = AgentEvent.model_validate_json(message["data"])
-            found.append((event.event, event.name))
-        return found
+            events.append((event.event, event.name))
+        return events
 
     def close(self) -> None:
         self._pubsub.close()
 
 
 @pytest.fixture
-def heard(client: redis.Redis) -> Iterator[Heard]:
-    listening = Heard(client, "ao:events:agent_status")
-    yield listening
-    listening.close()
+def listener(client: redis.Redis) -> Iterator[Listener]:
+    subscribed = Listener(client, "ao:events:agent_status")
+    yield subscribed
+    subscribed.close()
 
 
-def test_a_registered_agent_is_listed_with_what_it_says_of_itself(client: redis.Redis) -> None:
+def test_a_registered_agent_is_listed_with_its_data(client: redis.Redis) -> None:
     registry = RedisAgentRegistry(client)
     registry.register(ADA)
-    (shown,) = registry.list_agents()
-    assert shown["name"] == "Ada"
-    assert shown["agent_id"] == {"type": "worker", "instance": "1"}
-    assert (shown["status"], shown["capabilities"]) == ({"load": 1}, ["add", "divide"])
-    assert shown["alive"] is True
-    assert abs(shown["last_heartbeat"] - client.time()[0]) < 5
+    (listed,) = registry.list_agents()
+    assert listed["name"] == "Ada"
+    assert listed["agent_id"] == {"type": "worker", "instance": "1"}
+    assert (listed["status"], listed["capabilities"]) == ({"load": 1}, ["add", "divide"])
+    assert listed["alive"] is True
+    assert abs(listed["last_heartbeat"] - client.time()[0]) < 5
     assert client.smembers("ao:agents:index") == {"ao:agents:worker:1"}
     assert client.smembers("ao:capabilities:index") == {"ao:capabilities:worker:1"}
 
 
-def test_a_heartbeat_tells_what_has_changed(client: redis.Redis) -> None:
+def test_a_heartbeat_writes_changed_data(client: redis.Redis) -> None:
     registry = RedisAgentRegistry(client)
     agent = ADA.model_copy(deep=True)
     registry.register(agent)
@@ -72,7 +72,7 @@ def test_a_heartbeat_tells_what_has_changed(client: redis.Redis) -> None:
     assert registry.list_agents()[0]["status"] == {"load": 7}
 
 
-def test_agents_are_found_by_what_they_can_do_while_they_live(client: redis.Redis) -> None:
+def test_living_agents_are_found_by_capability(client: redis.Redis) -> None:
     registry = RedisAgentRegistry(client)
     registry.register(ADA)
     short = RedisAgentRegistry(client, heartbeat_ttl_s=0.03)
@@ -82,7 +82,7 @@ def test_agents_are_found_by_what_they_can_do_while_they_live(client: redis.Redi
     assert registry.find_agents("fly") == []
 
 
-def test_a_deregistered_agent_leaves_nothing_behind(client: redis.Redis) -> None:
+def test_a_deregistered_agent_leaves_no_keys(client: redis.Redis) -> None:
     registry = RedisAgentRegistry(client)
     registry.register(ADA)
     registry.deregister(WORKER)
@@ -90,14 +90,14 @@ def test_a_deregistered_agent_leaves_nothing_behind(client: redis.Redis) -> None
     assert client.keys() == []
 
 
-def test_an_agent_is_seen_dead_before_its_record_disappears(client: redis.Redis) -> None:
+def test_a_lost_agent_is_listed_until_its_record_expires(client: redis.Redis) -> None:
     registry = RedisAgentRegistry(client, heartbeat_ttl_s=0.05, keep_lost_s=60)
     registry.register(ADA)
     eventually(lambda: not registry.list_agents()[0]["alive"])
     assert client.pttl("ao:agents:worker:1") > 50_000
 
 
-def test_a_record_that_has_disappeared_leaves_the_indexes_too(client: redis.Redis) -> None:
+def test_an_expired_record_is_removed_from_the_indexes(client: redis.Redis) -> None:
     registry = RedisAgentRegistry(client, heartbeat_ttl_s=0.03, keep_lost_s=0.01)
     registry.register(ADA)
     eventually(lambda: not client.exists("ao:agents:worker:1"))
@@ -105,7 +105,7 @@ def test_a_record_that_has_disappeared_leaves_the_indexes_too(client: redis.Redi
     assert client.keys("*index*") == client.keys("*names*") == []
 
 
-def test_every_turn_of_an_agents_life_is_told_once(client: redis.Redis, heard: Heard) -> None:
+def test_every_event_of_an_agent_is_published_once(client: redis.Redis, listener: Listener) -> None:
     options: dict[str, Any] = {"heartbeat_ttl_s": 0.05, "keep_lost_s": 60, "enable_events": True}
     registry, watcher, other = (RedisAgentRegistry(client, **options) for _ in range(3))
     registry.register(ADA)
@@ -116,19 +116,21 @@ def test_every_turn_of_an_agents_life_is_told_once(client: redis.Redis, heard: H
     watcher.beat()
     registry.beat()
     registry.deregister(WORKER)
-    turns = ["registered", "lost", "recovered", "deregistered"]
-    assert heard.all() == [(turn, "Ada") for turn in turns]
+    events = ["registered", "lost", "recovered", "deregistered"]
+    assert listener.all() == [(event, "Ada") for event in events]
 
 
-def test_nothing_is_published_unless_it_was_asked_for(client: redis.Redis, heard: Heard) -> None:
+def test_nothing_is_published_unless_events_are_enabled(
+    client: redis.Redis, listener: Listener
+) -> None:
     registry = RedisAgentRegistry(client)
     registry.register(ADA)
     registry.beat()
     registry.deregister(WORKER)
-    assert heard.all() == []
+    assert listener.all() == []
 
 
-def test_who_takes_a_living_agents_id_displaces_it_and_both_are_told(
+def test_a_second_registration_displaces_the_first_and_both_processes_log_it(
     client: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
     first, second = RedisAgentRegistry(client), RedisAgentRegistry(client)
@@ -152,7 +154,7 @@ def test_a_displaced_process_cannot_deregister_its_successor(client: redis.Redis
     assert len(second.list_agents()) == 1
 
 
-def test_an_exclusive_registration_is_refused_while_another_lives(client: redis.Redis) -> None:
+def test_an_exclusive_registration_is_refused_while_another_is_alive(client: redis.Redis) -> None:
     first = RedisAgentRegistry(client, heartbeat_ttl_s=0.05, keep_lost_s=60)
     second = RedisAgentRegistry(client)
     first.register(ADA)
@@ -162,14 +164,14 @@ def test_an_exclusive_registration_is_refused_while_another_lives(client: redis.
     second.register(ADA, exclusive=True)
 
 
-def test_anybody_may_deregister_an_agent_that_is_not_theirs(client: redis.Redis) -> None:
+def test_another_process_can_deregister_an_agent(client: redis.Redis) -> None:
     RedisAgentRegistry(client).register(ADA)
     operator = RedisAgentRegistry(client)
     operator.deregister(WORKER)
     assert operator.list_agents() == []
 
 
-def test_heartbeats_keep_an_agent_alive_where_no_loop_runs(redis_server: RedisServer) -> None:
+def test_heartbeats_keep_an_agent_alive_without_a_running_loop(redis_server: RedisServer) -> None:
     client = redis.asyncio.Redis.from_url(redis_server.url)
     with RedisAgentRegistry(client, heartbeat_ttl_s=30, heartbeat_interval_s=0.01) as registry:
         registry.register(ADA)
@@ -185,22 +187,20 @@ def test_heartbeats_keep_an_agent_alive_where_no_loop_runs(redis_server: RedisSe
         registry.deregister(WORKER)
 
 
-def test_heartbeats_go_on_while_the_loop_is_busy(redis_server: RedisServer) -> None:
+def test_heartbeats_continue_while_the_loop_is_blocked(redis_server: RedisServer) -> None:
     async def live() -> None:
         async with redis.asyncio.Redis.from_url(redis_server.url) as client:
-            await client.ping()  # connections of this loop, which are of no use elsewhere
+            await client.ping()  # connections that belong to this loop
             registry = RedisAgentRegistry(client, heartbeat_ttl_s=30, heartbeat_interval_s=0.01)
             with registry:
                 registry.register(ADA)
                 registry.start_heartbeats()
                 (before,) = await registry.list_registered()
                 with redis.Redis.from_url(redis_server.url) as other:
-                    looking = RedisAgentRegistry(other)
-                    # No await from here on: this loop does nothing else.
+                    reader = RedisAgentRegistry(other)
+                    # No await from here on: the loop is blocked.
                     eventually(
-                        lambda: (
-                            looking.list_agents()[0]["last_heartbeat"] > before["last_heartbeat"]
-                        )
+                        lambda: reader.list_agents()[0]["last_heartbeat"] > before["last_heartbeat"]
                     )
                 assert await registry.find_by_capability("add") == [WORKER]
                 registry.deregister(WORKER)
@@ -209,6 +209,6 @@ def test_heartbeats_go_on_while_the_loop_is_busy(redis_server: RedisServer) -> N
     asyncio.run(live())
 
 
-def test_an_interval_that_keeps_nobody_alive_is_refused(client: redis.Redis) -> None:
-    with pytest.raises(ValueError, match="does not keep an agent alive"):
+def test_an_interval_that_is_not_shorter_than_the_ttl_is_refused(client: redis.Redis) -> None:
+    with pytest.raises(ValueError, match="is not shorter than heartbeat_ttl_s"):
         RedisAgentRegistry(client, heartbeat_ttl_s=10, heartbeat_interval_s=10)

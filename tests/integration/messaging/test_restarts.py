@@ -1,4 +1,4 @@
-"""Redis goes away, and comes back with everything or with nothing."""
+"""Redis stops, and restarts with or without its data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flowengine.messaging import (
     SyncCircuitBreaker,
     SyncMessageCoordinator,
 )
-from tests.integration.messaging.mail import ASKER, WORKER, mail
+from tests.integration.messaging.samples import ASKER, WORKER, sample
 from tests.servers import RedisServer
 
 
@@ -38,7 +38,7 @@ def durable_redis(tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def impatient(redis_server: RedisServer) -> Iterator[redis.Redis]:
+def no_retry(redis_server: RedisServer) -> Iterator[redis.Redis]:
     with redis.Redis.from_url(redis_server.url, retry=Retry(NoBackoff(), 0)) as client:
         yield client
 
@@ -54,15 +54,15 @@ def contents(client: redis.Redis) -> dict[str, Any]:
     return {key: readers[client.type(key)](key) for key in sorted(client.keys())}
 
 
-def test_a_redis_that_keeps_its_data_goes_on_where_it_was_killed(
+def test_a_durable_redis_continues_where_it_was_killed(
     durable_redis: RedisServer,
 ) -> None:
     with redis.Redis.from_url(durable_redis.url, decode_responses=True) as client:
         box = SyncMessageCoordinator(client)
         box.configure(retry_attempts=5, queue_size=50, fairness=3)
         box.subscribe_to_messages(WORKER, [MessageType.EVENT])
-        box.send_batch(ASKER, WORKER, [mail(number) for number in range(5)])
-        box.send_message(ASKER, WORKER, mail("later"), delay=60, expires_in=120)
+        box.send_batch(ASKER, WORKER, [sample(number) for number in range(5)])
+        box.send_message(ASKER, WORKER, sample("later"), delay=60, expires_in=120)
         first, second, third = box.receive_batch(WORKER, 3, visibility_timeout=60)
         box.ack(WORKER, first.token)
         box.nack(WORKER, second.token, FailureType.PERMANENT, "no")
@@ -78,40 +78,40 @@ def test_a_redis_that_keeps_its_data_goes_on_where_it_was_killed(
         assert [one.message.payload["name"] for one in box.receive_batch(WORKER, 9)] == [3, 4]
 
 
-def test_without_redis_every_operation_says_so_at_once(
-    redis_server: RedisServer, impatient: redis.Redis
+def test_every_operation_fails_at_once_without_redis(
+    redis_server: RedisServer, no_retry: redis.Redis
 ) -> None:
-    box, registry = SyncMessageCoordinator(impatient), RedisAgentRegistry(impatient)
+    box, registry = SyncMessageCoordinator(no_retry), RedisAgentRegistry(no_retry)
     redis_server.stop()
     with pytest.raises(MessageCoordinatorError, match="cannot send to worker/1: ConnectionError"):
-        box.send_message(ASKER, WORKER, mail(1))
+        box.send_message(ASKER, WORKER, sample(1))
     with pytest.raises(MessageCoordinatorError, match="cannot receive for worker/1"):
         box.receive(WORKER, timeout=60)
     with pytest.raises(MessageCoordinatorError, match="cannot acknowledge"):
         box.ack(WORKER, "res_1")
-    (result,) = box.broadcast_message(ASKER, mail(1), [WORKER])
+    (result,) = box.broadcast_message(ASKER, sample(1), [WORKER])
     assert (result.delivered, "ConnectionError" in (result.error or "")) == (False, True)
     with pytest.raises(AgentRegistryError, match="cannot register worker/1: ConnectionError"):
         registry.register(Agent(agent_id=WORKER, name="Ada"))
 
 
-def test_a_redis_that_comes_back_empty_is_used_as_it_is(
-    redis_server: RedisServer, impatient: redis.Redis
+def test_a_redis_that_restarts_empty_is_used(
+    redis_server: RedisServer, no_retry: redis.Redis
 ) -> None:
-    box = SyncMessageCoordinator(impatient)
-    box.send_message(ASKER, WORKER, mail(1))
+    box = SyncMessageCoordinator(no_retry)
+    box.send_message(ASKER, WORKER, sample(1))
     received = box.receive(WORKER, visibility_timeout=60)
     assert received is not None
     redis_server.restart()
-    impatient.connection_pool.disconnect()
+    no_retry.connection_pool.disconnect()
     assert box.ack(WORKER, received.token) is False
-    assert box.send_message(ASKER, WORKER, mail(1)).duplicate is False
+    assert box.send_message(ASKER, WORKER, sample(1)).duplicate is False
     again = box.receive(WORKER)
     assert again is not None
     assert box.ack(WORKER, again.token) is True
 
 
-def test_a_waiting_receiver_is_told_when_redis_goes_and_can_wait_again(
+def test_a_waiting_receiver_gets_an_error_when_redis_stops_and_can_wait_again(
     redis_server: RedisServer,
 ) -> None:
     async def wait() -> None:
@@ -125,7 +125,7 @@ def test_a_waiting_receiver_is_told_when_redis_goes_and_can_wait_again(
             with pytest.raises(MessageCoordinatorError, match="cannot receive for worker/1"):
                 await asyncio.wait_for(waiting, 30)
             await asyncio.to_thread(redis_server.start)
-            await box.send_message(ASKER, WORKER, mail(1))
+            await box.send_message(ASKER, WORKER, sample(1))
             assert await box.receive(WORKER, timeout=60) is not None
 
     asyncio.run(wait())
@@ -137,10 +137,10 @@ async def _until_blocked(server: RedisServer) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_without_redis_a_breaker_makes_all_calls(
-    redis_server: RedisServer, impatient: redis.Redis, caplog: pytest.LogCaptureFixture
+def test_a_breaker_permits_all_calls_without_redis(
+    redis_server: RedisServer, no_retry: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    breaker = SyncCircuitBreaker(impatient, "shop")
+    breaker = SyncCircuitBreaker(no_retry, "shop")
     redis_server.stop()
     calls: list[int] = []
     for number in range(3):
@@ -149,23 +149,23 @@ def test_without_redis_a_breaker_makes_all_calls(
     assert [record.__dict__["action"] for record in caplog.records] == ["breaker_alone"]
 
 
-def test_without_redis_a_breaker_refuses_all_calls_if_that_was_chosen(
-    redis_server: RedisServer, impatient: redis.Redis
+def test_a_breaker_refuses_all_calls_without_redis_if_configured(
+    redis_server: RedisServer, no_retry: redis.Redis
 ) -> None:
-    breaker = SyncCircuitBreaker(impatient, "shop", without_redis="refuse")
+    breaker = SyncCircuitBreaker(no_retry, "shop", without_redis="refuse")
     redis_server.stop()
     calls: list[int] = []
-    with pytest.raises(CircuitBreakerOpenError, match="Redis is away"):
+    with pytest.raises(CircuitBreakerOpenError, match="Redis is unreachable"):
         breaker.call(calls.append, 1)
     redis_server.start()
     breaker.call(calls.append, 2)
     assert calls == [2]
 
 
-def test_heartbeats_go_on_when_redis_is_back(
-    redis_server: RedisServer, impatient: redis.Redis
+def test_heartbeats_continue_when_redis_is_back(
+    redis_server: RedisServer, no_retry: redis.Redis
 ) -> None:
-    with RedisAgentRegistry(impatient, heartbeat_ttl_s=30, heartbeat_interval_s=0.02) as registry:
+    with RedisAgentRegistry(no_retry, heartbeat_ttl_s=30, heartbeat_interval_s=0.02) as registry:
         registry.register(Agent(agent_id=WORKER, name="Ada"))
         registry.start_heartbeats()
         redis_server.restart()

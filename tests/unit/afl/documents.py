@@ -1,4 +1,4 @@
-"""Random program JSON, with every node that AFL text can say."""
+"""Hypothesis strategies for program JSON with every node of AFL text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WORDS = ["a", "b2", "_c", "event", "in", "model", "when", "script", "case", "fa
 names = st.one_of(
     st.sampled_from(_WORDS), st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True)
 ).filter(lambda name: name not in {"yield", "true", "false", "null", "_"})
-#: Behind a call these go on with it, or begin a declaration.
+#: After a call these continue it or start a declaration.
 _TAKEN = {"as", "with", "catch", "andThen", "use", "uses", "namespace", "facet", "event"}
 _TAKEN |= {"workflow", "schema", "implicit", "script", "prompt", "sys"}
 _step_names = names.filter(lambda name: name not in _TAKEN)
@@ -25,7 +25,7 @@ _filled = texts.filter(bool)
 
 
 def node(kind: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Node]:
-    """A node of which parts that came out empty are left out, as the compiler writes it."""
+    """Build a node without its empty parts, like the compiler."""
     found = st.fixed_dictionaries({"type": st.just(kind), **parts})
     return found.map(lambda made: {k: v for k, v in made.items() if v is not None and v != []})
 
@@ -90,8 +90,10 @@ _scripts = node("ScriptBlock", language=st.just("python"), code=_filled)
 
 def _holding(made: tuple[Node, list[Node], list[Node]]) -> Node:
     holder, steps, yields = made
-    said: Node = {"yield": yields[0]} if len(yields) == 1 else {"yields": yields} if yields else {}
-    return {**holder, **({"steps": steps} if steps else {}), **said}
+    content: Node = (
+        {"yield": yields[0]} if len(yields) == 1 else {"yields": yields} if yields else {}
+    )
+    return {**holder, **({"steps": steps} if steps else {}), **content}
 
 
 def _content(

@@ -1,4 +1,4 @@
-"""Whatever a text is, it is a program or gets an error with a place."""
+"""Any text is a program or raises an error with a position."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ def mutated(draw: st.DrawFn) -> str:
 
 @settings(max_examples=400)
 @given(mutated() | st.text(max_size=30) | st.lists(st.sampled_from(PIECES)).map("".join))
-def test_a_broken_text_is_read_or_gets_an_error_with_a_place(text: str) -> None:
-    told = complaint(text)
-    if isinstance(told, InvalidText):
+def test_any_text_parses_or_raises_with_a_position(text: str) -> None:
+    error = parse_error(text)
+    if isinstance(error, InvalidText):
         lines = text.removeprefix("\ufeff").split("\n")
-        assert 1 <= told.line <= len(lines)
-        assert 1 <= told.column <= len(lines[told.line - 1]) + 1
-        assert str(told).startswith(f"x.afl:{told.line}:{told.column}: ")
-    elif told:
-        assert all(problem.where.startswith("x.afl") for problem in told.problems)
+        assert 1 <= error.line <= len(lines)
+        assert 1 <= error.column <= len(lines[error.line - 1]) + 1
+        assert str(error).startswith(f"x.afl:{error.line}:{error.column}: ")
+    elif error:
+        assert all(problem.where.startswith("x.afl") for problem in error.problems)
 
 
-def complaint(text: str) -> InvalidText | InvalidProgram | None:
+def parse_error(text: str) -> InvalidText | InvalidProgram | None:
     try:
         compile_text(text, "x.afl")
-    except (InvalidText, InvalidProgram) as told:
-        return told
+    except (InvalidText, InvalidProgram) as error:
+        return error
     return None
 
 
@@ -77,13 +77,13 @@ NESTED: dict[str, Callable[[int], str]] = {
 
 
 @pytest.mark.parametrize("shape", NESTED)
-def test_what_is_nested_too_deep_is_told(shape: str) -> None:
+def test_too_deep_nesting_is_reported(shape: str) -> None:
     with pytest.raises(InvalidText, match="nested too deep"):
         read_text(NESTED[shape](5_000))
 
 
 @pytest.mark.parametrize("shape", NESTED)
-def test_what_is_not_too_deep_can_be_worked_on(shape: str) -> None:
+def test_the_deepest_accepted_nesting_can_be_processed(shape: str) -> None:
     deepest = max(n for n in range(1, 160) if _is_read(NESTED[shape](n)))
     assert deepest >= 20
     program = parse_program(read_text(NESTED[shape](deepest)))
@@ -108,7 +108,7 @@ def statements(count: int) -> str:
 
 
 def calls(act: Callable[[], Any]) -> int:
-    """How many calls an act takes: the same each time, unlike its seconds."""
+    """Count the function calls of an action: deterministic, unlike seconds."""
     count = 0
 
     def note(frame: FrameType, event: str, arg: object) -> None:
@@ -123,13 +123,13 @@ def calls(act: Callable[[], Any]) -> int:
     return count
 
 
-def test_reading_takes_as_long_as_the_text_is() -> None:
-    read_text("")  # the grammar is made once
+def test_parsing_takes_linear_time() -> None:
+    read_text("")  # builds the grammar
     short, long = (calls(lambda n=n: read_text(statements(n))) for n in (100, 400))
     assert long < 4.2 * short
 
 
-def test_an_error_at_the_end_of_a_long_text_is_found_as_fast() -> None:
+def test_finding_an_error_at_the_end_takes_linear_time() -> None:
     broken = statements(300).rstrip("} ")
     assert calls(lambda: _is_read(broken)) < 3 * calls(lambda: read_text(statements(300)))
 
@@ -150,11 +150,11 @@ def test_an_error_at_the_end_of_a_long_text_is_found_as_fast() -> None:
         "a.",
     ],
 )
-def test_no_text_makes_the_patterns_go_back_again_and_again(piece: str) -> None:
+def test_no_text_causes_catastrophic_backtracking(piece: str) -> None:
     for text in (piece * 20_000, f"facet F() script {{ {piece * 20_000}"):
         assert not _is_read(text)
 
 
-def test_ten_thousand_statements_are_read() -> None:
+def test_ten_thousand_statements_are_parsed() -> None:
     document = read_text(statements(10_000))
     assert len(document["declarations"][0]["declarations"][1]["body"]["steps"]) == 10_000

@@ -1,4 +1,4 @@
-"""The texts of the conformance corpus become what AFL's own compiler made of them."""
+"""The texts of the conformance corpus parse to the JSON of AFL's own compiler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATEST = {name: case for name, case in CORPUS.items() if case["generation"] == "
 
 def places(node: Any, path: str = "") -> Iterator[tuple[str, int, int]]:
     if isinstance(node, dict):
-        if "location" in node and path:  # the program's own is that of its first line
+        if "location" in node and path:  # the program's position is its first line
             yield path, node["location"]["line"], node["location"]["column"]
         for key, child in node.items():
             yield from places(child, f"{path}/{key}")
@@ -32,12 +32,12 @@ def places(node: Any, path: str = "") -> Iterator[tuple[str, int, int]]:
             yield from places(child, f"{path}/{index}")
 
 
-def test_the_corpus_has_texts() -> None:
+def test_the_corpus_is_not_empty() -> None:
     assert len(LATEST) > 40
 
 
 @pytest.mark.parametrize("name", LATEST)
-def test_a_text_is_read_as_afls_compiler_reads_it(name: str) -> None:
+def test_a_text_parses_to_the_json_of_the_afl_compiler(name: str) -> None:
     case = LATEST[name]
     read = read_text(case["source"])
     assert without_places(read) == without_places(case["program"])
@@ -45,11 +45,11 @@ def test_a_text_is_read_as_afls_compiler_reads_it(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LATEST)
-def test_every_node_stands_where_afls_compiler_saw_it(name: str) -> None:
+def test_every_node_has_the_position_of_the_afl_compiler(name: str) -> None:
     case = LATEST[name]
     assert set(places(case["program"])) <= set(places(read_text(case["source"])))
 
 
 @pytest.mark.parametrize("name", [name for name in CORPUS if name not in LATEST])
-def test_a_text_of_the_first_generation_can_be_read(name: str) -> None:
+def test_a_text_of_the_first_generation_can_be_parsed(name: str) -> None:
     assert read_text(CORPUS[name]["source"])["declarations"]

@@ -1,4 +1,4 @@
-"""What AFL text may look like."""
+"""The syntax of AFL text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def the_block(text: str) -> Node:
     return dict(declared(f"workflow W() andThen {text}")["body"])
 
 
-def test_line_ends_tabs_and_semicolons_mean_nothing() -> None:
+def test_line_ends_tabs_and_semicolons_are_ignored() -> None:
     spread = "namespace a\r\n{\r\n\tfacet\r\n\tF(\tx:\tLong\r\n)\r\n\tuse b;;\r\n}\r\n"
     dense = "namespace a { facet F(x: Long) use b }"
     assert without_places(read_text(spread)) == without_places(read_text(dense))
@@ -32,7 +32,7 @@ def test_line_ends_tabs_and_semicolons_mean_nothing() -> None:
     assert [step["name"] for step in steps] == ["a", "b", "c"]
 
 
-def test_comments_may_stand_between_any_two_words() -> None:
+def test_comments_are_allowed_between_any_two_words() -> None:
     text = 'facet /* a */ F // b }\n ( /** c */ x: Long) /* } " */'
     assert declared(text) == declared("facet F(x: Long)")
 
@@ -41,11 +41,11 @@ def test_an_empty_text_is_an_empty_program() -> None:
     assert read_text(" // nothing\n") == {"type": "Program"}
 
 
-def test_a_byte_order_mark_and_bytes_are_read() -> None:
+def test_a_byte_order_mark_and_bytes_are_accepted() -> None:
     assert read_text("\ufefffacet F()".encode()) == read_text("facet F()")
 
 
-def test_a_doc_comment_belongs_to_the_declaration_behind_it() -> None:
+def test_a_doc_comment_belongs_to_the_next_declaration() -> None:
     text = """
     /** Count words.
       * Twice.
@@ -63,14 +63,14 @@ def test_a_doc_comment_belongs_to_the_declaration_behind_it() -> None:
 
 
 @pytest.mark.parametrize("word", ["event", "in", "when", "script", "prompt", "model", "use", "as"])
-def test_a_word_of_the_language_may_be_a_name_where_nothing_else_fits(word: str) -> None:
+def test_a_keyword_may_be_a_name_where_it_is_unambiguous(word: str) -> None:
     text = f"{{ s = F({word} = $.{word}.{word}) yield W({word} = s.{word}) }}"
     (argument,) = the_block(text)["steps"][0]["call"]["args"]
     assert argument == {"name": word, "value": {"type": "InputRef", "path": [word, word]}}
     assert declared(f"schema {word} {{ {word}: Long }}")["name"] == word
 
 
-def test_a_step_behind_a_block_may_be_named_case() -> None:
+def test_a_step_after_a_block_may_be_named_case() -> None:
     read = read_text("workflow W() andThen { a = F() catch { }\n case = F() }")
     steps = read["declarations"][0]["body"]["steps"]
     assert [step["name"] for step in steps] == ["a", "case"]
@@ -90,7 +90,7 @@ def test_a_step_behind_a_block_may_be_named_case() -> None:
         ("true", True),
     ],
 )
-def test_literals(written: str, value: Any) -> None:
+def test_literals_have_their_json_value(written: str, value: Any) -> None:
     assert default(written)["value"] == value
 
 
@@ -107,22 +107,22 @@ def test_literals(written: str, value: Any) -> None:
         ("a.x not  in [1]", "a.x not in [1]"),
     ],
 )
-def test_operators_bind_as_in_afl(written: str, grouped: str) -> None:
+def test_operators_have_the_precedence_of_afl(written: str, grouped: str) -> None:
     assert default(written) == default(grouped)
 
 
-def test_an_operator_word_ends_where_the_word_ends() -> None:
+def test_an_operator_word_is_not_a_prefix_of_a_name() -> None:
     assert default("a.incident")["path"] == ["a", "incident"]
     assert default("a.x in inside.y")["right"]["path"] == ["inside", "y"]
 
 
-def test_one_block_is_a_map_and_several_are_a_list() -> None:
+def test_one_block_is_a_map_and_several_blocks_are_a_list() -> None:
     assert declared("facet F() andThen { }")["body"] == {"type": "AndThenBlock"}
     assert len(declared("facet F() andThen { } andThen { }")["body"]) == 2
     assert len(the_block("{ s = F() andThen { } andThen { } }")["steps"][0]["body"]) == 2
 
 
-def test_a_yield_with_others_is_a_yield_to_each() -> None:
+def test_a_yield_with_mixins_is_a_yield_to_each() -> None:
     yields = the_block("{ yield W(a = 1)\n with M(b = 2) with N() }")["yields"]
     assert [one["call"]["target"] for one in yields] == ["W", "M", "N"]
     assert all("mixins" not in one["call"] for one in yields)
@@ -138,12 +138,12 @@ def test_a_yield_with_others_is_a_yield_to_each() -> None:
         ('script { x = """}""" + \'\\\'}\' }', 'x = """}""" + \'\\\'}\''),
     ],
 )
-def test_a_script_is_a_string_or_stands_in_braces(script: str, code: str) -> None:
+def test_a_script_is_a_string_or_a_block_in_braces(script: str, code: str) -> None:
     assert declared(f"facet F() {script} andThen {{ }}")["pre_script"]["code"] == code
     assert the_block(script)["script"]["code"] == code
 
 
-def test_what_only_looks_like_a_script_is_none() -> None:
+def test_script_as_a_name_or_in_a_string_is_not_a_script() -> None:
     assert declared("namespace script { }")["name"] == "script"
     assert the_block('foreach s in script { a = F(x = ") script {") }')["steps"][0]["name"] == "a"
 
@@ -153,7 +153,7 @@ def test_a_prompt_is_the_body_of_an_event_facet() -> None:
     assert body == {"type": "PromptBlock", "system": "be brief", "template": "{q}"}
 
 
-def test_fields_of_a_schema_are_parted_by_anything() -> None:
+def test_any_separator_works_between_fields_of_a_schema() -> None:
     fields = declared("schema S { a: Long, b: [x.Y]; c: Json\n d: Long }")["fields"]
     assert [field["name"] for field in fields] == ["a", "b", "c", "d"]
     assert fields[1]["type"] == {"type": "ArrayType", "elementType": "x.Y"}

@@ -1,4 +1,4 @@
-"""A text that is not AFL gets an error with its place, in words of the language."""
+"""A syntax error has a position and is described in words of the language."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ def mistake(text: str) -> InvalidText:
 @pytest.mark.parametrize(
     ("line", "column", "says"),
     [
-        ("yield (y = 1)", 7, "a yield names the facet"),
-        ("yield y = 1", 9, "a yield names the facet"),
+        ("yield (y = 1)", 7, "a yield names its target facet"),
+        ("yield y = 1", 9, "a yield names its target facet"),
         ("yield W(y = $.x = 3)", 17, "to compare, write `==`"),
-        ("s = E(x == 3)", 9, "to give a value, write `=`"),
-        ("s = E(3)", 7, "everything here has a name"),
-        ("s = E(x: 3)", 8, "everything here has a name"),
-        ("s = E(x = 3,)", 13, "a comma too many"),
+        ("s = E(x == 3)", 9, "to assign a value, write `=`"),
+        ("s = E(3)", 7, "a name is required"),
+        ("s = E(x: 3)", 8, "a name is required"),
+        ("s = E(x = 3,)", 13, "remove the last comma"),
         ('s = E(x = "abc)', 11, "the string that begins here is not closed"),
         ("s = E(x = 'a')", 11, "double quotes"),
         ("/* s = E()", 1, "the comment that begins here is not closed"),
-        ("a = E() event = E()", 9, "`event` is a word of the language"),
-        ("a = E() script = E()", 9, "`script` is a word of the language"),
-        ("true = E()", 1, "`true` is a word of the language"),
-        ("yield = E()", 7, "`yield` is a word of the language"),
+        ("a = E() event = E()", 9, "`event` is a keyword"),
+        ("a = E() script = E()", 9, "`script` is a keyword"),
+        ("true = E()", 1, "`true` is a keyword"),
+        ("yield = E()", 7, "`yield` is a keyword"),
         ("s = E(x = {})", 11, "a map is written #{…}"),
-        ("s = E(x = 1 < 2 < 3)", 17, "one comparison at a time"),
+        ("s = E(x = 1 < 2 < 3)", 17, "comparisons cannot be chained"),
         ("s = E(x = a.b and c.d)", 15, "write `&&` for `and`"),
         ("s = E(x = a.b | c.d)", 15, "write `||`"),
-        ("s = E with M()", 7, "parentheses are needed, also empty ones: E()"),
-        ("yield W() s = E()", 11, "the steps of a block stand before its yields"),
+        ("s = E with M()", 7, "parentheses are required, even if empty: E()"),
+        ("yield W() s = E()", 11, "write the steps of a block before its yields"),
         ("s = E() andthen { }", 17, "did you mean `andThen`?"),
-        ("E()", 2, "a step has a name: name = E(…)"),
-        ("é = E()", 1, "names are made of the letters"),
-        ("s = E(x = 9e9)", 11, "numbers are written"),
+        ("E()", 2, "a step needs a name: name = E(…)"),
+        ("é = E()", 1, "names consist of the letters"),
+        ("s = E(x = 9e9)", 11, "write numbers as"),
         ("s = E(x = 1.0e999)", 11, "too large"),
-        ('s = E(x = "\\ud800")', 11, "is no character"),
+        ('s = E(x = "\\ud800")', 11, "is not a character"),
         ('s = E(x = #{"": 1})', 13, "at least one character"),
         (f"s = E(x = {'9' * 5000})", 11, "too many digits"),
         ("s = E(x = )", 11, "expected a value, found `)`"),
@@ -55,16 +55,16 @@ def mistake(text: str) -> InvalidText:
         ("workflow V()", 10, "is the `{` of line 2 closed?"),
     ],
 )
-def test_a_mistake_is_shown_with_its_place_and_its_cure(line: str, column: int, says: str) -> None:
+def test_a_syntax_error_has_a_position_and_a_cure(line: str, column: int, says: str) -> None:
     found = mistake(BEFORE + line + AFTER)
     assert (found.file, found.line, found.column) == ("shop.afl", 3, column)
     assert says in str(found)
 
 
-def test_the_line_is_shown_with_a_caret_below_the_column_also_behind_tabs() -> None:
-    told = str(mistake(BEFORE + "\t\ts = E(x = )" + AFTER)).splitlines()
-    assert told[0] == "shop.afl:3:13: expected a value, found `)`"
-    assert told[1:] == ["    \t\ts = E(x = )", "    \t\t          ^"]
+def test_the_caret_is_below_the_column_even_after_tabs() -> None:
+    lines = str(mistake(BEFORE + "\t\ts = E(x = )" + AFTER)).splitlines()
+    assert lines[0] == "shop.afl:3:13: expected a value, found `)`"
+    assert lines[1:] == ["    \t\ts = E(x = )", "    \t\t          ^"]
 
 
 @pytest.mark.parametrize(
@@ -74,41 +74,41 @@ def test_the_line_is_shown_with_a_caret_below_the_column_also_behind_tabs() -> N
         (BEFORE + "s = E(x = 1" + AFTER, "the `(` of line 3, column 6 is not closed"),
         ("facet F() }", "no bracket is open here"),
         ("facet F() script { x = '}'", "the script that begins here is not closed"),
-        ("event facet S(a: Long) => b: Long", "returns stand in parentheses"),
-        ("namespace a { namespace b { } }", "a namespace stands in no other"),
-        ("use a.b", "`use` stands in a namespace"),
+        ("event facet S(a: Long) => b: Long", "write returns in parentheses"),
+        ("namespace a { namespace b { } }", "namespaces cannot be nested"),
+        ("use a.b", "`use` is allowed only in a namespace"),
         ("facet", "expected a name, found the end of the text\n    facet\n         ^"),
         ("fcaet F()", "did you mean `facet`?"),
         ("facet F() script ruby 'x'", "double quotes"),
-        ('facet F() script ruby "x"', "written in python"),
+        ('facet F() script ruby "x"', "must be python"),
         ('facet F() script ""', "the script is empty"),
-        ('facet F() prompt { tone "x" }', "a prompt says system, template, model"),
+        ('facet F() prompt { tone "x" }', "a prompt has system, template, model"),
         ('facet F(x: String = "a\nfacet G(x: String = "b")', "was it closed?"),
-        ("facet F(\ufdd0)", "this character is no text"),
+        ("facet F(\ufdd0)", "this character is not allowed in text"),
     ],
 )
-def test_a_mistake_that_shows_late_names_where_it_began(text: str, says: str) -> None:
+def test_a_mistake_is_reported_where_it_starts(text: str, says: str) -> None:
     assert says in str(mistake(text))
 
 
-def test_bytes_that_are_not_utf_8_are_shown_with_their_place() -> None:
+def test_invalid_utf_8_is_reported_with_its_position() -> None:
     with pytest.raises(InvalidText, match="the byte 0xff is not UTF-8") as caught:
         read_text(b"facet F()\nfacet \xff()")
     assert (caught.value.line, caught.value.column) == (2, 7)
 
 
-def test_no_error_speaks_of_terminals() -> None:
+def test_no_error_names_a_grammar_terminal() -> None:
     for text in ("facet", "facet F(", "facet F(x", BEFORE, BEFORE + "s", BEFORE + "s = E(x = 1"):
         what = mistake(text).what
         assert not [word for word in what.split() if word.strip("_,").isupper()], what
 
 
-def test_the_error_survives_a_pickle() -> None:
+def test_the_error_can_be_pickled() -> None:
     found = mistake("facet")
     assert str(pickle.loads(pickle.dumps(found))) == str(found)
 
 
-def test_a_problem_of_the_program_is_shown_with_its_line_and_column() -> None:
+def test_a_problem_of_the_program_has_a_line_and_a_column() -> None:
     text = """namespace n {
   facet F(x: Long) => (y: Long)
   workflow W(x: Long) => (y: Long) andThen {
@@ -132,6 +132,6 @@ def test_a_problem_of_the_program_is_shown_with_its_line_and_column() -> None:
     assert "n.afl:11:5" in places
 
 
-def test_without_a_file_the_place_is_said_in_words() -> None:
+def test_without_a_file_the_error_names_line_and_column() -> None:
     with pytest.raises(InvalidProgram, match=r"line 1, column 27, W, step 'a': unknown facet"):
         compile_text("workflow W() andThen {    a = Nowhere() }")

@@ -1,4 +1,4 @@
-"""What text can say comes back from it."""
+"""Programs survive a round trip through AFL text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def without_places(node: Any) -> Any:
     return [without_places(child) for child in node] if isinstance(node, list) else node
 
 
-# Documents are large, and one is not made much smaller in an hour.
+# Documents are large, and shrinking one takes too long.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
     max_examples=1000 if AT_RANDOM else 60,
@@ -28,12 +28,12 @@ def without_places(node: Any) -> Any:
     phases=[Phase.explicit, Phase.generate],
 )
 @given(documents)
-def test_a_program_written_as_text_is_read_as_the_same_program(document: Node) -> None:
+def test_a_program_survives_a_round_trip_through_text(document: Node) -> None:
     assert without_places(read_text(text_of(document))) == document
 
 
 @settings(max_examples=300)
 @given(expressions)
-def test_an_expression_with_the_fewest_parentheses_keeps_its_shape(value: Node) -> None:
+def test_an_expression_survives_minimal_parentheses(value: Node) -> None:
     read = read_text(f"facet F(x: Json = {expression(value)})")
     assert read["declarations"][0]["params"][0]["default"] == value

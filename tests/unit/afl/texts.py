@@ -1,4 +1,4 @@
-"""Program JSON as AFL text: what the reader must turn back into the same JSON."""
+"""Write program JSON as AFL text, which the parser must turn back into the same JSON."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def _type(node: Any) -> str:
 
 def _body(node: Any) -> list[str]:
     if isinstance(node, dict) and node["type"] == "PromptBlock":
-        said = [
+        parts = [
             f"{key} {_quoted(node[key])}" for key in ("system", "template", "model") if key in node
         ]
-        return ["prompt {", *said, "}"]
+        return ["prompt {", *parts, "}"]
     blocks = node if isinstance(node, list) else [node] if node else []
     return [f"andThen {_block(block)}" for block in blocks]
 
@@ -135,7 +135,7 @@ def _quoted(text: str) -> str:
 
 
 def expression(node: Node, within: int = 0) -> str:
-    """Write an expression, in parentheses only where it binds too loosely for its place."""
+    """Write an expression with parentheses only where its precedence requires them."""
     level, text = _written(node)
     return text if level >= within else f"({text})"
 
@@ -144,7 +144,7 @@ def _written(node: Node) -> tuple[int, str]:
     match node["type"]:
         case "BinaryExpr":
             level = _LEVEL[node["operator"]]
-            # Operators of a level are read from the left, and comparisons not at all.
+            # Operators are left-associative, comparisons are not associative.
             left = expression(node["left"], level + (level == _COMPARISON))
             return level, f"{left} {node['operator']} {expression(node['right'], level + 1)}"
         case "ConcatExpr":

@@ -1,4 +1,4 @@
-"""Read a traced program in a test."""
+"""Helpers that read a traced program in a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flowengine.program.nodes import (
 
 
 def declarations(workflow: Workflow[..., Any]) -> dict[str, FacetDeclaration]:
-    """The declarations of a workflow's program by qualified name; the program must link."""
+    """Return the declarations of a workflow's program by qualified name; the program must link."""
     program = workflow.program()
     link_program(program)
     found = {}
@@ -29,18 +29,18 @@ def declarations(workflow: Workflow[..., Any]) -> dict[str, FacetDeclaration]:
 
 
 def block(workflow: Workflow[..., Any]) -> Block:
-    """The one block of a workflow's body."""
+    """Return the only block of a workflow's body."""
     (only,) = declarations(workflow)[workflow.name].body
     return only
 
 
 def steps(of: Block) -> list[StepStatement]:
-    """The steps of a block."""
+    """Return the steps of a block."""
     return [statement for statement in of.statements if isinstance(statement, StepStatement)]
 
 
 def yielded(of: Block) -> Expression:
-    """What a block yields as `result`."""
+    """Return the expression that a block yields as `result`."""
     (one,) = of.yields
     (argument,) = one.call.arguments
     assert argument.name == "result"

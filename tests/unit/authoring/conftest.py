@@ -1,4 +1,4 @@
-"""Each test begins with an empty registry, so that names need not differ between tests."""
+"""Each test starts with an empty registry, so that tests may reuse names."""
 
 from __future__ import annotations
 

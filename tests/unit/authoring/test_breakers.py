@@ -1,4 +1,4 @@
-"""Breakers as an author describes them."""
+"""Breakers as described in a decorator."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DESCRIBED = Breaker("bank", failure_threshold=2)
 
 
 @pytest.fixture(autouse=True)
-def no_names() -> Iterator[None]:
+def empty_names() -> Iterator[None]:
     with empty_registry():
         yield
 
 
-def test_a_name_is_enough_and_only_the_name_is_in_the_program() -> None:
+def test_the_program_contains_only_the_name_of_a_breaker() -> None:
     @event_facet(name="t.named", breaker="bank")
     def named(n: int) -> int:
         return n
@@ -40,7 +40,7 @@ def test_a_name_is_enough_and_only_the_name_is_in_the_program() -> None:
     assert parse_program(write_program(both.program())) == both.program()
 
 
-def test_a_circuit_is_what_one_of_its_facets_describes() -> None:
+def test_a_breaker_has_the_description_of_any_of_its_facets() -> None:
     assert breaker_named("bank") == Breaker("bank")
     event_facet(name="t.named", breaker="bank")(_one)
     assert breaker_named("bank") == Breaker("bank")
@@ -48,10 +48,12 @@ def test_a_circuit_is_what_one_of_its_facets_describes() -> None:
     assert breaker_named("bank") is DESCRIBED
 
 
-def test_two_descriptions_of_one_circuit_are_refused_and_both_facets_named() -> None:
+def test_two_descriptions_of_one_breaker_are_refused_naming_both_facets() -> None:
     event_facet(name="t.first", breaker=DESCRIBED)(_one)
     event_facet(name="t.same", breaker=DESCRIBED)(_one)
-    with pytest.raises(AuthoringError, match=r"'t\.second'.* and .*'t\.first'.* circuit 'bank'"):
+    with pytest.raises(
+        AuthoringError, match=r"'t\.second'.* and .*'t\.first'.* circuit breaker 'bank'"
+    ):
         event_facet(name="t.second", breaker=Breaker("bank", failure_threshold=3))(_one)
 
 
@@ -65,16 +67,16 @@ def test_errors_count_unless_they_are_ignored() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"name": " "}, "its name is a text of 1 to 200 letters"),
+        ({"name": " "}, "the name must be text of 1 to 200 characters"),
         ({"failure_threshold": 0}, "failure_threshold=0 is not a whole number, 1 or more"),
         ({"half_open_max_calls": True}, "half_open_max_calls=True is not a whole number"),
         ({"success_threshold": 1.5}, "success_threshold=1.5 is not a whole number"),
         ({"timeout_seconds": 0}, "timeout_seconds=0 is not a number of seconds up to 3600"),
         ({"recovery_timeout_seconds": float("nan")}, "recovery_timeout_seconds=nan is not"),
-        ({"ignore": ValueError}, "ignore=<class 'ValueError'> is not a tuple of exceptions"),
+        ({"ignore": ValueError}, "ignore=<class 'ValueError'> is not a tuple of exception classes"),
     ],
 )
-def test_a_breaker_that_cannot_be_meant_is_refused(wrong: dict[str, Any], message: str) -> None:
+def test_an_invalid_breaker_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(AuthoringError, match=message):
         Breaker(**{"name": "bank", **wrong})
 

@@ -1,4 +1,4 @@
-"""The decorators: bare, with options, reused, and what they refuse."""
+"""The decorators: bare, with options, reused, and refused uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def bare(a: int) -> int:
     return a
 
 
-def test_bare_and_with_options() -> None:
+def test_decorators_work_bare_and_with_options() -> None:
     @event_facet(name="t.with", task_list="gpu", retry=Retry(attempts=2), timeout=5, max_losses=0)
     def with_options(a: int) -> int:
         return a
@@ -37,7 +37,7 @@ def test_a_decorated_function_keeps_its_name_and_its_docstring() -> None:
     assert repr(bare) == f"<event facet '{__name__}.bare' ({bare.location})>"
 
 
-def test_a_decorator_can_be_put_on_many_functions() -> None:
+def test_a_decorator_can_be_applied_to_many_functions() -> None:
     io = event_facet(task_list="io")
 
     one = io(_one)
@@ -67,25 +67,27 @@ def _two(a: int) -> int:
         ({"task_list": ""}, "task_list=''"),
         ({"max_losses": -1}, "max_losses=-1"),
         ({"max_losses": 1.5}, "max_losses=1.5"),
-        ({"breaker": ""}, "breaker='' is not a name of 1 to 200 letters"),
-        ({"breaker": "x" * 201}, "is not a name of 1 to 200 letters"),
-        ({"breaker": 3}, "breaker=3 is neither the name of a circuit nor a Breaker"),
+        ({"breaker": ""}, "breaker='' is not a name of 1 to 200 characters"),
+        ({"breaker": "x" * 201}, "is not a name of 1 to 200 characters"),
+        ({"breaker": 3}, "breaker=3 is neither the name of a circuit breaker nor a Breaker"),
         ({"aliases": "old"}, "aliases='old' is not a list"),
         ({"retries": 3}, "no option 'retries', the options are name, .*retry"),
     ],
 )
-def test_a_bad_option_names_the_facet_and_its_line(options: dict[str, Any], problem: str) -> None:
+def test_an_invalid_option_raises_with_the_facet_and_its_line(
+    options: dict[str, Any], problem: str
+) -> None:
     line = _one.__code__.co_firstlineno
     with pytest.raises(AuthoringError, match=rf"'_one' \({__file__}:{line}\): .*{problem}"):
         event_facet(**options)(_one)
 
 
-def test_all_bad_options_are_named_at_once() -> None:
+def test_all_invalid_options_are_reported_together() -> None:
     with pytest.raises(AuthoringError, match=r"task_list=''.*; timeout=0"):
         event_facet(task_list="", timeout=0)(_one)
 
 
-def test_a_plain_facet_has_no_options_of_running() -> None:
+def test_a_workflow_takes_no_execution_options() -> None:
     with pytest.raises(AuthoringError, match="no option 'task_list', the options are name, alia"):
         workflow(task_list="io")(_one)  # type: ignore[call-overload]
 
@@ -110,7 +112,7 @@ def test_generators_and_async_workflows_are_refused() -> None:
 
 
 def test_only_an_undecorated_function_can_be_decorated() -> None:
-    with pytest.raises(AuthoringError, match="decorated already"):
+    with pytest.raises(AuthoringError, match="already decorated"):
         workflow(bare)
     things: list[Any] = ["io", dict, functools.partial(_one, 1)]
     for thing in things:
@@ -118,6 +120,6 @@ def test_only_an_undecorated_function_can_be_decorated() -> None:
             event_facet(thing)
 
 
-def test_the_front_door_has_what_it_lists() -> None:
+def test_every_name_in_all_can_be_imported() -> None:
     for name in flowengine.authoring.__all__:
         assert getattr(flowengine.authoring, name) is not None

@@ -25,7 +25,7 @@ def timed() -> Any:
     return now(after=done)
 
 
-def test_they_are_steps() -> None:
+def test_now_and_uuid_are_steps() -> None:
     begin, key, worked, end = steps(block(timed))
     assert (begin.name, begin.call) == ("now", Call("flowengine.now"))
     assert (key.name, key.call) == ("uuid", Call("flowengine.uuid"))
@@ -36,20 +36,20 @@ def test_they_are_steps() -> None:
     assert yielded(block(timed)) == StepRef(("now_2", "result"))
 
 
-def test_their_facets_are_declared() -> None:
+def test_the_facets_of_now_and_uuid_are_declared() -> None:
     declared = declarations(timed)
     assert declared["flowengine.now"].params == (Field("after", default=Literal(None)),)
     schema = {"type": "string", "format": "uuid"}
     assert declared["flowengine.uuid"].returns == (Field("result", "String", schema=schema),)
 
 
-def test_outside_a_workflow_they_are_pythons_own() -> None:
+def test_outside_a_workflow_now_and_uuid_use_python() -> None:
     assert now(after=3).tzinfo is UTC
     assert uuid() != uuid()
     assert isinstance(timed.fn(), datetime)
 
 
 @pytest.mark.parametrize("name", ["foreach", "when", "attempt", "now", "uuid"])
-def test_their_names_are_taken(name: str) -> None:
-    with pytest.raises(AuthoringError, match=rf"'flowengine\.{name}' belongs to {name}\("):
+def test_names_of_built_in_facets_are_reserved(name: str) -> None:
+    with pytest.raises(AuthoringError, match=rf"'flowengine\.{name}' is reserved for {name}\("):
         event_facet(name=f"flowengine.{name}")(lambda: None)

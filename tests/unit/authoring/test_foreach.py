@@ -1,4 +1,4 @@
-"""foreach: a block for each item, and the scope of what is in it."""
+"""foreach: a block for each item, and the visibility of its symbols."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_facet_can_be_the_body() -> None:
     assert steps(block(w)) == steps(block(fetch_all))
 
 
-def test_a_list_of_python_becomes_a_literal() -> None:
+def test_a_python_list_becomes_a_literal() -> None:
     @workflow(name="t.w")
     def w(a: int) -> list[Any]:
         return [
@@ -82,7 +82,7 @@ def test_a_list_of_python_becomes_a_literal() -> None:
     assert second.call.arguments[0].value == ArrayLiteral((InputRef(("a",)), Literal(1)))
 
 
-def test_a_body_sees_outer_steps_and_parameters_and_never_hides_them() -> None:
+def test_a_body_sees_outer_steps_and_parameters_and_shadows_none() -> None:
     @workflow(name="t.w")
     def w(url: str, urls: list[str]) -> list[str]:
         first = fetch(url)
@@ -122,7 +122,7 @@ def test_loops_nest_with_distinct_variables() -> None:
     assert yielded(inner.body[0]) == ArrayLiteral((Binary("+", InputRef(("x_2",)), Literal(1)),))
 
 
-def test_a_variable_called_items_is_renamed() -> None:
+def test_a_variable_named_items_is_renamed() -> None:
     @workflow(name="t.w")
     def w(rows: list[int]) -> list[int]:
         return foreach(rows, lambda items: items)
@@ -132,7 +132,7 @@ def test_a_variable_called_items_is_renamed() -> None:
     assert yielded(body) == ArrayLiteral((InputRef(("items_2",)),))
 
 
-def test_a_parameter_called_items_is_seen_only_where_it_is_the_list() -> None:
+def test_a_parameter_named_items_is_usable_only_as_the_list() -> None:
     @workflow(name="t.fine")
     def fine(items: list[int]) -> list[str]:
         return foreach(items, lambda item: join(item, items))
@@ -146,7 +146,7 @@ def test_a_parameter_called_items_is_seen_only_where_it_is_the_list() -> None:
         hidden.program()
 
 
-def test_a_symbol_that_leaves_its_lambda_is_named() -> None:
+def test_a_symbol_used_outside_its_lambda_is_refused() -> None:
     kept: list[Any] = []
 
     @workflow(name="t.leak")
@@ -160,7 +160,7 @@ def test_a_symbol_that_leaves_its_lambda_is_named() -> None:
         leak.program()
 
 
-def test_a_symbol_is_of_no_use_after_its_trace() -> None:
+def test_a_symbol_used_after_its_trace_is_refused() -> None:
     kept: list[Any] = []
 
     @workflow(name="t.first")
@@ -196,7 +196,7 @@ def test_a_body_takes_one_parameter(body: Any) -> None:
         w.program()
 
 
-def test_a_body_may_fix_a_loop_variable_by_a_default() -> None:
+def test_a_body_may_bind_a_loop_variable_as_default() -> None:
     @workflow(name="t.w")
     def w(urls: list[str]) -> list[Any]:
         return [foreach(urls, lambda u, n=n: join(u, n)) for n in (1, 2)]  # type: ignore[misc]
@@ -204,12 +204,12 @@ def test_a_body_may_fix_a_loop_variable_by_a_default() -> None:
     assert [s.body[0].foreach.variable for s in steps(block(w)) if s.body[0].foreach] == ["u", "u"]
 
 
-def test_what_has_no_items_is_refused() -> None:
+def test_a_value_that_is_not_iterable_is_refused() -> None:
     @workflow(name="t.w")
     def w() -> list[Any]:
         return foreach(5, fetch)  # type: ignore[arg-type]
 
-    with pytest.raises(AuthoringError, match="foreach cannot go through 5"):
+    with pytest.raises(AuthoringError, match="foreach cannot iterate over 5"):
         w.program()
 
 
@@ -230,7 +230,7 @@ def test_outside_a_trace_it_is_a_list_comprehension() -> None:
     assert foreach((n for n in (1, 2)), lambda n: n + 1) == [2, 3]
 
 
-def test_a_limit_is_written_into_the_clause() -> None:
+def test_a_limit_is_part_of_the_clause() -> None:
     @workflow(name="t.w")
     def w(urls: list[str], most: int) -> list[Any]:
         return [
@@ -245,12 +245,12 @@ def test_a_limit_is_written_into_the_clause() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 2.5, "3"])
-def test_a_limit_that_cannot_be_meant_is_refused(limit: Any) -> None:
+def test_an_invalid_limit_is_refused(limit: Any) -> None:
     with pytest.raises(AuthoringError, match=r"test_foreach.py:\d+: foreach\(limit=.* 1 or more"):
         foreach([1], lambda n: n, limit=limit)
 
 
-def test_errors_are_collected_beside_results() -> None:
+def test_collect_errors_returns_results_and_errors() -> None:
     @workflow(name="t.w")
     def w(urls: list[str]) -> list[Any]:
         found = foreach(urls, lambda u: fetch(u), collect_errors=True)
@@ -271,7 +271,7 @@ def test_errors_are_collected_beside_results() -> None:
     ]
 
 
-def test_outside_a_workflow_errors_are_collected_too() -> None:
+def test_outside_a_workflow_collect_errors_works_too() -> None:
     found = foreach(["a", "", "b"], lambda text: text[0], collect_errors=True)
     assert found.results == ["a", "b"]
     (error,) = found.errors

@@ -1,4 +1,4 @@
-"""What a trace would lose in silence is found in the source."""
+"""The linter finds code that a trace would silently misinterpret."""
 
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, arg-type"
 from __future__ import annotations
@@ -136,24 +136,24 @@ def in_a_lambda(urls):
         (a_match, 1, r"`match`.*when\("),
         (a_try, 1, r"`try`.*attempt\("),
         (a_while, 1, "`while`.*foreach"),
-        (an_isinstance, 1, "`isinstance` is answered by the symbol"),
+        (an_isinstance, 1, "`isinstance` inspects the symbol"),
         (a_conversion, 1, "`!r`.*concat"),
         (a_clock, 1, r"`time\.time` reads the clock.*as an input"),
         (a_renamed_clock, 1, r"`time\.monotonic` reads the clock"),
         (a_datetime, 1, r"`datetime\.datetime\.now` reads the clock"),
         (a_date, 1, r"`datetime\.date\.today` reads the clock"),
-        (a_random, 1, r"`random\.random` draws by chance"),
-        (a_choice, 1, r"`random\.choice` draws by chance"),
+        (a_random, 1, r"`random\.random` draws a random value"),
+        (a_choice, 1, r"`random\.choice` draws a random value"),
         (a_uuid, 1, r"`uuid\.uuid4` makes an id.*flowengine\.uuid\(\)"),
         (an_environ, 1, r"`os\.environ` reads the environment"),
         (a_bare_environ, 1, r"`os\.environ` reads the environment"),
         (a_getenv, 1, r"`os\.getenv` reads the environment"),
-        (a_local_import, 4, r"`secrets\.token_hex` draws by chance"),
+        (a_local_import, 4, r"`secrets\.token_hex` draws a random value"),
         (a_sleep, 1, r"`time\.sleep` delays the trace"),
         (in_a_lambda, 1, "`is`"),
     ],
 )
-def test_a_finding_has_file_line_and_cure(
+def test_a_finding_has_a_file_a_line_and_a_cure(
     function: Callable[..., Any], offset: int, cure: str
 ) -> None:
     line = function.__code__.co_firstlineno + offset
@@ -180,11 +180,11 @@ def harmless(urls, mode="fast", extra=None):
     return [urls, mode, level, label, today, rng is None, time.strptime, isinstance(level, int)]
 
 
-def test_python_about_known_values_is_no_finding() -> None:
+def test_code_on_constants_has_no_finding() -> None:
     lint(harmless)
 
 
-def test_all_findings_come_at_once_in_the_order_of_the_source() -> None:
+def test_all_findings_are_reported_together_in_source_order() -> None:
     @workflow(name="t.w")
     def many(url):
         if url is None:
@@ -199,7 +199,7 @@ def test_all_findings_come_at_once_in_the_order_of_the_source() -> None:
     assert lines == [2, 3, 4]
 
 
-def test_plain_facets_and_named_bodies_are_read_too() -> None:
+def test_plain_facets_and_named_bodies_are_linted_too() -> None:
     @facet(name="t.f")
     def f(url):
         return url is None
@@ -217,7 +217,7 @@ def test_plain_facets_and_named_bodies_are_read_too() -> None:
             each.program()
 
 
-def test_an_event_facet_may_do_as_it_likes() -> None:
+def test_an_event_facet_is_not_linted() -> None:
     @event_facet(name="t.e")
     def e(url):
         while url is None:
@@ -231,7 +231,7 @@ def test_an_event_facet_may_do_as_it_likes() -> None:
     assert w.program()
 
 
-def test_a_function_without_source_passes() -> None:
+def test_a_function_without_source_is_not_linted() -> None:
     names: dict[str, Any] = {"__name__": "made"}
     exec("def made(url):\n    return url is None", names)
     lint(names["made"])

@@ -1,4 +1,4 @@
-"""A definition has the same name however its file is run."""
+"""The name of a definition does not depend on how its file is run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Shop:
     "command",
     [["quick_shop.py"], ["-m", "quick_shop"], ["-c", "import quick_shop"], ["./quick_shop.py"]],
 )
-def test_the_hash_is_the_same_run_and_imported(command: list[str], tmp_path: Path) -> None:
+def test_the_program_hash_is_the_same_for_a_main_and_an_imported_module(
+    command: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "quick_shop.py").write_text(USER_FILE)
     root = Path(__file__).parents[3]
     done = subprocess.run(
@@ -64,7 +66,7 @@ def test_the_hash_is_the_same_run_and_imported(command: list[str], tmp_path: Pat
     assert program_hash(imported["all_pages"].program()) == digest
 
 
-def test_a_package_run_by_name_is_called_by_its_name() -> None:
+def test_a_package_run_with_dash_m_has_the_package_name_as_namespace() -> None:
     assert main_namespace({"__spec__": ModuleSpec("shop.__main__", None)}) == "shop"
     assert main_namespace({"__spec__": ModuleSpec("shop.orders", None)}) == "shop.orders"
     assert main_namespace({"__spec__": None, "__file__": "/x/shop.py"}) == "shop"
@@ -87,7 +89,7 @@ def test_local_functions_methods_and_lambdas_need_a_name() -> None:
         registry._event_facets.clear()
 
 
-def test_a_name_without_a_dot_takes_the_modules_namespace() -> None:
+def test_a_name_without_a_dot_gets_the_namespace_of_its_module() -> None:
     @facet(name="short", aliases=["old", "elsewhere.older"])
     def local() -> None: ...
 
@@ -96,7 +98,7 @@ def test_a_name_without_a_dot_takes_the_modules_namespace() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a..b", "a b", ".a", "1a", "flowengine.foreach", 5])
-def test_a_name_must_be_one(name: Any) -> None:
+def test_an_invalid_name_is_refused(name: Any) -> None:
     def local() -> None: ...
 
     with pytest.raises(

@@ -1,4 +1,4 @@
-"""Every expression of a program can be written in Python."""
+"""Python code can build every expression of a program."""
 
 from __future__ import annotations
 
@@ -94,11 +94,13 @@ WRITTEN: list[tuple[Callable[[Any, Any], Any], Expression]] = [
 
 
 @pytest.mark.parametrize(("use", "expected"), WRITTEN)
-def test_python_writes_the_expression(use: Callable[[Any, Any], Any], expected: Expression) -> None:
+def test_python_operators_build_the_expression(
+    use: Callable[[Any, Any], Any], expected: Expression
+) -> None:
     assert traced(use) == expected
 
 
-def test_no_operator_of_the_language_is_left_out() -> None:
+def test_every_operator_of_the_language_is_tested() -> None:
     def operators(node: Expression) -> set[str]:
         match node:
             case Binary(operator, left, right):
@@ -126,11 +128,11 @@ def test_no_operator_of_the_language_is_left_out() -> None:
         (lambda: concat("a", None, 1, True), "a1true"),
     ],
 )
-def test_plain_values_are_answered_at_once(use: Callable[[], Any], expected: Any) -> None:
+def test_plain_values_are_evaluated_directly(use: Callable[[], Any], expected: Any) -> None:
     assert use() == expected
 
 
-def test_the_right_side_is_not_looked_at_when_the_left_decides() -> None:
+def test_and_and_or_short_circuit() -> None:
     fails = Binary("/", Literal(1), Literal(0))
     assert evaluate(Binary("&&", Literal(False), fails), Constants()) is False
     assert evaluate(Binary("||", Literal(True), fails), Constants()) is True

@@ -43,7 +43,7 @@ def _run(fn: Any, **data: Any) -> Any:
         return event_facet(name="t.fn")(fn).run(data)["result"]
 
 
-def test_arguments_arrive_as_their_annotations_say() -> None:
+def test_arguments_are_deserialized_by_their_annotations() -> None:
     def fn(order: Order, when: datetime.datetime, /, ids: set[int], *, deep: bool = True) -> str:
         assert isinstance(order.lines[0], Line)
         assert when.year == 2026
@@ -56,7 +56,7 @@ def test_arguments_arrive_as_their_annotations_say() -> None:
     )
 
 
-def test_results_leave_as_json() -> None:
+def test_results_are_serialized_to_json() -> None:
     def fn() -> Order:
         return Order([Line(price=Decimal("1.50"), day=datetime.date(2026, 1, 2))])
 
@@ -70,7 +70,7 @@ def test_a_result_is_coerced_to_its_annotation() -> None:
     assert _run(fn) == {"1": 2.0}
 
 
-def test_async_functions_run_to_their_end() -> None:
+def test_async_functions_run_to_completion() -> None:
     async def fn(a: int) -> int:
         await asyncio.sleep(0)
         return a + 1
@@ -82,7 +82,7 @@ def test_async_functions_run_to_their_end() -> None:
     assert event_facet(name="t.later")(later).run({"a": 1}) == {"result": 2}
 
 
-def test_an_async_facet_called_as_plain_python_gives_its_result() -> None:
+def test_an_async_facet_called_as_plain_python_returns_its_result() -> None:
     @event_facet(name="t.fn")
     async def fn(a: int) -> int:
         return a + 1
@@ -94,7 +94,7 @@ def test_an_async_facet_called_as_plain_python_gives_its_result() -> None:
     assert asyncio.run(inside_a_loop()) == 4
 
 
-def test_arguments_that_do_not_fit_are_all_named() -> None:
+def test_all_invalid_arguments_are_reported() -> None:
     def fn(a: int, b: str, c: list[int]) -> None: ...
 
     with pytest.raises(DoesNotFit) as raised:
@@ -104,7 +104,7 @@ def test_arguments_that_do_not_fit_are_all_named() -> None:
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
-def test_a_result_that_does_not_fit_is_named() -> None:
+def test_an_invalid_result_is_reported() -> None:
     def fn() -> int:
         return "many"  # type: ignore[return-value]
 
@@ -123,10 +123,10 @@ def test_a_result_that_does_not_fit_is_named() -> None:
         ({"a": {None: 2}}, r"result\['a'\]", "dict with the key None"),
         ({1, 2}, "result", "set"),
         (b"x", "result", "bytes"),
-        ("\ud800", "result", "text with half a character"),
+        ("\ud800", "result", "text with a lone surrogate"),
     ],
 )
-def test_what_has_no_json_form_is_named_with_its_place(
+def test_a_value_without_json_form_is_reported_with_its_place(
     value: Any, where: str, type_name: str
 ) -> None:
     def untyped():  # type: ignore[no-untyped-def]
@@ -144,10 +144,10 @@ def test_what_has_no_json_form_is_named_with_its_place(
             _run(model)
 
 
-def test_an_endless_structure_is_refused() -> None:
+def test_a_structure_that_contains_itself_is_refused() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    with pytest.raises(NotJson, match="structure without end"):
+    with pytest.raises(NotJson, match="structure that contains itself"):
         json_value(endless, "it")
 
 
@@ -163,7 +163,7 @@ def test_json_value_makes_plain_copies() -> None:
     assert json_value(Order([]), "it") == {"lines": []}
 
 
-def test_what_the_function_raises_is_raised() -> None:
+def test_an_exception_of_the_function_is_raised() -> None:
     def fn() -> None:
         raise LookupError("nothing there")
 

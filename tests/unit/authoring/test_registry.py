@@ -1,4 +1,4 @@
-"""Event facets and workflows are found by name and alias."""
+"""The registry returns event facets and workflows by name and alias."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _load(value: int, aliases: list[str], file: str = "/x/shop.py") -> Any:
     return names["fetch"]
 
 
-def test_a_facet_answers_to_its_name_and_its_aliases() -> None:
+def test_a_facet_is_registered_under_its_name_and_aliases() -> None:
     fetch = _load(1, ["old.fetch"])
     assert event_facet_named("shop.fetch") is event_facet_named("old.fetch") is fetch
     assert event_facet_names() == ["flowengine.child", "old.fetch", "shop.fetch"]
     assert event_facet_named("shop.other") is None
 
 
-def test_workflows_are_found_apart() -> None:
+def test_workflows_have_a_registry_of_their_own() -> None:
     @workflow(name="shop.order")
     def order() -> None: ...
 
@@ -45,21 +45,23 @@ def test_workflows_are_found_apart() -> None:
     assert workflow_named("shop.fetch") is None
 
 
-def test_a_reload_replaces_and_forgets_what_is_gone() -> None:
+def test_a_reload_replaces_the_facet_and_drops_old_aliases() -> None:
     _load(1, ["old.fetch"])
     again = _load(2, ["older.fetch"])
     assert event_facet_named("shop.fetch") is again
     assert event_facet_names() == ["flowengine.child", "older.fetch", "shop.fetch"]
 
 
-def test_a_name_taken_by_other_code_is_refused_with_both_lines() -> None:
+def test_a_duplicate_name_is_refused_with_both_lines() -> None:
     _load(1, [])
 
     def impostor() -> None: ...
 
-    with pytest.raises(AuthoringError, match=r"test_registry.py:\d+\) wants .*/x/shop.py:3\) has"):
+    with pytest.raises(
+        AuthoringError, match=r"test_registry.py:\d+\) has the same name .*/x/shop.py:3\)"
+    ):
         event_facet(name="shop.fetch")(impostor)
-    with pytest.raises(AuthoringError, match=r"wants the name 'shop.fetch'"):
+    with pytest.raises(AuthoringError, match=r"has the same name 'shop.fetch'"):
         event_facet(name="shop.impostor", aliases=["shop.fetch"])(impostor)
     assert event_facet_names() == ["flowengine.child", "shop.fetch"]
 

@@ -1,4 +1,4 @@
-"""What annotations tell about parts: tuples are unpacked, fields are found, models go through."""
+"""Annotations of parts: tuples are unpacked, fields resolved, models serialized."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_tuple_is_unpacked() -> None:
     assert yielded(block(w)) == ArrayLiteral(expected)
 
 
-def test_a_facet_of_steps_gives_a_tuple_too() -> None:
+def test_the_tuple_of_a_plain_facet_is_unpacked() -> None:
     @facet(name="t.both")
     def both(n: int) -> tuple[int, int]:
         return n + 1, n + 2
@@ -110,7 +110,7 @@ def test_a_facet_of_steps_gives_a_tuple_too() -> None:
     "hint",
     [tuple[int, ...], list[int], Any, tuple[int, str] | None, tuple],
 )
-def test_what_has_no_known_length_is_not_unpacked(hint: Any) -> None:
+def test_a_value_of_unknown_length_is_not_unpacked(hint: Any) -> None:
     def some() -> Any: ...
 
     some.__annotations__["return"] = hint
@@ -140,7 +140,7 @@ def test_a_field_of_a_named_tuple_is_an_item() -> None:
     )
 
 
-def test_what_is_known_goes_through_lists_and_models() -> None:
+def test_annotations_of_parts_follow_lists_and_models() -> None:
     @workflow(name="t.w")
     def w(pairs: list[Annotated[Pair, "x"]]) -> Any:
         width, height = model().box.size
@@ -167,7 +167,7 @@ def test_what_is_known_goes_through_lists_and_models() -> None:
          {"number": 1, "box": {"corner": [1, "2026-01-02"], "size": [3, 4]}}),
     ],
 )  # fmt: skip
-def test_a_value_comes_back_as_it_went(hint: Any, value: Any, written: Any) -> None:
+def test_a_value_survives_serialization(hint: Any, value: Any, written: Any) -> None:
     annotation = Annotation.of(hint, "validation")
     assert annotation.write(value, "it", "it") == written
     assert annotation.read(written) == value
@@ -187,10 +187,12 @@ def test_values_with_symbols_in_them_become_literals() -> None:
     assert step.call.arguments[0].value == ArrayLiteral((box, whole))
 
 
-def test_a_model_that_checks_a_symbol_is_told_how_to_be_built() -> None:
+def test_a_model_that_validates_a_symbol_raises_with_a_cure() -> None:
     @workflow(name="t.w")
     def w(n: int) -> Any:
         return use(Model(number=n, box=Box(Point(1, date(2026, 1, 2)), (1, 2))))
 
-    with pytest.raises(SymbolMisuse, match=r"a Model is built of values .*Model\.model_construct"):
+    with pytest.raises(
+        SymbolMisuse, match=r"a Model is built from values .*Model\.model_construct"
+    ):
         w.program()

@@ -1,4 +1,4 @@
-"""`.start()` checks its inputs and hands them to whatever fills the slot."""
+"""`.start()` validates its inputs and passes them to the launcher."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Handle:
 
 
 class Recorder:
-    """A launcher that starts nothing and remembers what it was asked."""
+    """A launcher that only records its calls."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any], StartOptions]] = []
+        self.calls: list[tuple[str, dict[str, Any], StartOptions]] = []
 
     def start(
         self, workflow: Workflow[..., Any], inputs: dict[str, Any], options: StartOptions
     ) -> RunHandle[Any]:
-        self.asked.append((workflow.name, inputs, options))
+        self.calls.append((workflow.name, inputs, options))
         return Handle("r1")
 
     async def astart(
@@ -68,16 +68,16 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return recorder
 
 
-def test_an_empty_slot_says_what_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_slot_raises_with_the_import_to_add(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher_slot, "_source", None)
     with pytest.raises(AuthoringError, match="`import flowengine`"):
         launcher()
 
 
-def test_inputs_go_as_json_with_pythons_defaults(recorder: Recorder) -> None:
+def test_inputs_are_serialized_with_their_defaults(recorder: Recorder) -> None:
     run = order.start(Buyer("Ada"), day=datetime.date(2026, 1, 2))
     assert (run.id, run.result(timeout=1)) == ("r1", 1)
-    assert recorder.asked == [
+    assert recorder.calls == [
         (
             order.name,
             {"buyer": {"name": "Ada"}, "day": "2026-01-02", "count": 1, "note": None},
@@ -88,16 +88,16 @@ def test_inputs_go_as_json_with_pythons_defaults(recorder: Recorder) -> None:
 
 def test_inputs_are_coerced(recorder: Recorder) -> None:
     order.start({"name": "Ada"}, "2026-01-02", "3")  # type: ignore[arg-type]
-    assert recorder.asked[0][1]["count"] == 3
-    assert recorder.asked[0][1]["buyer"] == {"name": "Ada"}
+    assert recorder.calls[0][1]["count"] == 3
+    assert recorder.calls[0][1]["buyer"] == {"name": "Ada"}
 
 
-def test_options_travel_with_the_start(recorder: Recorder) -> None:
+def test_options_are_passed_to_the_launcher(recorder: Recorder) -> None:
     connection = object()
     configured = order.options(key="k", priority=5, labels={"a": "b"}, connection=connection)
     configured.start(Buyer("Ada"), datetime.date(2026, 1, 2))
     asyncio.run(configured.astart(Buyer("Ada"), datetime.date(2026, 1, 2)))
-    assert [o for _, _, o in recorder.asked] == [StartOptions("k", 5, {"a": "b"}, connection)] * 2
+    assert [o for _, _, o in recorder.calls] == [StartOptions("k", 5, {"a": "b"}, connection)] * 2
 
 
 def test_a_coroutine_can_start_a_run(recorder: Recorder) -> None:
@@ -107,7 +107,7 @@ def test_a_coroutine_can_start_a_run(recorder: Recorder) -> None:
     assert asyncio.run(begin()) == "r1"
 
 
-def test_all_that_does_not_fit_is_listed(recorder: Recorder) -> None:
+def test_all_invalid_inputs_are_reported(recorder: Recorder) -> None:
     with pytest.raises(InvalidInputs) as raised:
         order.start(5, count="many", colour="red")  # type: ignore[arg-type, call-arg]
     assert raised.value.workflow == order.name
@@ -116,16 +116,16 @@ def test_all_that_does_not_fit_is_listed(recorder: Recorder) -> None:
     assert missing in raised.value.problems
     assert raised.match(r"'buyer' should be .*Buyer, was 5 \(int\)")
     assert raised.match(r"'count' should be int, was 'many' \(str\)")
-    assert recorder.asked == []
+    assert recorder.calls == []
 
 
-def test_too_many_and_doubled_inputs_are_named() -> None:
-    with pytest.raises(InvalidInputs, match="5 values were given by place, it takes 4"):
+def test_surplus_and_duplicate_inputs_are_reported() -> None:
+    with pytest.raises(InvalidInputs, match="5 positional values were given, it takes 4"):
         order.inputs(1, 2, 3, 4, 5)  # type: ignore[call-arg, arg-type]
     with pytest.raises(InvalidInputs, match="'buyer' was given twice"):
         order.inputs(Buyer("Ada"), buyer=Buyer("Bob"))  # type: ignore[call-arg, misc]
 
 
-def test_an_input_without_json_form_is_named() -> None:
+def test_an_input_without_json_form_is_reported() -> None:
     with pytest.raises(NotJson, match=r"input of workflow '.*order' is not JSON: note\['a'\] is a"):
         order.inputs(Buyer("Ada"), datetime.date(2026, 1, 2), note={"a": object()})

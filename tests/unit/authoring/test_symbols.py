@@ -1,4 +1,4 @@
-"""A symbol never gives a quiet wrong answer."""
+"""A symbol never silently returns a wrong value."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ def _delete_item(x: Any) -> None:
 BRANCH = r"instead of `if` write when\("
 FACET = "event facet"
 MISUSES: list[tuple[Callable[[Any], Any], str, str]] = [
-    (bool, "decide by", BRANCH),
-    (_if, "decide by", rf"{BRANCH}[^;]*$"),
-    (lambda x: 1 if x else 2, "decide by", rf"{BRANCH}[^;]*$"),
-    (lambda x: 1 if x.a > 3 else 2, "decide by", rf"{BRANCH}[^;]*$"),
-    (lambda x: x and 1, "decide by", r"runs; instead of `and` write and_\("),
-    (lambda x: 1 if (x > 1 and x < 4) else 2, "decide by", "runs; instead of `and`"),
-    (lambda x: x or 1, "decide by", r"runs; instead of `or` write or_\("),
-    (lambda x: not x, "decide by", r"runs; instead of `not` write not_\("),
-    (lambda x: 1 < x < 3, "decide by", r"runs; instead of `a < b < c` write and_\(a < b, b < c\)"),
-    (lambda x: x in [1, 2], "decide by", r"runs; instead of `x in items` write is_in\(x, items\)"),
-    (lambda x: 2 in [x], "decide by", r"runs; instead of `x in items` write is_in\(x, items\)"),
-    (lambda x: x not in [1, 2], "decide by", r"runs; instead of `x not in items` write not_\("),
-    (lambda x: [n for n in range(3) if x > n], "decide by", "the `if` of a comprehension"),
+    (bool, "branch on", BRANCH),
+    (_if, "branch on", rf"{BRANCH}[^;]*$"),
+    (lambda x: 1 if x else 2, "branch on", rf"{BRANCH}[^;]*$"),
+    (lambda x: 1 if x.a > 3 else 2, "branch on", rf"{BRANCH}[^;]*$"),
+    (lambda x: x and 1, "branch on", r"runs; instead of `and` write and_\("),
+    (lambda x: 1 if (x > 1 and x < 4) else 2, "branch on", "runs; instead of `and`"),
+    (lambda x: x or 1, "branch on", r"runs; instead of `or` write or_\("),
+    (lambda x: not x, "branch on", r"runs; instead of `not` write not_\("),
+    (lambda x: 1 < x < 3, "branch on", r"runs; instead of `a < b < c` write and_\(a < b, b < c\)"),
+    (lambda x: x in [1, 2], "branch on", r"runs; instead of `x in items` write is_in\(x, items\)"),
+    (lambda x: 2 in [x], "branch on", r"runs; instead of `x in items` write is_in\(x, items\)"),
+    (lambda x: x not in [1, 2], "branch on", r"runs; instead of `x not in items` write not_\("),
+    (lambda x: [n for n in range(3) if x > n], "branch on", "the `if` of a comprehension"),
     (list, "iterate over or unpack", "foreach"),
     (_unpack, "iterate over or unpack", r"\[0\], \[1\]"),
     (lambda x: [*x], "iterate over or unpack", "foreach"),
@@ -89,7 +89,7 @@ MISUSES: list[tuple[Callable[[Any], Any], str, str]] = [
     (next, "take the next item of", "foreach"),
     (reversed, "reverse", FACET),
     (len, "take the length of", FACET),
-    (lambda x: 1 in x, "look with `in` into", r"contains\(container, item\)"),
+    (lambda x: 1 in x, "search with `in` in", r"contains\(container, item\)"),
     (str, "make text of", "concat"),
     (lambda x: f"{x}", "format", "concat"),
     (lambda x: f"{x:>3}", "format", "concat"),
@@ -112,10 +112,10 @@ MISUSES: list[tuple[Callable[[Any], Any], str, str]] = [
     (pickle.dumps, "pickle", "pass it to a facet"),
     (copy.copy, "copy", "pass it to a facet"),
     (copy.deepcopy, "copy", "pass it to a facet"),
-    (_set_field, "set a field of", "never changed in place"),
-    (_set_item, "set an item of", "never changed in place"),
-    (_delete_item, "delete an item of", "never changed in place"),
-    (lambda x: delattr(x, "a"), "delete a field of", "never changed in place"),
+    (_set_field, "set a field of", "immutable"),
+    (_set_item, "set an item of", "immutable"),
+    (_delete_item, "delete an item of", "immutable"),
+    (lambda x: delattr(x, "a"), "delete a field of", "immutable"),
     (lambda x: x(), "call", FACET),
     (_await, "await", "without `await`"),
     (lambda x: x.__aiter__(), "iterate asynchronously over", "foreach"),
@@ -128,7 +128,7 @@ MISUSES: list[tuple[Callable[[Any], Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("use", "tried", "cure"), MISUSES)
-def test_a_misuse_names_itself_the_symbol_the_line_and_the_cure(
+def test_a_misuse_raises_with_operation_symbol_line_and_cure(
     use: Callable[[Any], Any], tried: str, cure: str
 ) -> None:
     with pytest.raises(SymbolMisuse) as raised:
@@ -136,7 +136,7 @@ def test_a_misuse_names_itself_the_symbol_the_line_and_the_cure(
     assert raised.match(rf"^{__file__}:\d+: cannot ({tried}).*fetch.*: .*({cure})")
 
 
-def test_the_line_is_the_authors_also_below_the_standard_library() -> None:
+def test_the_line_is_the_authors_even_below_the_standard_library() -> None:
     def misuse(x: Any) -> Any:
         return copy.deepcopy([x])
 
@@ -144,7 +144,7 @@ def test_the_line_is_the_authors_also_below_the_standard_library() -> None:
         _trace(misuse)
 
 
-def test_where_python_replaces_our_error_it_still_raises() -> None:
+def test_python_raises_where_it_replaces_our_error() -> None:
     with pytest.raises(TypeError, match="can only join an iterable"):
         _trace(lambda x: ",".join(x))
 
@@ -155,11 +155,11 @@ def test_a_method_call_names_the_method() -> None:
 
 
 def test_an_expression_names_its_operands() -> None:
-    with pytest.raises(SymbolMisuse, match=r"decide by the value of `fetch == 1`"):
+    with pytest.raises(SymbolMisuse, match=r"branch on the value of `fetch == 1`"):
         _trace(lambda x: bool(x == 1))
 
 
-def test_repr_is_safe() -> None:
+def test_repr_of_a_symbol_does_not_raise() -> None:
     seen = []
     _trace(lambda x: seen.append(repr([x, x.a, x[0], x + 1])))
     assert seen == [
@@ -173,14 +173,14 @@ def test_repr_is_safe() -> None:
     "leak",
     [repr, lambda x: f"{[x]}", lambda x: ["a", {"b": "%r" % x}]],  # noqa: UP031
 )
-def test_text_made_of_a_repr_is_found_when_it_is_used(leak: Callable[[Any], Any]) -> None:
+def test_text_with_the_repr_of_a_symbol_is_refused(leak: Callable[[Any], Any]) -> None:
     with pytest.raises(SymbolMisuse, match=r"holds the repr of a symbol.*concat"):
         _trace(leak)
     with pytest.raises(SymbolMisuse, match="holds the repr of a symbol"):
         _trace(lambda x: fetch(str(leak(x))))
 
 
-def test_probes_for_private_names_get_the_answer_no() -> None:
+def test_private_names_raise_attribute_error() -> None:
     answers = []
     _trace(lambda x: answers.extend([hasattr(x, "__array__"), hasattr(x, "_repr_html_")]))
     assert answers == [False, False]
@@ -199,7 +199,7 @@ def test_any_public_name_is_a_field() -> None:
     ]
 
 
-def test_an_assert_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_assert_raises_with_its_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # In a module of its own: pytest rewrites the asserts of this one.
     (tmp_path / "asserting.py").write_text("def check(x):\n    assert x > 3\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -207,7 +207,7 @@ def test_an_assert_is_named_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         _trace(importlib.import_module("asserting").check)
 
 
-def test_without_source_every_cure_is_named() -> None:
+def test_without_source_every_cure_is_listed() -> None:
     namespace: dict[str, Any] = {}
     exec("def choose(x):\n    return 1 if x else 2", namespace)
     with pytest.raises(SymbolMisuse, match=r"when\(.*and_\(.*not_\(.*is_in\("):

@@ -1,4 +1,4 @@
-"""What a traced workflow becomes."""
+"""The program of a traced workflow."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def later(numbers: list[int]) -> list[list[int]]:
     return [anything(numbers)]
 
 
-def test_a_workflow_declares_all_it_reaches_in_the_order_of_names() -> None:
+def test_a_program_declares_all_called_facets_sorted_by_name() -> None:
     (namespace,) = page_size.program().declarations
     assert isinstance(namespace, Namespace)
     assert namespace.name == __name__
@@ -109,7 +109,7 @@ def test_a_call_becomes_a_step_and_its_result_a_reference() -> None:
     assert yielded(block(page_size)) == StepRef(("measure", "result", "word"))
 
 
-def test_a_step_knows_the_line_of_its_call() -> None:
+def test_a_step_records_the_line_of_its_call() -> None:
     location = steps(block(page_size))[0].location
     assert location is not None
     assert location.file == __file__
@@ -141,7 +141,7 @@ def test_repeated_steps_are_numbered() -> None:
     assert [s.name for s in steps(block(twice))] == ["fetch", "fetch_2", "fetch_4", "fetch_3"]
 
 
-def test_a_named_step_has_that_name() -> None:
+def test_a_step_can_be_named() -> None:
     @workflow(name="t.named")
     def named(url: str) -> str:
         return fetch.named("download")(url)
@@ -150,17 +150,17 @@ def test_a_named_step_has_that_name() -> None:
     assert fetch.step_name == ""
 
 
-def test_a_name_given_twice_names_the_line_of_the_first() -> None:
+def test_a_duplicate_step_name_raises_with_the_line_of_the_first() -> None:
     @workflow(name="t.same")
     def same(url: str) -> None:
         fetch.named("a")(url)
         fetch.named("a")(url)
 
-    with pytest.raises(AuthoringError, match=r"test_tracer.py:\d+: the step name 'a' is taken"):
+    with pytest.raises(AuthoringError, match=r"test_tracer.py:\d+: the step name 'a' is already"):
         same.program()
 
 
-def test_a_step_name_must_fit_a_path() -> None:
+def test_a_step_name_must_be_valid_in_a_path() -> None:
     with pytest.raises(AuthoringError, match=r"'a\.b' is not an identifier"):
         fetch.named("a.b")
 
@@ -267,7 +267,7 @@ def test_python_values_around_symbols_become_literals() -> None:
     )
 
 
-def test_a_constant_argument_is_checked_and_written_by_its_annotation() -> None:
+def test_a_constant_argument_is_validated_and_serialized_by_its_annotation() -> None:
     @event_facet(name="t.send")
     def send(report: Report, when: datetime.date) -> None: ...
 
@@ -288,7 +288,7 @@ def test_a_constant_argument_is_checked_and_written_by_its_annotation() -> None:
         wrong.program()
 
 
-def test_a_call_that_does_not_fit_lists_everything() -> None:
+def test_an_invalid_call_lists_every_problem() -> None:
     @workflow(name="t.misfit")
     def misfit(a: str) -> None:
         measure(a, text=a, colour="red")  # type: ignore[call-arg, misc]
@@ -297,7 +297,7 @@ def test_a_call_that_does_not_fit_lists_everything() -> None:
         misfit.program()
 
 
-def test_a_value_without_json_form_names_its_line() -> None:
+def test_a_value_without_json_form_raises_with_its_line() -> None:
     @workflow(name="t.odd")
     def odd(a: Any) -> Any:
         return [a, object()]
@@ -314,7 +314,7 @@ def test_returning_nothing_yields_null() -> None:
     assert yielded(block(quiet)) == Literal(None)
 
 
-def test_a_constant_result_must_fit_its_annotation() -> None:
+def test_a_constant_result_is_validated_by_its_annotation() -> None:
     @workflow(name="t.number")
     def number() -> int:
         return "many"  # type: ignore[return-value]
@@ -358,7 +358,7 @@ def test_types_and_schemas_follow_the_annotations() -> None:
     assert fields["j"].schema == {"type": "string", "format": "date-time"}
 
 
-def test_a_default_without_json_form_is_an_error_at_its_parameter() -> None:
+def test_a_default_without_json_form_raises_naming_its_parameter() -> None:
     @workflow(name="t.default")
     def default(a: Any = object()) -> None: ...  # noqa: B008
 
@@ -372,7 +372,7 @@ def test_a_default_without_json_form_is_an_error_at_its_parameter() -> None:
         misfit.program()
 
 
-def test_an_unknown_annotation_names_the_facet() -> None:
+def test_an_unsupported_annotation_raises_naming_the_facet() -> None:
     @workflow(name="t.unknown")
     def unknown(a: Nowhere) -> None: ...  # type: ignore[name-defined] # noqa: F821
 
@@ -384,11 +384,13 @@ def test_an_unknown_annotation_names_the_facet() -> None:
     odd.fn.__annotations__["a"] = Odd
     with pytest.raises(AuthoringError, match=r"workflow 't.unknown' .*'Nowhere' is not defined"):
         unknown.program()
-    with pytest.raises(AuthoringError, match=r"annotation of parameter 'a' is no type pydantic"):
+    with pytest.raises(
+        AuthoringError, match=r"annotation of parameter 'a' is not a type that pydantic"
+    ):
         odd.program()
 
 
-def test_two_definitions_of_one_name_in_a_program_are_named_with_their_lines() -> None:
+def test_two_functions_of_one_name_are_refused_with_both_lines() -> None:
     @facet(name="t.part")
     def one() -> None: ...
 

@@ -1,4 +1,4 @@
-"""Editors and mypy see the author's own signatures."""
+"""Decorated functions keep their signatures for editors and mypy."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def _mypy(tmp_path: Path, source: str) -> list[str]:
     root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--no-error-summary", str(user_file)],
-        cwd=root,  # with the options of `make check`, mypy knows the package already
+        cwd=root,  # with the options of `make check`, so that mypy uses its cache
         capture_output=True,
         text=True,
         check=False,
@@ -192,7 +192,7 @@ def test_signatures_survive_decoration(tmp_path: Path) -> None:
     assert _revealed(_mypy(tmp_path, GOOD)) == REVEALED
 
 
-def test_branches_have_the_types_of_their_ways(tmp_path: Path) -> None:
+def test_when_has_the_union_type_of_its_branches(tmp_path: Path) -> None:
     assert _revealed(_mypy(tmp_path, WAYS)) == REVEALED_WAYS
 
 

@@ -1,4 +1,4 @@
-"""when: one way of several, each with steps of its own."""
+"""when: one of several branches, each with its own steps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def value(case: WhenCase) -> Any:
     return yielded(Block(yields=case.yields))
 
 
-def test_a_when_is_a_step_with_a_case_for_each_way() -> None:
+def test_a_when_is_a_step_with_a_case_for_each_branch() -> None:
     (step,) = steps(block(decide))
     assert step.name == "when"
     assert step.call == Call("flowengine.when")
@@ -95,7 +95,7 @@ def test_several_cases_keep_their_order() -> None:
     assert names(last) == ["approve"]
 
 
-def test_then_may_be_named_and_values_need_no_lambda() -> None:
+def test_then_works_by_keyword_and_values_need_no_lambda() -> None:
     @workflow(name="t.w")
     def w(total: int, known: str) -> str | None:
         return when(total == 0, then=known, otherwise=None)
@@ -105,7 +105,7 @@ def test_then_may_be_named_and_values_need_no_lambda() -> None:
     assert value(otherwise) == Literal(None)
 
 
-def test_a_facet_without_parameters_can_be_a_way() -> None:
+def test_a_facet_without_parameters_can_be_a_branch() -> None:
     @event_facet(name="t.stop")
     def stop() -> str:
         return "stopped"
@@ -117,7 +117,7 @@ def test_a_facet_without_parameters_can_be_a_way() -> None:
     assert names(steps(block(w))[0].body[0].cases[1]) == ["stop"]
 
 
-def test_branches_nest_and_steps_are_named_apart() -> None:
+def test_branches_nest_and_their_steps_have_distinct_names() -> None:
     @workflow(name="t.w")
     def w(totals: list[int]) -> list[str]:
         return foreach(
@@ -158,11 +158,13 @@ def test_without_otherwise_there_is_an_empty_last_case_and_no_value() -> None:
         return asked.size + 1
 
     for body in (returned, passed, computed):
-        with pytest.raises(SymbolMisuse, match=r"'when' has no value: without `otherwise`.*=None"):
+        with pytest.raises(
+            SymbolMisuse, match=r"'when' has no value: `when` without `otherwise`.*=None"
+        ):
             workflow(name=f"t.{body.__name__}")(body).program()
 
 
-def test_a_symbol_that_leaves_its_way_is_named() -> None:
+def test_a_symbol_used_outside_its_branch_is_refused() -> None:
     kept: list[Any] = []
 
     @workflow(name="t.w")
@@ -170,11 +172,13 @@ def test_a_symbol_that_leaves_its_way_is_named() -> None:
         when(total > 100, lambda: kept.append(ask(total)), otherwise=None)
         return approve(kept[0])
 
-    with pytest.raises(SymbolMisuse, match=r"step 'ask' escapes its lambda: .* only if this way"):
+    with pytest.raises(
+        SymbolMisuse, match=r"step 'ask' escapes its lambda: .* only if this branch"
+    ):
         w.program()
 
 
-def test_a_tuple_of_every_way_can_be_unpacked() -> None:
+def test_a_tuple_returned_by_every_branch_can_be_unpacked() -> None:
     @workflow(name="t.w")
     def w(total: int) -> Any:
         number, text = when(total > 1, lambda: pair(total), otherwise=lambda: (0, approve(total)))
@@ -188,17 +192,17 @@ def test_a_tuple_of_every_way_can_be_unpacked() -> None:
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda x: when(x > 1), "when cannot be called so"),
-        (lambda x: when(), "when cannot be called so"),
-        (lambda x: when(x > 1, 2, 3), "when cannot be called so"),
+        (lambda x: when(x > 1), "when does not take these arguments"),
+        (lambda x: when(), "when does not take these arguments"),
+        (lambda x: when(x > 1, 2, 3), "when does not take these arguments"),
         (lambda x: when((x > 1, 2), x, otherwise=3), "neither a value of the run nor True or Fal"),
         (lambda x: when(5, 1, otherwise=2), "the condition 5 of when is neither"),
-        (lambda x: when(x, lambda y: y, otherwise=2), "way 1 of when takes no parameter.*'y'"),
+        (lambda x: when(x, lambda y: y, otherwise=2), "branch 1 of when takes no parameter.*'y'"),
         (lambda x: when(x, 1, otherwise=lambda y: y), "otherwise takes no parameter.*'y'"),
         (lambda x: when(x, 1, otherwise=2, name="a b"), "the step name 'a b'"),
     ],
 )
-def test_a_misuse_is_told_with_its_line(use: Any, message: str) -> None:
+def test_a_misuse_raises_with_its_line(use: Any, message: str) -> None:
     def body(x: int) -> Any:
         return use(x)
 
@@ -207,7 +211,7 @@ def test_a_misuse_is_told_with_its_line(use: Any, message: str) -> None:
     assert str(raised.value).startswith(f"{__file__}:")
 
 
-def test_a_step_that_is_called_at_once_is_found() -> None:
+def test_a_step_called_outside_a_lambda_is_refused() -> None:
     def eager(total: int) -> str:
         return when(total > 100, ask(total), otherwise=lambda: approve(total))
 
@@ -215,7 +219,9 @@ def test_a_step_that_is_called_at_once_is_found() -> None:
         return when((total > 100, ask(total)), otherwise=approve(total))
 
     for body, found in ((eager, 1), (eager_case, 2)):
-        with pytest.raises(UntraceableCode, match="would run whichever way `when` takes") as raised:
+        with pytest.raises(
+            UntraceableCode, match="would run whichever branch `when` takes"
+        ) as raised:
             workflow(name=f"t.{body.__name__}")(body).program()
         assert len(raised.value.findings) == found
 

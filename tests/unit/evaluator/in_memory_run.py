@@ -44,7 +44,9 @@ from flowengine.evaluator.triggers import (
     Unfold,
 )
 from flowengine.program import link_program, parse_program
-from flowengine.program.plan import FacetPlan, RowKind, StatementPlan, StepSource
+from flowengine.program.addresses import RowKind, StepSource
+from flowengine.program.limits import MAX_RECURSIVE_CALLS
+from flowengine.program.plan import FacetPlan, StatementPlan
 from flowengine.store import codec, steps
 
 Stored = Mapping[str, Any]  #: one row, as text and numbers
@@ -63,8 +65,11 @@ class MemoryRun:
         *,
         workflow: str = "W",
         forgetful: bool = True,
+        max_recursive_calls: int = MAX_RECURSIVE_CALLS,
     ) -> None:
-        self.plan = link_program(parse_program(document), allow_scripts=True)
+        self.plan = link_program(
+            parse_program(document), allow_scripts=True, max_recursive_calls=max_recursive_calls
+        )
         self.now = 0
         self.rows: dict[str, Stored] = {}
         self.payloads: dict[str, str] = {}
@@ -215,9 +220,6 @@ class MemoryRun:
             self.rows[step.key] = after
         for event in changes.created_events:
             assert event.id not in self.events, f"a second event for step {event.step_id}"
-            self.events[event.id] = event.state
-        for event in changes.updated_events:
-            assert self.events[event.id] == "event.Created", "an event ended twice"
             self.events[event.id] = event.state
         for task in changes.created_tasks:
             self.repeated_tasks += task.uuid in self.tasks

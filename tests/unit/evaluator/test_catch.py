@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from flowengine.evaluator import RunState
+from flowengine.evaluator.triggers import Failed
 from tests.builders import (
     Node,
     always,
@@ -71,6 +74,33 @@ def test_a_catch_reads_text_type_and_path_of_the_error_in_both_ways() -> None:
     run = run_of(block(catching(S, yields=out(read))))
     run.fail("W.s", "static")
     assert run.outputs == {"out": ["static", "Oops", "W.s"] * 2}
+
+
+@pytest.mark.parametrize(
+    ("error", "types"),
+    [
+        ({"type": "Refused", "bases": ["BankError"]}, ["Refused", "BankError"]),
+        ({"type": "Refused"}, ["Refused"]),
+    ],
+    ids=["with bases", "stored by an older version"],
+)
+def test_a_catch_reads_the_types_of_the_error(error: dict[str, Any], types: list[str]) -> None:
+    in_both_ways = listed(of("s.error_types"), given("error_types"))
+    run = run_of(block(catching(S, yields=out(in_both_ways))))
+    run.report(run.task("W.s"), Failed({**error, "message": "static"}))
+    assert run.outputs == {"out": [types, types]}
+
+
+def test_a_case_of_a_catch_matches_a_base_class_of_the_error() -> None:
+    handled = catching_when(
+        S,
+        case(op(of("s.error_types"), "contains", "KeyError"), yields=out("key")),
+        case(op(of("s.error_types"), "contains", "BankError"), yields=out("bank")),
+    )
+    run = run_of(block(handled))
+    error = {"type": "Refused", "bases": ["BankError", "Exception"], "message": "no"}
+    run.report(run.task("W.s"), Failed(error))
+    assert run.outputs == {"out": "bank"}
 
 
 def test_the_error_is_no_attribute_of_the_step_once_it_is_caught() -> None:

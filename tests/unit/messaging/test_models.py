@@ -1,4 +1,4 @@
-"""What agents say, and what is said about it, without a server."""
+"""Models, keys and errors, without a server."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from flowengine.messaging import (
 from flowengine.messaging.keys import Keys, agent_of, endpoint
 
 
-def test_every_name_in_all_is_there() -> None:
+def test_every_exported_name_exists() -> None:
     assert [name for name in messaging.__all__ if not hasattr(messaging, name)] == []
 
 
-def test_a_message_id_is_six_characters_or_more() -> None:
+def test_a_message_id_has_at_least_six_characters() -> None:
     agent = AgentId(type="a")
     with pytest.raises(ValidationError):
         AgentMessage(
@@ -36,7 +36,7 @@ def test_a_message_id_is_six_characters_or_more() -> None:
         )
 
 
-def test_a_message_survives_its_json() -> None:
+def test_a_message_survives_a_json_round_trip() -> None:
     agent = AgentId(type="a", instance="1")
     message = AgentMessage(
         message_id="message-1",
@@ -59,14 +59,14 @@ def test_a_message_survives_its_json() -> None:
     ],
     ids=str,
 )
-def test_an_agent_is_known_again_by_its_endpoint(agent: AgentId) -> None:
+def test_an_endpoint_identifies_its_agent(agent: AgentId) -> None:
     assert agent_of(endpoint(agent)) == agent
 
 
-def test_keys_are_those_that_are_documented() -> None:
+def test_keys_are_as_documented() -> None:
     names = ["queue", "high", "reserved", "deadlines", "dlq", "subs", "agent", "agents_index"]
-    found = Keys("myapp").named(names, endpoint(AgentId(type="t", instance="i")))
-    assert [key.decode() for key in found] == [
+    keys = Keys("myapp").named(names, endpoint(AgentId(type="t", instance="i")))
+    assert [key.decode() for key in keys] == [
         "myapp:queue:t:i",
         "myapp:sched:t:i:prio:9",
         "myapp:reserved:t:i",
@@ -95,7 +95,7 @@ def test_an_error_survives_pickling(error: FlowengineError) -> None:
     assert vars(again) == vars(error)
 
 
-def test_without_redis_the_import_says_what_to_install() -> None:
+def test_an_import_without_redis_names_the_extra_to_install() -> None:
     script = "import sys; sys.modules['redis'] = None; import flowengine, flowengine.messaging"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "pip install 'flowengine[redis]'" in done.stderr

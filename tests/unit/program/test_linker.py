@@ -8,8 +8,9 @@ import pytest
 
 from flowengine.errors import InvalidInputs, InvalidProgram, UnknownWorkflow
 from flowengine.program import Plan, link_program, parse_program
+from flowengine.program.addresses import RowKind, StepSource
 from flowengine.program.inputs import check_inputs
-from flowengine.program.plan import Reach, RowKind, StepSource
+from flowengine.program.plan import EdgeKind
 from tests.builders import (
     Node,
     always,
@@ -787,9 +788,9 @@ def test_a_step_that_both_the_list_and_the_items_name_is_waited_for_once() -> No
         ),
     )
     edges = plan.statements["W/0/s"].edges
-    assert [(edge.reach, edge.kind) for edge in edges] == [(Reach.NEEDS, RowKind.FAN)]
+    assert [(edge.kind, edge.row.kind) for edge in edges] == [(EdgeKind.NEEDS, RowKind.FAN)]
     edges = plan.statements["W/0/u"].edges
-    assert [(edge.reach, edge.kind) for edge in edges] == [(Reach.AWAITS, RowKind.FAN)]
+    assert [(edge.kind, edge.row.kind) for edge in edges] == [(EdgeKind.AWAITS, RowKind.FAN)]
 
 
 def test_statements_without_a_name_get_numbered_ones() -> None:

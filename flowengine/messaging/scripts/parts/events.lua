@@ -1,6 +1,6 @@
--- Publish what happened to an agent, if anybody wants to know.
-local function publish(channel, event, named)
-    if channel == '' or not named then return end
-    local when = string.format('%.6f', NOW / 1000000)
-    redis.call('PUBLISH', channel, '{"event":"' .. event .. '",' .. named .. ',"timestamp":' .. when .. '}')
+-- Publish an event of an agent, if events are enabled.
+local function publish(channel, event, fields)
+    if channel == '' or not fields then return end
+    local time = string.format('%.6f', NOW / 1000000)
+    redis.call('PUBLISH', channel, '{"event":"' .. event .. '",' .. fields .. ',"timestamp":' .. time .. '}')
 end

@@ -1,6 +1,6 @@
--- Settings by name, in the order asked for.
+-- The values of settings, in the order of the names.
 local function settings(...)
-    local found = redis.call('HMGET', CONFIG, ...)
-    for place, name in ipairs({...}) do found[place] = tonumber(found[place] or DEFAULTS[name]) end
-    return unpack(found)
+    local values = redis.call('HMGET', CONFIG, ...)
+    for place, name in ipairs({...}) do values[place] = tonumber(values[place] or DEFAULTS[name]) end
+    return unpack(values)
 end

@@ -1,0 +1,184 @@
+"""The circuit breakers that permit tasks before they run.
+
+The worker asks the circuit breaker of a facet for a permit before each try. A denied task is
+parked; the outcome of a permitted try is reported to the breaker.
+
+If a Redis is configured, all processes share a breaker (`flowengine.messaging`). Otherwise each
+process has its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from flowengine.authoring import Breaker, breaker_named
+from flowengine.circuit_breaker import CircuitBreakerConfig, Permit
+from flowengine.errors import InvalidSetting
+from flowengine.evaluator import TaskDefinition
+from flowengine.settings import Settings
+from flowengine.worker.local_breaker import LocalCircuitBreaker
+
+if TYPE_CHECKING:
+    from flowengine.messaging import SyncCircuitBreaker
+
+    _Breaker: TypeAlias = LocalCircuitBreaker | SyncCircuitBreaker
+
+log = logging.getLogger("flowengine")
+
+#: Prefix of all keys in Redis; a `CircuitBreaker` with this prefix and the same name is the same.
+KEY_PREFIX = "flowengine"
+
+#: Seconds without another attempt after Redis was unreachable: each attempt delays a try.
+_REDIS_RETRY_SECONDS = 1.0
+_WITHOUT_REDIS: dict[str, Literal["allow", "refuse"]] = {"run": "allow", "park": "refuse"}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPermit:
+    """A task's permit, and the breaker that its outcome is reported to."""
+
+    _breaker: _Breaker
+    _permit: Permit
+
+    @property
+    def granted(self) -> bool:
+        return self._permit.granted
+
+    @property
+    def retry_after(self) -> float:
+        return self._permit.retry_after
+
+    def succeeded(self) -> None:
+        self._breaker.success(self._permit)
+
+    def failed(self, error: BaseException) -> None:
+        self._breaker.failure(self._permit, error)
+
+    def release(self) -> None:
+        """The call was not made, or its outcome is unknown."""
+        self._breaker.release(self._permit)
+
+
+class CircuitBreakers:
+    """The circuit breakers of one process, created at their first use."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        redis_url: str = "",
+        *,
+        shares: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`shares`: other processes run the same tasks. Warn if they cannot share a breaker."""
+        _check(settings)
+        self._settings, self._shares, self._clock = settings, shares, clock
+        self._url = settings.breaker_redis_url or redis_url
+        self._breakers: dict[str, tuple[Breaker, CircuitBreakerConfig, _Breaker]] = {}
+        self._lock = threading.Lock()
+
+    def permit(self, task: TaskDefinition) -> TaskPermit:
+        """Ask the task's circuit breaker whether the task may run now. Never raises."""
+        declared, config, breaker = self._named(task.circuit)
+        seconds = declared.probe_lease_seconds or (task.timeout_ms or 0) / 1000
+        lease = min(seconds or config.timeout_seconds, config.recovery_timeout_seconds)
+        return TaskPermit(breaker, breaker.permit(lease=lease))
+
+    def _named(self, name: str) -> tuple[Breaker, CircuitBreakerConfig, _Breaker]:
+        with self._lock:
+            if name not in self._breakers:
+                declared = breaker_named(name)
+                config = _config(declared, self._settings)
+                self._breakers[name] = declared, config, self._create(declared, config)
+            return self._breakers[name]
+
+    def _create(self, declared: Breaker, config: CircuitBreakerConfig) -> _Breaker:
+        if self._url:
+            without_redis = _WITHOUT_REDIS[self._settings.breaker_without_redis]
+            return _shared(self._url, declared, config, without_redis)
+        if self._shares:
+            log.warning(
+                "circuit breaker %r is local to this process: no Redis is configured; set "
+                "FLOWENGINE_BREAKER_REDIS_URL to share it",
+                declared.name,
+                extra={"action": "breaker_not_shared", "circuit": declared.name},
+            )
+        return LocalCircuitBreaker(
+            config, self._clock, failure_on=declared.failure_on, ignore=declared.ignore
+        )
+
+
+def _config(declared: Breaker, settings: Settings) -> CircuitBreakerConfig:
+    """The breaker's own values, and the settings for those it leaves out."""
+    timeout = declared.timeout_seconds or settings.breaker_timeout_seconds
+    recovery = declared.recovery_timeout_seconds or 5 * timeout
+    return CircuitBreakerConfig(
+        failure_threshold=declared.failure_threshold or settings.breaker_failure_threshold,
+        timeout_seconds=timeout,
+        recovery_timeout_seconds=recovery,
+        half_open_max_calls=declared.half_open_max_calls or settings.breaker_half_open_max_calls,
+        success_threshold=declared.success_threshold,
+        # Each permit passes its own lease; this one only has to be valid.
+        probe_lease_seconds=min(timeout, recovery),
+    )
+
+
+def _shared(
+    url: str,
+    declared: Breaker,
+    config: CircuitBreakerConfig,
+    without_redis: Literal["allow", "refuse"],
+) -> SyncCircuitBreaker:
+    # Imported here: only a process that uses Redis needs its client.
+    from redis import Redis
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    from flowengine.messaging import SyncCircuitBreaker
+
+    # A try waits for the response, so the timeouts are short.
+    client = Redis.from_url(
+        url, socket_timeout=1.0, socket_connect_timeout=1.0, retry=Retry(NoBackoff(), 1)
+    )
+    return SyncCircuitBreaker(
+        client,
+        declared.name,
+        config,
+        KEY_PREFIX,
+        failure_on=declared.failure_on,
+        ignore=declared.ignore,
+        without_redis=without_redis,
+        redis_retry_seconds=_REDIS_RETRY_SECONDS,
+    )
+
+
+def _check(settings: Settings) -> None:
+    """Refuse invalid settings at the start instead of at the first task with a breaker."""
+    url = settings.breaker_redis_url
+    is_valid = {
+        "without_redis": settings.breaker_without_redis in _WITHOUT_REDIS,
+        "failure_threshold": settings.breaker_failure_threshold >= 1,
+        "timeout_seconds": 0 < settings.breaker_timeout_seconds <= 3600,
+        "half_open_max_calls": settings.breaker_half_open_max_calls >= 1,
+        "redis_url": not url or url.startswith(("redis://", "rediss://", "unix://")),
+    }
+    expected = {
+        "without_redis": "run or park",
+        "failure_threshold": "a whole number, 1 or more",
+        "timeout_seconds": "a number of seconds above 0, up to 3600",
+        "half_open_max_calls": "a whole number, 1 or more",
+        "redis_url": "the address of a Redis: redis://…, rediss://… or unix://…",
+    }
+    for name, valid in is_valid.items():
+        if not valid:
+            value = str(getattr(settings, f"breaker_{name}"))
+            raise InvalidSetting(f"FLOWENGINE_BREAKER_{name.upper()}", value, expected[name])
+    if url and importlib.util.find_spec("redis") is None:
+        needed = "of use without its client: pip install 'flowengine[redis]'"
+        raise InvalidSetting("FLOWENGINE_BREAKER_REDIS_URL", url, needed)

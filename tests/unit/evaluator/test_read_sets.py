@@ -1,0 +1,148 @@
+"""Prefetched read sets hold the rows that an evaluation reads, and few others."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from flowengine.errors import InvalidProgram
+from flowengine.evaluator import IterationChanges, Missing, Snapshot, Step, evaluate, lacking
+from flowengine.evaluator.paths import rows_on_path
+from flowengine.evaluator.records import row_key
+from flowengine.evaluator.triggers import Failed, Outcome, Started, Succeeded, Trigger
+from flowengine.program.addresses import RowKind
+from flowengine.store import codec
+from flowengine.testing.program_runner import NoAnswer
+from tests.builders import block, event, program, step, workflow
+from tests.corpus import CASES, answers
+from tests.unit.evaluator import test_laws
+from tests.unit.evaluator.in_memory_run import MemoryRun
+from tests.unit.evaluator.programs_strategy import Case, case_of, cases
+from tests.unit.evaluator.test_laws import laws, play, seeds
+
+
+class RecordedRows(dict[str, Step | None]):
+    """Rows that record which of them were read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: set[str] = set()
+
+    def __getitem__(self, key: str) -> Step | None:
+        row = super().__getitem__(key)
+        self.read.add(key)
+        return row
+
+
+class PrefetchedRun(MemoryRun):
+    """A run that counts how well each read set fits the evaluation after it."""
+
+    counts: Counter[str]
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        self.counts = Counter()
+        super().__init__(*given, **options)
+
+    def consume_inbox(self, *triggers: Trigger) -> IterationChanges:
+        if not any(isinstance(trigger, Started) for trigger in triggers):
+            self._count(triggers)
+        return super().consume_inbox(*triggers)
+
+    def _count(self, triggers: tuple[Trigger, ...]) -> None:
+        rows = RecordedRows()
+        snapshot = Snapshot(steps=rows)
+        while missing := lacking(self.plan, self.view, snapshot, triggers, self.now):
+            rows |= {key: self._find(key) for key in missing.steps}
+        prefetched, rows.read = set(rows), set()
+        rounds = 0
+        while True:
+            found = evaluate(self.plan, self.view, snapshot, triggers, self.now, prefetched=True)
+            if not isinstance(found, Missing):
+                break
+            rounds += bool(found.steps)
+            rows |= {key: self._find(key) for key in found.steps}
+            bodies = {digest: codec.load(self.payloads[digest]) for digest in found.payloads}
+            snapshot.payloads |= bodies
+        self.counts += Counter(
+            evaluations=1,
+            sufficient=int(rounds == 0),
+            rounds=rounds,
+            read=len(rows.read),
+            surplus=len(prefetched - rows.read),
+        )
+
+
+def corpus_runs() -> Iterator[PrefetchedRun]:
+    for case in CASES.values():
+        try:
+            run = PrefetchedRun(case["program"], case.get("inputs", {}), workflow=case["workflow"])
+        except InvalidProgram:
+            continue
+        by_facet = answers(case)
+
+        def answer(task: Any, by_facet: Any = by_facet) -> Outcome | None:
+            try:
+                return Succeeded(by_facet[task.name](task.data))
+            except RuntimeError as error:
+                return Failed({"type": "RuntimeError", "message": str(error)})
+            except (KeyError, NoAnswer):
+                return None
+
+        run.answer_all(answer)
+        yield run
+
+
+def test_in_the_corpus_nearly_every_evaluation_needs_no_row_beyond_its_read_set() -> None:
+    counts: Counter[str] = sum((run.counts for run in corpus_runs()), Counter())
+    assert counts["evaluations"] > 250
+    assert counts["sufficient"] >= 0.97 * counts["evaluations"]
+    assert counts["rounds"] <= 1.2 * (counts["evaluations"] - counts["sufficient"])
+
+
+def test_in_the_corpus_read_sets_load_few_rows_that_are_not_read() -> None:
+    counts: Counter[str] = sum((run.counts for run in corpus_runs()), Counter())
+    assert counts["surplus"] <= counts["evaluations"], "one row an evaluation"
+    assert counts["surplus"] <= 0.35 * counts["read"]
+
+
+def test_in_dense_random_programs_most_read_sets_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(test_laws, "MOST_ROWS", 10_000)
+    # Each of these evaluations lets a whole block of asserts, logs and plain facets end at once,
+    # which no read set foresees in full; a second round suffices for most of the rest.
+    counts: Counter[str] = Counter()
+    for seed in range(40):
+        run = play(case_of(seed * 7919, 4, 5, 0), seed, make=PrefetchedRun)
+        assert isinstance(run, PrefetchedRun)
+        counts += run.counts
+    assert counts["sufficient"] >= 0.6 * counts["evaluations"]
+    assert counts["rounds"] <= counts["evaluations"]
+    assert counts["surplus"] <= 3 * counts["evaluations"]
+
+
+@laws
+@given(cases(), seeds)
+def test_the_rows_on_a_path_are_the_rows_above_it(case: Case, seed: int) -> None:
+    run = play(case, seed)
+    root = run.plan.workflow("W")
+    for key in run.rows:
+        row = run._step(key)
+        expected = []
+        above = row
+        while above.parent is not None:
+            above = run._step(above.parent)
+            expected.append(above.key)
+        found = rows_on_path(root, row.path)
+        if expected:
+            assert found[found.index(expected[0]) :] == expected, row.path
+
+
+@pytest.mark.parametrize("path", ["W.unknown.a", "W.block-7.a", "W[catch].a", "W[3", "W[3].a"])
+def test_a_path_of_another_program_leads_to_no_further_row(path: str) -> None:
+    run = MemoryRun(
+        program(event("E", "x", "y"), workflow("W", "", "", block(step("s", "E", x=1))))
+    )
+    assert rows_on_path(run.plan.workflow("W"), path)[-1] == row_key(RowKind.STEP, "W")
