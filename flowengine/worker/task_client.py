@@ -137,8 +137,10 @@ class TaskClient:
         self._claimed.close(ClaimEvent.DELIVER, [e for key, e in gone.items() if key not in held])
         for key in sorted(gone.keys() & held.keys()):
             self._lose(gone[key], held[key])
+        busy = self._claimed.in_states(*ClaimState.ACTIVE, ClaimState.SPOOLED)
         old = self._held(2 * self._engine.settings.heartbeat_interval)
-        unknown = self._claimed.disown_unknown(old.keys())
+        # A task that was reported or released since the query began is not unknown.
+        unknown = self._claimed.disown_unknown(old.keys() - {entry.key for entry in busy})
         if unknown:
             log.warning(
                 "releasing %d tasks that the database lists for pid %d and that it does not work "
