@@ -31,6 +31,7 @@ from flowengine.store.commits import CommitPlan, RunHeader, RunOrigin
 log = logging.getLogger("flowengine")
 
 _MAX_PRIORITY = 1_000_000_000
+_CALLER_COMMITS = 1  # of up to 1,000 rows; workers expand the rest of a long foreach
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ class Starter:
             commits = self._insert(requests)  # idempotent: an inserted run is found by its id
         for request in requests:
             self._programs.saved(request.digest)
-        self._after_commit.finish(commits)
+        self._after_commit.finish(commits, max_commits=_CALLER_COMMITS)
         return [effects.run_id for effects in commits]
 
     def _insert(self, requests: list[StartRequest]) -> list[CommitEffects]:

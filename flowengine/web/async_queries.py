@@ -42,11 +42,7 @@ class StoreQueries:
             with self._database.read() as session:
                 return query(session)
         except SQLAlchemyError as problem:
-            log.warning(
-                "query of database %s failed, the page shows an error",
-                self._database.name,
-                exc_info=True,
-            )
+            log.warning("query of database %s failed", self._database.name, exc_info=True)
             raise StoreError(f"the database {self._database.name} does not answer") from problem
 
     def _check(self) -> None:

@@ -314,7 +314,7 @@ def test_a_worker_asks_once_for_a_batch_and_parks_it_in_one_statement(
         assert len(asked) == 1
         assert len(pending(engine, run.id)) == 40
         if not database_url.startswith("sqlite"):
-            assert len(texts) == 3, "a claim, the hand, and what waits in the list"
+            assert len(texts) == 3, "a claim, the batch, and the tasks of the list"
 
 
 def test_a_task_without_a_breaker_asks_for_no_permit(database_url: str) -> None:

@@ -88,7 +88,7 @@ OPERATIONS: dict[str, tuple[Operation, set[str]]] = {
     "receive_batch": (lambda box, _: box.receive_batch(WORKER, 9), ALL),
     "ack": (lambda box, token: box.ack(WORKER, token), ALL - {"message-reserved"}),
     "nack": (lambda box, token: box.nack(WORKER, token, error="no"), ALL),
-    "bury": (lambda box, token: box.nack(WORKER, token, FailureType.PERMANENT), ALL),
+    "dead_letter": (lambda box, token: box.nack(WORKER, token, FailureType.PERMANENT), ALL),
     "extend": (lambda box, token: box.extend(WORKER, token, 60), ALL),
     "recover": (lambda box, _: box.recover_pending(), ALL),
     "requeue": (lambda box, _: box.requeue_dead_letters(WORKER), ALL),
