@@ -18,7 +18,6 @@ from flowengine.engine.reporter import NotAllReported
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import IllegalTransition
 from flowengine.evaluator.triggers import Lost, Report
-from flowengine.store import recovery_queries, servers
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
 from flowengine.worker.claim_states import ClaimEvent, ClaimState
@@ -190,10 +189,10 @@ class TaskClient:
         stale = set(self._markers.stale())
         if not stale:
             return
-        with self._engine.database.read() as connection:
-            held = recovery_queries.held_by_boots(connection, sorted({boot for boot, _ in stale}))
+        with self._engine.database.read() as session:
+            held = session.recovery.held_by_boots(sorted({boot for boot, _ in stale}))
             # A pid of another container looks dead from here.
-            elsewhere = {server.boot_id for server in servers.alive(connection)}
+            elsewhere = {server.boot_id for server in session.servers.alive()}
         elsewhere.discard(self._identity.boot_id)
         held_by = {(task.boot_id, task.pid) for task in held}
         self._markers.remove_stale(

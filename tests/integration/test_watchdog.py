@@ -14,7 +14,6 @@ from flowengine.engine import Run
 from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import RunState, StepState, TaskState
 from flowengine.evaluator.triggers import Failed, Succeeded
-from flowengine.store import recovery_queries
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from tests.integration.engines import replace_notifier
@@ -155,8 +154,8 @@ def test_an_ended_run_gets_no_alarm(flow: Flow) -> None:
     run = flow.start(one, 1)
     flow.settle()
     assert run.info().state == RunState.COMPLETED
-    with flow.database.write() as connection:
-        recovery_queries.set_alarms(connection, {run.id: "waits for a worker"})
+    with flow.database.write() as session:
+        session.recovery.set_alarms({run.id: "waits for a worker"})
     assert run.info().alarm is None
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from types import SimpleNamespace
 from typing import Any
 
 from flowengine.evaluator import (
@@ -46,7 +45,8 @@ from flowengine.program import link_program, parse_program
 from flowengine.program.addresses import RowKind, StepSource
 from flowengine.program.limits import MAX_RECURSIVE_CALLS
 from flowengine.program.plan import FacetPlan, StatementPlan
-from flowengine.store import codec, steps
+from flowengine.store import codec
+from flowengine.store.records import STEP_COLUMNS, step_from
 
 Stored = Mapping[str, Any]  #: one row, as text and numbers
 
@@ -250,7 +250,7 @@ class MemoryRun:
 
     def _find(self, key: str) -> Step | None:
         stored = self.rows.get(key)
-        return None if stored is None else steps.step_of(SimpleNamespace(**stored))  # type: ignore[arg-type]
+        return None if stored is None else step_from([stored[name] for name in STEP_COLUMNS])
 
     def _step(self, key: str) -> Step:
         found = self._find(key)
