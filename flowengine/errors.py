@@ -260,8 +260,8 @@ class PartlyStarted(FlowengineError):
     def __str__(self) -> str:
         return (
             f"{len(self.started)} of {self.requested} runs were started before "
-            f"{type(self.problem).__name__}: {self.problem}. They go on, and are in the error's "
-            "`started`; start only the inputs behind them again"
+            f"{type(self.problem).__name__}: {self.problem}. They continue and are in the "
+            "error's `started`; start only the remaining inputs again"
         )
 
 

@@ -90,7 +90,7 @@ def read_text(text: str | bytes, file: str = "") -> Node:
     parser = _grammar().parse_interactive(marked)
     history = _TokenHistory()
     pending: Token | None = None  # given to the parser, which may refuse it
-    found: Token | None = None
+    unexpected: Token | None = None
     try:
         for token in parser.iter_parse():
             if pending is not None:
@@ -106,16 +106,18 @@ def read_text(text: str | bytes, file: str = "") -> Node:
     except UnexpectedCharacters as problem:
         at = problem.pos_in_stream or 0
     except UnexpectedToken as problem:
-        found = None if problem.token.type == "$END" else problem.token
-        at = len(text.rstrip()) if found is None else _start(found)
-        if found is pending:
+        unexpected = None if problem.token.type == "$END" else problem.token
+        at = len(text.rstrip()) if unexpected is None else _start(unexpected)
+        if unexpected is pending:
             pending = None
             parser = _replay(marked, history.count)
     if pending is not None:
         history.record(pending)  # the lexer failed after it
     accepted: set[str] = parser.accepts()  # type: ignore[no-untyped-call]
-    what = f"expected {expected(accepted)}, found {_token_text(text, at, found)}"
-    raise _at(text, file, at, what, hint(text, at, found, history.last, history.opened, accepted))
+    what = f"expected {expected(accepted)}, found {_token_text(text, at, unexpected)}"
+    raise _at(
+        text, file, at, what, hint(text, at, unexpected, history.last, history.opened, accepted)
+    )
 
 
 def _decode(stored: bytes, file: str) -> str:
@@ -143,12 +145,12 @@ def _replay(marked: str, count: int) -> InteractiveParser:
     return parser
 
 
-def _token_text(text: str, at: int, found: Token | None) -> str:
+def _token_text(text: str, at: int, unexpected: Token | None) -> str:
     if not text[at:].strip():
         return "the end of the text"
-    if found is None:
+    if unexpected is None:
         return repr(text[at])
-    shown = text[at : found.end_pos].partition("\n")[0]
+    shown = text[at : unexpected.end_pos].partition("\n")[0]
     return f"`{shown if len(shown) <= 40 else shown[:39] + '…'}`"
 
 

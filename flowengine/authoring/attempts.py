@@ -7,12 +7,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, TypeAlias, TypeVar, overload
 
-from flowengine.authoring.bodies import (
-    TracedBody,
-    check_no_parameters,
-    single_parameter,
-    trace_body,
-)
+from flowengine.authoring.bodies import TracedBody, no_parameters, one_parameter, trace_body
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import joined_hint
@@ -86,10 +81,10 @@ def attempt(
     case; its value is discarded. `name` is the step's name.
     """
     step_name = "" if name is None else checked_step_name(name)
-    check_no_parameters(body, "the body of attempt", _USAGE)
+    no_parameters(body, "the body of attempt", _USAGE)
     handlers = _handlers(catch)
     if always is not None:
-        check_no_parameters(always, "always", _USAGE)
+        no_parameters(always, "always", _USAGE)
     if not handlers and always is None:
         raise AuthoringError(
             f"{user_location()}: attempt neither catches an error nor has an `always`: {_USAGE}"
@@ -118,7 +113,7 @@ def _handlers(catch: Any) -> _Handlers:
     by_kind = catch if isinstance(catch, Mapping) else {Exception: catch}
     handlers: _Handlers = []
     for kind, handler in by_kind.items():
-        single_parameter(handler, "an error handler", "catch=lambda error: …")
+        one_parameter(handler, "an error handler", "catch=lambda error: …")
         if handlers and not handlers[-1][0]:
             raise AuthoringError(
                 f"{user_location()}: the handler of {kind!r} is unreachable: the handler "
@@ -177,7 +172,7 @@ def _trace(
         step,
         Call(ATTEMPT),
         (Block(tried.statements, tried.yields, location=location_of(body)),),
-        catch=_catch_clause(step, [names for names, _ in handlers], caught),
+        catch=_catch(step, [names for names, _ in handlers], caught),
         always=final,
         location=location,
     )
@@ -197,16 +192,14 @@ def _trace_handler(inner: Scope, step: str, handler: Handler[Any]) -> TracedBody
     return trace_body(inner, ATTEMPT, handler, error)
 
 
-def _catch_clause(
-    step: str, names: list[tuple[str, ...]], branches: list[TracedBody]
-) -> CatchClause | None:
-    if not branches:
+def _catch(step: str, names: list[tuple[str, ...]], traced: list[TracedBody]) -> CatchClause | None:
+    if not traced:
         return None
     if names == [()]:
-        return CatchClause(branches[0].statements, branches[0].yields)
+        return CatchClause(traced[0].statements, traced[0].yields)
     cases = [
-        WhenCase(_is_one_of(step, caught) if caught else None, branch.statements, branch.yields)
-        for caught, branch in zip(names, branches, strict=True)
+        WhenCase(_is_one_of(step, caught) if caught else None, body.statements, body.yields)
+        for caught, body in zip(names, traced, strict=True)
     ]
     return CatchClause(cases=tuple(cases), first_match=True)
 

@@ -23,7 +23,7 @@ def is_body(value: Any) -> bool:
     return callable(value) and not isinstance(value, Symbol)
 
 
-def single_parameter(body: Any, what: str, usage: str) -> str:
+def one_parameter(body: Any, what: str, usage: str) -> str:
     """Return the name of a body's only parameter; raises AuthoringError if it has not one."""
     parameters = _parameters(body, what, usage)
     # `lambda x, n=n: …` binds a loop variable in Python: defaults do not count.
@@ -35,7 +35,7 @@ def single_parameter(body: Any, what: str, usage: str) -> str:
     return needed[0].name
 
 
-def check_no_parameters(body: Any, what: str, usage: str) -> None:
+def no_parameters(body: Any, what: str, usage: str) -> None:
     """Raise AuthoringError for a body that needs an argument."""
     needed = [
         p for p in _parameters(body, what, usage) if p.default is p.empty and p.kind not in _STARS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-from flowengine.authoring.bodies import check_no_parameters, is_body, trace_body
+from flowengine.authoring.bodies import is_body, no_parameters, trace_body
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import joined_hint
@@ -88,7 +88,7 @@ def when(
     for place, (_, branch) in enumerate((*cases, (None, otherwise))):
         if is_body(branch):
             what = "otherwise" if place == len(cases) else f"branch {place + 1} of when"
-            check_no_parameters(branch, what, _USAGE)
+            no_parameters(branch, what, _USAGE)
     scope = current_scope()
     if scope is not None:
         return _trace(scope, cases, otherwise, step_name)

@@ -23,9 +23,7 @@ def is_celery_task(value: Any) -> bool:
     return all(hasattr(value, name) for name in ("run", "name", "apply_async", "max_retries"))
 
 
-def facet_arguments(
-    task: Any, given: Mapping[str, Any]
-) -> tuple[Callable[..., Any], dict[str, Any]]:
+def adapt_task(task: Any, given: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
     """Return the function and the options of a facet; `given` overrides the task's own."""
     retries = tuple(getattr(task, "autoretry_for", None) or ())
     options: dict[str, Any] = {"name": task.name}

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from flowengine.authoring.breakers import Breaker
-from flowengine.authoring.celery_tasks import facet_arguments, is_celery_task, non_retryable
+from flowengine.authoring.celery_tasks import adapt_task, is_celery_task, non_retryable
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
@@ -43,7 +43,7 @@ class EventFacetDecorator:
         options = self._options
         event: EventFacet[..., Any]
         if is_celery_task(fn):
-            run, options = facet_arguments(fn, options)
+            run, options = adapt_task(fn, options)
             event = EventFacet(_define(FacetKind.EVENT, run, options))
             event.is_final = non_retryable(fn)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
-from flowengine.authoring.bodies import single_parameter
+from flowengine.authoring.bodies import one_parameter
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import item_hint
@@ -103,7 +103,7 @@ def _trace(
     name: str,
 ) -> list[Any] | Collected[Any]:
     location = user_location()
-    variable = scope.variable(single_parameter(body, "the body of foreach", _USAGE))
+    variable = scope.variable(one_parameter(body, "the body of foreach", _USAGE))
     if not isinstance(items, Symbol):
         try:
             items = list(items)

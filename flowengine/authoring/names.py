@@ -64,14 +64,11 @@ def is_step_name(name: object) -> bool:
 
 def _qualified(fn: Callable[..., Any], given: object, what: str) -> str:
     if not isinstance(given, str) or not all(part.isidentifier() for part in given.split(".")):
-        raise AuthoringError(
-            f"the {what} {given!r} is not a sequence of identifiers with dots between them"
-        )
+        raise AuthoringError(f"the {what} {given!r} is not a dotted sequence of identifiers")
     whole = given if "." in given else f"{namespace_of(fn)}.{given}"
     if whole in STANDARD:
-        raise AuthoringError(
-            f"the {what} {whole!r} is reserved for {whole.rpartition('.')[2]}(...)"
-        )
+        reserved = whole.rpartition(".")[2]
+        raise AuthoringError(f"the {what} {whole!r} is reserved for {reserved}(...)")
     return whole
 
 

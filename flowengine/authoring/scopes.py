@@ -22,8 +22,8 @@ from flowengine.authoring.symbols import (
     SymbolInfo,
     Visibility,
     expression_of,
-    refuse_leaked_symbol,
     symbols_in,
+    without_symbols,
 )
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
 from flowengine.program.expressions import references
@@ -132,7 +132,7 @@ class Scope(Visibility):
             self._refuse_hidden(info)
         if every or annotation is None:
             return expression_of(value)
-        return Literal(refuse_leaked_symbol(annotation.write(value, "an argument", where)))
+        return Literal(without_symbols(annotation.write(value, "an argument", where)))
 
     @contextmanager
     def active(self) -> Iterator[None]:

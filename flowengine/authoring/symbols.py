@@ -3,7 +3,7 @@
 In a traced body, parameters and results of steps are symbols. Arithmetic,
 comparison, fields and items build an expression. Every other operation needs the
 value: it raises and names the construct to use. Only `repr` works, for debuggers;
-`refuse_leaked_symbol` detects it in text.
+`without_symbols` detects it in text.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def expression_of(value: Any) -> Expression:
     parts = _fields_of(value)
     if parts is not None and any(symbols_in(value)):
         return expression_of(parts)
-    return Literal(refuse_leaked_symbol(_json_constant(value)))
+    return Literal(without_symbols(_json_constant(value)))
 
 
 def _json_constant(value: Any) -> Json:
@@ -194,7 +194,7 @@ def _json_constant(value: Any) -> Json:
         raise AuthoringError(f"{user_location()}: {error}") from None
 
 
-def refuse_leaked_symbol(value: Any) -> Any:
+def without_symbols(value: Any) -> Any:
     """Return the JSON value; raises if its text contains the repr of a symbol."""
     match value:
         case str() if _MARK in value:
@@ -204,10 +204,10 @@ def refuse_leaked_symbol(value: Any) -> Any:
             )
         case list():
             for item in value:
-                refuse_leaked_symbol(item)
+                without_symbols(item)
         case dict():
             for item in (*value, *value.values()):
-                refuse_leaked_symbol(item)
+                without_symbols(item)
     return value
 
 

@@ -18,6 +18,7 @@ from rich.text import Text
 import flowengine
 from flowengine.afl import checked, read_text
 from flowengine.cli import check_command
+from flowengine.cli.check_command import relative_file
 from flowengine.cli.live_view import watch
 from flowengine.cli.run_command import prepare
 from flowengine.cli.tree import run_tree
@@ -62,11 +63,7 @@ def main() -> None:
 @click.argument("target", metavar="TARGET")
 @click.option("--workflow", help="Name of the workflow, if TARGET does not include it.")
 @click.option(
-    "--module",
-    "-m",
-    "modules",
-    multiple=True,
-    help="Also import this module, for the code of event facets.",
+    "--module", "-m", "modules", multiple=True, help="Also import this: code of event facets."
 )
 @click.option(
     "--input", "-i", "given", multiple=True, metavar="NAME=VALUE", help="JSON, text or @file."
@@ -182,11 +179,7 @@ def check(names: Sequence[str], as_json: bool) -> None:
     report = check_command.check(names)
     if as_json:
         problems = [
-            {
-                "file": check_command.relative_file(f.location),
-                "line": f.location.line,
-                "what": f.what,
-            }
+            {"file": relative_file(f.location), "line": f.location.line, "what": f.what}
             for f in report.findings
         ]
         shown = {"workflows": report.workflows, "facets": report.facets, "problems": problems}
@@ -225,7 +218,7 @@ def compile_file(file: Path, output: Path | None) -> None:
 def _open_engine() -> Iterator[Engine]:
     """Open the existing database; neither create nor upgrade it."""
     database = Database(Settings.from_environment().database_url)
-    if database.is_sqlite and not Path(database.url.database or "").exists():
+    if database.file is not None and not database.file.exists():
         raise click.ClickException(
             f"there is no database {database.name} yet: `flowengine run` creates it, or set "
             "another in FLOWENGINE_DATABASE_URL"

@@ -47,7 +47,7 @@ def prepare(
     if Path(file).suffix not in _FILES:
         if workflow:
             target = f"{file}:{workflow}"
-        return _prepare_python(load_workflow(target), given, " ".join((file, *modules)))
+        return _of_python(load_workflow(target), given, " ".join((file, *modules)))
     program = read_program(file)
     plan = link_program(program)
     facet = _select_workflow(plan, file, workflow or named)
@@ -70,9 +70,7 @@ def read_program(file: str) -> Program:
     return load_program(file)
 
 
-def _prepare_python(
-    workflow: Workflow[..., Any], given: Sequence[str], modules: str
-) -> PreparedStart:
+def _of_python(workflow: Workflow[..., Any], given: Sequence[str], modules: str) -> PreparedStart:
     params = link_program(workflow.program()).workflow(workflow.name).params
     inputs = read_inputs(params, given)
     workflow.inputs(**inputs)

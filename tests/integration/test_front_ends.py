@@ -59,15 +59,13 @@ class Answers:
         return lambda data: {returned: self.of(facet, data)}
 
 
-def run_generated(
-    program: Any, answers: Answers, n: int, order: int, names: dict[str, str]
-) -> Outcome:
+def run(program: Any, answers: Answers, n: int, order: int, names: dict[str, str]) -> Outcome:
     """Run a program; `names` are the result names of its event facets and of itself."""
     handlers = answers.handlers(names["event"])
     return run_program(program, "w.Work", {"n": n}, handlers, order="shuffle", seed=order)
 
 
-def comparable(outcome: Outcome, result: str) -> dict[str, Any]:
+def summary(outcome: Outcome, result: str) -> dict[str, Any]:
     """Return the parts of an outcome that must be equal, without the name of the result."""
     assert outcome.status in ("COMPLETED", "FAILED")
     return {
@@ -111,19 +109,12 @@ def test_a_workflow_has_the_same_outcome_in_every_front_end(
 ) -> None:
     source = as_python.source(drawn)
     note(source)
-    trace_module = comparable(
-        run_generated(as_python.trace_module(source), answers, n, orders[0], TRACED), TRACED["own"]
-    )
+    program = as_python.trace_module(source)
+    traced = summary(run(program, answers, n, orders[0], TRACED), TRACED["own"])
     by_hand = as_program.document(drawn)
-    assert (
-        comparable(run_generated(by_hand, answers, n, orders[1], WRITTEN), WRITTEN["own"])
-        == trace_module
-    )
+    assert summary(run(by_hand, answers, n, orders[1], WRITTEN), WRITTEN["own"]) == traced
     if drawn.can_be_text():
         text = as_program.text(drawn)
         note(text)
         compiled = write_program(compile_text(text))
-        assert (
-            comparable(run_generated(compiled, answers, n, orders[2], WRITTEN), WRITTEN["own"])
-            == trace_module
-        )
+        assert summary(run(compiled, answers, n, orders[2], WRITTEN), WRITTEN["own"]) == traced

@@ -72,9 +72,7 @@ def test_a_worker_runs_scripts_when_the_setting_is_on(tmp_path: Path) -> None:
             embedded.close()
 
 
-def test_an_engine_without_the_setting_refuses_new_runs_with_scripts(
-    tmp_path: Path,
-) -> None:
+def test_an_engine_without_the_setting_refuses_new_runs_with_scripts(tmp_path: Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/flow.db")
     ensure_schema(database, upgrade=True)
     run = Engine(database, settings=Settings(scripts=True)).start(DOUBLING, "W", {})

@@ -74,9 +74,7 @@ def _two(a: int) -> int:
         ({"retries": 3}, "no option 'retries', the options are name, .*retry"),
     ],
 )
-def test_an_invalid_option_raises_with_the_facet_and_its_line(
-    options: dict[str, Any], problem: str
-) -> None:
+def test_an_invalid_option_names_facet_and_line(options: dict[str, Any], problem: str) -> None:
     line = _one.__code__.co_firstlineno
     with pytest.raises(AuthoringError, match=rf"'_one' \({__file__}:{line}\): .*{problem}"):
         event_facet(**options)(_one)

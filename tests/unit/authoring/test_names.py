@@ -43,9 +43,7 @@ class Shop:
     "command",
     [["quick_shop.py"], ["-m", "quick_shop"], ["-c", "import quick_shop"], ["./quick_shop.py"]],
 )
-def test_the_program_hash_is_the_same_for_a_main_and_an_imported_module(
-    command: list[str], tmp_path: Path
-) -> None:
+def test_a_main_module_has_the_hash_of_an_imported_one(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "quick_shop.py").write_text(USER_FILE)
     root = Path(__file__).parents[3]
     done = subprocess.run(

@@ -94,9 +94,7 @@ WRITTEN: list[tuple[Callable[[Any, Any], Any], Expression]] = [
 
 
 @pytest.mark.parametrize(("use", "expected"), WRITTEN)
-def test_python_operators_build_the_expression(
-    use: Callable[[Any, Any], Any], expected: Expression
-) -> None:
+def test_python_builds_the_expression(use: Callable[[Any, Any], Any], expected: Expression) -> None:
     assert traced(use) == expected
 
 

@@ -384,9 +384,7 @@ def test_an_unsupported_annotation_raises_naming_the_facet() -> None:
     odd.fn.__annotations__["a"] = Odd
     with pytest.raises(AuthoringError, match=r"workflow 't.unknown' .*'Nowhere' is not defined"):
         unknown.program()
-    with pytest.raises(
-        AuthoringError, match=r"annotation of parameter 'a' is not a type that pydantic"
-    ):
+    with pytest.raises(AuthoringError, match="annotation of parameter 'a' is not a type that"):
         odd.program()
 
 

@@ -158,9 +158,7 @@ def test_without_otherwise_there_is_an_empty_last_case_and_no_value() -> None:
         return asked.size + 1
 
     for body in (returned, passed, computed):
-        with pytest.raises(
-            SymbolMisuse, match=r"'when' has no value: `when` without `otherwise`.*=None"
-        ):
+        with pytest.raises(SymbolMisuse, match=r"has no value: `when` without `otherwise`.*=None"):
             workflow(name=f"t.{body.__name__}")(body).program()
 
 
@@ -172,9 +170,7 @@ def test_a_symbol_used_outside_its_branch_is_refused() -> None:
         when(total > 100, lambda: kept.append(ask(total)), otherwise=None)
         return approve(kept[0])
 
-    with pytest.raises(
-        SymbolMisuse, match=r"step 'ask' escapes its lambda: .* only if this branch"
-    ):
+    with pytest.raises(SymbolMisuse, match=r"step 'ask' escapes its lambda: .* if this branch"):
         w.program()
 
 
@@ -219,9 +215,7 @@ def test_a_step_called_outside_a_lambda_is_refused() -> None:
         return when((total > 100, ask(total)), otherwise=approve(total))
 
     for body, found in ((eager, 1), (eager_case, 2)):
-        with pytest.raises(
-            UntraceableCode, match="would run whichever branch `when` takes"
-        ) as raised:
+        with pytest.raises(UntraceableCode, match="would run whichever branch") as raised:
             workflow(name=f"t.{body.__name__}")(body).program()
         assert len(raised.value.findings) == found
 
