@@ -24,7 +24,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import event
+from sqlalchemy import Connection, event
 
 from flowengine.engine import Engine
 from flowengine.evaluator import RunState
@@ -52,6 +52,7 @@ from flowengine.program.nodes import (
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.executors import Executor
+from flowengine.store.session import SqlSession
 
 SIZES = (100, 1_000, 10_000)
 #: SQLite calls us back after so many instructions. Fewer would count more finely, and slower.
@@ -228,19 +229,19 @@ class Counts:
             self.statements += 1
             self.written += len(given) if many else 1
 
-        direct = database.direct
+        session = database.session
 
-        @contextmanager
-        def counted() -> Iterator[Executor]:
-            with direct() as executor:
-                yield _Counting(executor, self)
+        def counting(executor: Executor, connection: Connection | None = None) -> SqlSession:
+            if connection is None:  # others go through SQLAlchemy, which has events
+                executor = _Counting(executor, self)
+            return session(executor, connection)
 
-        database.direct = counted  # type: ignore[method-assign]
+        database.session = counting  # type: ignore[method-assign]
 
         @event.listens_for(engine, "connect")
         def _connected(raw: Any, _record: Any) -> None:
             # The driver makes each row it hands out with this.
-            if database.is_sqlite:
+            if not database.has_server:
                 raw.row_factory = lambda _cursor, row: self._row(row)
                 raw.set_progress_handler(self._instructions, INSTRUCTIONS)
             else:
@@ -260,7 +261,7 @@ class _Counting:
 
     def __init__(self, executor: Executor, counts: Counts) -> None:
         self._executor, self._counts = executor, counts
-        self.is_sqlite = executor.is_sqlite
+        self.atomic = executor.atomic
 
     def rows(self, text: str, given: Any = ()) -> list[tuple[Any, ...]]:
         self._counts.statements += 1
@@ -337,7 +338,7 @@ def main(sizes: tuple[int, ...], shapes: tuple[str, ...], url: str | None) -> No
 
 def _tell(url: str, sizes: tuple[int, ...], shapes: tuple[str, ...]) -> None:
     with counted_engine(url) as (engine, counts):
-        is_sqlite = engine.database.is_sqlite
+        is_sqlite = not engine.database.has_server
         titles = ["statements", "writes", "rows", *(["instructions"] if is_sqlite else []), "ms"]
         table = Table(title=f"per completed step, {engine.database.engine.dialect.name}")
         table.add_column("shape")

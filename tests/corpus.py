@@ -1,4 +1,4 @@
-"""The conformance corpus: its cases, how their handlers answer, and what must come of them."""
+"""The conformance corpus: its cases, their handlers and their expected outcomes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _declared(node: Node, path: tuple[str, ...]) -> Iterator[tuple[str, set[str]
 
 
 def unanswered(case: Case) -> set[str]:
-    """The event facets with a task that nobody answers."""
+    """The event facets with a task that stays unanswered."""
     entries = case["handlers"]
     return {
         task["name"]
@@ -65,13 +65,13 @@ def unanswered(case: Case) -> set[str]:
 
 
 def check(case: Case, outcome: Outcome) -> None:
-    """Hold what came of a case against what the corpus says."""
+    """Compare the outcome of a case with the expected one."""
     expected = case["expect"]
     assert outcome.status == expected["status"], outcome.error
     if "outputs" in expected:
         assert outcome.outputs == expected["outputs"]
     if "tasks" in expected:
-        # How a script is run is our own matter; the corpus knows no task for it.
+        # The corpus has no tasks for scripts.
         found = [{"name": name, "data": data} for name, data in outcome.tasks if name != SCRIPT]
         assert sorted(found, key=_order) == sorted(expected["tasks"], key=_order)
     check_told(case, outcome.error or "")

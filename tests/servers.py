@@ -1,11 +1,10 @@
 """Real servers, private to one test run.
 
-Each server is started on demand in a temporary directory of its own, where
-nothing that already runs on the machine can meet it, and several test runs may
-have theirs at once. Between pytest and the server stands a small shell, the
-*guard*, which holds one end of a pipe. The server lives for as long as the pipe
-is open: closing it is how we stop the server, and since the kernel closes it
-too, a pytest that is killed leaves neither process nor directory behind.
+Each server is started on demand in a temporary directory of its own, isolated
+from other servers and other test runs of the machine. Between pytest and the
+server runs a small shell, the *guard*, which holds one end of a pipe. The server
+lives for as long as the pipe is open: closing it stops the server, and since the
+kernel closes it too, a pytest that is killed leaves neither process nor directory.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ import psycopg
 import redis
 from psycopg import sql
 
-#: Past this a server that has not answered is taken to be broken.
+#: Seconds until a server that has not answered is taken to be broken.
 PATIENCE = 60.0
 
 # `read` returns when the pipe is closed; we never write to it. A job in the
@@ -52,7 +51,7 @@ rm -rf "$directory"
 
 
 class ServerDidNotStart(Exception):
-    """A server ended, or kept silent for too long; its log says why."""
+    """A server ended, or did not answer in time; its log says why."""
 
     def __init__(self, program: str, log: str) -> None:
         super().__init__(program, log)
@@ -108,7 +107,7 @@ class GuardedServer:
         self._guard.wait(timeout)
 
     def stop(self) -> None:
-        """End the server and remove its directory. Stopping twice is once."""
+        """End the server and remove its directory. Idempotent."""
         if self._log.closed:
             return
         assert self._guard.stdin is not None
@@ -120,7 +119,7 @@ class GuardedServer:
 
 
 class PostgresServer:
-    """A PostgreSQL that only we can reach, as durable as it comes by default."""
+    """A PostgreSQL on a socket in its own directory, with the default durability."""
 
     # It listens on a socket in its directory and on no network at all, so there
     # is no port to fight over: this number is only part of the socket's name.
@@ -138,8 +137,8 @@ class PostgresServer:
         self._connection = self._connect()
 
     def _create(self) -> None:
-        # Without syncing: what a power cut would take is made anew next time.
-        # What the server itself writes afterwards is synced as usual.
+        # Without syncing: nothing of it is needed after a power failure. The server itself
+        # syncs as usual.
         created = subprocess.run(
             [
                 self._programs / "initdb",
@@ -165,7 +164,7 @@ class PostgresServer:
                 *("-c", "listen_addresses=", "-c", "max_connections=200"),
             ],
             directory=directory,
-            # At once, with no last checkpoint: nobody will read the data again.
+            # Immediate shutdown without a checkpoint: the data are not read again.
             stop_signal="QUIT",
             user=self._user,
         )
@@ -216,9 +215,9 @@ class PostgresServer:
 
 
 class RedisServer:
-    """A Redis that keeps nothing: a restart finds it empty, as after the worst night.
+    """A Redis without persistence: it is empty after a restart.
 
-    With a directory for its `data` and options that make it write there, it keeps what it has.
+    With a directory for its `data` and options that make it write there, it keeps its keys.
     """
 
     def __init__(self, *options: str, data: Path | None = None) -> None:
@@ -255,7 +254,7 @@ class RedisServer:
         self._server = server
 
     def stop(self) -> None:
-        """Kill it where it stands; `start` gives a new one at the same address."""
+        """Kill it; `start` gives a new one at the same address."""
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -275,7 +274,7 @@ class RedisServer:
             client.config_set("maxmemory", size)
 
     def freeze(self) -> None:
-        """Hang: connections stay open, and nobody answers."""
+        """Suspend it: connections stay open and get no answer."""
         self._send(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -286,7 +285,7 @@ class RedisServer:
             self._server.send(number)
 
     def _answers(self) -> bool:
-        # Whoever took the port before us answers too, but from elsewhere.
+        # A server that took the port before us answers too, but from another directory.
         with redis.Redis(port=self._port, decode_responses=True) as client:
             try:
                 place = str(self._data or self.directory)
@@ -296,7 +295,7 @@ class RedisServer:
 
 
 class RabbitServer:
-    """A RabbitMQ node that meets no other, on ports of its own. A restart finds it empty."""
+    """A RabbitMQ node without a cluster, on ports of its own. It is empty after a restart."""
 
     def __init__(self) -> None:
         self._program = rabbit_program()
@@ -316,7 +315,7 @@ class RabbitServer:
         return bool(self._servers)
 
     def start(self) -> None:
-        """Start it, or do nothing when it runs. It takes its time: five seconds and more."""
+        """Start it, or do nothing when it runs. It takes five seconds and more."""
         if self._servers:
             return
         mapper_port = str(_free_port())
@@ -364,7 +363,7 @@ class RabbitServer:
         return mapper
 
     def stop(self) -> None:
-        """Kill it where it stands, with all its queues; `start` gives a new one."""
+        """Kill it with all its queues; `start` gives a new one."""
         while self._servers:
             self._servers.pop().stop()
 
@@ -373,7 +372,7 @@ class RabbitServer:
         self.start()
 
     def _answers(self) -> bool:
-        # Whoever took the port before us answers too, but under another name.
+        # A server that took the port before us answers too, but under another name.
         try:
             with amqp.Connection(f"127.0.0.1:{self._port}", connect_timeout=5) as connection:
                 return bool(connection.server_properties["cluster_name"] == self._node)
@@ -410,7 +409,7 @@ def _program(name: str) -> str:
 
 
 def _unprivileged_user() -> pwd.struct_passwd | None:
-    """Somebody else, when we are root: PostgreSQL refuses to be root's."""
+    """Another user, when we are root: PostgreSQL refuses to run as root."""
     if os.geteuid() != 0:
         return None
     with contextlib.suppress(KeyError):

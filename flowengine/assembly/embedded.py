@@ -66,7 +66,7 @@ class Embedded:
         self.settings = settings
         offer_scripts(settings)
         self.database = Database(settings.database_url)
-        ensure_schema(self.database, upgrade=self.database.is_sqlite)
+        ensure_schema(self.database, upgrade=not self.database.has_server)
         boot_id = uuid.uuid4().hex
         self._process_lock = self._lock(boot_id)
         self._server = self._describe(boot_id)
@@ -111,10 +111,10 @@ class Embedded:
     def watch(self) -> None:
         """Run a recovery pass. A wake-up reaches this process alone, so each runs its own."""
         self._notifier.forget()
-        with self.database.read() as connection:
+        with self.database.read() as session:
             interval = round(self.settings.watchdog_interval * 1000)
-            window = self._window.observe(self.database.now(connection), interval)
-            observation = observe(connection, window)
+            window = self._window.observe(session.now(), interval)
+            observation = observe(session, window)
         self._window = window
         silent = missed_heartbeats(self.engine, window)
 
@@ -137,12 +137,12 @@ class Embedded:
     # --- the server ---
 
     def _lock(self, boot_id: str) -> ProcessLock | None:
-        if not self.database.is_sqlite or self.database.is_in_memory:
+        if self.database.file is None:
             return None
         return ProcessLock(self._lock_directory(), boot_id)
 
     def _lock_directory(self) -> Path:
-        return Path(f"{self.database.url.database}.boots").absolute()
+        return Path(f"{self.database.file}.boots").absolute()
 
     def _describe(self, boot_id: str) -> ServerDefinition:
         return ServerDefinition(

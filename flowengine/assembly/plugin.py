@@ -204,7 +204,7 @@ class _Process:
         if plugin.hostname:
             gc.freeze()  # what a worker has imported stays: nobody has to look through it again
         self.database = Database(settings.database_url)
-        ensure_schema(self.database, upgrade=self.database.is_sqlite)
+        ensure_schema(self.database, upgrade=not self.database.has_server)
         self.notifier = CeleryNotifier(
             plugin.app,
             most=settings.wakeup_fanout,

@@ -218,7 +218,7 @@ def compile_file(file: Path, output: Path | None) -> None:
 def _open_engine() -> Iterator[Engine]:
     """Open the existing database; neither create nor upgrade it."""
     database = Database(Settings.from_environment().database_url)
-    if database.is_sqlite and not Path(database.url.database or "").exists():
+    if database.file is not None and not database.file.exists():
         raise click.ClickException(
             f"there is no database {database.name} yet: `flowengine run` creates it, or set "
             "another in FLOWENGINE_DATABASE_URL"

@@ -34,7 +34,6 @@ MESSAGES = 8
 _NO_CANVAS = {"callbacks": None, "errbacks": None, "chain": None, "chord": None}
 _HEADERS = {
     "lang": "py",
-    "task": DRAIN,
     "parent_id": None,
     "group": None,
     "retries": 0,
@@ -86,6 +85,9 @@ class Notifier(Protocol):
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
         """Have the tasks of each group executed, and the run evaluated after the last."""
 
+    def evaluate(self, run_id: str) -> bool:
+        """Have a worker consume the run's inbox; False if no worker receives messages."""
+
     def hurry(self) -> None:
         """Send delayed wake-ups now: a caller waits for a run."""
 
@@ -104,6 +106,9 @@ class NullNotifier:
 
     def gather(self, run_id: str, groups: Iterable[Group]) -> None:
         return None
+
+    def evaluate(self, run_id: str) -> bool:
+        return False
 
     def hurry(self) -> None:
         return None
@@ -218,17 +223,25 @@ class CeleryNotifier:
     def _queue_name(self, task_list: str) -> str:
         return task_list
 
+    def evaluate(self, run_id: str) -> bool:
+        self._publish(EVALUATE, (run_id,), self._control_queue, f"({run_id!r},)")
+        return True  # if the message is lost, recovery finds the run's inbox
+
     def _send(self, task_list: str, wake: int, *hops: int) -> None:
         """Send one wake-up. Its consumer wakes the others it is meant for, if work is left."""
+        queue = self._queue_name(task_list)
+        self._publish(DRAIN, (task_list, wake, *hops), queue, f"({task_list!r},)")
+
+    def _publish(self, task: str, args: tuple[Any, ...], queue_name: str, shown: str) -> None:
         message_id = str(uuid.uuid4())
 
         def send(producer: Any) -> None:
             # As Celery's `send_task` does it, without the parts that a wake-up does not use; and
             # to the default exchange, which leads to the queue of that name on every broker: for
             # another one Redis would have to be asked first.
-            queue = self._app.amqp.queues[self._queue_name(task_list)]
+            queue = self._app.amqp.queues[queue_name]
             producer.publish(
-                ((task_list, wake, *hops), {}, _NO_CANVAS),
+                (args, {}, _NO_CANVAS),
                 exchange="",
                 routing_key=queue.name,
                 declare=[queue],
@@ -236,9 +249,10 @@ class CeleryNotifier:
                 correlation_id=message_id,
                 headers={
                     **_HEADERS,
+                    "task": task,
                     "id": message_id,
                     "root_id": message_id,
-                    "argsrepr": f"({task_list!r},)",
+                    "argsrepr": shown,
                 },
                 retry=True,
                 retry_policy=RETRY_POLICY,

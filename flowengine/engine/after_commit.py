@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -35,9 +36,15 @@ class AfterCommit:
         return self.finish([effects], continuation)
 
     def finish(
-        self, commits: Sequence[CommitEffects], continuation: ContinuationPolicy | None = None
+        self,
+        commits: Sequence[CommitEffects],
+        continuation: ContinuationPolicy | None = None,
+        *,
+        max_commits: float = math.inf,
     ) -> list[TaskDefinition]:
         """Handle the effects of commits; return the tasks that the worker continues with.
+
+        After `max_commits` further commits of a run, the rest of its inbox is left to a worker.
 
         A parent run that waited for an ended run is advanced next. This is a loop, not a
         recursion: chains of waiting runs may be long. No two runs are locked at once.
@@ -51,7 +58,10 @@ class AfterCommit:
                 self._announce(effects)
             if due:
                 self._notifier.notify(due)
-            drained = [self._drain_inbox(effects, continuation, continued) for effects in commits]
+            drained = [
+                self._drain_inbox(effects, continuation, continued, max_commits)
+                for effects in commits
+            ]
             parents = [effects.parent_run_id for effects in drained if effects.parent_run_id]
             advanced = [self.consume_inbox(run_id, continuation) for run_id in parents]
             commits = [effects for effects in advanced if effects is not None]
@@ -78,6 +88,7 @@ class AfterCommit:
         effects: CommitEffects,
         continuation: ContinuationPolicy | None,
         continued: list[TaskDefinition],
+        max_commits: float,
     ) -> CommitEffects:
         """Commit until the run's inbox is empty; return the effects of all commits together.
 
@@ -86,7 +97,11 @@ class AfterCommit:
         """
         total = CommitEffects(effects.run_id)
         total.include(effects)
+        commits = 0
         while effects.has_more:
+            if commits >= max_commits and self._notifier.evaluate(effects.run_id):
+                break
+            commits += 1
             later = self.consume_inbox(effects.run_id, continuation)
             if later is None:
                 break

@@ -21,15 +21,14 @@ from flowengine.evaluator import Missing, Snapshot
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Report
 from flowengine.program import Plan
-from flowengine.store import Database, commit_writer, reports, runs
-from flowengine.store.commits import CommitRows
-from flowengine.store.executors import Executor
+from flowengine.store import Session, Store
+from flowengine.store.commits import CommitPlan
 
 
 class Committer:
     """Commits to the runs of one database."""
 
-    def __init__(self, database: Database, programs: ProgramCache) -> None:
+    def __init__(self, database: Store, programs: ProgramCache) -> None:
         self._database, self._programs = database, programs
         self.cache = RunCache()
 
@@ -49,47 +48,47 @@ class Committer:
             if all(report.task.join_id is None for report in of_run)
         }
         now = self._database.now()
-        rows = CommitRows()
+        rows = CommitPlan()
         effects: dict[str, CommitEffects] = {}
-        with gc_paused(), self._database.direct() as executor:
-            decisions = self._decide(executor, by_run, now)
+        with gc_paused(), self._database.optimistic() as session:
+            decisions = self._decide(session, by_run, now)
             for run_id, decision in decisions.items():
                 effects[run_id] = staging.stage(decision, rows, now, continuation)
-                rows.runs[-1]["reports"] = len(by_run[run_id])
                 for report in by_run[run_id]:
                     rows.add_report(report.task, report.outcome, now)
                 rows.gather_payloads(run_id, now)
-            written = commit_writer.write(executor, rows, guarded=True) if decisions else set()
+            written = session.commit(rows, guarded=True) if decisions else set()
         for run_id in written:
             self.cache.keep(decisions[run_id].run)
         return {run_id: effects[run_id] for run_id in written}
 
     def _decide(
-        self, executor: Executor, by_run: Mapping[str, Sequence[Report]], now: int
+        self, session: Session, by_run: Mapping[str, Sequence[Report]], now: int
     ) -> dict[str, Decision]:
-        pending = self._open_runs(executor, by_run)
+        pending = self._open_runs(session, by_run)
         decisions: dict[str, Decision] = {}
         while pending:
             incomplete: dict[str, tuple[CachedRun, Missing]] = {}
             for run_id, run in pending.items():
-                plan = self._programs.plan(executor, run.head.view.program_hash)
+                plan = self._programs.plan(session, run.head.view.program_hash)
                 decision = staging.decide(plan, run, by_run[run_id], now)
                 if isinstance(decision, Missing):
                     incomplete[run_id] = (run, decision)
                 elif not decision.is_empty:
                     decisions[run_id] = decision
             if incomplete:
-                staging.load_missing(executor, incomplete)
+                staging.load_missing(session, incomplete)
             pending = {run_id: run for run_id, (run, _) in incomplete.items()}
         return decisions
 
     def _open_runs(
-        self, executor: Executor, by_run: Mapping[str, Sequence[Report]]
+        self, session: Session, by_run: Mapping[str, Sequence[Report]]
     ) -> dict[str, CachedRun]:
         """Take the runs from the cache, load the others, and leave out those that have ended."""
         cached = {run_id: self.cache.take(run_id) for run_id in by_run}
-        if executor.is_sqlite:  # without a network round trip, a check is cheaper than a refusal
-            heads = runs.heads(executor, [r for r in by_run if cached[r] is not None])
+        if not self._database.has_server:
+            # Without a network round trip, a check is cheaper than a refusal.
+            heads = session.runs.headers([r for r in by_run if cached[r] is not None])
             for run_id, head in heads.items():
                 run = cached[run_id]
                 if run is not None and run.head.revision != head.revision:
@@ -99,7 +98,7 @@ class Committer:
             for run_id, run in cached.items()
             if run is None
         }
-        loaded = runs.around(executor, unknown) if unknown else {}
+        loaded = session.runs.headers_and_ancestors(unknown) if unknown else {}
         for run_id, (head, rows) in loaded.items():
             cached[run_id] = CachedRun(head, Snapshot(dict(rows)))
         return {
@@ -124,17 +123,16 @@ class Committer:
         With `wait=False`, return at once if another transaction has locked the run. Returns the
         effects, and the ids of the tasks whose report was accepted.
         """
-        with self._database.write() as connection:
-            executor = self._database.inside(connection)
-            head = runs.lock(executor, run_id, wait=wait)
+        with self._database.write() as session:
+            head = session.runs.lock(run_id, wait=wait)
             if head is None and not wait:
                 return CommitEffects(run_id), set()
             if head is None:
                 raise UnknownRun(run_id)
-            now = self._database.now()
-            accepted = set(reports.record(executor, ended, now)) if ended else set()
+            now = session.now()
+            accepted = set(session.reports.record(ended, now)) if ended else set()
             if fact is not None:
-                runs.add_fact(connection, uuid.uuid4().hex, run_id, *fact, now)
+                session.inbox.add_fact(uuid.uuid4().hex, run_id, *fact, now)
             if ended and not accepted:
                 return CommitEffects(run_id), accepted
             run = self.cache.take(run_id)
@@ -143,11 +141,11 @@ class Committer:
             run.head = head
 
             def plan() -> Plan:
-                return self._programs.plan(executor, head.view.program_hash)
+                return self._programs.plan(session, head.view.program_hash)
 
             with gc_paused():
-                effects = locked_commit.consume_inbox(executor, run, plan, now, continuation)
-            if reports.cancel_open(connection, run_id, effects.canceled, now):
+                effects = locked_commit.consume_inbox(session, run, plan, now, continuation)
+            if session.reports.cancel_open(run_id, effects.canceled, now):
                 effects.has_more = True
         self.cache.keep(run)
         return effects, accepted

@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from flowengine.store import Database
-from flowengine.store.listener import Listener
+from flowengine.store import Store
+from flowengine.store.protocol import CompletionListener
 
 #: Seconds between two checks of a waiting caller, growing. Another process that shares a SQLite
 #: file cannot notify this one.
@@ -22,11 +22,11 @@ _LISTENING_POLL = 10.0
 class RunCompletions:
     """Wakes the callers in this process that wait for runs to end."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Store) -> None:
         self._database = database
         self._lock = threading.Lock()
         self._waiters: defaultdict[str, set[Callable[[], object]]] = defaultdict(set)
-        self._listener: Listener | None = None
+        self._listener: CompletionListener | None = None
 
     def announce(self, run_id: str) -> None:
         """Wake the callers that wait for this run."""
@@ -45,8 +45,8 @@ class RunCompletions:
     def _registered(self, run_id: str, wake: Callable[[], object]) -> Iterator[None]:
         with self._lock:
             self._waiters[run_id].add(wake)
-            if self._listener is None and not self._database.is_sqlite:
-                self._listener = Listener(self._database, self.announce, self._wake_all)
+            if self._listener is None:
+                self._listener = self._database.listen(self.announce, self._wake_all)
         try:
             yield
         finally:

@@ -27,9 +27,8 @@ from flowengine.evaluator import Missing, Step, lacking
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import StepContinue, StepFail, Trigger, Unfold
 from flowengine.program import Plan
-from flowengine.store import codec, commit_writer, reports, runs
-from flowengine.store.commits import CommitRows
-from flowengine.store.executors import Executor
+from flowengine.store import Session, codec
+from flowengine.store.commits import CommitPlan
 
 _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
@@ -54,7 +53,7 @@ class _InboxEntry:
 
 
 def consume_inbox(
-    executor: Executor,
+    session: Session,
     run: CachedRun,
     plan: Callable[[], Plan],
     now: int,
@@ -65,8 +64,8 @@ def consume_inbox(
     The caller has locked the run, and commits.
     """
     run_id = run.head.view.id
-    reported = reports.unevaluated(executor, run_id, _MAX_TRIGGERS)
-    facts = runs.waiting_facts(executor, run_id, _MAX_TRIGGERS)
+    reported = session.inbox.reports(run_id, _MAX_TRIGGERS)
+    facts = session.inbox.facts(run_id, _MAX_TRIGGERS)
     # A full page means that the inbox may hold more.
     effects = CommitEffects(run_id, has_more=_MAX_TRIGGERS in (len(reported), len(facts)))
     inbox = deque(_InboxEntry(report, task_id=report.task.uuid) for report, _ in reported)
@@ -76,14 +75,14 @@ def consume_inbox(
     loaded: dict[str, Step] = {step.key: step for _, step in reported}
     run.snapshot.steps |= loaded
     is_open = run.head.view.state not in RunState.FINAL
-    evaluation = _Evaluation(executor, run, plan(), now) if is_open else None
+    evaluation = _Evaluation(session, run, plan(), now) if is_open else None
     if evaluation is not None:
         evaluation.prefetch([entry.trigger for entry in inbox])
     room = _MAX_TRIGGERS
-    with commit_writer.streamed(executor) as write:
+    with session.stream_commits() as write:
         while inbox:
             portion = [inbox.popleft() for _ in range(min(_PORTION, len(inbox)))]
-            rows = CommitRows()
+            rows = CommitPlan()
             if evaluation is not None:
                 decision = evaluation.decide([entry.trigger for entry in portion])
                 room -= max(len(portion), len(decision.changes.created_steps))
@@ -101,7 +100,7 @@ def consume_inbox(
                 [entry.task_id for entry in portion if entry.task_id],
                 [entry.fact_id for entry in portion if entry.fact_id],
             )
-            if rows.runs or rows.taken_tasks or rows.taken_facts:
+            if not rows.is_empty:
                 write(rows)
     return effects
 
@@ -110,7 +109,7 @@ def consume_inbox(
 class _Evaluation:
     """A locked run, and the plan and time it is evaluated with."""
 
-    executor: Executor
+    session: Session
     run: CachedRun
     plan: Plan
     now: int
@@ -119,11 +118,11 @@ class _Evaluation:
         """Load the read set of all triggers at once, before anything is written."""
         view, snapshot = self.run.head.view, self.run.snapshot
         while missing := lacking(self.plan, view, snapshot, triggers, self.now):
-            load_missing(self.executor, {view.id: (self.run, missing)})
+            load_missing(self.session, {view.id: (self.run, missing)})
 
     def decide(self, triggers: Sequence[Trigger]) -> Decision:
         decision = decide(self.plan, self.run, triggers, self.now, prefetched=True)
         while isinstance(decision, Missing):
-            load_missing(self.executor, {self.run.head.view.id: (self.run, decision)})
+            load_missing(self.session, {self.run.head.view.id: (self.run, decision)})
             decision = decide(self.plan, self.run, triggers, self.now)
         return decision

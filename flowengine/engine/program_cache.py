@@ -17,8 +17,7 @@ from flowengine.program import (
 )
 from flowengine.program.limits import MAX_RECURSIVE_CALLS
 from flowengine.program.scripts import SCRIPT
-from flowengine.store import payloads
-from flowengine.store.executors import Executor
+from flowengine.store import Session
 
 _MAX_PROGRAMS = 128
 
@@ -56,21 +55,21 @@ class ProgramCache:
                 self._prepared[id(program)] = (program, *found)
         return found
 
-    def save(self, executor: Executor, digest: str, text: str, now: int) -> None:
+    def save(self, session: Session, digest: str, text: str, now: int) -> None:
         """Store a program, once per process."""
         if digest not in self._saved:
-            payloads.save_program(executor, digest, text, now)
+            session.payloads.save_program(digest, text, now)
 
     def saved(self, digest: str) -> None:
         """Note that a program is stored, and committed."""
         self._saved.add(digest)
 
-    def plan(self, executor: Executor, digest: str) -> Plan:
+    def plan(self, session: Session, digest: str) -> Plan:
         """Return the plan of a stored program."""
         kept = self.known(digest)
         if kept is not None:
             return kept
-        stored = payloads.load_program(executor, digest)
+        stored = session.payloads.load_program(digest)
         # Whoever started the run had allowed its scripts; here they are only evaluated.
         return self._keep(digest, self._link(parse_program(stored), allow_scripts=True))
 
@@ -81,13 +80,13 @@ class ProgramCache:
             max_recursive_calls=self._max_recursive_calls,
         )
 
-    def stored(self, executor: Executor, digest: str) -> tuple[str, str, Plan]:
+    def stored(self, session: Session, digest: str) -> tuple[str, str, Plan]:
         """The same as `prepare` gives, of a program that a run was started with.
 
         Its text is stored already, and not needed again.
         """
         self.saved(digest)
-        return digest, "", self.plan(executor, digest)
+        return digest, "", self.plan(session, digest)
 
     def known(self, digest: str) -> Plan | None:
         """Return the plan of a program that this process has met before."""

@@ -4,44 +4,40 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection
-
 from flowengine.engine.results import RunInfo, RunSummary, StepInfo, parked_until, seen_state
 from flowengine.errors import AmbiguousRun, UnknownRun
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
 from flowengine.program.addresses import RowKind
-from flowengine.store import codec, payloads, reports, runs, steps, tasks
-from flowengine.store.executors import Executor, SqlalchemyExecutor
+from flowengine.store import Session, codec
+from flowengine.store.runs import StoredRun
 
 
-def run_info(executor: Executor, run_id: str) -> RunInfo:
-    row = runs.look(executor, run_id)
+def run_info(session: Session, run_id: str) -> RunInfo:
+    row = session.runs.get(run_id)
     if row is None:
         raise UnknownRun(run_id)
-    outputs = None if row.outputs is None else codec.attributes(row.outputs)
-    payloads.fill_in(executor, [outputs or {}])
-    return _info(row, outputs)
+    return _info(session, row)
 
 
-def find_run(connection: Connection, beginning: str) -> RunInfo:
-    found = runs.beginning_with(connection, beginning)
+def find_run(session: Session, beginning: str) -> RunInfo:
+    found = session.runs.with_prefix(beginning)
     if not found:
         raise UnknownRun(beginning)
     if len(found) > 1:
         raise AmbiguousRun(beginning)
-    return _info(found[0], runs.outputs_of(connection, found[0]))
+    return _info(session, found[0])
 
 
 def newest_runs(
-    connection: Connection, *, workflow: str | None, state: str | None, limit: int
+    session: Session, *, workflow: str | None, state: str | None, limit: int
 ) -> list[RunInfo]:
-    found = runs.newest(connection, workflow=workflow, state=state, limit=limit)
-    return [_info(row, runs.outputs_of(connection, row)) for row in found]
+    found = session.runs.newest(workflow=workflow, state=state, limit=limit)
+    return [_info(session, row) for row in found]
 
 
 def run_summaries(
-    connection: Connection,
+    session: Session,
     *,
     workflow: str | None = None,
     state: str | None = None,
@@ -50,17 +46,16 @@ def run_summaries(
 ) -> list[RunSummary]:
     """Return the newest runs as one line each; with `before`, those that are listed after it."""
     last = None
-    if before is not None and (last := runs.get(connection, before)) is None:
+    if before is not None and (last := session.runs.get(before)) is None:
         raise UnknownRun(before)
-    found = runs.summaries(
-        connection,
+    found = session.runs.summaries(
         states=[state] if state else sorted({RunState.RUNNING, *RunState.FINAL}),
         workflow=workflow,
         before=last,
         limit=limit,
     )
-    progress = steps.progress(connection, [row.id for row in found])
-    reported = reports.reported_counts(connection, [row.id for row in found])
+    progress = session.steps.progress([row.id for row in found])
+    reported = session.reports.recorded_counts([row.id for row in found])
     return [
         RunSummary(
             id=row.id,
@@ -79,14 +74,17 @@ def run_summaries(
     ]
 
 
-def run_inputs(connection: Connection, run: RunInfo) -> dict[str, Any]:
+def run_inputs(session: Session, run: RunInfo) -> dict[str, Any]:
     """Return what a run was started with: the parameters of its root."""
     key = row_key(RowKind.STEP, run.workflow.rpartition(".")[2])
-    root = steps.load(SqlalchemyExecutor(connection), {run.id: [key]})[run.id].get(key)
-    return payloads.whole(connection, root.params) if root else {}
+    root = session.steps.load({run.id: [key]})[run.id].get(key)
+    return session.payloads.resolved(root.params) if root else {}
 
 
-def _info(row: Any, outputs: dict[str, Any] | None) -> RunInfo:
+def _info(session: Session, row: StoredRun) -> RunInfo:
+    outputs = None
+    if row.outputs is not None:
+        outputs = session.payloads.resolved(codec.attributes(row.outputs))
     return RunInfo(
         id=row.id,
         workflow=row.workflow,
@@ -106,10 +104,10 @@ def _info(row: Any, outputs: dict[str, Any] | None) -> RunInfo:
     )
 
 
-def step_infos(connection: Connection, run_id: str) -> list[StepInfo]:
-    tries = {task.step_id: task for task in tasks.load_run(connection, run_id)}  # the last wins
+def step_infos(session: Session, run_id: str) -> list[StepInfo]:
+    tries = {task.step_id: task for task in session.tasks.of_run(run_id)}  # the last wins
     found = []
-    for step in steps.load_run(connection, run_id):
+    for step in session.steps.of_run(run_id):
         task = tries.get(step.id)
         found.append(
             StepInfo(
@@ -121,8 +119,8 @@ def step_infos(connection: Connection, run_id: str) -> list[StepInfo]:
                 parent=step.parent,
                 key=step.key,
                 index=step.index,
-                params=payloads.whole(connection, step.params),
-                returns=payloads.whole(connection, step.returns),
+                params=session.payloads.resolved(step.params),
+                returns=session.payloads.resolved(step.returns),
                 error=step.error,
                 created=step.created,
                 updated=max(step.updated, task.updated) if task else step.updated,

@@ -14,14 +14,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from sqlalchemy import Connection
-
 from flowengine.engine import alarms
 from flowengine.engine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.liveness import LivenessWindow
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
-from flowengine.store import locks, recovery_queries, runs, servers
+from flowengine.store import Session, recovery_queries
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition
 
@@ -41,9 +39,9 @@ class Observation:
     unregistered: list[ServerDefinition]  #: other holders of tasks
 
 
-def observe(connection: Connection, window: LivenessWindow) -> Observation:
-    alive = servers.alive(connection)
-    return Observation(window, alive, _unregistered(connection, {s.boot_id for s in alive}))
+def observe(session: Session, window: LivenessWindow) -> Observation:
+    alive = session.servers.alive()
+    return Observation(window, alive, _unregistered(session, {s.boot_id for s in alive}))
 
 
 def recover(
@@ -82,10 +80,10 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
     dead: set[str] = set()
     if not suspects:
         return dead
-    with engine.database.read() as connection:
-        held = recovery_queries.held_by_boots(connection, sorted(suspects))
+    with engine.database.read() as session:
+        held = session.recovery.held_by_boots(sorted(suspects))
         # Check again: a server that has sent a heartbeat or claimed a task since keeps its tasks.
-        seen = observe(connection, observation.window)
+        seen = observe(session, observation.window)
     for server in (*seen.alive, *seen.unregistered):
         reason = death(server) if server.boot_id in suspects else None
         if reason is None:
@@ -93,8 +91,8 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
         tries = [task for task in held if task.boot_id == server.boot_id]
         if report_lost_tries(engine, tries, "the worker"):
             continue
-        with engine.database.write() as connection:
-            servers.mark_dead(connection, server)
+        with engine.database.write() as session:
+            session.servers.mark_dead(server)
         dead.add(server.boot_id)
         log.warning(
             "server %s (pid %s) %s: %d running tasks taken back",
@@ -107,16 +105,16 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
     return dead
 
 
-def _unregistered(connection: Connection, alive: Collection[str]) -> list[ServerDefinition]:
+def _unregistered(session: Session, alive: Collection[str]) -> list[ServerDefinition]:
     """Return holders of tasks that are not registered as alive.
 
     A server may claim before its registration, after its deregistration, or after it was declared
     dead; a poller is never registered. A claim and a task's heartbeat are signs of life too.
     """
-    signs = recovery_queries.last_signs(connection, alive)
+    signs = session.recovery.last_signs(alive)
     if not signs:
         return []
-    rows = {server.boot_id: server for server in servers.by_boot_ids(connection, sorted(signs))}
+    rows = {server.boot_id: server for server in session.servers.by_boot_ids(sorted(signs))}
     found = []
     for boot_id, at in signs.items():
         server = rows.get(boot_id) or ServerDefinition("", "", "", boot_id, boot_id=boot_id)
@@ -176,8 +174,8 @@ def release_unstarted(engine: Engine, held: Sequence[HeldTask]) -> None:
 
 def fail_silent_tries(engine: Engine, window: LivenessWindow) -> None:
     """Fail the tries that have shown no activity for longer than their timeout."""
-    with engine.database.read() as connection:
-        overdue = recovery_queries.overdue(connection, window.now)
+    with engine.database.read() as session:
+        overdue = session.recovery.overdue(window.now)
 
     def fail(task: HeldTask) -> bool:
         seconds = (task.timeout_ms or 0) / 1000
@@ -214,11 +212,11 @@ def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
 
 def evaluate_reported_runs(engine: Engine) -> None:
     """Evaluate runs with reports or facts that nobody has evaluated."""
-    with engine.database.read() as connection:
-        now = engine.database.now(connection)
+    with engine.database.read() as session:
+        now = session.now()
         max_wait = round(2000 * engine.settings.watchdog_interval)
-        reported = recovery_queries.unevaluated_runs(connection, now, max_wait)
-        found = {*reported, *runs.runs_with_facts(connection)}
+        reported = session.recovery.unevaluated_runs(now, max_wait)
+        found = {*reported, *session.recovery.runs_with_facts()}
     # Whoever has locked a run evaluates it.
     _each(sorted(found), lambda run_id: engine.advance(run_id, wait=False))
 
@@ -227,8 +225,8 @@ def notify_due_lists(engine: Engine, names: Sequence[str]) -> None:
     """Wake this process for each task list with a due task of these facets."""
     if not names:
         return
-    with engine.database.read() as connection:
-        due = recovery_queries.due_lists(connection, names, engine.database.now(connection))
+    with engine.database.read() as session:
+        due = session.recovery.due_lists(names, session.now())
     if due:
         engine.notifier.repeat(dict.fromkeys(due, engine.settings.wakeup_fanout))
 
@@ -240,18 +238,18 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
     no fault. So each list gets one wake-up, and none again for `wakeup_repeat` seconds.
     """
     settings = engine.settings
-    with engine.database.write() as connection:
-        now = engine.database.now(connection)
+    with engine.database.write() as session:
+        now = session.now()
         names = sorted({name for server in alive for name in server.handlers})
-        retries = recovery_queries.take_due_retries(connection, now)
+        retries = session.recovery.take_due_retries(now)
         max_wait = round(2000 * settings.watchdog_interval)
-        due = recovery_queries.due_lists(connection, names, now - max_wait) if names else []
+        due = session.recovery.due_lists(names, now - max_wait) if names else []
         pause = round(settings.wakeup_repeat * 1000)
         overdue = [
             task_list
             # In a list without a consumer, wake-ups would pile up.
             for task_list in alarms.consumed_lists(alive, due)
-            if locks.acquire(connection, f"bell:{task_list}", uuid.uuid4().hex, pause, now)
+            if session.locks.acquire(f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if overdue or retries:
         engine.notifier.repeat({**dict.fromkeys(overdue, settings.wakeup_fanout), **retries})
@@ -259,14 +257,14 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
 
 def alarm_unserved_tasks(engine: Engine, alive: Sequence[ServerDefinition] | None = None) -> None:
     """Set an alarm on runs that wait for a facet nobody serves; remove it when somebody does."""
-    with engine.database.read() as connection:
-        pending = recovery_queries.pending_names(connection)
-        old = recovery_queries.alarms(connection, alarms.UNSERVED)
+    with engine.database.read() as session:
+        pending = session.recovery.pending_names()
+        old = session.recovery.alarms(alarms.UNSERVED)
         if not pending and not old:
             return
-        alive = servers.alive(connection) if alive is None else alive
+        alive = session.servers.alive() if alive is None else alive
     new = alarms.unserved_alarms(alive, pending)
     if new != old:
         removed: dict[str, str | None] = dict.fromkeys(old.keys() - new.keys())
-        with engine.database.write() as connection:
-            recovery_queries.set_alarms(connection, removed | new)
+        with engine.database.write() as session:
+            session.recovery.set_alarms(removed | new)

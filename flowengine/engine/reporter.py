@@ -15,7 +15,7 @@ from flowengine.errors import DoesNotFit, FlowengineError, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import HandedOver, Outcome, Report, Succeeded
 from flowengine.program.nodes import Json
-from flowengine.store import Database, reports
+from flowengine.store import Store
 from flowengine.store.outages import is_away
 
 log = logging.getLogger("flowengine")
@@ -53,7 +53,7 @@ class Reporter:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,
@@ -165,8 +165,8 @@ class Reporter:
         return bool(self._record([Report(task, valid)]))
 
     def _record(self, of_join: Sequence[Report]) -> dict[str, int | None]:
-        with self._database.direct() as executor:
-            return reports.record(executor, of_join, self._database.now())
+        with self._database.autocommit() as session:
+            return session.reports.record(of_join, session.now())
 
     def _validated(self, reports: Sequence[Report], rejected: Rejected) -> list[Report]:
         valid: list[Report] = []
@@ -194,8 +194,8 @@ class Reporter:
     def _declared_returns(self, facet_name: str, program_hash: str) -> list[str]:
         plan = self._programs.known(program_hash)
         if plan is None:
-            with self._database.direct() as executor:
-                plan = self._programs.plan(executor, program_hash)
+            with self._database.autocommit() as session:
+                plan = self._programs.plan(session, program_hash)
         facet = plan.facets.get(facet_name)
         return [field.name for field in facet.returns] if facet else []
 

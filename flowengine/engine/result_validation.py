@@ -1,9 +1,8 @@
-"""What a facet returned: whether it can be stored, and under which names.
+"""Validation of results: whether they can be stored, and under which names.
 
-A Python function returns one value, and reports it as `result`. A facet that is declared in
-AFL has returns of other names. So a value called `result` that the facet does not declare is
-taken for what the facet does declare: a map of its names is taken apart, and any other value
-is the only return there is.
+A Python function reports its value as `result`. A facet declared in AFL may have returns of other
+names. Then a map with exactly such names is split into these returns, and any other value becomes
+the only return.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _OF_PYTHON = "result"
 
 
 def check(facet: str, result: Mapping[str, Json], limit: int) -> None:
-    """Raise ValueRefused for what cannot be stored."""
+    """Raise ValueRefused if a value cannot be stored."""
     codec.check_names(f"what {facet} returned", result)
     for name, value in result.items():
         codec.check_value(f"{name!r} returned by {facet}", value, limit)
@@ -31,12 +30,12 @@ def refused(problem: ValueRefused | DoesNotFit) -> Failed:
 
 
 def wants_names(result: Mapping[str, Json]) -> bool:
-    """Whether this is what a Python function reports."""
+    """Whether this is the report of a Python function, which may need declared names."""
     return result.keys() == {_OF_PYTHON}
 
 
 def named(facet: str, result: Mapping[str, Json], declared: Sequence[str]) -> Mapping[str, Json]:
-    """The result by the names the facet declares; raises DoesNotFit."""
+    """Return the result by the names the facet declares; raises DoesNotFit."""
     if not declared or _OF_PYTHON in declared:
         return result
     value = result[_OF_PYTHON]

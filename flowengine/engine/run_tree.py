@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Row
 
 from flowengine.engine.results import parked_until, seen_state
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.store import codec, steps, tasks
+from flowengine.store import Session, codec
+from flowengine.store.records import circuit_of
 
 #: Of a foreach with more items only the first and the failed items are shown, the others counted.
 WIDE = 200
@@ -74,12 +75,12 @@ class _Line:
     rest: Mapping[str, int] | None = None
 
 
-def load_run_tree(connection: Connection, run_id: str) -> RunTree:
-    rows = steps.skeleton(connection, run_id)
+def load_run_tree(session: Session, run_id: str) -> RunTree:
+    rows = session.steps.skeleton(run_id)
     lines, is_cut = _lines(rows)
     ids = [line.row.id for line in lines if line.row is not None]
-    details = steps.flesh(connection, ids)
-    tries = tasks.last_tries(connection, run_id, ids)
+    details = session.steps.details(ids)
+    tries = session.tasks.last_tries(run_id, ids)
     counted = [row.state in StepState.FINAL for row in rows if row.object_type in ObjectType.STEPS]
     return RunTree(
         lines=[_with_details(line, details, tries) for line in lines],
@@ -145,7 +146,7 @@ def _with_details(
     if row is None:
         return HiddenItems(line.depth, line.rest or {})
     step, task = details[row.id], tries.get(row.id)
-    circuit = tasks.circuit_of(task.limit_key) if task else ""
+    circuit = circuit_of(task.limit_key) if task else ""
     parent_path = details[line.under].path if line.under else ""
     return StepLine(
         depth=line.depth,

@@ -26,10 +26,9 @@ from flowengine.evaluator.records import Step, id_within
 from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.evaluator.triggers import Trigger
 from flowengine.program import Plan
-from flowengine.store import payloads, steps
+from flowengine.store import Session
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.commits import CommitRows, RunHeader, claimed_by
-from flowengine.store.executors import Executor
+from flowengine.store.commits import CommitPlan, RunHeader, claimed_by
 
 #: Tasks of one commit that feed the same join share a join counter from this number on.
 MIN_GROUP_SIZE = 8
@@ -109,12 +108,12 @@ def decide(
     return Decision(run, view, changes, triggers)
 
 
-def load_missing(executor: Executor, wanted: Mapping[str, tuple[CachedRun, Missing]]) -> None:
+def load_missing(session: Session, wanted: Mapping[str, tuple[CachedRun, Missing]]) -> None:
     """Load the rows that evaluations of several runs miss, in two queries at most."""
     keys = {run_id: missing.steps for run_id, (_, missing) in wanted.items() if missing.steps}
-    rows = steps.load(executor, keys) if keys else {}
+    rows = session.steps.load(keys) if keys else {}
     hashes = {digest for _, missing in wanted.values() for digest in missing.payloads}
-    bodies = payloads.read_payloads(executor, hashes) if hashes else {}
+    bodies = session.payloads.load(hashes) if hashes else {}
     for run_id, (run, missing) in wanted.items():
         loaded = rows.get(run_id, {})
         run.snapshot.steps |= {key: loaded.get(key) for key in missing.steps}
@@ -123,7 +122,7 @@ def load_missing(executor: Executor, wanted: Mapping[str, tuple[CachedRun, Missi
 
 def stage(
     decision: Decision,
-    rows: CommitRows,
+    rows: CommitPlan,
     now: int,
     continuation: ContinuationPolicy | None = None,
     *,

@@ -25,13 +25,13 @@ from flowengine.evaluator.triggers import Started
 from flowengine.program import Plan, Program
 from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
-from flowengine.store import Database, codec, commit_writer, runs
-from flowengine.store.commits import CommitRows, RunHeader
-from flowengine.store.executors import Executor, SqlalchemyExecutor
+from flowengine.store import Session, Store, codec
+from flowengine.store.commits import CommitPlan, RunHeader, RunOrigin
 
 log = logging.getLogger("flowengine")
 
 _MAX_PRIORITY = 1_000_000_000
+_CALLER_COMMITS = 1  # of up to 1,000 rows; workers expand the rest of a long foreach
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Starter:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         programs: ProgramCache,
         after_commit: AfterCommit,
         notifier: Notifier,
@@ -117,23 +117,23 @@ class Starter:
             commits = self._insert(requests)  # idempotent: an inserted run is found by its id
         for request in requests:
             self._programs.saved(request.digest)
-        self._after_commit.finish(commits)
+        self._after_commit.finish(commits, max_commits=_CALLER_COMMITS)
         return [effects.run_id for effects in commits]
 
     def _insert(self, requests: list[StartRequest]) -> list[CommitEffects]:
         now = self._database.now()
-        with gc_paused(), self._database.direct() as executor:
-            return self._insert_with(executor, requests, now)
+        with gc_paused(), self._database.autocommit() as session:
+            return self._insert_with(session, requests, now)
 
     def _insert_with(
-        self, executor: Executor, requests: list[StartRequest], now: int
+        self, session: Session, requests: list[StartRequest], now: int
     ) -> list[CommitEffects]:
-        rows = CommitRows()
+        rows = CommitPlan()
         effects: dict[str, CommitEffects] = {}
         for request in requests:
-            self._programs.save(executor, request.digest, request.text, now)
+            self._programs.save(session, request.digest, request.text, now)
             effects[request.run_id] = _stage_first_commit(request, rows, now)
-        written = commit_writer.write(executor, rows)
+        written = session.commit(rows)
         found = []
         for request in requests:
             if request.run_id in written:
@@ -141,7 +141,7 @@ class Starter:
             elif request.key is None:
                 found.append(CommitEffects(request.run_id))  # inserted by an unanswered statement
             else:
-                earlier = runs.with_key(executor, request.tenant, request.workflow, request.key)
+                earlier = session.runs.with_key(request.tenant, request.workflow, request.key)
                 found.append(CommitEffects(earlier))
         return found
 
@@ -159,13 +159,12 @@ class Starter:
         Idempotent: the child's id is derived from the step's, so a second try finds the run of
         the first. Without a program the child uses the parent's.
         """
-        with self._database.read() as connection:
-            parent = runs.get(connection, task.workflow_id)
+        with self._database.read() as session:
+            parent = session.runs.get(task.workflow_id)
             if parent is None:
                 raise UnknownRun(task.workflow_id)
             if program is None:
-                executor = SqlalchemyExecutor(connection)
-                prepared = self._programs.stored(executor, task.flow_id)
+                prepared = self._programs.stored(session, task.flow_id)
             else:
                 prepared = self._programs.prepare(program)
         request = self._request(
@@ -183,8 +182,8 @@ class Starter:
 
     def start_within(self, connection: Connection, request: StartRequest) -> str:
         """Insert a run in the caller's transaction; workers are woken after its commit."""
-        executor = SqlalchemyExecutor(connection)
-        (effects,) = self._insert_with(executor, [request], self._database.now())
+        session = self._database.within(connection)
+        (effects,) = self._insert_with(session, [request], self._database.now())
         self._notify_after(connection, effects)
         return effects.run_id
 
@@ -242,7 +241,7 @@ class _NoRows(dict[str, Step | None]):
         return None
 
 
-def _stage_first_commit(request: StartRequest, rows: CommitRows, now: int) -> CommitEffects:
+def _stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> CommitEffects:
     """Evaluate a run for the first time, and turn its update into an insert."""
     view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
     parent = request.parent
@@ -252,23 +251,19 @@ def _stage_first_commit(request: StartRequest, rows: CommitRows, now: int) -> Co
     decision = staging.decide(request.plan, run, [Started(request.inputs)], now)
     assert not isinstance(decision, Missing)  # invariant: a new run has no rows to load
     effects = staging.stage(decision, rows, now)
-    row = rows.runs.pop()
-    row = {name: value for name, value in row.items() if name not in ("was", "reports")}
-    rows.new_runs.append(
-        {
-            "id": row.pop("run_id"),
-            **row,
-            "tenant": request.tenant,
-            "workflow": request.workflow,
-            "program_hash": request.digest,
-            "priority": request.priority,
-            "labels": codec.dump(dict(request.labels)) if request.labels else None,
-            "idempotency_key": request.key,
-            "root_run_id": parent.root_run_id if parent else request.run_id,
-            "parent_run_id": parent.run_id if parent else None,
-            "parent_step_id": parent.step_id if parent else None,
-            "waiting_step_key": parent.step_key if parent and parent.waits else None,
-            "created": now,
-        }
+    rows.insert_run(
+        RunOrigin(
+            tenant=request.tenant,
+            workflow=request.workflow,
+            program_hash=request.digest,
+            priority=request.priority,
+            labels=codec.dump(dict(request.labels)) if request.labels else None,
+            idempotency_key=request.key,
+            root_run_id=parent.root_run_id if parent else request.run_id,
+            parent_run_id=parent.run_id if parent else None,
+            parent_step_id=parent.step_id if parent else None,
+            waiting_step_key=parent.step_key if parent and parent.waits else None,
+            created=now,
+        )
     )
     return effects

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection
-
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer
 from flowengine.engine.program_cache import ProgramCache
@@ -14,8 +12,7 @@ from flowengine.errors import UnknownStep, ValueRefused
 from flowengine.evaluator.records import Step
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
-from flowengine.store import Database, codec, runs, steps
-from flowengine.store.executors import SqlalchemyExecutor
+from flowengine.store import Session, Store, codec
 
 
 class StepAnswers:
@@ -23,7 +20,7 @@ class StepAnswers:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,
@@ -43,28 +40,28 @@ class StepAnswers:
         codec.check_names(f"the answer for step {step_id}", answer)
         for name, value in answer.items():
             codec.check_value(f"{name!r} for step {step_id}", value, self._max_value_bytes)
-        with self._database.read() as connection:
-            step = self._step(connection, step_id)
-            self._validate(connection, step, answer)
+        with self._database.read() as session:
+            step = self._step(session, step_id)
+            self._validate(session, step, answer)
         self._add_fact(step, "StepContinue", {"result": answer})
 
     def fail_step(self, step_id: str, error_message: str) -> None:
         """Fail a step that waits for its event. Idempotent: a step that has moved on ignores it."""
-        with self._database.read() as connection:
-            step = self._step(connection, step_id)
+        with self._database.read() as session:
+            step = self._step(session, step_id)
         error = {"type": "StepFailed", "message": error_message}
         self._add_fact(step, "StepFail", {"error": error})
 
-    def _step(self, connection: Connection, step_id: str) -> Step:
-        step = steps.load_by_id(connection, step_id)
+    def _step(self, session: Session, step_id: str) -> Step:
+        step = session.steps.by_id(step_id)
         if step is None:
             raise UnknownStep(step_id)
         return step
 
-    def _validate(self, connection: Connection, step: Step, answer: dict[str, Json]) -> None:
-        run = runs.get(connection, step.run_id)
+    def _validate(self, session: Session, step: Step, answer: dict[str, Json]) -> None:
+        run = session.runs.get(step.run_id)
         assert run is not None
-        plan = self._programs.plan(SqlalchemyExecutor(connection), run.program_hash)
+        plan = self._programs.plan(session, run.program_hash)
         facet = plan.facets.get(step.facet_name)
         wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
         if wrong:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from flowengine.dispatch import Notifier
 from flowengine.evaluator import TaskDefinition
-from flowengine.store import Database, claims, recovery_queries, reports
+from flowengine.store import Store
 from flowengine.store.claims import Claim, WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask
 
@@ -21,7 +21,7 @@ _MIN_PARK_SECONDS = 0.1  # below it, workers would claim and park the same tasks
 class TaskQueue:
     """The tasks of one database, for workers and pollers."""
 
-    def __init__(self, database: Database, notifier: Notifier) -> None:
+    def __init__(self, database: Store, notifier: Notifier) -> None:
         self._database, self._notifier = database, notifier
 
     def claim_task(
@@ -62,9 +62,8 @@ class TaskQueue:
         """Like `claim`; the result also tells whether more tasks are due."""
         if not task_names:
             return Claim([])
-        with self._database.direct() as executor:
-            now = self._database.given_time
-            return claims.claim(executor, task_names, task_list, identity, now, most, quick)
+        with self._database.autocommit() as session:
+            return session.claims.claim(task_names, task_list, identity, limit=most, quick=quick)
 
     def claim_one(self, task_id: str, identity: WorkerIdentity) -> TaskDefinition | None:
         """Claim this task if it is still pending."""
@@ -83,15 +82,13 @@ class TaskQueue:
 
         With `names`, only tasks of these facets. Tasks that must run alone are not batched.
         """
-        with self._database.direct() as executor:
-            now = self._database.given_time
-            return claims.claim_these(executor, task_ids, identity, now, names, most)
+        with self._database.autocommit() as session:
+            return session.claims.claim_these(task_ids, identity, names=names, limit=most)
 
     def heartbeat(self, task: TaskDefinition) -> bool:
         """Send a heartbeat for a running task; False if its lease was lost."""
-        with self._database.write() as connection:
-            now = self._database.now(connection)
-            return reports.beat(connection, task.uuid, task.lease, now)
+        with self._database.write() as session:
+            return session.reports.heartbeat(task.uuid, task.lease, session.now())
 
     def release(self, task: TaskDefinition) -> bool:
         """Release a claimed task unfinished."""
@@ -99,15 +96,15 @@ class TaskQueue:
 
     def held_since(self, identity: WorkerIdentity, seconds: float) -> list[HeldTask]:
         """Return the tasks that this process has held for longer than that."""
-        with self._database.read() as connection:
-            before = self._database.now() - round(seconds * 1000)
-            return recovery_queries.held_since(connection, identity, before)
+        with self._database.read() as session:
+            before = session.now() - round(seconds * 1000)
+            return session.recovery.held_since(identity, before)
 
     def release_many(self, tasks: Sequence[TaskDefinition]) -> None:
         """Release claimed tasks unfinished, in one statement."""
-        with self._database.direct() as executor:
+        with self._database.autocommit() as session:
             held = [(task.uuid, task.lease) for task in tasks]
-            released = reports.release(executor, held, self._database.now())
+            released = session.reports.release(held, session.now())
         if released:
             self._notifier.notify(Counter(released))
 
@@ -118,12 +115,12 @@ class TaskQueue:
         would be claimed only to be parked. Returns the number of parked tasks.
         """
         wait = math.ceil(max(seconds, _MIN_PARK_SECONDS) * 1000)
-        with self._database.direct() as executor:
-            now = self._database.now()
+        with self._database.write() as session:
+            now = session.now()
             held = [(task.uuid, task.lease) for task in tasks]
-            parked = reports.park(executor, held, now + wait, now)
+            parked = session.reports.park(held, now + wait, now)
             for task_list in sorted({task.task_list_name for task in tasks}):
-                parked += reports.park_waiting(executor, task_list, circuit, now + wait, now)
+                parked += session.reports.park_waiting(task_list, circuit, now + wait, now)
         log.info(
             "parked %d tasks for %.1f s: circuit breaker %r is open",
             parked,
@@ -135,8 +132,8 @@ class TaskQueue:
 
     def release_by_lease(self, task_id: str, lease: int, task_list: str) -> bool:
         """Release a task known only by its id and lease."""
-        with self._database.direct() as executor:
-            released = reports.release(executor, [(task_id, lease)], self._database.now())
+        with self._database.autocommit() as session:
+            released = session.reports.release([(task_id, lease)], session.now())
         if released:
             self._notifier.notify({task_list: 1})
         return bool(released)

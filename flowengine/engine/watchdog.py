@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import uuid
 
-from sqlalchemy import Connection
-
 from flowengine.engine.engine import Engine
 from flowengine.engine.liveness import LivenessWindow, is_out_of_reach, longest_unnoticed_gap
 from flowengine.engine.recovery import missed_heartbeats, notify_due_tasks, observe, recover
-from flowengine.store import locks
+from flowengine.store import Session
 
 LEASE = "watchdog"
 GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's end
@@ -30,17 +28,17 @@ class Watchdog:
     def tick(self) -> bool:
         """Run a recovery pass unless one was started in this interval; return whether it ran."""
         engine = self._engine
-        with engine.database.write() as connection:
-            now = engine.database.now(connection)
-            before = self._window(connection, now)
+        with engine.database.write() as session:
+            now = session.now()
+            before = self._window(session, now)
             # Each tick has its own owner, so that a second tick of this process is refused too.
-            if not locks.acquire(connection, LEASE, uuid.uuid4().hex, self._duration, now):
+            if not session.locks.acquire(LEASE, uuid.uuid4().hex, self._duration, now):
                 return False
             window = before.observe(now, self._duration)
             for size, end in window.gaps.items():
                 if before.gaps.get(size) != end:
-                    locks.acquire(connection, f"{GAP}{size}", "", 0, now)
-            observation = observe(connection, window)
+                    session.locks.acquire(f"{GAP}{size}", "", 0, now)
+            observation = observe(session, window)
         recover(
             engine,
             observation,
@@ -51,14 +49,14 @@ class Watchdog:
 
     def is_late(self) -> bool:
         """Whether the next pass is overdue by an interval: no beat ticks, or all pools are busy."""
-        with self._engine.database.read() as connection:
-            now = self._engine.database.now(connection)
-            until = locks.ends(connection, LEASE)
+        with self._engine.database.read() as session:
+            now = session.now()
+            until = session.locks.ends(LEASE)
         interval = self._engine.settings.watchdog_interval * 1000
         return now - until > interval or is_out_of_reach(until, now, self._duration)
 
-    def _window(self, connection: Connection, now: int) -> LivenessWindow:
-        rows = locks.ends_of(connection, LEASE)
+    def _window(self, session: Session, now: int) -> LivenessWindow:
+        rows = session.locks.ends_of(LEASE)
         gaps = {
             int(name.removeprefix(GAP)): end for name, end in rows.items() if name.startswith(GAP)
         }

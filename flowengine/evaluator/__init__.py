@@ -1,17 +1,16 @@
-"""The evaluator: what should a run do next?
+"""The evaluator decides what a run does next.
 
-Theory of operation. A run is a tree of rows (`records.Step`): a step's body is made of
-blocks, a block's children are the steps of its statements. Each row is a small state
-machine (`states`). Two counters make evaluation incremental: `waiting`, how many steps
-must end before this row can begin, and `remaining`, how many children have not ended.
-The end of a step counts down its block and the rows that its edges name (`endings`), a
-counter that reaches zero moves its row on (`steps`, `blocks`), and so on until nothing
-moves (`fixed_point`). The cost of an answer follows what it changes, not the size of the
-run.
+A run is a tree of rows (`records.Step`): a step's body is made of blocks, a block's children
+are the steps of its statements. Each row is a small state machine (`states`). Two counters make
+evaluation incremental: `waiting`, the steps that must end before this row can begin, and
+`remaining`, the children that have not ended. The end of a step counts down its block and the
+rows at its edges (`propagation`), a counter that reaches zero advances its row (`steps`,
+`blocks`), and so on until nothing changes (`fixed_point`). The cost of a report follows the
+change, not the size of the run.
 
-It is pure. What happened goes in (`happenings`), `IterationChanges` come out. It reads
-no clock, draws no lots and makes no ids: the time is an argument, ids follow from paths.
-It sees only the rows it is given, and names those it lacks (`work.Missing`).
+It is pure: inputs go in (`triggers`), `IterationChanges` come out. It reads no clock and no
+random numbers: the time is an argument, ids follow from paths. It sees only the rows of its
+snapshot, and names those that are missing (`working_set.Missing`).
 """
 
 from flowengine.evaluator.fixed_point import evaluate, lacking

@@ -1,4 +1,4 @@
-"""What happens to a block, a foreach block, an item and a case in each of their states."""
+"""The handlers of a block, a foreach block, an item and a case in each of their states."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from flowengine.evaluator.failures import StepSkipped
 from flowengine.evaluator.foreach_items import yielded
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import source_key
-from flowengine.evaluator.statements import create_statement
 from flowengine.evaluator.states import ObjectType, Signal
-from flowengine.evaluator.steps import children_ended, has_ended
+from flowengine.evaluator.steps import children_ended, create_statement, has_ended
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 
@@ -32,19 +31,19 @@ def begin(work: WorkingSet, row: Step) -> Signal:
 
 
 def go_on(work: WorkingSet, row: Step) -> Signal | None:
-    """Unfold further items, and go on when all children have ended."""
+    """Begin further items, and advance when all children have ended."""
     if row.object_type == ObjectType.FAN:
         return foreach_expansion.go_on(work, row)
     return children_ended(row)
 
 
 def yield_values(work: WorkingSet, row: Step) -> Signal:
-    """Evaluate the yields: every step they name has ended by now."""
+    """Evaluate the yields: every step that they name has ended."""
     plan = work.block(row)
     if row.object_type == ObjectType.FAN:
-        return Signal.ADVANCE  # its items yield, and are read in item order
+        return Signal.ADVANCE  # its items yield; its container reads them in item order
     if row.object_type == ObjectType.WHEN:
-        return when.gather(work, row, plan)
+        return when.capture(work, row, plan)
     if plan.is_script:
         script = row_key(RowKind.STEP, f"{row.path}.script")
         row.yields = [(0, scripts.result_of(work, script))]

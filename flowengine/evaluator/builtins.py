@@ -1,7 +1,7 @@
-"""What the engine answers itself, without a worker: the time and a new id.
+"""Built-in facets that the evaluator answers without a worker: the time and a new id.
 
-Both come from what the evaluator is told: the time of this decision and the step's own id. So
-deciding twice answers the same, and what was decided once is recorded with the step.
+Both are deterministic: they derive from the time of the evaluation and from the step's id, and
+are recorded with the step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _now(work: WorkingSet, step: Step) -> str:
 
 
 def _uuid(work: WorkingSet, step: Step) -> str:
-    # Dressed as version 4, for readers that check; it is a digest and not drawn by chance.
+    # Marked as version 4, for readers that check; it is a digest, not a random number.
     return str(UUID(hex=derived_id(step.id, "uuid"), version=4))
 
 
@@ -35,6 +35,6 @@ ANSWERS: Mapping[str, Callable[[WorkingSet, Step], Json]] = {
 
 
 def answer(work: WorkingSet, step: Step, facet: str) -> None:
-    """Give a step the result that the engine knows; other facets have none."""
+    """Set the result of a step of a built-in facet."""
     if facet in ANSWERS:
         step.returns = {**step.returns, standard.RESULT: ANSWERS[facet](work, step)}

@@ -1,21 +1,21 @@
-"""What a step does about its own failure, and at its end whatever became of it.
+"""Catch and always blocks of a step.
 
 A step that fails tries its catches, one after the other: the facet's own, then that of the
-statement. A catch that completes gives the step its results; one that fails leaves both
-errors. Then comes the always block, which changes nothing but by failing.
+statement. A catch that completes gives the step its results; one that fails leaves both errors.
+Then the always block runs, which changes the outcome only by failing.
 """
 
 from __future__ import annotations
 
-from flowengine.evaluator.failures import in_spite_of
+from flowengine.evaluator.failures import with_cause
 from flowengine.evaluator.records import Step
 from flowengine.evaluator.states import ObjectType, Signal, StepState
 from flowengine.evaluator.steps import create_blocks
 from flowengine.evaluator.working_set import WorkingSet
 
 
-def turn(work: WorkingSet, row: Step, signal: Signal) -> Signal:
-    """Say where a failure or a skip really leads: to a catch, to the always block, or on."""
+def redirect(work: WorkingSet, row: Step, signal: Signal) -> Signal:
+    """Return the signal for a failure or skip: to a catch, to the always block, or unchanged."""
     if row.object_type not in ObjectType.HANDLING or row.state in StepState.CLOSING:
         return signal
     plan = work.step_plan(row)
@@ -25,7 +25,7 @@ def turn(work: WorkingSet, row: Step, signal: Signal) -> Signal:
         return signal
     if signal is Signal.SKIP:
         assert row.error is not None
-        row.error = {**row.error, "skipped": True}  # to be remembered past the always block
+        row.error = {**row.error, "skipped": True}  # read again after the always block
     return Signal.CLOSE
 
 
@@ -38,7 +38,7 @@ def begin_catch(work: WorkingSet, step: Step) -> Signal:
 
 
 def await_catch(work: WorkingSet, step: Step) -> Signal | None:
-    """Go on as if nothing had happened, or fail with what went wrong in the catch too."""
+    """Advance if the catch completed, or fail with both errors."""
     if step.remaining:
         return None
     assert step.error is not None
@@ -46,13 +46,13 @@ def await_catch(work: WorkingSet, step: Step) -> Signal | None:
     if failure is None:
         step.failure, step.error = {"caught": step.error}, None
         return Signal.ADVANCE
-    if failure["rank"][0] == 0:  # otherwise it was not for this error, and did not run
-        step.error = in_spite_of(failure["error"], step.error)
+    if failure["rank"][0] == 0:  # otherwise no case was for this error
+        step.error = with_cause(failure["error"], step.error)
     return Signal.FAIL
 
 
 def begin_always(work: WorkingSet, step: Step) -> Signal:
-    """Create what runs at the end, well or badly."""
+    """Create the blocks that run after success and failure."""
     plan = work.step_plan(step)
     assert plan.always is not None
     step.failure = None
@@ -71,7 +71,7 @@ def await_always(work: WorkingSet, step: Step) -> Signal | None:
     if step.failure is not None and step.failure["rank"][0] == 0:
         error = step.failure["error"]
         earlier = None if was_skipped else step.error
-        step.error = error if earlier is None else in_spite_of(error, earlier)
+        step.error = error if earlier is None else with_cause(error, earlier)
         return Signal.FAIL
     if step.failure is not None and step.error is None:
         step.error, was_skipped = step.failure["error"], True

@@ -1,7 +1,7 @@
-"""Errors of steps: what failed, why, and where it began.
+"""Errors of steps.
 
-An error keeps the path at which it began. The rows above repeat it unchanged, so that
-the error of a run names the step to look at and not the way up.
+An error holds the path of the step that failed first. The rows above repeat it unchanged, so
+that the error of a run names that step.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ def problem(kind: str, message: str, path: str) -> Error:
     return {"type": kind, "message": message, "path": path}
 
 
-def in_spite_of(error: Error, earlier: Error) -> Error:
-    """The error of a catch or always block that failed in its turn: both are told."""
+def with_cause(error: Error, earlier: Error) -> Error:
+    """The error of a catch or always block, with the earlier error that it handled."""
     first = f"{earlier['path']}: {earlier['type']}: {earlier['message']}"
     message = f"{error['message']} (while handling {first})"
     return {**error, "message": message, "cause": earlier}
 
 
 def skipped_because(cause: Step) -> Error:
-    """The reason of a skipped step: the failed ancestor, however far back."""
+    """The error of a skipped step: it names the step that failed first."""
     assert cause.error is not None
     if cause.state == StepState.SKIPPED:
         return cause.error
@@ -46,14 +46,14 @@ def skipped_because(cause: Step) -> Error:
     return {"type": "Skipped", "message": message, "path": cause.error["path"]}
 
 
-#: Of the failed items of a foreach so many are told in its error.
-MOST_TOLD = 10
+#: Failed items that the error of a foreach lists.
+MAX_LISTED = 10
 
 
 def note_failure(parent: Step, child: Step) -> None:
     """Keep the first failure in program order, errors before skips.
 
-    The order in time must not show: the same failures in any order leave the same error.
+    Invariant: the same failures, in any order in time, leave the same error.
     """
     assert child.error is not None
     rank = [0 if child.state == StepState.ERROR else 1, child.index]
@@ -62,12 +62,11 @@ def note_failure(parent: Step, child: Step) -> None:
     first = before if before and before["rank"] <= rank else {"rank": rank, "error": child.error}
     parent.failure = {**first, "count": count}
     if parent.object_type == ObjectType.FAN:
-        told = [*(before["items"] if before else ()), [rank, item_error(child)]]
-        parent.failure["items"] = sorted(told, key=lambda entry: entry[0])[:MOST_TOLD]
+        items = [*(before["items"] if before else ()), [rank, item_error(child)]]
+        parent.failure["items"] = sorted(items, key=lambda entry: entry[0])[:MAX_LISTED]
 
 
 def item_error(item: Step) -> Error:
-    """How the failure of an item is told by its foreach."""
+    """The entry of a failed item in the error of its foreach."""
     assert item.error is not None
-    told = {name: item.error[name] for name in ("type", "message", "path")}
-    return {"index": item.index, **told}
+    return {"index": item.index, **{n: item.error[n] for n in ("type", "message", "path")}}

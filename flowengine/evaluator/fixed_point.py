@@ -1,8 +1,8 @@
-"""Drive a run to its fixed point.
+"""Advance a run to its fixed point.
 
-Whatever happened is taken in; every row it concerns is moved on as far as it can go; the
-rows that this concerns come next, until nobody is left. What is decided does not depend
-on the order in which things happened, and taking in the same thing twice decides nothing.
+An input advances the rows that it concerns as far as they can go; the rows that wait for these
+come next, until the queue is empty. The result does not depend on the order of inputs, and
+applying the same input twice is idempotent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from flowengine.program.plan import Plan
 
 Handler = Callable[[WorkingSet, Step], Signal | None]
 
-#: What is done in a state. A state without a handler is passed through.
+#: A state without a handler is passed through.
 HANDLERS: dict[str, Handler] = {
     StepState.FACET_INIT_BEGIN: steps.initialize,
     StepState.FACET_SCRIPTS_BEGIN: scripts.begin,
@@ -72,10 +72,10 @@ def evaluate(
     *,
     prefetched: bool = False,
 ) -> IterationChanges | Missing:
-    """Decide what follows from what happened, or say which rows are wanted to decide it.
+    """Decide what follows from the inputs, or return the rows that are missing to decide it.
 
-    The run is changed in place; on `Missing` the caller evaluates again with a fresh one. Who
-    has asked what all happenings are `lacking` says that they are `foreseen`.
+    The run is changed in place; on `Missing` the caller evaluates again with a fresh one. Pass
+    `prefetched=True` after `lacking()` has returned nothing for these inputs.
     """
     work = WorkingSet(plan, run, snapshot, now)
     if not prefetched:
@@ -83,10 +83,10 @@ def evaluate(
             prefetch(work, triggers)
         except Missing as missing:
             return missing
-    if lacking := _take_in_all(work, triggers):
+    if lacking := _apply_all(work, triggers):
         return lacking
     if run.state == RunState.RUNNING and run.open_steps == 0 and not work.changes.follow_ups:
-        # A law of the engine is broken. Saying so is all that can be done, and must be.
+        # Invariant: a running run has an open event or a follow-up. Broken: raise an alarm.
         run.alarm = "the run waits, but nothing is outstanding"
     return work.changes
 
@@ -94,7 +94,7 @@ def evaluate(
 def lacking(
     plan: Plan, run: RunView, snapshot: Snapshot, triggers: Sequence[Trigger], now: int
 ) -> Missing:
-    """The rows that happenings concern and that are not known, as far as one can tell ahead."""
+    """Return the rows of the read sets of the inputs that are not loaded."""
     try:
         prefetch(WorkingSet(plan, run, snapshot, now), triggers)
     except Missing as missing:
@@ -102,17 +102,17 @@ def lacking(
     return Missing(set(), set())
 
 
-def _take_in_all(work: WorkingSet, triggers: Sequence[Trigger]) -> Missing:
-    """Take in one happening after the other, or find out which rows they lack.
+def _apply_all(work: WorkingSet, triggers: Sequence[Trigger]) -> Missing:
+    """Apply one input after the other, or return the rows that are missing.
 
-    Once a row is missing nothing more is decided. The happenings behind it are looked at all
-    the same, only to ask for their rows too: a thousand answers must not make a thousand trips.
+    Once a row is missing nothing more is decided. Later inputs are applied only to collect
+    their missing rows too: a thousand reports must not make a thousand round trips.
     """
     missing = Missing(set(), set())
     for trigger in triggers:
         try:
-            _take_in(work, trigger)
-            _settle(work)
+            _apply(work, trigger)
+            _advance_queue(work)
         except Missing as more:
             missing.steps |= more.steps
             missing.payloads |= more.payloads
@@ -120,14 +120,13 @@ def _take_in_all(work: WorkingSet, triggers: Sequence[Trigger]) -> Missing:
             work.skipped.clear()
         except Exception:
             if missing:
-                return missing  # a row was left half way; with all rows this may be in order
+                return missing  # a row was changed half way: evaluate again with all rows
             raise
     return missing
 
 
-def _settle(work: WorkingSet) -> None:
-    # One at a time from two queues, never by recursion: a chain of ten thousand steps that
-    # all end at once is an ordinary run.
+def _advance_queue(work: WorkingSet) -> None:
+    # Without recursion: ten thousand steps of a chain may end in one evaluation.
     while work.queue or work.skipped:
         is_skipped = bool(work.skipped)
         row = work.skipped.popleft() if is_skipped else work.queue.popleft()
@@ -135,14 +134,14 @@ def _settle(work: WorkingSet) -> None:
             if is_skipped:
                 ended(work, row)
             elif not row.is_final:
-                _move(work, row)
+                _advance(work, row)
         except Missing as missing:
             missing.steps |= {key for key in read_by_ends(work, [row]) if not work.knows(key)}
             raise
 
 
-def _move(work: WorkingSet, row: Step) -> None:
-    """Move one row through its states until it rests or ends."""
+def _advance(work: WorkingSet, row: Step) -> None:
+    """Advance one row through its states until it waits or ends."""
     work.touch(row)
     while not row.is_final:
         handler = HANDLERS.get(row.state)
@@ -154,13 +153,13 @@ def _move(work: WorkingSet, row: Step) -> None:
         if signal is None:
             return
         if signal is Signal.FAIL or signal is Signal.SKIP:
-            signal = catch.turn(work, row, signal)
+            signal = catch.redirect(work, row, signal)
         row.state = _onward(row, signal)
     ended(work, row)
 
 
 def _onward(row: Step, signal: Signal) -> str:
-    """Where the signal leads, past the states in which nothing is done."""
+    """Return the next state that has a handler or is final."""
     at = (row.object_type, row.state, signal)
     if at not in _ONWARD:
         state = next_state(row.object_type, row.path, row.state, signal)
@@ -173,10 +172,10 @@ def _onward(row: Step, signal: Signal) -> str:
 _ONWARD: dict[tuple[str, str, Signal], str] = {}
 
 
-# --- what happened ---
+# --- inputs ---
 
 
-def _take_in(work: WorkingSet, trigger: Trigger) -> None:
+def _apply(work: WorkingSet, trigger: Trigger) -> None:
     match trigger:
         case Started(inputs):
             _start(work, inputs)
@@ -209,8 +208,8 @@ def _start(work: WorkingSet, inputs: dict[str, object]) -> None:
 def _waiting(work: WorkingSet, key: str, step_id: str) -> Step | None:
     """Return the step if it still waits for this answer.
 
-    A step that has gone on, or that a retry has put another in place of, takes no answer: so
-    a duplicate and a late one change nothing.
+    A step that has advanced, or was replaced by a retry, takes no answer: so a duplicate or
+    late report changes nothing.
     """
     step = work.find(key)
     if step is None or step.id != step_id or step.state != StepState.EVENT_TRANSMIT:
@@ -253,7 +252,7 @@ def _answer(work: WorkingSet, step: Step, result: dict[str, object]) -> None:
 
 def _fail(work: WorkingSet, step: Step, error: Error) -> None:
     step.error = {**error, "path": step.path}
-    _leave_event(work, step, catch.turn(work, step, Signal.FAIL))
+    _leave_event(work, step, catch.redirect(work, step, Signal.FAIL))
     if step.is_final:
         ended(work, step)
     else:

@@ -1,8 +1,8 @@
-"""A foreach: its items begin in order, some at a time, and end as they like.
+"""A foreach begins its items in order, a portion at a time; they end in any order.
 
-The next index is durable, so that a commit stays small however long the list is. With a
-limit the end of an item begins the next one. Then the row keeps the items ahead with it:
-looking up one item must not mean to read a list of a hundred thousand.
+The next index is stored, so that a commit stays small however long the list is. With a limit
+the end of an item begins the next one, and the row holds the next items: to begin one must not
+mean to read a list of a hundred thousand.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
 from flowengine.evaluator.foreach_items import virtual_item
 from flowengine.evaluator.records import Error, FollowUp, Step
 from flowengine.evaluator.scope import RowScope, source_key
-from flowengine.evaluator.statements import create_statement
 from flowengine.evaluator.states import ObjectType, Signal
-from flowengine.evaluator.steps import children_ended
+from flowengine.evaluator.steps import children_ended, create_statement
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
@@ -24,12 +23,12 @@ from flowengine.program.json_reader import is_count
 from flowengine.program.nodes import Expression, Json
 from flowengine.program.plan import BlockPlan, ForeachPlan
 
-#: So many items a foreach with a limit keeps ahead.
+#: Items that the row of a foreach with a limit holds ahead.
 AHEAD = 100
 
 
 def begin(work: WorkingSet, fan: Step, plan: BlockPlan) -> Signal:
-    """Count the items, and find out how many may be under way at once."""
+    """Count the items, and evaluate the limit of items in progress."""
     foreach = _foreach(plan)
     items = _items(work, fan, foreach)
     if foreach.limit is not None:
@@ -43,9 +42,9 @@ def begin(work: WorkingSet, fan: Step, plan: BlockPlan) -> Signal:
 
 
 def go_on(work: WorkingSet, fan: Step) -> Signal | None:
-    """Begin further items, and go on when all have ended."""
+    """Begin further items, and advance when all have ended."""
     if fan.next_index < fan.item_count:
-        _unfold(work, fan)
+        _begin_items(work, fan)
     signal = children_ended(fan)
     if signal is Signal.FAIL and fan.failure is not None:
         fan.error = _error_of_items(fan, fan.failure)
@@ -53,18 +52,18 @@ def go_on(work: WorkingSet, fan: Step) -> Signal | None:
 
 
 def _error_of_items(fan: Step, failure: Mapping[str, Any]) -> Error:
-    """The first failed item's error; when more have failed, with the others behind it."""
+    """The error of the first failed item, with the others listed when more have failed."""
     first, count = failure["error"], failure["count"]
     listed = [error for _, error in failure["items"]]
     if count == 1:
         return dict(first)
-    told = "; ".join(f"[{entry['index']}] {entry['message']}" for entry in listed)
+    messages = "; ".join(f"[{entry['index']}] {entry['message']}" for entry in listed)
     more = f"; and {count - len(listed)} more" if count > len(listed) else ""
-    message = f"{first['message']} ({count} of {fan.item_count} items failed: {told}{more})"
+    message = f"{first['message']} ({count} of {fan.item_count} items failed: {messages}{more})"
     return {**first, "message": message, "items": listed, "count": count}
 
 
-def _unfold(work: WorkingSet, fan: Step) -> None:
+def _begin_items(work: WorkingSet, fan: Step) -> None:
     plan = work.block(fan)
     foreach = _foreach(plan)
     room = fan.item_count
@@ -97,13 +96,13 @@ def _begin_item(
 
 
 def _ahead(work: WorkingSet, fan: Step, foreach: ForeachPlan, index: int) -> Json:
-    """Return one item from those that are kept ahead; keep the next ones when it is beyond."""
+    """Return one item from those that the row holds; load the next ones when it is beyond."""
     first = fan.params.get("first", 0)
-    kept = work.read(fan.params.get("ahead", []))
-    if not first <= index < first + len(kept):
-        first, kept = index, _items(work, fan, foreach)[index : index + AHEAD]
-        fan.params = {**fan.params, "first": first, "ahead": kept}
-    return kept[index - first]
+    ahead = work.read(fan.params.get("ahead", []))
+    if not first <= index < first + len(ahead):
+        first, ahead = index, _items(work, fan, foreach)[index : index + AHEAD]
+        fan.params = {**fan.params, "first": first, "ahead": ahead}
+    return ahead[index - first]
 
 
 def _items(work: WorkingSet, fan: Step, foreach: ForeachPlan) -> list[Json]:
@@ -119,7 +118,7 @@ def _value(work: WorkingSet, fan: Step, foreach: ForeachPlan, expression: Expres
     needed = [source_key(work, container, source) for source in foreach.needs]
     work.want(needed)
     for key in needed:
-        row = work.find(key)  # None: it has not begun, so another one has failed
+        row = work.find(key)  # None: not created, because another step has failed
         if row is not None and row.has_failed:
             raise StepSkipped(row)
     try:

@@ -1,7 +1,7 @@
-"""The items of a foreach: each a row, or no row at all.
+"""The items of a foreach: rows of their own, or virtual items.
 
-Most bodies are one call. Then the step stands for its item: it is the foreach's child, with
-the item's index, and keeps what the item yields. A fan-out writes three rows for it, not four.
+Most bodies are one call. Then the item is virtual: the step is the foreach's child, with the
+item's index, and holds the item's yields. A fan-out writes three rows for it, not four.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from flowengine.program.plan import BlockPlan
 
 
 def item_keys(plan: BlockPlan, path: str, count: int) -> Iterator[str]:
-    """Return the keys of the rows that stand for the items of the foreach at this path."""
+    """Return the keys of the rows that hold the yields of the items of a foreach."""
     call = plan.foreach.single_call if plan.foreach else None
     kind, rest = (RowKind.ITEM, "") if call is None else (RowKind.STEP, f".{call.name}")
     return (row_key(kind, f"{path}[{index}]{rest}") for index in range(count))
 
 
 def scope_row(work: WorkingSet, step: Step) -> Step:
-    """Return the row from which the names in a statement are looked up.
+    """Return the row from which the names in a statement are resolved: that of its block.
 
-    That of its block; for a step that stands for its item one that nobody has written. Its
-    variable is known only in the evaluation that creates the step, which alone reads it.
+    For the step of a virtual item it is an item without a stored row. Only the evaluation that
+    creates the step has the item's variable, and only that one reads it.
     """
     block = work.parent(step)
     if block.object_type != ObjectType.FAN:
         return block
-    return work.unwritten.get(step.key) or virtual_item(block, step.index)
+    return work.virtual_items.get(step.key) or virtual_item(block, step.index)
 
 
 def virtual_item(fan: Step, index: int) -> Step:
-    """Return the row that an item would have."""
+    """Return the row of an item that is not stored."""
     path = f"{fan.path}[{index}]"
     return Step(
         id="",
@@ -53,7 +53,7 @@ def virtual_item(fan: Step, index: int) -> Step:
 
 
 def yield_as_item(work: WorkingSet, step: Step) -> None:
-    """Let a step that stands for its item yield what that yields."""
+    """Store the yields of a virtual item in its step."""
     fan = work.parent(step)
     if fan.object_type == ObjectType.FAN:
         step.yields = yielded(work, virtual_item(fan, step.index), work.block(fan), step.path)
@@ -62,7 +62,7 @@ def yield_as_item(work: WorkingSet, step: Step) -> None:
 def yielded(
     work: WorkingSet, row: Step, plan: BlockPlan, path: str
 ) -> list[tuple[int, dict[str, object]]]:
-    """Evaluate the yields of a block, seen from its row; whose path they fail with is given."""
+    """Evaluate the yields of a block from its row; an error gets the path."""
     scope = RowScope(work, row, plan.yield_sources)
     try:
         return [(y.levels, scope.values(y.attributes)) for y in plan.yields]

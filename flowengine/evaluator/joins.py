@@ -1,7 +1,7 @@
-"""Which tasks feed the same join and enable nothing alone.
+"""Find the join counter of a task: the row that the task's end only counts down.
 
-The end of such a task only counts something down, until the last of its group. So their
-reports need no evaluation, and no lock on the run, but one: after the last.
+Reports of such tasks need no evaluation and no lock on the run, except after the last of their
+group.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from flowengine.program.plan import EdgeKind
 
 
 def join_of(work: WorkingSet, step: Step) -> str:
-    """Return the key of the row that the end of this step only counts down; empty: it enables.
+    """Return the key of the row that the end of this step only counts down, or nothing.
 
-    A wrong answer would cost time, not truth: whatever is reported is taken in at last.
+    A wrong answer costs time, not correctness: every report is evaluated in the end.
     """
     statement = work.statement(step)
     if statement.body is not None or statement.always is not None:

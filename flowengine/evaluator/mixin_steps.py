@@ -1,8 +1,8 @@
 """Mixins of a signature: steps that run before the event or the body of their facet.
 
-What such a mixin was given and what it returned is a map among the parameters of the step,
-below the mixin's alias. So the event, the body and later steps read it like any parameter,
-and what the body yields to the mixin is laid over that map.
+The arguments and results of such a mixin are a map among the parameters of the step, below the
+mixin's alias. So the event, the body and later steps read it like any parameter, and yields to
+the mixin are merged into that map.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def begin(work: WorkingSet, step: Step) -> Signal:
 def arguments(
     work: WorkingSet, mixin: Step, plan: StatementPlan, scope: RowScope
 ) -> dict[str, Any]:
-    """What the call says for the mixin, else what the signature says."""
-    said: dict[str, Any] = work.read(work.parent(mixin).params.get(plan.name, {}))
-    return scope.values((n, value) for n, value in plan.arguments if n not in said) | said
+    """The arguments of the call for the mixin, else those of the signature."""
+    given: dict[str, Any] = work.read(work.parent(mixin).params.get(plan.name, {}))
+    return scope.values((n, value) for n, value in plan.arguments if n not in given) | given
 
 
 def capture(work: WorkingSet, step: Step) -> Signal:
-    """Put what the mixins were given and returned among the parameters."""
+    """Add the arguments and results of the mixins to the parameters."""
     mixins = _mixins(work, step)
     work.want([row_key(RowKind.STEP, _path(step, mixin)) for mixin in mixins])
     for mixin in mixins:
@@ -56,7 +56,7 @@ def capture(work: WorkingSet, step: Step) -> Signal:
 
 
 def with_aliases(work: WorkingSet, step: Step, aliases: Collection[str]) -> dict[str, Any]:
-    """The results of a step, and beside them what it holds of mixins, as ``alias.name``."""
+    """The results of a step, and the values of its mixins as ``alias.name``."""
     if not aliases:
         return step.returns
     held = {alias: work.read(step.params.get(alias, {})) for alias in aliases}
@@ -66,8 +66,8 @@ def with_aliases(work: WorkingSet, step: Step, aliases: Collection[str]) -> dict
     }
 
 
-def take_apart(work: WorkingSet, step: Step, aliases: Collection[str]) -> None:
-    """Put back among the parameters what is held of mixins."""
+def split_aliases(work: WorkingSet, step: Step, aliases: Collection[str]) -> None:
+    """Move the values of mixins from the results back to the parameters."""
     for alias in aliases:
         prefix = f"{alias}."
         held = {n: v for n, v in step.returns.items() if n.startswith(prefix)}

@@ -1,30 +1,30 @@
-"""What the end of a row means for the rows that waited for it.
+"""Propagate the end of a row to the rows that wait for it.
 
-This is why evaluation is incremental: the end of a step touches its block's counter and
-the rows that its edges name, and nothing else, however large the run is.
+The end of a step touches the counter of its block and the rows at its edges, and no other row,
+however large the run is.
 """
 
 from __future__ import annotations
 
 from flowengine.evaluator.failures import note_failure
 from flowengine.evaluator.records import Step, row_key
-from flowengine.evaluator.statements import create_step
 from flowengine.evaluator.states import ObjectType, RunState, StepState
+from flowengine.evaluator.steps import create_step
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import Base
 from flowengine.program.plan import Edge, EdgeKind
 
 
 def ended(work: WorkingSet, row: Step) -> None:
-    """Tell everyone whom the end of this row concerns."""
+    """Count down the rows that wait for the end of this row."""
     if row.object_type == ObjectType.WORKFLOW:
         _end_run(work, row)
         return
-    parent, opened = work.parent(row), 0
+    parent, created = work.parent(row), 0
     if row.object_type not in ObjectType.BLOCKS:
         for edge in work.statement(row).edges:
-            opened += _follow(work, row, parent, edge)
-    _count_down(work, parent, row, opened)
+            created += _follow(work, row, parent, edge)
+    _count_down(work, parent, row, created)
 
 
 def _end_run(work: WorkingSet, root: Step) -> None:
@@ -36,17 +36,17 @@ def _end_run(work: WorkingSet, root: Step) -> None:
         run.state, run.error = RunState.FAILED, root.error
 
 
-def _count_down(work: WorkingSet, parent: Step, child: Step, opened: int) -> None:
-    """Count a child off, and those that its end has brought in its place.
+def _count_down(work: WorkingSet, parent: Step, child: Step, created: int) -> None:
+    """Count down a child, and add the children that its end has created.
 
-    In a chain each step brings the next: its block changes at the ends, and is not written for
-    each step in between.
+    In a chain each step creates the next: the block's counter stays the same, and its row is
+    written only at the beginning and the end.
     """
     is_noted = child.has_failed and not _is_collected(work, parent)
     if is_noted:
         note_failure(parent, child)
-    if is_noted or opened != 1:
-        parent.remaining += opened - 1
+    if is_noted or created != 1:
+        parent.remaining += created - 1
         work.touch(parent)
     if parent.remaining == 0 or parent.is_held_back:
         work.queue.append(parent)
@@ -61,9 +61,9 @@ def _is_collected(work: WorkingSet, parent: Step) -> bool:
 
 
 def _follow(work: WorkingSet, step: Step, block: Step, edge: Edge) -> int:
-    """Tell one row that waited; return how many rows this has added to the step's block."""
+    """Count down one waiting row; return the number of rows this added to the step's block."""
     if edge.sibling is not None and edge.sibling.is_lazy:
-        # Its row is written now, once: a step ends once.
+        # Its row is created here, once: a step ends once.
         waiting = create_step(work, block, edge.sibling)
         if step.has_failed:
             work.skip(waiting, step)
@@ -75,7 +75,7 @@ def _follow(work: WorkingSet, step: Step, block: Step, edge: Edge) -> int:
         base = base.removesuffix(work.block(block).segment)
     found = work.find(row_key(edge.row.kind, base + edge.row.suffix))
     if found is None or found.is_final:
-        return 0  # not begun: it will see this end when it begins
+        return 0  # not created: it will read this end when it begins
     if edge.kind is EdgeKind.CAPTURES:
         if found.state != StepState.CREATED:
             found.remaining -= 1

@@ -1,7 +1,7 @@
 """The records the evaluator reads and writes.
 
-Rows of the store and these records are kept apart: a record is plain data that any
-store can fill, and nothing happens when one of its fields is set.
+A record is plain data, independent of the rows of a store: setting a field has no effect
+elsewhere.
 """
 
 from __future__ import annotations
@@ -18,35 +18,35 @@ from flowengine.evaluator.states import EventState, ObjectType, RunState, StepSt
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 
-Error = dict[str, Any]  #: type, message, path; what a failed step keeps and its parents repeat
+Error = dict[str, Any]  #: type, message, path, bases, …: of a failed step; its parents repeat it
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadRef:
-    """A large value that is stored once, by its content, and read only when it is looked into."""
+    """A large value that is stored once, by its hash, and loaded only when it is read."""
 
     hash: str
 
 
-@functools.lru_cache(maxsize=10_000)  # the keys around a step are asked for again and again
+@functools.lru_cache(maxsize=10_000)  # the keys around a step are computed again and again
 def row_key(kind: RowKind, path: str) -> str:
-    """Name a row inside its run. A digest, because long paths break database indexes."""
+    """Return the key of a row in its run. A digest: long paths exceed the limits of indexes."""
     return hashlib.blake2b((kind + path).encode(), digest_size=16).hexdigest()
 
 
 def derived_id(*parts: object) -> str:
-    """Name a record by what it is: deciding the same thing twice gives the same id."""
+    """Return a deterministic id: the same decision made twice gives the same id."""
     return hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=16).hexdigest()
 
 
 def id_within(owner: str, *parts: object) -> str:
-    """Name a part of something in the same way; its id begins as that of its owner.
+    """Return a deterministic id that begins like the id of its owner.
 
-    So what belongs to a run lies side by side in an index. Scattered, each new row would touch
-    pages of its own, and a database writes a page whole when it is touched first.
+    So the rows of a run are adjacent in an index. Scattered, each new row would touch an index
+    page of its own, and a database writes a page whole when it is touched first.
     """
-    told = f"{owner}:{':'.join(map(str, parts))}"
-    return owner[:12] + hashlib.blake2b(told.encode(), digest_size=10).hexdigest()
+    text = f"{owner}:{':'.join(map(str, parts))}"
+    return owner[:12] + hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Step:
     path: str
     object_type: str
     address: str  #: place in the program; the facet's name for the root
-    parent: str | None  #: key of the row this one stands in
+    parent: str | None  #: key of the parent row
     index: int  #: position among its siblings, in program or item order
     generation: int = 0
     facet_name: str = ""
@@ -68,11 +68,11 @@ class Step:
     returns: dict[str, Any] = field(default_factory=dict)
     error: Error | None = None
     waiting: int = 0  #: steps that must end before this row can begin
-    #: Children that have not ended, without those that another's end will bring.
+    #: Children that have not ended, without those that the end of another will create.
     remaining: int = 0
     #: Of a foreach block: its items. Of the root step: the calls of recursive facets so far.
     item_count: int = 0
-    #: Of a foreach block: the first item not unfolded yet. Of a step: its catches begun so far.
+    #: Of a foreach block: the next item to begin. Of a step: its catches begun so far.
     next_index: int = 0
     failure: Mapping[str, Any] | None = None  #: the first failed child in program order
     yields: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Step:
     updated: int = 0
 
     def copied(self) -> Step:
-        """Return a copy that can be changed; `copy.copy` takes ten times as long."""
+        """Return a copy; ten times as fast as `copy.copy`."""
         return Step(*_FIELDS(self))
 
     @property
@@ -93,17 +93,17 @@ class Step:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it has no row: an item whose only step stands for it."""
+        """Whether it is an item without a stored row: its only step takes its place."""
         return not self.id
 
     @property
     def is_limited(self) -> bool:
-        """Whether it is a foreach whose items are not all under way at once."""
+        """Whether it is a foreach with a limit of items in progress."""
         return self.object_type == ObjectType.FAN and "limit" in self.params
 
     @property
     def is_held_back(self) -> bool:
-        """Whether it is a foreach in which the end of an item lets another begin."""
+        """Whether it is a foreach in which the end of an item begins another."""
         return self.is_limited and self.next_index < self.item_count
 
 
@@ -112,7 +112,7 @@ _FIELDS = operator.attrgetter(*(field.name for field in dataclasses.fields(Step)
 
 @dataclass(slots=True)
 class EventDefinition:
-    """What outside work a step asked for, why, and how it ended."""
+    """The outside work that a step asks for."""
 
     id: str
     step_id: str
@@ -124,7 +124,7 @@ class EventDefinition:
 
 @dataclass(slots=True)
 class TaskDefinition:
-    """One try of that work: who does it, and when."""
+    """One try of that work."""
 
     uuid: str
     name: str  #: qualified facet name
@@ -159,7 +159,7 @@ class TaskDefinition:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """The step of another run that waits for this one's end."""
+    """The parent step, in another run, that waits for the end of this run."""
 
     run_id: str
     step_id: str
@@ -168,7 +168,7 @@ class Waiter:
 
 @dataclass(slots=True)
 class RunView:
-    """What the evaluator may know of a run, and the part of it that it decides."""
+    """The fields of a run that the evaluator reads and decides."""
 
     id: str
     workflow: str
@@ -192,7 +192,7 @@ _RUN_FIELDS = operator.attrgetter(*(field.name for field in dataclasses.fields(R
 
 @dataclass(frozen=True, slots=True)
 class FollowUp:
-    """Something the evaluator has left for its next turn: a fact of the run, like any other."""
+    """Work that the evaluator leaves for the next evaluation: a fact of the run."""
 
     kind: str
     payload: dict[str, Json]
@@ -200,7 +200,7 @@ class FollowUp:
 
 @dataclass
 class IterationChanges:
-    """All that one evaluation decided. It is committed whole, or not at all."""
+    """The decisions of one evaluation. They are committed together, or not at all."""
 
     created_steps: list[Step] = field(default_factory=list)
     updated_steps: list[Step] = field(default_factory=list)
@@ -219,9 +219,9 @@ class IterationChanges:
             self.created_steps.append(step)
 
     def add_updated_step(self, step: Step) -> None:
-        """Record a changed step; a later change of the same step takes the earlier one's place."""
+        """Record a changed step; a later change of the same step replaces the earlier one."""
         if step.id in self._created_ids:
-            return  # it is written as it is by then
+            return  # the created row is written in its last state
         if step.id in self._updated_ids:
             self.updated_steps[self._updated_ids[step.id]] = step
         else:

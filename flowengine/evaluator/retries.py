@@ -1,4 +1,4 @@
-"""Another try, or the end? Decided from the policy, the counts and the time alone."""
+"""Decide between another try and failure, from the policy, the counts and the time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TryAgain:
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    reason: str  #: added to the error; empty when the error says it all
+    reason: str  #: added to the error message; may be empty
 
 
 Decision: TypeAlias = TryAgain | GiveUp
@@ -34,13 +34,13 @@ def after_failure(
         )
     try:
         wait = min(policy.first_wait * policy.factor ** (try_number - 1), policy.max_wait)
-    except OverflowError:  # after a thousand tries the power is no number any more
+    except OverflowError:  # after about a thousand tries
         wait = policy.max_wait
     return TryAgain(try_number + 1, losses, now + round(wait * 1000))
 
 
 def after_loss(options: EventOptions, try_number: int, losses: int, now: int) -> Decision:
-    """Decide after a try whose worker died: losses are not the facet's fault, but have a limit."""
+    """Decide after a try whose worker died: losses have a limit of their own."""
     if options.on_loss == "fail":
         return GiveUp("it may have done its work, and must not run twice")
     if losses + 1 > options.max_losses:

@@ -1,4 +1,4 @@
-"""What an expression can read at one row of a run."""
+"""The names that an expression can read at one row of a run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _of_error(step: Step, name: str) -> Json:
 
 
 def source_key(work: WorkingSet, scope_row: Step, source: StepSource) -> str:
-    """Return the key of the step that a source means, seen from the scope row."""
-    base = work.climb(scope_row, source.hops)
+    """Return the key of the step at a source, seen from the scope row."""
+    base = work.ancestor(scope_row, source.hops)
     return base.key if source.suffix is None else row_key(RowKind.STEP, base.path + source.suffix)
 
 
@@ -41,7 +41,7 @@ class RowScope:
 
     def __init__(self, work: WorkingSet, row: Step, sources: Sources) -> None:
         self._work, self._row, self._sources = work, row, sources
-        # All at once: a join of thousands of steps is one trip to the store, not thousands.
+        # All at once: a join of thousands of steps is one round trip to the store.
         work.want([source_key(work, row, source) for source in sources.steps.values()])
 
     def input(self, name: str) -> Json:
@@ -56,7 +56,7 @@ class RowScope:
         return {key: self._work.read(value) for key, value in whole.items()}
 
     def raw_input(self, name: str) -> Any:
-        row = self._work.climb(self._row, self._sources.inputs[name])
+        row = self._work.ancestor(self._row, self._sources.inputs[name])
         if name in ERROR_NAMES and row.state in StepState.HANDLING:
             return _of_error(row, name)
         if name not in row.params:
@@ -70,16 +70,16 @@ class RowScope:
         for values in (step.returns, step.params):
             if attribute in values:
                 return values[attribute]
-        given = ", ".join(sorted(step.returns)) or "nothing"
+        returned = ", ".join(sorted(step.returns)) or "nothing"
         raise EvaluationError(
-            f"step {name!r} has no {attribute!r}: {step.facet_name or 'it'} returned {given}"
+            f"step {name!r} has no {attribute!r}: {step.facet_name or 'it'} returned {returned}"
         )
 
     def _step(self, name: str) -> Step:
         return self._work.get(source_key(self._work, self._row, self._sources.steps[name]))
 
     def value(self, expression: Expression) -> Any:
-        """Evaluate, but pass a large value on unread when it is handed over whole."""
+        """Evaluate; a large value that is passed on whole stays unread."""
         match expression:
             case InputRef((name,)):
                 return self.raw_input(name)

@@ -1,4 +1,4 @@
-"""Scripts: events whose map of results is taken over whole."""
+"""Scripts: events whose result is a map that is merged whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowengine.program.nodes import Json
 
 
 def begin(work: WorkingSet, step: Step) -> Signal:
-    """Create the step of the script that runs before all else."""
+    """Create the step of the script that runs first."""
     plan = work.step_plan(step).pre_script
     assert plan is not None
     script = work.create(RowKind.STEP, _path(step), ObjectType.SCRIPT, plan.address, step, -1000)
@@ -23,7 +23,7 @@ def begin(work: WorkingSet, step: Step) -> Signal:
 
 
 def capture(work: WorkingSet, step: Step) -> Signal | None:
-    """Lay what the script gave over the parameters."""
+    """Merge the result of the script into the parameters."""
     signal = children_ended(step)
     if signal is not Signal.ADVANCE:
         return signal

@@ -1,11 +1,11 @@
 """The state machines, as tables.
 
-Every state has a row, the final ones too: an empty row says that nothing more can
-happen, a missing row would only say that nobody thought of it. `next_state` is the
-only way from one state to another, so a move that is not drawn here cannot be written.
+Every state has an entry, the final ones too: an empty entry says that the state is final.
+`next_state` is the only transition function, so that a transition without an entry cannot be
+made.
 
-A step runs through the whole row of its states in one evaluation; it comes to rest, and
-is stored, where it waits: before it begins, at its event, for its body, or at an end.
+A step passes through several states in one evaluation. It is stored in the state in which it
+waits: before it begins, at its event, for its body; or in a final state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flowengine.errors import IllegalTransition
 
 
 class StepState:
-    """Where a step, or a block, stands."""
+    """The state of a step or a block."""
 
     CREATED = "state.statement.Created"
     FACET_INIT_BEGIN = "state.facet.initialization.Begin"
@@ -61,7 +61,7 @@ class StepState:
 
 
 class EventState:
-    """Where the outside work that a step asked for stands."""
+    """The state of an event."""
 
     CREATED = "event.Created"
     DISPATCHED = "event.Dispatched"
@@ -75,7 +75,7 @@ class EventState:
 
 
 class TaskState:
-    """Where one try of that work stands."""
+    """The state of a task: one try of an event."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -88,7 +88,7 @@ class TaskState:
 
 
 class RunState:
-    """Where a run stands."""
+    """The state of a run."""
 
     RUNNING = "RUNNING"
     COMPLETED = "COMPLETED"
@@ -98,16 +98,16 @@ class RunState:
 
 
 class Signal(StrEnum):
-    """What moves a step on."""
+    """The input of a state machine."""
 
     ADVANCE = "advance"
-    CONTINUE = "continue"  #: the outside answered
+    CONTINUE = "continue"  #: the event completed
     FAIL = "fail"
     SKIP = "skip"
-    CATCH = "catch"  #: it failed, and has a catch that was not tried yet
-    SCRIPT = "script"  #: it has a script, which runs before all else
+    CATCH = "catch"  #: it failed, and has another catch
+    SCRIPT = "script"  #: it has a script, which runs first
     MIX = "mix"  #: it has mixins, which run before its event and body
-    CLOSE = "close"  #: it has come to its end, but has an always block
+    CLOSE = "close"  #: it ended, but has an always block
 
 
 Table = Mapping[str, Mapping[Signal, str]]
@@ -115,7 +115,7 @@ Table = Mapping[str, Mapping[Signal, str]]
 _S = StepState
 
 
-def _in_a_row(*states: str) -> dict[str, dict[Signal, str]]:
+def _in_order(*states: str) -> dict[str, dict[Signal, str]]:
     """A machine that goes from each state to the next, and from anywhere to Error or Skipped."""
     table = {
         state: {Signal.ADVANCE: following, Signal.FAIL: _S.ERROR, Signal.SKIP: _S.SKIPPED}
@@ -124,7 +124,7 @@ def _in_a_row(*states: str) -> dict[str, dict[Signal, str]]:
     return table | {_S.COMPLETE: {}, _S.ERROR: {}, _S.SKIPPED: {}}
 
 
-_STEP_IN_A_ROW = _in_a_row(
+_STEP_IN_ORDER = _in_order(
     _S.CREATED,
     _S.FACET_INIT_BEGIN,
     _S.FACET_INIT_END,
@@ -144,22 +144,21 @@ _STEP_IN_A_ROW = _in_a_row(
     _S.END,
     _S.COMPLETE,
 )
-_CATCH_IN_A_ROW = _in_a_row(
+_CATCH_IN_ORDER = _in_order(
     _S.CATCH_BEGIN, _S.CATCH_CONTINUE, _S.CATCH_END, _S.CAPTURE_BEGIN, _S.COMPLETE
 )
-_ALWAYS_IN_A_ROW = _in_a_row(
+_ALWAYS_IN_ORDER = _in_order(
     _S.ALWAYS_BEGIN, _S.ALWAYS_CONTINUE, _S.ALWAYS_END, _S.END, _S.COMPLETE
 )
 _TO_HANDLERS = {Signal.CATCH: _S.CATCH_BEGIN, Signal.CLOSE: _S.ALWAYS_BEGIN}
 
-#: A step, the root of a run too. Only a step with a script before it, or with mixins, comes
-#: by their states, only a failure leads to a catch, and only a step with an
-#: always block comes by there.
+#: A step, the root of a run too. Only a step with a script or mixins enters their states, only a
+#: failed step enters those of a catch, and only a step with an always block those of always.
 STEP_TRANSITIONS: Table = {
-    **_ALWAYS_IN_A_ROW,
+    **_ALWAYS_IN_ORDER,
     **{
         state: onward if state in _S.FINAL else {**onward, **_TO_HANDLERS}
-        for state, onward in (_CATCH_IN_A_ROW | _STEP_IN_A_ROW).items()
+        for state, onward in (_CATCH_IN_ORDER | _STEP_IN_ORDER).items()
     },
 }
 STEP_TRANSITIONS = {
@@ -185,7 +184,7 @@ STEP_TRANSITIONS = {
 }
 
 #: A block, a foreach block and one item of it, a when block and one case of it.
-BLOCK_TRANSITIONS: Table = _in_a_row(
+BLOCK_TRANSITIONS: Table = _in_order(
     _S.CREATED,
     _S.EXECUTION_BEGIN,
     _S.EXECUTION_CONTINUE,
@@ -195,11 +194,11 @@ BLOCK_TRANSITIONS: Table = _in_a_row(
 )
 
 #: sys.log and sys.assert.
-SYS_TRANSITIONS: Table = _in_a_row(_S.CREATED, _S.FACET_INIT_BEGIN, _S.END, _S.COMPLETE)
+SYS_TRANSITIONS: Table = _in_order(_S.CREATED, _S.FACET_INIT_BEGIN, _S.END, _S.COMPLETE)
 
 
 class ObjectType:
-    """What a row of a run is, in the words of the event framework."""
+    """The type of a row of a run, in the terms of AFL."""
 
     WORKFLOW = "Workflow"
     CALL = "VariableAssignment"
@@ -215,12 +214,10 @@ class ObjectType:
     CASE = "WhenCase"
 
     BLOCKS = frozenset({BLOCK, FAN, ITEM, WHEN, CASE})
-    #: Blocks that only hold others together: a person looks at their steps, items and cases.
+    #: Blocks that only group others: pages show their steps, items and cases.
     FRAMES = frozenset({BLOCK, FAN, WHEN})
-    HANDLING = frozenset({WORKFLOW, CALL, SCHEMA, MIXIN, SCRIPT})  #: what may have a catch
-    STEPS = frozenset(
-        {CALL, SCHEMA, MIXIN, LOG, ASSERT}
-    )  #: what a person counts as the steps of a run
+    HANDLING = frozenset({WORKFLOW, CALL, SCHEMA, MIXIN, SCRIPT})  #: types that may have a catch
+    STEPS = frozenset({CALL, SCHEMA, MIXIN, LOG, ASSERT})  #: shown and counted as steps
 
 
 MACHINES: Mapping[str, Table] = {
@@ -238,8 +235,8 @@ MACHINES: Mapping[str, Table] = {
     ObjectType.CASE: BLOCK_TRANSITIONS,
 }
 
-#: What a claim, a report and an intent of the evaluator may do to a task. The guards of the
-#: store's statements are made from it.
+#: Transitions of a task by a claim, a report or an intent of the evaluator. The guards of the
+#: store's statements are built from it.
 TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
     TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.CANCELED, TaskState.IGNORED}),
     TaskState.RUNNING: frozenset(
@@ -248,7 +245,7 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
             TaskState.FAILED,
             TaskState.CANCELED,
             TaskState.PENDING,
-            TaskState.IGNORED,  # it has handed the step over to another run
+            TaskState.IGNORED,  # a child run continues its step
         }
     ),
     TaskState.COMPLETED: frozenset(),
@@ -259,7 +256,7 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
 
 
 def tasks_that_may_become(state: str) -> list[str]:
-    """Return the states from which a task may come to that one."""
+    """Return the states from which a task may enter that one."""
     return sorted(before for before, after in TASK_TRANSITIONS.items() if state in after)
 
 
@@ -268,7 +265,7 @@ EVENT_TRANSITIONS: Mapping[str, frozenset[str]] = {
     EventState.DISPATCHED: frozenset(
         {EventState.PROCESSING, EventState.COMPLETED, EventState.ERROR}
     ),
-    # A try that is handed back, or followed by another, waits for a worker again.
+    # A task that is released, or followed by another try, waits for a worker again.
     EventState.PROCESSING: frozenset(
         {EventState.DISPATCHED, EventState.COMPLETED, EventState.ERROR}
     ),
@@ -276,7 +273,7 @@ EVENT_TRANSITIONS: Mapping[str, frozenset[str]] = {
     EventState.ERROR: frozenset(),
 }
 
-#: What the state of the last try says of the event, while its step waits at it.
+#: The state of an event by that of its last task, while its step waits at it.
 _EVENT_OF_TASK: Mapping[str, str] = {
     TaskState.PENDING: EventState.DISPATCHED,
     TaskState.RUNNING: EventState.PROCESSING,
@@ -287,17 +284,17 @@ _EVENT_OF_TASK: Mapping[str, str] = {
 
 
 def event_state(step_state: str, task_state: str) -> str:
-    """Say how far an event has come, from its step and its last try."""
+    """Return the state of an event, derived from its step and its last task."""
     if step_state in (StepState.ERROR, StepState.SKIPPED):
         return EventState.ERROR
     if step_state != StepState.EVENT_TRANSMIT:
-        # Answered, by a try or from outside; or failed, and caught.
+        # Completed, by a task or from outside; or failed, and caught.
         return EventState.ERROR if task_state == TaskState.FAILED else EventState.COMPLETED
     return _EVENT_OF_TASK.get(task_state, EventState.CREATED)
 
 
 def next_state(object_type: str, path: str, state: str, signal: Signal) -> str:
-    """Return where the signal leads, or raise `IllegalTransition`."""
+    """Return the next state, or raise `IllegalTransition`."""
     try:
         return MACHINES[object_type][state][signal]
     except KeyError:

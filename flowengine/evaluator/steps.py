@@ -1,7 +1,7 @@
-"""What happens to a step in each of its states.
+"""The handlers of a step in each of its states.
 
-A handler does the work of one state and answers with the signal that moves the step on,
-or with nothing: then the step rests where it is until something happens to it.
+A handler does the work of one state and returns the signal that advances the step, or None: then
+the step waits in that state for an input.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ def initialize(work: WorkingSet, step: Step) -> Signal:
 
 
 def _instantiate(work: WorkingSet, step: Step, schema: SchemaPlan) -> None:
-    """Make the arguments of an instance its results, if they fit the schema."""
+    """Make the arguments of an instance its results, if they match the schema."""
     values = {name: work.read(value) for name, value in step.params.items()}
-    if found := misfits(schema.fields, values, work.plan.schemas):
-        message = f"not a {schema.name}: {'; '.join(found)}"
+    if problems := misfits(schema.fields, values, work.plan.schemas):
+        message = f"not a {schema.name}: {'; '.join(problems)}"
         raise StepFailed(problem("TypeMismatch", message, step.path))
     step.params, step.returns = {}, step.params
 
 
 def transmit(work: WorkingSet, step: Step) -> Signal | None:
-    """Ask the outside for what an event facet promises, and rest until it answers."""
+    """Create the event of an event facet and its first task, and wait for the report."""
     facet = work.facet(step)
     if facet is None or facet.kind is not FacetKind.EVENT:
         answer(work, step, facet.name if facet else "")
@@ -100,7 +100,7 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
             timeout_ms=round(timeout * 1000) if timeout is not None else None,
             runs_once=facet.options.on_loss == "fail",
             circuit=facet.options.breaker,
-            # A second try comes alone: it is evaluated when it is reported.
+            # A second try is not part of a group: it is evaluated when it is reported.
             join=join_of(work, step) if again.try_number + again.losses == 1 else "",
         )
     )
@@ -115,7 +115,7 @@ def begin_blocks(work: WorkingSet, step: Step) -> Signal:
 
 
 def create_blocks(work: WorkingSet, step: Step, plans: Sequence[BlockPlan]) -> None:
-    """Create blocks below a step, which from now on waits for them."""
+    """Create blocks below a step, which then waits for them."""
     if plans:
         _check_recursion(work, step)
     for plan in plans:
@@ -156,8 +156,8 @@ _OBJECT_TYPES = {
 
 
 def _create_block(work: WorkingSet, step: Step, plan: BlockPlan) -> Step:
-    # Sources of a foreach and of a when are read from their container. Look before the row
-    # is created: a missing row stops the evaluation, and it starts again from nothing.
+    # Sources of a foreach and of a when are read from their container, before the row exists: a
+    # missing row stops the evaluation.
     waiting, failed = 0, None
     if plan.kind is not RowKind.BLOCK:
         needs = [source_key(work, step, source) for source in plan.needs]
@@ -170,7 +170,7 @@ def _create_block(work: WorkingSet, step: Step, plan: BlockPlan) -> Step:
     block = work.create(plan.kind, path, _OBJECT_TYPES[plan.kind], plan.address, step, plan.index)
     block.waiting = waiting
     if failed is not None:
-        # At once: it need not wait for the others, and must not be counted down by them.
+        # At once: it does not wait for the others, and must not be counted down by them.
         work.skip(block, failed)
     return block
 
@@ -181,12 +181,12 @@ def has_ended(work: WorkingSet, key: str) -> bool:
 
 
 def await_blocks(work: WorkingSet, step: Step) -> Signal | None:
-    """Go on when the last block has ended; fail as the first failed block did."""
+    """Advance when the last block has ended; fail with the first failed block's error."""
     return children_ended(step)
 
 
 def children_ended(row: Step) -> Signal | None:
-    """Say how a row goes on whose children may have ended."""
+    """Return the signal of a row whose children may have ended."""
     if row.remaining:
         return None
     if row.failure is None:
@@ -196,18 +196,18 @@ def children_ended(row: Step) -> Signal | None:
 
 
 def capture(work: WorkingSet, step: Step) -> Signal:
-    """Lay the yields of the body, and of a catch, over the results, in program order."""
+    """Merge the yields of the body, and of a catch, into the results, in program order."""
     plan = work.step_plan(step)
     blocks = list(plan.body.blocks) if plan.body else []
-    if step.next_index:  # failed, and caught: not every block has yielded, or even begun
+    if step.next_index:  # caught: some blocks have not completed
         blocks = [b for b in blocks if _is_complete(work, step, b)]
         blocks.append(plan.catches[step.next_index - 1])
     if blocks:
         _want_yields(work, step, blocks)
         merge = Merge(mixin_steps.with_aliases(work, step, plan.aliases), work.read)
-        step.yields = [entry for b in blocks for entry in _lay_block(work, step, b, merge)]
+        step.yields = [entry for b in blocks for entry in _merge_block(work, step, b, merge)]
         step.returns = merge.values
-        mixin_steps.take_apart(work, step, plan.aliases)
+        mixin_steps.split_aliases(work, step, plan.aliases)
     elif step.object_type == ObjectType.CALL:
         yield_as_item(work, step)
     return Signal.ADVANCE if plan.always is None else Signal.CLOSE
@@ -218,36 +218,70 @@ def _is_complete(work: WorkingSet, step: Step, plan: BlockPlan) -> bool:
     return block is not None and block.state == StepState.COMPLETE
 
 
-def _lay_block(
+def _merge_block(
     work: WorkingSet, step: Step, plan: BlockPlan, merge: Merge
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Lay what a block yields to the step, and pass on what it yields further out."""
+    """Merge the yields of a block to the step; return those that go further out."""
     path = step.path + plan.segment
     if plan.foreach is None:
         sources = [work.get(row_key(plan.kind, path))]
     else:
         count = work.get(row_key(RowKind.FAN, path)).item_count
         sources = [work.get(key) for key in item_keys(plan, path, count)]
-        # Of a list whose items all failed, and were collected, nothing is left either.
+        # The same if all items failed and their errors were collected.
         is_empty = all(item.has_failed for item in sources)
         for levels, name in plan.foreach.empty_lists if is_empty else ():
             if levels == 0:
-                merge.lay_empty_list(name)
+                merge.set_empty_list(name)
             else:
                 yield levels - 1, {name: []}
         if plan.foreach.collects_errors:
-            merge.lay({"errors": [item_error(item) for item in sources if item.has_failed]})
+            merge.add({"errors": [item_error(item) for item in sources if item.has_failed]})
     for levels, attributes in (entry for source in sources for entry in source.yields):
         if levels == 0:
-            merge.lay(attributes)
+            merge.add(attributes)
         else:
             yield levels - 1, attributes
 
 
 def _want_yields(work: WorkingSet, step: Step, blocks: Sequence[BlockPlan]) -> None:
-    """Ask for all rows that hold yields, so that a wide foreach is read in one trip."""
+    """Want all rows that hold yields: a wide foreach is read in one round trip."""
     work.want([row_key(plan.kind, step.path + plan.segment) for plan in blocks])
     for plan in blocks:
         if plan.foreach:
             path = step.path + plan.segment
             work.want(item_keys(plan, path, work.get(row_key(RowKind.FAN, path)).item_count))
+
+
+# --- rows of statements ---
+
+
+def create_statement(work: WorkingSet, block: Step, statement: StatementPlan) -> None:
+    """Create a step's row; it begins when all the steps that it needs have completed.
+
+    Steps of the same block cannot have ended yet. Steps further out may have: these are not
+    counted, because their end did not count down a row that was not created yet.
+    """
+    outside = [source_key(work, block, s) for s in statement.needs if s.hops > 0]
+    work.want(outside)
+    failed = [row for key in outside if (row := work.find(key)) and row.has_failed]
+    step = create_step(work, block, statement)
+    if failed:
+        work.skip(step, failed[0])
+        return
+    inside = len(statement.needs) - len(outside)
+    step.waiting = inside + sum(1 for key in outside if not has_ended(work, key))
+    if step.waiting == 0:
+        work.queue.append(step)
+
+
+def create_step(work: WorkingSet, block: Step, statement: StatementPlan) -> Step:
+    """Create the row of a statement; in a virtual item its parent is the foreach."""
+    path = f"{block.path}.{statement.name}"
+    kind, parent, index = statement.kind.value, block, statement.index
+    if block.is_virtual:
+        work.virtual_items[row_key(RowKind.STEP, path)] = block
+        parent, index = work.parent(block), block.index
+    step = work.create(RowKind.STEP, path, kind, statement.address, parent, index)
+    step.facet_name = statement.target
+    return step

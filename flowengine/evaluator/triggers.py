@@ -21,7 +21,7 @@ class Failed:
     """A try ended with an error."""
 
     error: Error
-    retry: bool = True  #: False: the error is known not to go away
+    retry: bool = True  #: False: another try would fail with the same error
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class StepContinue:
-    """Somebody outside answers a step, past its tasks."""
+    """A step is completed from outside, past its tasks."""
 
     step_id: str
     step_key: str
@@ -70,7 +70,7 @@ class StepContinue:
 
 @dataclass(frozen=True, slots=True)
 class StepFail:
-    """Somebody outside fails a step, past its tasks."""
+    """A step is failed from outside, past its tasks."""
 
     step_id: str
     step_key: str

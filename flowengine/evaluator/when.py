@@ -1,7 +1,7 @@
-"""Which cases of a when block run.
+"""Choose the cases of a when block.
 
-All conditions are looked at together, when the steps they name have completed. A case that
-is not taken gets a row that says so: whoever looks at the run sees what it could have done.
+All conditions are evaluated together, when the steps that they name have completed. A case that
+is not taken gets a skipped row, so that a page can show it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flowengine.program.plan import BlockPlan, ChoicePlan
 
 
 def choose(work: WorkingSet, row: Step, plan: BlockPlan) -> Signal:
-    """Create a row for each case; those that are taken begin."""
+    """Create a row for each case; the taken ones begin."""
     choice = plan.choice
     assert choice is not None
     taken = _taken(work, row, choice)
@@ -56,8 +56,8 @@ def _taken(work: WorkingSet, row: Step, choice: ChoicePlan) -> set[int]:
     return taken or {i for i, condition in enumerate(choice.conditions) if condition is None}
 
 
-def gather(work: WorkingSet, row: Step, plan: BlockPlan) -> Signal:
-    """Take over what the cases that ran have yielded, in the order of the program."""
+def capture(work: WorkingSet, row: Step, plan: BlockPlan) -> Signal:
+    """Take over the yields of the cases that ran, in program order."""
     assert plan.choice is not None
     container = row.path.removesuffix(plan.segment)
     keys = [row_key(RowKind.CASE, container + case.segment) for case in plan.choice.cases]

@@ -1,9 +1,8 @@
 """The working set of one evaluation.
 
-The evaluator never reads a database. It is given some rows of the run; when it wants one
-it was not given, the evaluation stops and says which (`Missing`), the caller loads them
-and evaluates again from the start. Nothing is lost by that, for nothing was written:
-rows are copied before they are changed.
+The evaluator never reads a database. It has a snapshot of some rows of the run; when it needs
+another, the evaluation stops with its key (`Missing`), the caller loads it and evaluates again
+from the start. Nothing was written: rows are copied before they are changed.
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementPlan
 
-#: How many foreach items one evaluation unfolds: a commit stays small however long the list.
+#: Foreach items that one evaluation begins: a commit stays small however long the list.
 PORTION = 100
 
 
 @dataclass
 class Snapshot:
-    """The rows and large values of a run that were loaded so far; None: there is no such row."""
+    """The rows and large values of a run that are loaded; None: there is no such row."""
 
     steps: dict[str, Step | None] = field(default_factory=dict)
     payloads: dict[str, Json] = field(default_factory=dict)
 
 
 class Missing(Exception):
-    """The evaluation wants rows or large values that the snapshot lacks."""
+    """The evaluation needs rows or large values that are not loaded."""
 
     def __init__(self, steps: set[str], payloads: set[str]) -> None:
         super().__init__(steps, payloads)
@@ -51,19 +50,19 @@ class Missing(Exception):
 
 
 class WorkingSet:
-    """Rows being worked on, what is decided, and who is to be looked at next."""
+    """The rows in use, the changes so far, and the queue of rows to advance."""
 
     def __init__(self, plan: Plan, run: RunView, snapshot: Snapshot, now: int) -> None:
         self.plan = plan
         self.run = run
         self.now = now
         self.changes = IterationChanges()
-        self.queue: deque[Step] = deque()  #: rows to move on
-        self.skipped: deque[Step] = deque()  #: rows whose end is still to be told
+        self.queue: deque[Step] = deque()  #: rows to advance
+        self.skipped: deque[Step] = deque()  #: rows whose end is not propagated yet
         self.portion = PORTION
         self._snapshot = snapshot
         self._rows: dict[str, Step] = {}
-        self.unwritten: dict[str, Step] = {}  #: items that have no row, by the key of their step
+        self.virtual_items: dict[str, Step] = {}  #: by the key of their step
 
     # --- rows ---
 
@@ -78,7 +77,7 @@ class WorkingSet:
         return row
 
     def look(self, key: str) -> Step | None:
-        """Return the row of that key to be looked at only: it is not copied."""
+        """Return the row of that key for reading: it is not copied."""
         row = self._rows.get(key)
         if row is not None:
             return row
@@ -93,10 +92,10 @@ class WorkingSet:
         return row
 
     def want(self, keys: Iterable[str]) -> None:
-        """Ask for rows that will be read soon: one trip to the store instead of many."""
-        lacking = {k for k in keys if k not in self._rows and k not in self._snapshot.steps}
-        if lacking:
-            raise Missing(lacking, set())
+        """Ask for rows that will be read soon: one round trip to the store instead of many."""
+        missing = {k for k in keys if k not in self._rows and k not in self._snapshot.steps}
+        if missing:
+            raise Missing(missing, set())
 
     @property
     def loaded(self) -> int:
@@ -111,7 +110,7 @@ class WorkingSet:
         assert row.parent is not None
         return self.get(row.parent)
 
-    def climb(self, row: Step, hops: int) -> Step:
+    def ancestor(self, row: Step, hops: int) -> Step:
         for _ in range(hops):
             row = self.parent(row)
         return row
@@ -148,7 +147,7 @@ class WorkingSet:
         self.changes.add_updated_step(row)
 
     def skip(self, row: Step, cause: Step) -> None:
-        """End a row that cannot run, because what it needs did not complete."""
+        """End a row that cannot run, because a step that it needs did not complete."""
         row.error = skipped_because(cause)
         row.state = next_state(row.object_type, row.path, row.state, Signal.SKIP)
         self.touch(row)
@@ -157,7 +156,7 @@ class WorkingSet:
     # --- values ---
 
     def read(self, value: Any) -> Json:
-        """Return a value whole: a large one is asked for."""
+        """Return a value; a large one is loaded."""
         if not isinstance(value, PayloadRef):
             return value
         if value.hash not in self._snapshot.payloads:

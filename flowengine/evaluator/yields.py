@@ -1,7 +1,7 @@
-"""Lay yields over each other, in program order.
+"""Merge yields in program order.
 
-List and list are joined; otherwise the later in program or item order wins, whatever
-the order in time was.
+Two lists are concatenated; otherwise the later value in program or item order wins, whatever
+the order in time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from flowengine.program.nodes import Json
 
 
 class Merge:
-    """The values of one step while yields are laid over them."""
+    """The values of one step while yields are merged into them."""
 
     def __init__(self, values: dict[str, Any], read: Callable[[Any], Json]) -> None:
         self.values = dict(values)
         self._read = read
-        self._owned: set[str] = set()  # lists made here, which may be extended in place
+        self._owned: set[str] = set()  # lists created here: they may be extended in place
 
-    def lay(self, attributes: dict[str, Any]) -> None:
+    def add(self, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():
             if name not in self.values:
                 self.values[name] = value  # a large value stays unread
@@ -35,6 +35,6 @@ class Merge:
                 self.values[name] = [*old, *new]
                 self._owned.add(name)
 
-    def lay_empty_list(self, name: str) -> None:
-        """What an empty foreach leaves of an attribute that would have been a list."""
+    def set_empty_list(self, name: str) -> None:
+        """Set the attribute that an empty foreach would have filled with a list."""
         self.values.setdefault(name, [])

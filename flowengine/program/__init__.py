@@ -1,7 +1,7 @@
-"""Programs: what a workflow says.
+"""Programs of workflows.
 
-`nodes` holds the program as frozen values, `parsing` and `writing` its JSON, `linking`
-makes it ready to run: a `Plan` in which every name is resolved.
+`nodes` holds a program as frozen values, `parser` and `serializer` convert its JSON, `linker`
+makes a `Plan` of it, in which every name is resolved.
 """
 
 from flowengine.program.linker import link_program

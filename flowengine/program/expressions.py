@@ -1,8 +1,7 @@
 """Evaluate expressions over a scope.
 
-A scope answers two questions, ``input(name)`` and ``step(name)``; what it answers
-with is plain JSON. What cannot be evaluated raises `EvaluationError`, whose text
-ends up in the error of the step that wanted the value.
+A scope returns inputs and step attributes as plain JSON. An expression without a value raises
+`EvaluationError`, whose text becomes the error of the step that reads it.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class EvaluationError(FlowengineError):
 
 
 class Scope(Protocol):
-    """What an expression may read."""
+    """The values that an expression may read."""
 
     def input(self, name: str) -> Json:
         """The value of ``$.name``."""

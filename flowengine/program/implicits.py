@@ -1,4 +1,4 @@
-"""Implicit declarations: arguments that calls of a facet have without saying so."""
+"""Implicit declarations: default arguments for all calls of a facet."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Implicits:
         self.declared[resolved.name].append(declared)
 
     def nearest(self, facet: str, seen_from: Declared) -> dict[str, Expression] | str:
-        """Return the implicit arguments of calls of the facet, or why they are not clear.
+        """Return the implicit arguments of calls of the facet, or why they are ambiguous.
 
         Those of the own namespace come first, then those of used namespaces, then all others.
         """
-        found = self.declared.get(facet, [])
-        near = [d for d in found if d.namespace == seen_from.namespace]
-        near = near or [d for d in found if d.namespace in seen_from.uses] or found
+        declared = self.declared.get(facet, [])
+        near = [d for d in declared if d.namespace == seen_from.namespace]
+        near = near or [d for d in declared if d.namespace in seen_from.uses] or declared
         if len(near) > 1:
             choice = " and ".join(declared.name for declared in near)
             return f"the implicit arguments of {facet!r} are ambiguous: {choice} give them"

@@ -1,4 +1,4 @@
-"""Do the inputs of a start fit the workflow?"""
+"""Check the inputs of a start against the workflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flowengine.program.types import misfits
 
 
 def check_inputs(workflow: FacetPlan, inputs: Mapping[str, Json]) -> None:
-    """Raise `InvalidInputs` with everything that is wrong: unknown, missing, of another type."""
+    """Raise `InvalidInputs` with all problems: unknown, missing or of another type."""
     declared = [param.name for param in workflow.params]
     problems = [
         f"unknown input {name!r}{did_you_mean(name, declared)} "

@@ -1,8 +1,8 @@
-"""What a name in a program means, settled when the program is loaded.
+"""Resolve the names of a program when it is loaded.
 
-A qualified name is exact. A short name means the facet of the own namespace, else
-the one that a used namespace declares, else the only one in the program. Two
-candidates at the same distance are an error, never a guess.
+A qualified name is exact. A short name means the facet of the own namespace, else the one that
+a used namespace declares, else the only one in the program. Two candidates at the same distance
+are an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flowengine.program.nodes import (
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A declaration with the place it is seen from."""
+    """A declaration with its namespace."""
 
     name: str  #: qualified
     namespace: str
@@ -56,7 +56,7 @@ class Names:
             self.callables[declared.name] = declared
 
     def resolve(self, target: str, seen_from: Declared) -> Declared | str:
-        """Return what the target means, or a sentence that says why it means nothing."""
+        """Return the declaration of a name, or the reason why there is none."""
         own = f"{seen_from.namespace}.{target}" if seen_from.namespace else target
         for exact in (own, target):
             if exact in self.callables:
@@ -78,7 +78,7 @@ class Names:
 
 
 def did_you_mean(name: str, known: Sequence[str] | dict[str, Declared]) -> str:
-    """Return a hint at the nearest known name, or nothing."""
+    """Return a hint at the most similar name, or nothing."""
     short = {candidate.rpartition(".")[2]: candidate for candidate in known}
     near = get_close_matches(name, [*known, *short], n=1)
     return f"; did you mean {short.get(near[0], near[0])!r}?" if near else ""

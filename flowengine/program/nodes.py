@@ -1,8 +1,7 @@
 """The program as values: one frozen class per node of the AFL program JSON.
 
-Two programs that say the same are equal: ids and source locations take no part
-in comparison, nor in the written form (`writing.py`), nor in the content hash.
-Both generations of AFL's JSON are read into these same classes (`parsing.py`).
+Ids and source locations take no part in comparison, in the serialized form (`serializer`) and in
+the content hash. Both generations of AFL's JSON are parsed into these classes (`parser`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ Json: TypeAlias = Any  #: None, bool, int, float, str, list and dict with text k
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where a node stood in its source text."""
+    """The position of a node in its source text."""
 
     line: int
     column: int = 0
@@ -123,7 +122,7 @@ class StepStatement:
     call: Call
     body: tuple[Block, ...] = ()
     catch: CatchClause | None = None
-    always: tuple[Block, ...] = ()  #: runs when the step has ended, well or badly; yields nothing
+    always: tuple[Block, ...] = ()  #: runs when the step has ended, in any state; yields nothing
     location: Location | None = field(default=None, compare=False)
 
 
@@ -152,8 +151,8 @@ class YieldStatement:
 class ForeachClause:
     variable: str
     iterable: Expression
-    limit: Expression | None = None  #: how many items may be under way at once
-    collect_errors: bool = False  #: a failed item is reported in ``errors``, and fails nothing
+    limit: Expression | None = None  #: most items in progress at once
+    collect_errors: bool = False  #: failed items are listed in ``errors``; the foreach completes
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +180,7 @@ class CatchClause:
     statements: tuple[Statement, ...] = ()
     yields: tuple[YieldStatement, ...] = ()
     cases: tuple[WhenCase, ...] = ()
-    first_match: bool = False  #: of the cases that match only the first runs
+    first_match: bool = False  #: only the first matching case runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +192,7 @@ class Block:
     foreach: ForeachClause | None = None
     cases: tuple[WhenCase, ...] = ()
     script: ScriptBlock | None = None
-    first_match: bool = False  #: of the cases that match only the first runs
+    first_match: bool = False  #: only the first matching case runs
     location: Location | None = field(default=None, compare=False)
 
 
@@ -215,7 +214,7 @@ class Field:
     name: str
     type: Type = "Json"
     default: Expression | None = None
-    #: JSON Schema of the value, where the author's language knew more than `type` can say.
+    #: JSON Schema of the value, where it is more exact than `type`.
     schema: Mapping[str, Json] | None = None
 
 
@@ -225,9 +224,9 @@ Schemas: TypeAlias = Mapping[str, tuple[Field, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and how far apart, a failing event facet is tried."""
+    """The number of tries of a failing event facet, and the waits between them."""
 
-    attempts: int = 1  #: tries in all; 1 means no retry
+    attempts: int = 1  #: tries in total; 1: no retry
     first_wait: float = 1.0  #: seconds before the second try
     factor: float = 2.0  #: each further wait is this much longer
     max_wait: float = 300.0  #: seconds, no wait is longer
@@ -235,14 +234,14 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class EventOptions:
-    """What the author said about running an event facet."""
+    """The options of an event facet."""
 
     task_list: str = "default"
     retry: RetryPolicy = RetryPolicy()
     timeout: float | None = None  #: seconds without activity after which a try has failed
-    max_losses: int = 3  #: how many tries may be ended by the death of their worker
-    on_loss: str = "retry"  #: "fail": a try whose worker died may have done its work, and ends
-    breaker: str = ""  #: the circuit breaker that lets tries through; empty: none
+    max_losses: int = 3  #: most tries that end with the death of their worker
+    on_loss: str = "retry"  #: "fail": a step fails if its worker dies, because its work may be done
+    breaker: str = ""  #: its circuit breaker; empty: none
 
 
 class FacetKind(StrEnum):

@@ -110,11 +110,6 @@ class StatementPlan:
         return tuple(catch for catch in (of_facet, self.own_catch) if catch is not None)
 
     @property
-    def creates_next(self) -> bool:
-        """Whether the end of this statement creates the row of another of its block."""
-        return any(edge.sibling is not None and edge.sibling.is_lazy for edge in self.edges)
-
-    @property
     def is_lazy(self) -> bool:
         """Whether it needs one step, of the same block: its row is created when that one ends."""
         return len(self.needs) == 1 and self.needs[0].hops == 0

@@ -25,7 +25,7 @@ def add_read_sets(plan: Plan) -> None:
             captured=_blocks(statement.body),
             waiting=tuple(dict.fromkeys(_waiting(statement, next_statements))),
             levels=max(_to_container(statement), *map(_levels_read, next_statements), 1),
-            is_last=not statement.creates_next and statement.always is None,
+            is_last=not next_statements and statement.always is None,
         )
 
 

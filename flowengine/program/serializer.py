@@ -1,8 +1,7 @@
-"""Write nodes as AFL program JSON, and name a program by its content.
+"""Serialize nodes as AFL program JSON, and hash a program by its content.
 
-The written form is canonical: empty keys are left out, ids and locations are
-not written. So programs that say the same have the same text and the same hash,
-and ``parse_program(write_program(p)) == p``.
+The serialized form is canonical: without empty keys, ids and locations. So equal programs have
+the same text and the same hash, and ``parse_program(write_program(p)) == p``.
 """
 
 from __future__ import annotations
@@ -63,12 +62,12 @@ def program_text(program: Program) -> str:
 
 
 def program_hash(program: Program) -> str:
-    """Return the content hash: the same for programs that say the same."""
+    """Return the content hash: the same for equal programs."""
     return hashlib.blake2b(program_text(program).encode(), digest_size=16).hexdigest()
 
 
 def _node(kind: str, **parts: Any) -> _Node:
-    """A node without its empty parts; ``_yield`` stands for the reserved word."""
+    """A node without its empty parts; ``_yield`` becomes ``yield``."""
     kept = {k.strip("_"): v for k, v in parts.items() if v not in (None, [], {}, "")}
     return {"type": kind, **kept}
 
@@ -101,7 +100,7 @@ def _facet(node: FacetDeclaration) -> _Node:
 
 
 def _options(options: EventOptions) -> _Node:
-    """Only what differs from the defaults, so that an AFL program keeps its plain form."""
+    """The options that differ from the defaults: an AFL program has none."""
     chosen = _changed(options, EventOptions())
     if "retry" in chosen:
         chosen["retry"] = _changed(options.retry, EventOptions().retry)
@@ -242,7 +241,7 @@ def _expression(node: Expression) -> Json:
 
 
 def _literal(value: Json) -> Json:
-    """A literal as a node of AFL's own kinds; lists and maps become literals of their parts."""
+    """A literal as a node of AFL; lists and maps become literals of their elements."""
     match value:
         case None:
             return {"type": "Null"}

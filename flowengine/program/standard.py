@@ -1,8 +1,8 @@
-"""The facets that flowengine itself brings into a program that uses them.
+"""Built-in facets, added to the programs that use them.
 
-`foreach`, `when` and `attempt` are carriers: a statement that calls one has a body of its own,
-and the facet gives that body's result a declared place. `now` and `uuid` have no body: the
-evaluator answers them itself. `child` is an event facet: a worker starts a run for it.
+A statement that calls `foreach`, `when` or `attempt` has a body of its own, and the facet
+declares the result of that body. `now` and `uuid` have no body: the evaluator answers them.
+`child` is an event facet: a worker starts a run for it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ NOW = f"{NAMESPACE}.now"
 UUID = f"{NAMESPACE}.uuid"
 CHILD = f"{NAMESPACE}.child"
 
-RESULT = "result"  #: what each of them returns
-ITEMS = "items"  #: the list that `foreach` goes through
+RESULT = "result"  #: the result of each of them
+ITEMS = "items"  #: the list of a `foreach`
 ERRORS = "errors"  #: the failed items of a `foreach` that collects them
 AFTER = "after"  #: a value that `now` waits for
 RUN = "run"  #: the id of the run that a `child` has started
@@ -71,16 +71,15 @@ STANDARD: Mapping[str, FacetDeclaration] = {
         Field("waits", "Boolean"),
         others=(Field(RUN, "String"),),
         kind=FacetKind.EVENT,
-        # A run that is started twice is started once: however many workers die of something
-        # else meanwhile, it is tried again.
+        # Starting a run is idempotent: it is tried again after any number of losses.
         options=EventOptions(max_losses=1_000_000),
     ),
 }
 
-#: `foreach` in a program that asks for the errors of its items.
+#: `foreach` in a program that collects the errors of its items.
 COLLECTING = _facet(FOREACH, Field(ITEMS, _List), result=_List, others=(Field(ERRORS, _List),))
 
 
 def wider(one: FacetDeclaration, other: FacetDeclaration) -> FacetDeclaration:
-    """Of two declarations of one facet, the one that returns more: it serves both uses."""
+    """Return the declaration with more returns: it serves both uses."""
     return max(one, other, key=lambda facet: len(facet.returns))

@@ -1,4 +1,4 @@
-"""``with Timeout(minutes = 5)``: a mixin without a facet of its own that limits an event."""
+"""``with Timeout(minutes = 5)``: a built-in mixin that limits an event."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0, "ms": 0.001}
 
 
 def timeout_of(mixins: Iterable[Mixin]) -> float | str | None:
-    """Return the seconds that a timeout among these mixins gives, or what is wrong with it."""
+    """Return the seconds of a timeout among these mixins, or the problem with it."""
     for mixin in mixins:
         if mixin.target.rpartition(".")[2] == _NAME and not mixin.alias:
             return _seconds(mixin.arguments)

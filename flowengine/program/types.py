@@ -1,7 +1,7 @@
-"""Does a value fit a declared type?
+"""Check values against declared types.
 
-Null fits every type: it is a value, and AFL has no way to forbid it. The name of a schema
-promises a map with its fields. Of any other name nothing is known.
+Null fits every type: AFL has no way to forbid it. The name of a schema requires a map with its
+fields. Any other name accepts every value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NO_SCHEMAS: Schemas = {}
 
 
 def misfit(declared: Type, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
-    """Say why the value does not fit the type; empty when it does."""
+    """Return the reason why the value does not fit the type; empty when it does."""
     if value is None:
         return ""
     if isinstance(declared, ArrayType):
@@ -58,11 +58,11 @@ def _schema_misfit(name: str, value: Json, schemas: Schemas) -> str:
 
 
 def field_misfit(field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
-    """Say why the value does not fit the field's type and schema; empty when it does."""
+    """Return the reason why the value does not fit the field's type and schema; else empty."""
     why = misfit(field.type, value, schemas)
     if why or field.schema is None:
         return why
-    from jsonschema import ValidationError  # slow to import, wanted by few programs
+    from jsonschema import ValidationError  # slow to import, needed by few programs
 
     try:
         _validator(_Frozen(field.schema)).validate(value)
@@ -75,13 +75,13 @@ def field_misfit(field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS) -> s
 def misfits(
     fields: Iterable[Field], values: Mapping[str, Json], schemas: Schemas = _NO_SCHEMAS
 ) -> list[str]:
-    """Say for each present value that does not fit its field what is wrong."""
+    """Return the reason for each value that does not fit its field."""
     found = [(f, field_misfit(f, values[f.name], schemas)) for f in fields if f.name in values]
     return [f"{field.name!r}: {why}" for field, why in found if why]
 
 
 class _Frozen:
-    """A schema as a cache key: by identity, for nodes are immutable and long-lived."""
+    """A schema as a cache key, by identity: nodes are immutable and long-lived."""
 
     def __init__(self, schema: Mapping[str, Json]) -> None:
         self.schema = schema

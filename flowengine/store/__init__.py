@@ -1,12 +1,12 @@
-"""The store: SQL is where the truth is.
+"""The store: rows in PostgreSQL or SQLite, behind one protocol.
 
-`tables` is the schema, `database` opens it and makes transactions, `upgrading` brings it
-up to date. `runs`, `steps`, `tasks` and `servers` turn rows into records and back; they
-are given a connection and never commit: what belongs together is committed together, by
-the engine.
+`protocol` is the seam that the engine uses. `Database(url)` opens a backend (`postgres/`,
+`sqlite/`), `session` has the operations on rows, `tables` the schema, `commits` the typed plan of
+a commit, and `schema_upgrade` brings a database up to date.
 """
 
 from flowengine.store.database import Database
+from flowengine.store.protocol import Session, Store
 from flowengine.store.schema_upgrade import ensure_schema, upgrade_schema
 
-__all__ = ["Database", "ensure_schema", "upgrade_schema"]
+__all__ = ["Database", "Session", "Store", "ensure_schema", "upgrade_schema"]

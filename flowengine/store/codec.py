@@ -1,9 +1,8 @@
 """Values as text.
 
-A map of attributes (parameters, returns) is written as one JSON text. An attribute whose
-own text is large goes to the payload table by its content, and a reference takes its
-place: so a list handed from step to step is stored once, and reading a small attribute
-beside it costs nothing.
+A map of attributes (parameters, returns) is one JSON text. A large attribute is stored in the
+payload table by its content hash, and the text has a reference in its place: a list that is passed
+from step to step is stored once, and reading a small attribute beside it does not load it.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from flowengine.errors import NotJson, TooLarge
 from flowengine.evaluator import PayloadRef
 from flowengine.program.nodes import Json
 
-#: Above this many bytes an attribute is stored by its content.
+#: Above this many bytes an attribute is stored by its content hash.
 INLINE_BYTES = 8 * 1024
-#: How many lists and maps may stand inside each other.
-_DEEPEST = 200
+#: How deep lists and maps may be nested.
+_MAX_DEPTH = 200
 _REFERENCE, _ESCAPED = "$payload", "$escaped"
 
 
-#: ASCII text: a NUL or half a surrogate must not break a database.
+#: ASCII, because databases refuse a NUL or half a surrogate pair.
 dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
@@ -33,20 +32,20 @@ def load(text: str | None) -> Json:
 
 
 def plain(value: Json) -> Json:
-    """Return a value as it will be read: a tuple, for one, is a list then."""
+    """Return a value as it will be read back: a tuple becomes a list."""
     return json.loads(dump(value))
 
 
 def check_value(what: str, value: Json, limit: int) -> None:
-    """Refuse a value that is not JSON or too large, saying what and what to do instead."""
+    """Refuse a value that is not JSON or too large; `what` names it in the error."""
     try:
         size = len(dump(value))
     except (TypeError, ValueError, RecursionError):
         size = 0
     if size > limit:
         raise TooLarge(what, size, limit)
-    if not size or not _is_sound(value, _DEEPEST):
-        place, found = _culprit(value, what)
+    if not size or not _is_sound(value, _MAX_DEPTH):
+        place, found = _first_invalid(value, what)
         raise NotJson(what, place, found)
 
 
@@ -58,10 +57,10 @@ def check_names(what: str, values: Mapping[Any, Json]) -> None:
 
 
 def _is_sound(value: Json, deepest: int) -> bool:
-    """Are all keys text, and is it not nested deeper than that?
+    """Whether all keys are text and the nesting is not deeper than that.
 
-    `json` writes the key 1 as "1", which would come back as another key. What is nested very
-    deeply it may be able to write here and not to read there, with less of the stack left.
+    `json` writes the key 1 as "1", which is another key when it is read. A deeply nested value
+    may be written here and exceed the stack where it is read.
     """
     level = [value]
     for _ in range(deepest + 1):
@@ -78,20 +77,20 @@ def _is_sound(value: Json, deepest: int) -> bool:
     return False
 
 
-def _culprit(value: Any, place: str, depth: int = 0) -> tuple[str, str]:
-    """Find the first part of a value that JSON has no form for."""
-    if depth > _DEEPEST:
+def _first_invalid(value: Any, place: str, depth: int = 0) -> tuple[str, str]:
+    """Find the first part of a value that JSON cannot represent: its place and type."""
+    if depth > _MAX_DEPTH:
         return place, "value nested too deeply, or in itself"
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
                 return f"{place}, key {key!r}", type(key).__name__
             if not _is_json(item, depth + 1):
-                return _culprit(item, f"{place}[{key!r}]", depth + 1)
+                return _first_invalid(item, f"{place}[{key!r}]", depth + 1)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             if not _is_json(item, depth + 1):
-                return _culprit(item, f"{place}[{index}]", depth + 1)
+                return _first_invalid(item, f"{place}[{index}]", depth + 1)
     elif isinstance(value, float):
         return place, f"number that JSON has no form for ({value})"
     return place, type(value).__name__
@@ -102,17 +101,17 @@ def _is_json(value: Any, depth: int) -> bool:
         dump(value)
     except (TypeError, ValueError, RecursionError):
         return False
-    return _is_sound(value, _DEEPEST - depth)
+    return _is_sound(value, _MAX_DEPTH - depth)
 
 
 class Encoder:
-    """Writes attributes and gathers the payloads that they refer to."""
+    """Encodes attributes, and collects the payloads that they refer to."""
 
     def __init__(self) -> None:
         self.payloads: dict[str, str] = {}
 
     def attributes(self, values: Mapping[str, Any]) -> str | None:
-        """Write a map of attributes; nothing when it is empty."""
+        """Encode a map of attributes; None for an empty one."""
         if not values:
             return None
         if _PLAIN.issuperset(map(type, values.values())):
@@ -142,12 +141,12 @@ class Encoder:
 
 
 _MARKS = frozenset({_REFERENCE, _ESCAPED})
-#: Values that stand in a map of attributes as they are.
+#: Types of values that need no escaping.
 _PLAIN = frozenset({str, int, float, bool, type(None), list})
 
 
 def attributes(text: str | None) -> dict[str, Any]:
-    """Read a map of attributes; large values stay references."""
+    """Decode a map of attributes; large values stay references."""
     return {name: _read(value) for name, value in json.loads(text).items()} if text else {}
 
 

@@ -1,28 +1,40 @@
-"""The rows of a commit, gathered section by section and written together.
+"""The commit plan: the rows that one commit writes, section by section.
 
-Several runs may be decided in one commit. PostgreSQL writes all sections in one statement
-(`one_statement`), SQLite one after the other; what a row of each section looks like is said
-here, once for both.
+A plan may hold several runs. PostgreSQL writes all sections in one statement, SQLite one after
+the other. The columns of a section are the fields of its row type, for both databases.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
+
+from sqlalchemy import Table
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
 from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
-from flowengine.store import codec
-from flowengine.store.claims import WorkerIdentity
-from flowengine.store.tasks import limit_key
-
-Rows = list[dict[str, Any]]
-
-#: Sections and columns in which None does not mean nothing, but: as it is stored.
-KEPT_WHEN_NOT_GIVEN = {("steps", "params")}
+from flowengine.store import codec, records
+from flowengine.store.records import (
+    NEW_TASK_COLUMNS,
+    STEP_COLUMNS,
+    STEP_UPDATE_COLUMNS,
+    Row,
+    WorkerIdentity,
+)
+from flowengine.store.tables import (
+    EventRow,
+    FactRow,
+    HistoryRow,
+    JoinRow,
+    PayloadRow,
+    RunRow,
+    StepRow,
+    TaskRow,
+)
 
 
 @dataclass(slots=True)
@@ -34,74 +46,230 @@ class RunHeader:
     task_count: int  #: tasks so far
 
 
-@dataclass
-class CommitRows:
-    """What is written together, or not at all; each run's part stands or falls by itself."""
+class RunUpdate(NamedTuple):
+    """The decided part of a run."""
 
-    new_runs: Rows = field(default_factory=list)
-    runs: Rows = field(default_factory=list)
-    history: Rows = field(default_factory=list)
-    reports: Rows = field(default_factory=list)
-    new_steps: Rows = field(default_factory=list)
-    steps: Rows = field(default_factory=list)
-    new_events: Rows = field(default_factory=list)
-    joins: Rows = field(default_factory=list)
-    new_tasks: Rows = field(default_factory=list)
-    taken_tasks: Rows = field(default_factory=list)
-    facts: Rows = field(default_factory=list)
-    taken_facts: Rows = field(default_factory=list)
-    parent_facts: Rows = field(default_factory=list)  #: facts for other runs
-    payloads: Rows = field(default_factory=list)
+    run_id: str
+    expected_revision: int  #: the guard: the revision that was evaluated
+    revision: int
+    state: str
+    generation: int
+    open_steps: int
+    task_count: int
+    outputs: str | None
+    error: str | None
+    alarm: str | None
+    updated: int
+    finished: int | None
+
+
+class RunOrigin(NamedTuple):
+    """The immutable part of a run, set at its start."""
+
+    tenant: str
+    workflow: str
+    program_hash: str
+    priority: int
+    labels: str | None
+    idempotency_key: str | None
+    root_run_id: str
+    parent_run_id: str | None
+    parent_step_id: str | None
+    waiting_step_key: str | None
+    created: int
+
+
+class History(NamedTuple):
+    run_id: str
+    revision: int
+    at: int
+    summary: str
+
+
+class Ending(NamedTuple):
+    """The columns of a task that hold its outcome."""
+
+    state: str
+    outcome: str
+    result: str | None
+    error: str | None
+
+
+class TaskReport(NamedTuple):
+    run_id: str
+    uuid: str
+    lease: int
+    updated: int
+    state: str
+    outcome: str
+    result: str | None
+    error: str | None
+
+
+class NewEvent(NamedTuple):
+    run_id: str
+    id: str
+    step_id: str
+    event_type: str
+    created: int
+
+
+class JoinCount(NamedTuple):
+    run_id: str
+    id: str
+    remaining: int
+    updated: int
+
+
+class ConsumedTask(NamedTuple):
+    run_id: str
+    uuid: str
+
+
+class Fact(NamedTuple):
+    run_id: str
+    id: str
+    kind: str
+    payload: str
+    created: int
+
+
+class ConsumedFact(NamedTuple):
+    run_id: str
+    id: str
+
+
+class ParentFact(NamedTuple):
+    """A fact for the run that waits for this one."""
+
+    run_id: str  #: the run that writes it
+    to_run: str
+    id: str
+    kind: str
+    payload: str
+    created: int
+
+
+class Payload(NamedTuple):
+    run_id: str
+    hash: str
+    body: str
+    created: int
+
+
+class Section(NamedTuple):
+    """A list of a commit plan: into which table and columns its rows go."""
+
+    table: Table
+    columns: tuple[str, ...]
+    #: Columns that every inserted row has, with their value in SQL.
+    constants: Mapping[str, str] = {}
+    #: Columns in which None means: as it is stored.
+    optional: tuple[str, ...] = ()
+
+
+def _section(row: type[object], columns: tuple[str, ...], **options: object) -> Section:
+    return Section(row.__table__, columns, **options)  # type: ignore[attr-defined, arg-type]
+
+
+_UNREAD = {"taken_in": "false"}
+#: The sections of a plan, in the order in which they are written.
+SECTIONS: dict[str, Section] = {
+    "new_runs": _section(RunRow, ("id", *RunUpdate._fields[2:], *RunOrigin._fields)),
+    "runs": _section(RunRow, (*RunUpdate._fields[:2], "reports", *RunUpdate._fields[2:])),
+    "history": _section(HistoryRow, History._fields),
+    "reports": _section(TaskRow, TaskReport._fields),
+    "new_steps": _section(StepRow, STEP_COLUMNS, constants={"superseded": "false"}),
+    "steps": _section(StepRow, STEP_UPDATE_COLUMNS, optional=("params",)),
+    "new_events": _section(EventRow, NewEvent._fields),
+    "joins": _section(JoinRow, JoinCount._fields),
+    "new_tasks": _section(TaskRow, NEW_TASK_COLUMNS, constants=_UNREAD),
+    "consumed_tasks": _section(TaskRow, ConsumedTask._fields),
+    "facts": _section(FactRow, Fact._fields, constants=_UNREAD),
+    "consumed_facts": _section(FactRow, ConsumedFact._fields),
+    "parent_facts": _section(FactRow, ParentFact._fields, constants=_UNREAD),
+    "payloads": _section(PayloadRow, Payload._fields),
+}
+
+
+@dataclass(slots=True)
+class CommitPlan:
+    """The rows of a commit. The part of each run is written whole or not at all."""
+
+    new_runs: list[Row] = field(default_factory=list)
+    runs: list[RunUpdate] = field(default_factory=list)
+    history: list[History] = field(default_factory=list)
+    reports: list[TaskReport] = field(default_factory=list)
+    new_steps: list[Row] = field(default_factory=list)
+    steps: list[Row] = field(default_factory=list)
+    new_events: list[NewEvent] = field(default_factory=list)
+    joins: list[JoinCount] = field(default_factory=list)
+    new_tasks: list[Row] = field(default_factory=list)
+    consumed_tasks: list[ConsumedTask] = field(default_factory=list)
+    facts: list[Fact] = field(default_factory=list)
+    consumed_facts: list[ConsumedFact] = field(default_factory=list)
+    parent_facts: list[ParentFact] = field(default_factory=list)
+    payloads: list[Payload] = field(default_factory=list)
     encoder: codec.Encoder = field(default_factory=codec.Encoder)
     _gathered: set[tuple[str, str]] = field(default_factory=set)
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.runs or self.new_runs or self.consumed_tasks or self.consumed_facts)
+
+    def filled(self) -> list[tuple[str, Sequence[Row]]]:
+        """Return the sections that have rows, in order, with the number of each run's reports."""
+        # Lock order: payloads by hash. Two writers of the same values could deadlock.
+        self.payloads.sort(key=lambda payload: payload.hash)
+        reports = Counter(report.run_id for report in self.reports)
+        runs = [(*run[:2], reports[run.run_id], *run[2:]) for run in self.runs]
+        return [
+            (name, runs if name == "runs" else rows)
+            for name in SECTIONS
+            if (rows := getattr(self, name))
+        ]
+
     def gather_payloads(self, run_id: str, now: int) -> None:
-        """Note which large values were met since the last time: they belong to this run's part."""
+        """Add the large values encoded since the last call to this run's part."""
         for digest, body in self.encoder.payloads.items():
             if (run_id, digest) not in self._gathered:
                 self._gathered.add((run_id, digest))
-                self.payloads.append(
-                    {"run_id": run_id, "hash": digest, "body": body, "created": now}
-                )
+                self.payloads.append(Payload(run_id, digest, body, now))
         self.encoder.payloads = {}
 
     # --- runs ---
 
     def save_run(
-        self, head: RunHeader, view: RunView, summary: Mapping[str, Any], now: int, *, tasks: int
+        self, head: RunHeader, view: RunView, summary: Mapping[str, object], now: int, *, tasks: int
     ) -> RunHeader:
-        """Write what was decided about a run itself; return its head after the commit."""
+        """Update a run as decided; return its header after the commit."""
         after = RunHeader(view, head.revision + 1, head.task_count + tasks)
-        is_final = view.state in RunState.FINAL
         outputs = None
         if view.outputs is not None:
             outputs = self.encoder.attributes(view.outputs) or "{}"
         self.runs.append(
-            {
-                "run_id": view.id,
-                "was": head.revision,
-                "reports": 0,
-                "revision": after.revision,
-                "state": view.state,
-                "generation": view.generation,
-                "open_steps": view.open_steps,
-                "task_count": after.task_count,
-                "outputs": outputs,
-                "error": codec.dump(view.error) if view.error else None,
-                "alarm": view.alarm,
-                "updated": now,
-                "finished": now if is_final else None,
-            }
+            RunUpdate(
+                view.id,
+                head.revision,
+                after.revision,
+                view.state,
+                view.generation,
+                view.open_steps,
+                after.task_count,
+                outputs,
+                codec.dump(view.error) if view.error else None,
+                view.alarm,
+                now,
+                now if view.state in RunState.FINAL else None,
+            )
         )
-        self.history.append(
-            {
-                "run_id": view.id,
-                "revision": after.revision,
-                "at": now,
-                "summary": codec.dump(summary),
-            }
-        )
+        self.history.append(History(view.id, after.revision, now, codec.dump(summary)))
         return after
+
+    def insert_run(self, origin: RunOrigin) -> None:
+        """Insert the run that was saved last instead of updating it."""
+        update = self.runs.pop()
+        self.new_runs.append((update.run_id, *update[2:], *origin))
 
     # --- steps and events ---
 
@@ -111,186 +279,83 @@ class CommitRows:
         updated: Iterable[Step],
         stored: Mapping[str, Step | None],
     ) -> None:
-        """Write new steps, and changed ones over those that are stored under their keys."""
-        for step in created:
-            self.new_steps.append(
-                {
-                    "run_id": step.run_id,
-                    "id": step.id,
-                    "key": step.key,
-                    "generation": step.generation,
-                    "path": step.path,
-                    "object_type": step.object_type,
-                    "address": step.address,
-                    "facet_name": step.facet_name,
-                    "parent": step.parent,
-                    "position": step.index,
-                    "created": step.created,
-                    "params": self.encoder.attributes(step.params),
-                    **self._mutable(step),
-                }
-            )
+        """Insert new steps, and update changed ones; `stored` are the steps as read, by key."""
+        encoder = self.encoder
+        self.new_steps += [records.new_step_row(step, encoder) for step in created]
         for step in updated:
             before = stored.get(step.key)
-            # Parameters are large at times, and hardly ever change. None: as they are.
-            is_same = before is not None and before.params is step.params
-            params = None if is_same else self.encoder.attributes(step.params) or "{}"
-            self.steps.append(
-                {"run_id": step.run_id, "id": step.id, "params": params, **self._mutable(step)}
-            )
-
-    def _mutable(self, step: Step) -> dict[str, Any]:
-        encoder = self.encoder
-        return {
-            "state": step.state,
-            "returns": encoder.attributes(step.returns),
-            "error": codec.dump(step.error) if step.error else None,
-            "waiting": step.waiting,
-            "remaining": step.remaining,
-            "item_count": step.item_count,
-            "next_index": step.next_index,
-            "failure": codec.dump(step.failure) if step.failure else None,
-            "yields": encoder.yields(step.yields),
-            "updated": step.updated,
-        }
+            is_new = before is None or before.params is not step.params
+            self.steps.append(records.updated_step_row(step, encoder, has_new_params=is_new))
 
     def add_events(self, created: Iterable[EventDefinition], now: int) -> None:
-        for event in created:
-            self.new_events.append(
-                {
-                    "run_id": event.workflow_id,
-                    "id": event.id,
-                    "step_id": event.step_id,
-                    "event_type": event.event_type,
-                    "created": now,
-                }
-            )
+        self.new_events += [
+            NewEvent(event.workflow_id, event.id, event.step_id, event.event_type, now)
+            for event in created
+        ]
 
     # --- tasks ---
 
     def add_tasks(self, created: Sequence[TaskDefinition], first: int) -> None:
-        """Insert new tries, numbered from `first` in the order of their creation.
-
-        One that is claimed already (`claimed_by`) is born running.
-        """
-        for offset, task in enumerate(created):
-            is_running = task.state == TaskState.RUNNING
-            since = task.updated if is_running else None
-            task.position = first + offset
-            self.new_tasks.append(
-                {
-                    "run_id": task.workflow_id,
-                    "uuid": task.uuid,
-                    "step_id": task.step_id,
-                    "step_key": task.step_key,
-                    "step_path": task.step_path,
-                    "program_hash": task.flow_id,
-                    "name": task.name,
-                    "short_name": task.name.rpartition(".")[2],
-                    "task_list_name": task.task_list_name,
-                    "data_type": task.data_type,
-                    "position": task.position,
-                    "try_number": task.try_number,
-                    "losses": task.losses,
-                    "lease": task.lease,
-                    "state": task.state,
-                    "rank": -task.priority,
-                    "due": task.due,
-                    "timeout_ms": task.timeout_ms,
-                    "runs_once": task.runs_once,
-                    "limit_key": limit_key(task.circuit),
-                    "started": since,
-                    "activity": since,
-                    "server_id": task.runner_id or None,
-                    "boot_id": task.boot_id or None,
-                    "pid": task.pid,
-                    "join_id": task.join_id,
-                    "created": task.created,
-                    "updated": task.updated,
-                }
-            )
+        """Insert new tasks, numbered from `first` in the order of their creation."""
+        for position, task in enumerate(created, first):
+            task.position = position
+        self.new_tasks += map(records.new_task_row, created)
 
     def add_report(self, task: TaskDefinition, outcome: Outcome, now: int) -> None:
-        """End a try, if it is still held; it is taken in with this commit."""
-        self.reports.append(
-            {
-                "run_id": task.workflow_id,
-                "uuid": task.uuid,
-                "lease": task.lease,
-                "updated": now,
-                **reported_as(outcome, self.encoder),
-            }
-        )
+        """End a task if its lease is still held; its report is consumed by this commit."""
+        ending = ending_of(outcome, self.encoder)
+        self.reports.append(TaskReport(task.workflow_id, task.uuid, task.lease, now, *ending))
 
     def consume_inbox(self, run_id: str, task_ids: Iterable[str], fact_ids: Iterable[str]) -> None:
-        """Note that these were evaluated."""
-        self.taken_tasks += [{"run_id": run_id, "uuid": task_id} for task_id in task_ids]
-        self.taken_facts += [{"run_id": run_id, "id": fact_id} for fact_id in fact_ids]
+        """Mark reports and facts as evaluated."""
+        self.consumed_tasks += [ConsumedTask(run_id, task_id) for task_id in task_ids]
+        self.consumed_facts += [ConsumedFact(run_id, fact_id) for fact_id in fact_ids]
 
     def add_joins(self, run_id: str, counts: Mapping[str, int], now: int) -> None:
-        """Count so many tasks more in each of these joins."""
+        """Raise the join counters of a run."""
         self.joins += [
-            {"run_id": run_id, "id": join_id, "remaining": count, "updated": now}
-            for join_id, count in sorted(counts.items())
+            JoinCount(run_id, join_id, count, now) for join_id, count in sorted(counts.items())
         ]
 
     def add_follow_ups(
         self, run_id: str, revision: int, follow_ups: Iterable[FollowUp], now: int
     ) -> None:
-        self.facts += [
-            {
-                "run_id": run_id,
-                "id": id_within(run_id, revision, number),
-                "kind": follow_up.kind,
-                "payload": codec.dump(follow_up.payload),
-                "created": now,
-            }
-            for number, follow_up in enumerate(follow_ups)
-        ]
+        for number, later in enumerate(follow_ups):
+            fact_id = id_within(run_id, revision, number)
+            self.facts.append(Fact(run_id, fact_id, later.kind, codec.dump(later.payload), now))
 
     def add_parent_fact(self, view: RunView, waiter: Waiter, now: int) -> None:
-        """Tell the step that waits for this run how it ended."""
-        told: dict[str, Any] = {"step_id": waiter.step_id, "step_key": waiter.step_key}
+        """Report the end of this run to the step that waits for it."""
+        fact: dict[str, object] = {"step_id": waiter.step_id, "step_key": waiter.step_key}
         if view.state == RunState.COMPLETED:
             answer = {"run": view.id, **(view.outputs or {})}
-            kind, told["outputs"] = "ChildCompleted", self.encoder.attributes(answer)
+            kind, fact["outputs"] = "ChildCompleted", self.encoder.attributes(answer)
         else:
             error = view.error or {"type": view.state, "message": "the run did not complete"}
-            kind, told["error"] = "ChildFailed", {**error, "run": view.id}
+            kind, fact["error"] = "ChildFailed", {**error, "run": view.id}
+        fact_id = id_within(view.id, "ended")
         self.parent_facts.append(
-            {
-                "run_id": view.id,
-                "to_run": waiter.run_id,
-                "id": id_within(view.id, "ended"),
-                "kind": kind,
-                "payload": codec.dump(told),
-                "created": now,
-            }
+            ParentFact(view.id, waiter.run_id, fact_id, kind, codec.dump(fact), now)
         )
 
 
-def reported_as(outcome: Outcome, encoder: codec.Encoder) -> dict[str, Any]:
-    """How an outcome stands in a task's row."""
+def ending_of(outcome: Outcome, encoder: codec.Encoder) -> Ending:
     match outcome:
         case HandedOver(run_id):
-            return _ended(TaskState.IGNORED, "handed", codec.dump({"run": run_id}), None)
+            return Ending(TaskState.IGNORED, "handed", codec.dump({"run": run_id}), None)
         case Succeeded(result):
             written = encoder.attributes(result) or "{}"
-            return _ended(TaskState.COMPLETED, "succeeded", written, None)
+            return Ending(TaskState.COMPLETED, "succeeded", written, None)
         case Failed(error, retry):
             how = "failed" if retry else "final"
-            return _ended(TaskState.FAILED, how, None, codec.dump(error))
+            return Ending(TaskState.FAILED, how, None, codec.dump(error))
         case Lost(reason):
             error = {"type": "WorkerLost", "message": reason}
-            return _ended(TaskState.FAILED, "lost", None, codec.dump(error))
-
-
-def _ended(state: str, outcome: str, result: str | None, error: str | None) -> dict[str, Any]:
-    return {"state": state, "outcome": outcome, "result": result, "error": error}
+            return Ending(TaskState.FAILED, "lost", None, codec.dump(error))
 
 
 def claimed_by(task: TaskDefinition, identity: WorkerIdentity) -> TaskDefinition:
-    """Claim a task that is about to be inserted: it is born running, under its first lease."""
+    """Claim a task before its insertion: it is inserted as running, under its first lease."""
     task.state, task.lease = TaskState.RUNNING, 1
     task.runner_id, task.boot_id, task.pid = identity.server_id, identity.boot_id, identity.pid
     return task

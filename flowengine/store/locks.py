@@ -1,14 +1,15 @@
-"""Leases on doing something alone: they end by themselves, whatever becomes of the holder."""
+"""Leases by name, for work that one process at a time does. They expire with their time."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, and_, bindparam, or_, select, update
+from sqlalchemy import and_, bindparam, or_, select, update
 
+from flowengine.store.parts import Part
 from flowengine.store.rows import insert_or_ignore
 from flowengine.store.tables import LockRow
 
 _table = LockRow.__table__  # type: ignore[attr-defined]
-_TAKE = (
+_ACQUIRE = (
     update(_table)
     .where(
         and_(
@@ -23,40 +24,35 @@ _TAKE = (
     )
     .values(owner=bindparam("taker"), until=bindparam("end"))
 )
-_LET_GO = (
-    update(_table)
-    .where(and_(_table.c.name == bindparam("lock"), _table.c.owner == bindparam("taker")))
-    .values(until=0)
-)
 _ALL_UNTIL = select(_table.c.name, _table.c.until).where(
     _table.c.name.startswith(bindparam("prefix"))
 )
 _UNTIL = select(_table.c.until).where(_table.c.name == bindparam("lock"))
 
 
-def acquire(connection: Connection, name: str, owner: str, duration_ms: int, now: int) -> bool:
-    """Take or extend a lease; False while somebody else has it."""
-    insert_or_ignore(connection, _table, [{"name": name, "owner": "", "until": 0}])
-    end = now + duration_ms
-    values = {
-        "lock": name,
-        "taker": owner,
-        "now": now,
-        "end": end,
-        "unexplained": end + duration_ms,
-    }
-    return bool(connection.execute(_TAKE, values).rowcount)
+class Locks(Part):
+    """Acquires leases by name."""
 
+    def acquire(self, name: str, owner: str, duration_ms: int, now: int) -> bool:
+        """Acquire or extend a lease; False while another owner holds it."""
+        insert_or_ignore(
+            self._session.connection, _table, [{"name": name, "owner": "", "until": 0}]
+        )
+        end = now + duration_ms
+        values = {
+            "lock": name,
+            "taker": owner,
+            "now": now,
+            "end": end,
+            "unexplained": end + duration_ms,
+        }
+        return bool(self._session.execute(_ACQUIRE, values).rowcount)
 
-def release(connection: Connection, name: str, owner: str) -> bool:
-    return bool(connection.execute(_LET_GO, {"lock": name, "taker": owner}).rowcount)
+    def ends(self, name: str) -> int:
+        """Return when a lease ends or ended; 0 if it was never acquired."""
+        return int(self._session.execute(_UNTIL, {"lock": name}).scalar() or 0)
 
-
-def ends(connection: Connection, name: str) -> int:
-    """Return when a lease ends or ended; 0 for one that was never taken."""
-    return int(connection.execute(_UNTIL, {"lock": name}).scalar() or 0)
-
-
-def ends_of(connection: Connection, prefix: str) -> dict[str, int]:
-    """Return when the leases end or ended whose name begins with the prefix."""
-    return {row[0]: row[1] for row in connection.execute(_ALL_UNTIL, {"prefix": prefix})}
+    def ends_of(self, prefix: str) -> dict[str, int]:
+        """Return when the leases end or ended whose name has this prefix."""
+        rows = self._session.execute(_ALL_UNTIL, {"prefix": prefix})
+        return {name: until for name, until in rows}  # noqa: C416 - rows are not tuples

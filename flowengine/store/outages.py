@@ -1,4 +1,4 @@
-"""Outages: tell an unreachable database from a fault in what it was given."""
+"""Outages: tell an unreachable database from a faulty statement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _OPERATIONAL = (exc.OperationalError, exc.InterfaceError, exc.TimeoutError)
 
 
 def is_outage(problem: BaseException) -> bool:
-    """Whether the database cannot be reached or answers nobody at the moment."""
+    """Whether the database is unreachable at the moment."""
     if isinstance(problem, exc.DBAPIError):
         if problem.connection_invalidated:
             return True

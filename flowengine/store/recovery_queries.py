@@ -1,35 +1,42 @@
-"""What the watchdog looks for: each a query with an index and a bounded answer."""
+"""Recovery queries: what a crash left behind. Each uses an index and has a bounded result."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
-from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, text, update
+from sqlalchemy import and_, bindparam, exists, func, or_, select, text, update
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
-from flowengine.store.claims import WorkerIdentity
-from flowengine.store.joins import table as join
+from flowengine.store.parts import Part
+from flowengine.store.records import WorkerIdentity
 from flowengine.store.rows import MANY
-from flowengine.store.runs import table as run
 from flowengine.store.tables import (
+    FACT_IS_WAITING,
     REPORTED,
     RUN_HAS_ALARM,
     TASK_IS_PENDING,
     TASK_IS_REPORTED,
     TASK_IS_RETRY,
     TASK_IS_RUNNING,
+    FactRow,
+    JoinRow,
+    RunRow,
+    TaskRow,
 )
-from flowengine.store.tasks import table
 
-TIMEOUT = "Timeout"  #: the type of the error that ends a try for its silence
+table = TaskRow.__table__  # type: ignore[attr-defined]
+run = RunRow.__table__  # type: ignore[attr-defined]
+join = JoinRow.__table__  # type: ignore[attr-defined]
+fact = FactRow.__table__  # type: ignore[attr-defined]
+
+TIMEOUT = "Timeout"  #: the type of the error of a try that sent no heartbeat in time
 
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """A running task as its holder last left it."""
+    """A running task and its holder."""
 
     task_id: str
     lease: int
@@ -45,7 +52,7 @@ class HeldTask:
 
 
 def held_task(task: TaskDefinition) -> HeldTask:
-    """A claimed task, for those who look after it."""
+    """Return a claimed task as recovery reads it."""
     return HeldTask(
         task.uuid,
         task.lease,
@@ -60,20 +67,9 @@ def held_task(task: TaskDefinition) -> HeldTask:
     )
 
 
-_HELD: tuple[Any, ...] = (
-    table.c.uuid,
-    table.c.lease,
-    table.c.run_id,
-    table.c.name,
-    table.c.task_list_name,
-    table.c.step_path,
-    table.c.timeout_ms,
-    table.c.boot_id,
-    table.c.pid,
-    table.c.runs_once,
-    table.c.activity,
-)
-# One list after the other, by the index: to read them off the tasks all would be read.
+_RENAMED = {"task_id": "uuid", "task_list": "task_list_name"}
+_HELD = [table.c[_RENAMED.get(field.name, field.name)] for field in fields(HeldTask)]
+# A loose index scan, one list after the other: DISTINCT would read all pending tasks.
 _LISTS = text(
     "WITH RECURSIVE lists(name) AS ("
     "SELECT min(task_list_name) FROM flowengine_task WHERE state = 'pending' "
@@ -90,8 +86,8 @@ _IN_ORDER = (
 _IS_DUE = _IN_ORDER.where(
     table.c.due <= bindparam("now"), table.c.name.in_(bindparam("names", expanding=True))
 ).limit(1)
-# Reports of a join are left to its last one, or to its chord's callback, for a while. Each run
-# that has some is found by the index, however many it has.
+# Reports of a join are left to its last report, or to its chord's callback, for some seconds. A
+# loose index scan finds each run once, however many reports it has.
 _WITH_REPORTS = text(
     "WITH RECURSIVE runs(id) AS ("
     f"SELECT min(run_id) FROM flowengine_task WHERE {REPORTED} "
@@ -128,7 +124,7 @@ _HELD_BY = select(*_HELD).where(
         table.c.boot_id.in_(bindparam("boots", expanding=True)),
     )
 )
-# One boot after the other, by the index.
+# A loose index scan, one boot after the other.
 _HOLDERS = text(
     "WITH RECURSIVE boots(id) AS ("
     "SELECT min(boot_id) FROM flowengine_task WHERE state = 'running' AND boot_id > '' "
@@ -162,71 +158,7 @@ _TIMED_OUT = select(table.c.uuid).where(
         table.c.error.startswith(bindparam("beginning"), autoescape=False),
     )
 )
-
-
-def pending_lists(connection: Connection) -> list[str]:
-    """Return the task lists that have something pending."""
-    return list(connection.execute(_LISTS).scalars())
-
-
-def due_lists(connection: Connection, names: Sequence[str], now: int) -> list[str]:
-    """Return the task lists that have a due task of those names."""
-    values = {"names": list(names), "now": now}
-    return [
-        task_list
-        for task_list in pending_lists(connection)
-        if connection.execute(_IS_DUE, {"task_list": task_list, **values}).first()
-    ]
-
-
-def unevaluated_runs(connection: Connection, now: int, patience_ms: int) -> list[str]:
-    """Return runs with reports that nobody took in, and nobody is about to."""
-    values = {"waited": now - patience_ms, "forgotten": now - 60_000}
-    return [
-        run_id
-        for run_id in connection.execute(_WITH_REPORTS).scalars().all()
-        if connection.execute(_REPORTED_ALONE, {"run": run_id}).first()
-        or connection.execute(_REPORTED_TOGETHER, {"run": run_id, **values}).first()
-    ]
-
-
-def held_by_boots(connection: Connection, boot_ids: Sequence[str]) -> list[HeldTask]:
-    return [HeldTask(*row) for row in connection.execute(_HELD_BY, {"boots": list(boot_ids)})]
-
-
-def last_signs(connection: Connection, without: Collection[str]) -> dict[str, int]:
-    """Return when those who hold something last claimed or beat for it, by boot id, without these.
-
-    Who has nothing any more when we look closer is not among them.
-    """
-    holders = connection.execute(_HOLDERS).scalars().all()
-    signs = {
-        boot_id: connection.execute(_LAST_SIGN, {"boot": boot_id}).scalar()
-        for boot_id in holders
-        if boot_id not in without
-    }
-    return {boot_id: at for boot_id, at in signs.items() if at is not None}
-
-
-def held_since(connection: Connection, identity: WorkerIdentity, before: int) -> list[HeldTask]:
-    """Return what one process has held since before that time."""
-    values = {"boots": [identity.boot_id], "process": identity.pid, "before": before}
-    return [HeldTask(*row) for row in connection.execute(_HELD_SINCE, values)]
-
-
-def overdue(connection: Connection, now: int) -> list[HeldTask]:
-    """Return running tasks that have shown no activity for longer than their timeout."""
-    return [HeldTask(*row) for row in connection.execute(_OVERDUE, {"now": now})]
-
-
-def timed_out(connection: Connection, task_ids: Sequence[str]) -> set[str]:
-    """Return which of these tasks were ended because they showed no activity."""
-    if not task_ids:
-        return set()
-    values = {"ids": list(task_ids), "beginning": f'{{"type":"{TIMEOUT}"'}
-    return set(connection.execute(_TIMED_OUT, values).scalars())
-
-
+_WITH_FACTS = select(fact.c.run_id).where(FACT_IS_WAITING).distinct().limit(MANY)
 _FIRST = _IN_ORDER.limit(MANY)
 _ALARMS = select(run.c.id, run.c.alarm).where(
     and_(
@@ -235,38 +167,13 @@ _ALARMS = select(run.c.id, run.c.alarm).where(
         run.c.alarm.startswith(bindparam("beginning")),
     )
 )
-# Only while it runs: from one that has ended meanwhile nobody would take it off.
+# Only on a running run: nothing would clear the alarm of one that has ended.
 _SET_ALARM = (
     update(run)
     .where(and_(run.c.id == bindparam("of"), run.c.state == RunState.RUNNING))
     .values(alarm=bindparam("text"))
 )
-
-
-def pending_names(connection: Connection) -> set[tuple[str, str, str]]:
-    """Return which runs wait for which facets of which lists: of each list those next in line.
-
-    What nobody serves does not leave its place, and comes to the front.
-    """
-    return {
-        (run_id, name, task_list)
-        for task_list in pending_lists(connection)
-        for run_id, name in connection.execute(_FIRST, {"task_list": task_list})
-    }
-
-
-def alarms(connection: Connection, beginning: str) -> dict[str, str]:
-    """Return the alarms of live runs that begin so."""
-    return {row[0]: row[1] for row in connection.execute(_ALARMS, {"beginning": beginning})}
-
-
-def set_alarms(connection: Connection, alarms: Mapping[str, str | None]) -> None:
-    """Put these alarms on their runs; None takes one off."""
-    rows = [{"of": run_id, "text": text} for run_id, text in sorted(alarms.items())]
-    connection.execute(_SET_ALARM, rows)
-
-
-#: Nobody has rung for a retry: when it was committed it was not due.
+# No wake-up was sent for a retry: it was not due when it was committed.
 _DUE_RETRIES = (
     update(table)
     .where(and_(TASK_IS_RETRY, table.c.due <= bindparam("now")))
@@ -275,6 +182,90 @@ _DUE_RETRIES = (
 )
 
 
-def take_due_retries(connection: Connection, now: int) -> dict[str, int]:
-    """Return how many retries have become due in each list since the last look."""
-    return dict(Counter(connection.execute(_DUE_RETRIES, {"now": now}).scalars()))
+class RecoveryQueries(Part):
+    """Finds what a crash left behind, for the recovery jobs."""
+
+    def runs_with_facts(self) -> list[str]:
+        """Return runs that have unconsumed facts."""
+        return list(self._session.execute(_WITH_FACTS).scalars())
+
+    def pending_lists(self) -> list[str]:
+        """Return the task lists that have pending tasks."""
+        return list(self._session.execute(_LISTS).scalars())
+
+    def due_lists(self, names: Sequence[str], now: int) -> list[str]:
+        """Return the task lists that have a due task of those facets."""
+        values = {"names": list(names), "now": now}
+        return [
+            task_list
+            for task_list in self.pending_lists()
+            if self._session.execute(_IS_DUE, {"task_list": task_list, **values}).first()
+        ]
+
+    def unevaluated_runs(self, now: int, max_wait_ms: int) -> list[str]:
+        """Return runs with recorded reports that no process is about to evaluate."""
+        values = {"waited": now - max_wait_ms, "forgotten": now - 60_000}
+        return [
+            run_id
+            for run_id in self._session.execute(_WITH_REPORTS).scalars().all()
+            if self._session.execute(_REPORTED_ALONE, {"run": run_id}).first()
+            or self._session.execute(_REPORTED_TOGETHER, {"run": run_id, **values}).first()
+        ]
+
+    def held_by_boots(self, boot_ids: Sequence[str]) -> list[HeldTask]:
+        return [
+            HeldTask(*row) for row in self._session.execute(_HELD_BY, {"boots": list(boot_ids)})
+        ]
+
+    def last_signs(self, without: Collection[str]) -> dict[str, int]:
+        """Return the last sign of life of each holder by boot id, except for these boots.
+
+        A claim or a heartbeat of a task is a sign of life.
+        """
+        holders = self._session.execute(_HOLDERS).scalars().all()
+        signs = {
+            boot_id: self._session.execute(_LAST_SIGN, {"boot": boot_id}).scalar()
+            for boot_id in holders
+            if boot_id not in without
+        }
+        return {boot_id: at for boot_id, at in signs.items() if at is not None}
+
+    def held_since(self, identity: WorkerIdentity, before: int) -> list[HeldTask]:
+        """Return the tasks that one process has held since before that time."""
+        values = {"boots": [identity.boot_id], "process": identity.pid, "before": before}
+        return [HeldTask(*row) for row in self._session.execute(_HELD_SINCE, values)]
+
+    def overdue(self, now: int) -> list[HeldTask]:
+        """Return running tasks that have shown no activity for longer than their timeout."""
+        return [HeldTask(*row) for row in self._session.execute(_OVERDUE, {"now": now})]
+
+    def timed_out(self, task_ids: Sequence[str]) -> set[str]:
+        """Return which of these tasks were ended because they showed no activity."""
+        if not task_ids:
+            return set()
+        values = {"ids": list(task_ids), "beginning": f'{{"type":"{TIMEOUT}"'}
+        return set(self._session.execute(_TIMED_OUT, values).scalars())
+
+    def pending_names(self) -> set[tuple[str, str, str]]:
+        """Return run, facet and task list of the first pending tasks of each list.
+
+        A task that no worker serves stays, and so moves to the front of its list.
+        """
+        return {
+            (run_id, name, task_list)
+            for task_list in self.pending_lists()
+            for run_id, name in self._session.execute(_FIRST, {"task_list": task_list})
+        }
+
+    def alarms(self, beginning: str) -> dict[str, str]:
+        """Return the alarms of running runs that begin with this text."""
+        return {row[0]: row[1] for row in self._session.execute(_ALARMS, {"beginning": beginning})}
+
+    def set_alarms(self, alarms: Mapping[str, str | None]) -> None:
+        """Set the alarms of these runs; None clears one."""
+        rows = [{"of": run_id, "text": text} for run_id, text in sorted(alarms.items())]
+        self._session.execute(_SET_ALARM, rows)
+
+    def take_due_retries(self, now: int) -> dict[str, int]:
+        """Mark retries that have become due as published; return their number by task list."""
+        return dict(Counter(self._session.execute(_DUE_RETRIES, {"now": now}).scalars()))

@@ -1,4 +1,4 @@
-"""Small things that all parts of the store do with statements."""
+"""Helpers for statements with many rows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.dml import Insert
 
 #: Databases limit the parameters of one statement; SQLite's oldest limit is 999.
 MANY = 500
@@ -19,14 +18,19 @@ def portions(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
         yield items[start : start + MANY]
 
 
+def upsert(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
+    """Return an INSERT that can have an ON CONFLICT clause."""
+    is_postgres = connection.dialect.name == "postgresql"
+    return postgresql.insert(table) if is_postgres else sqlite.insert(table)
+
+
 def insert_or_ignore(
     connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
 ) -> int:
-    """Insert rows, leaving those that exist as they are; return how many were new."""
+    """Insert the rows that do not exist; return how many were inserted."""
     if not rows:
         return 0
-    build = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement: Insert = build(table).on_conflict_do_nothing()
-    # SQLAlchemy forgets the count of an INSERT, on PostgreSQL, unless it is asked to keep it.
-    kept = {"preserve_rowcount": True}
-    return connection.execute(statement, list(rows), execution_options=kept).rowcount
+    statement = upsert(connection, table).on_conflict_do_nothing()
+    # On PostgreSQL SQLAlchemy drops the count of an INSERT by default.
+    options = {"preserve_rowcount": True}
+    return connection.execute(statement, list(rows), execution_options=options).rowcount

@@ -1,7 +1,7 @@
 """Bring a database to the schema this package works with.
 
-All upgraders take turns under a lock, and each upgrade is one transaction: two processes
-that start together on an empty database make one schema, and a killed one leaves none.
+Upgrades hold a lock and are one transaction each: two processes that start together on an empty
+database create one schema, and a killed process leaves none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
 from flowengine.store.tables import metadata
 
 _LOCK = 0x666C6F77  # "flow"
-#: Alembic keeps what it is doing in a module: two threads would work on one database.
+#: Alembic keeps its state in a module: two threads would work on one database.
 _alembic = threading.Lock()
 
 
@@ -25,18 +25,18 @@ def revision_of(connection: Connection) -> str:
     """Return the schema revision of a database; empty for a database without one."""
     if not inspect(connection).has_table(VERSION_TABLE):
         return ""
-    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
-    return str(found or "")
+    revision = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return str(revision or "")
 
 
 def ensure_schema(database: Database, *, upgrade: bool) -> None:
-    """Check the schema, and upgrade it where that is allowed.
+    """Check the schema, and upgrade it if `upgrade`.
 
-    An embedded database belongs to the process that uses it and is upgraded by itself. A
-    server is shared by processes of several versions, and its operator decides when.
+    A database file belongs to the process that uses it and is upgraded automatically. A server
+    is shared by processes of several versions, and its operator decides when.
     """
-    with database.read() as connection:
-        revision = revision_of(connection)
+    with database.read() as session:
+        revision = revision_of(session.connection)
     if revision == HEAD:
         return
     if revision and revision not in KNOWN:
@@ -48,15 +48,16 @@ def ensure_schema(database: Database, *, upgrade: bool) -> None:
 
 def upgrade_schema(database: Database) -> tuple[str, str]:
     """Upgrade the schema; return the revision before and after."""
-    with database.write() as connection:
-        if not database.is_sqlite:
+    with database.write() as session:
+        connection = session.connection
+        if database.has_server:
             connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
         before = revision_of(connection)
         if before and before not in KNOWN:
             raise DatabaseTooNew(database.name, before)
         if not before:
-            # What all migrations lead to, as tests see to; and made without Alembic, which takes
-            # longer to import than most first runs take.
+            # The same schema as after all migrations, which a test checks. Alembic takes longer to
+            # import than most first runs take.
             metadata.create_all(connection, checkfirst=False)
             _stamp(connection)
         elif before != HEAD:
@@ -65,7 +66,7 @@ def upgrade_schema(database: Database) -> tuple[str, str]:
 
 
 def _stamp(connection: Connection) -> None:
-    """Leave what Alembic leaves, so that it can go on from here."""
+    """Write the revision as Alembic does, so that it can upgrade from here."""
     key = f"CONSTRAINT {VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
     connection.execute(
         text(f"CREATE TABLE {VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})")
@@ -74,7 +75,7 @@ def _stamp(connection: Connection) -> None:
 
 
 def migrate(connection: Connection) -> None:
-    """Take all migrations from where the database is."""
+    """Apply the missing migrations."""
     from alembic import command  # slow to import, and mostly not needed
     from alembic.config import Config
 

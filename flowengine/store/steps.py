@@ -1,69 +1,30 @@
-"""Steps: rows to records."""
+"""Steps: read queries."""
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, and_, bindparam, case, func, select
+from sqlalchemy import Row, and_, bindparam, case, func, select
 
 from flowengine.evaluator import Step
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.store import codec
-from flowengine.store.executors import Executor
+from flowengine.store.dialect import Dialect
+from flowengine.store.parts import Part
+from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.rows import portions
 from flowengine.store.tables import StepRow
 
 table = StepRow.__table__  # type: ignore[attr-defined]
-
-_BY_ID = select(table).where(table.c.id == bindparam("step"))
+_columns = [table.c[name] for name in STEP_COLUMNS]
+_BY_ID = select(*_columns).where(table.c.id == bindparam("step"))
 _OF_RUN = (
-    select(table)
+    select(*_columns)
     .where(and_(table.c.run_id == bindparam("run"), ~table.c.superseded))
     .order_by(table.c.created, table.c.position)
 )
-
-
-#: What a record of a step is made of, in the order of its columns.
-COLUMNS = (
-    *("id", "run_id", "key", "path", "object_type", "address", "parent", "position"),
-    *("generation", "facet_name", "state", "params", "returns", "error", "waiting"),
-    *("remaining", "item_count", "next_index", "failure", "yields", "created", "updated"),
-)
-_SELECTED = ", ".join(f"s.{name}" for name in COLUMNS)
-_BY_KEYS = (
-    f"SELECT {_SELECTED} FROM json_to_recordset(%s::json) AS w(run_id text, key text) "
-    "JOIN flowengine_step s ON s.run_id = w.run_id AND s.key = w.key WHERE NOT s.superseded",
-    # The order of a cross join is kept: each wanted row is found by the index.
-    f"SELECT {_SELECTED} FROM json_each(?) w CROSS JOIN flowengine_step s "
-    "ON s.run_id = json_extract(w.value, '$.run_id') AND s.key = json_extract(w.value, '$.key') "
-    "WHERE NOT s.superseded",
-)
-
-
-def load(executor: Executor, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Step]]:
-    """Return the rows of those keys, by run; those that a run does not have are left out."""
-    found: dict[str, dict[str, Step]] = {run_id: {} for run_id in wanted}
-    pairs = [{"run_id": run_id, "key": key} for run_id, keys in wanted.items() for key in keys]
-    for row in executor.rows(_BY_KEYS[executor.is_sqlite], (json.dumps(pairs),)):
-        step = step_from(row)
-        found[step.run_id][step.key] = step
-    return found
-
-
-def load_by_id(connection: Connection, step_id: str) -> Step | None:
-    row = connection.execute(_BY_ID, {"step": step_id}).one_or_none()
-    return step_of(row) if row else None
-
-
-def load_run(connection: Connection, run_id: str) -> list[Step]:
-    """Return all steps of a run, in the order of their creation."""
-    return [step_of(row) for row in connection.execute(_OF_RUN, {"run": run_id})]
-
-
-# --- for those who look ---
-
 _PROGRESS = (
     select(
         table.c.run_id,
@@ -85,45 +46,56 @@ _SKELETON = select(
         for name in ("id", "key", "parent", "position", "object_type", "state", "item_count")
     )
 ).where(and_(table.c.run_id == bindparam("run"), ~table.c.superseded))
-_FLESH = select(
+_DETAILS = select(
     *(table.c[name] for name in ("id", "path", "facet_name", "error", "created", "updated"))
 ).where(table.c.id.in_(bindparam("ids", expanding=True)))
 
 
-def progress(connection: Connection, run_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return of each run how many of its steps have ended, and how many there are so far."""
-    found = {}
-    for part in portions(run_ids):
-        for row in connection.execute(_PROGRESS, {"runs": list(part)}):
-            found[row.run_id] = (int(row.ended), int(row.steps))
-    return found
+@functools.cache
+def _by_keys(sql: Dialect) -> str:
+    return (
+        f"SELECT {', '.join(f's.{name}' for name in STEP_COLUMNS)} FROM {sql.PAIRS} "
+        f"{sql.JOIN} flowengine_step s ON s.run_id = {sql.PAIR_RUN} AND s.key = {sql.PAIR_KEY} "
+        "WHERE NOT s.superseded"
+    )
 
 
-def skeleton(connection: Connection, run_id: str) -> Sequence[Row[Any]]:
-    """Return all rows of a run, with little more than how they hang together."""
-    return connection.execute(_SKELETON, {"run": run_id}).all()
+class Steps(Part):
+    """Reads steps."""
 
+    def load(self, wanted: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Step]]:
+        """Return the steps with these keys by run, without those that a run does not have."""
+        found: dict[str, dict[str, Step]] = {run_id: {} for run_id in wanted}
+        pairs = [{"run_id": run_id, "key": key} for run_id, keys in wanted.items() for key in keys]
+        for row in self._session.rows(_by_keys(self._session.dialect), (json.dumps(pairs),)):
+            step = step_from(row)
+            found[step.run_id][step.key] = step
+        return found
 
-def flesh(connection: Connection, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """Return what people want to know of these steps; their values stay where they are."""
-    found = {}
-    for part in portions(step_ids):
-        for row in connection.execute(_FLESH, {"ids": list(part)}):
-            found[row.id] = row
-    return found
+    def by_id(self, step_id: str) -> Step | None:
+        row = self._session.execute(_BY_ID, {"step": step_id}).one_or_none()
+        return step_from(row) if row else None
 
+    def of_run(self, run_id: str) -> list[Step]:
+        """Return all steps of a run, in the order of their creation."""
+        return [step_from(row) for row in self._session.execute(_OF_RUN, {"run": run_id})]
 
-# --- rows ---
+    def progress(self, run_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return for each run how many of its steps have ended, and how many it has so far."""
+        found = {}
+        for part in portions(run_ids):
+            for row in self._session.execute(_PROGRESS, {"runs": list(part)}):
+                found[row.run_id] = (int(row.ended), int(row.steps))
+        return found
 
+    def skeleton(self, run_id: str) -> Sequence[Row[Any]]:
+        """Return all rows of a run with a few short columns: the shape of its tree."""
+        return self._session.execute(_SKELETON, {"run": run_id}).all()
 
-def step_from(row: Sequence[Any]) -> Step:
-    """Read a step from its columns."""
-    values = list(row)
-    values[11], values[12] = codec.attributes(row[11]), codec.attributes(row[12])
-    values[13], values[18] = codec.load(row[13]), codec.load(row[18])
-    values[19] = codec.yields(row[19])
-    return Step(*values)
-
-
-def step_of(row: Row[Any]) -> Step:
-    return step_from([getattr(row, name) for name in COLUMNS])
+    def details(self, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
+        """Return names, errors and times of these steps, without their values."""
+        found = {}
+        for part in portions(step_ids):
+            for row in self._session.execute(_DETAILS, {"ids": list(part)}):
+                found[row.id] = row
+        return found

@@ -1,12 +1,10 @@
 """The tables.
 
-SQLModel classes are the schema, and Alembic's migrations are compared with them by a
-test. They have a registry of their own: the tables live beside those of the user's
-application, and must not appear in its metadata.
+SQLModel classes are the schema; a test compares them with Alembic's migrations. They have a
+registry of their own, because the user's application has its own tables and metadata.
 
-JSON is kept as text that this package writes (`codec.py`): ASCII only, so that every
-text a value may hold fits every database, and a large value is a reference to `payload`.
-All times are milliseconds since the epoch.
+JSON is text that `codec` writes: ASCII only, so that every value fits every database. A large
+value is a reference to `payload`. All times are milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -36,14 +34,14 @@ _ID = 32  # hex digits of a blake2b-128 digest or a uuid
 
 
 class _Table(SQLModel, registry=registry(metadata=metadata)):
-    """What all tables share: one registry."""
+    """The base of all tables."""
 
 
 def _word(length: int) -> Any:
     """A short text, compared byte by byte.
 
-    In the order of a language, which most servers are set up with, each comparison in an index
-    would cost several times as much, and be another after an update of the system's locales.
+    With the collation of a language, the default of most servers, each comparison in an index
+    costs several times as much, and may change with an update of the system's locales.
     """
     return String(length).with_variant(String(length, collation="C"), "postgresql")
 
@@ -72,8 +70,12 @@ def _flag() -> Any:
     return Field(default=False, sa_type=Boolean)
 
 
+def _partial(name: str, *columns: str, where: TextClause, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
 class ProgramRow(_Table, table=True):
-    """A compiled program, stored once by its content and never changed."""
+    """A compiled program, stored once by its content hash and immutable."""
 
     __tablename__: ClassVar[str] = "flowengine_program"
 
@@ -88,24 +90,18 @@ class RunRow(_Table, table=True):
     __tablename__: ClassVar[str] = "flowengine_run"
     __table_args__ = (
         Index("flowengine_run_idempotency", "tenant", "workflow", "idempotency_key", unique=True),
-        Index(
+        _partial(
             "flowengine_run_singleton",
             "tenant",
             "workflow",
             "singleton_key",
+            where=text("finished IS NULL"),
             unique=True,
-            sqlite_where=text("finished IS NULL"),
-            postgresql_where=text("finished IS NULL"),
         ),
         Index("flowengine_run_created", "tenant", "created"),
         Index("flowengine_run_state", "state", "created"),
         Index("flowengine_run_parent", "parent_run_id"),
-        Index(
-            "flowengine_run_alarm",
-            "id",
-            sqlite_where=text("alarm IS NOT NULL"),
-            postgresql_where=text("alarm IS NOT NULL"),
-        ),
+        _partial("flowengine_run_alarm", "id", where=text("alarm IS NOT NULL")),
     )
 
     id: str = _id(primary_key=True)
@@ -140,7 +136,7 @@ class StepRow(_Table, table=True):
 
     __tablename__: ClassVar[str] = "flowengine_step"
     __table_args__ = (
-        # Evaluating twice creates nothing twice.
+        # Idempotent: evaluating twice creates no step twice.
         Index("flowengine_step_instance", "run_id", "key", "generation", unique=True),
     )
 
@@ -148,7 +144,7 @@ class StepRow(_Table, table=True):
     run_id: str = _id()
     key: str = _id()  #: digest of the path: long paths break indexes
     generation: int = _count()
-    superseded: bool = _flag()  #: a later generation stands in its place
+    superseded: bool = _flag()  #: replaced by a later generation
     path: str = _text("")
     object_type: str = _name("", 32)
     address: str = _text("")
@@ -170,15 +166,17 @@ class StepRow(_Table, table=True):
     updated: int = _time()
 
 
-# These rows are written when something begins and once more when it has ended. PostgreSQL leaves
-# the indexes alone if the new version fits into the page of the old one.
-for _roomy in ("flowengine_run", "flowengine_step"):
-    _room = DDL(f"ALTER TABLE {_roomy} SET (fillfactor = 45)")  # type: ignore[no-untyped-call]
-    event.listen(metadata.tables[_roomy], "after_create", _room.execute_if(dialect="postgresql"))
+# A row is inserted at the beginning and updated at the end. With room in its page PostgreSQL makes
+# that a heap-only update, which leaves the indexes alone.
+for _table in ("flowengine_run", "flowengine_step"):
+    _fill_factor = DDL(f"ALTER TABLE {_table} SET (fillfactor = 45)")  # type: ignore[no-untyped-call]
+    event.listen(
+        metadata.tables[_table], "after_create", _fill_factor.execute_if(dialect="postgresql")
+    )
 
 
 class EventRow(_Table, table=True):
-    """What outside work a step asked for. How far it has come follows from its step and task."""
+    """The outside work that a step requested. Its state follows from its step and task."""
 
     __tablename__: ClassVar[str] = "flowengine_event"
 
@@ -201,42 +199,14 @@ class TaskRow(_Table, table=True):
 
     __tablename__: ClassVar[str] = "flowengine_task"
     __table_args__ = (
-        Index(
-            "flowengine_task_one_running_per_step",
-            "step_id",
-            unique=True,
-            sqlite_where=_RUNNING,
-            postgresql_where=_RUNNING,
+        _partial("flowengine_task_one_running_per_step", "step_id", where=_RUNNING, unique=True),
+        _partial(
+            "flowengine_task_due", "task_list_name", "rank", "due", "position", where=_PENDING
         ),
-        Index(
-            "flowengine_task_due",
-            "task_list_name",
-            "rank",
-            "due",
-            "position",
-            sqlite_where=_PENDING,
-            postgresql_where=_PENDING,
-        ),
-        Index(
-            "flowengine_task_running",
-            "boot_id",
-            sqlite_where=_RUNNING,
-            postgresql_where=_RUNNING,
-        ),
-        Index(
-            "flowengine_task_reported",
-            "run_id",
-            "join_id",
-            sqlite_where=_REPORTED,
-            postgresql_where=_REPORTED,
-        ),
-        Index(
-            "flowengine_task_retry",
-            "due",
-            sqlite_where=_RETRY,
-            postgresql_where=_RETRY,
-        ),
-        # Whoever asks for the tasks of a step knows its run: one index for both.
+        _partial("flowengine_task_running", "boot_id", where=_RUNNING),
+        _partial("flowengine_task_reported", "run_id", "join_id", where=_REPORTED),
+        _partial("flowengine_task_retry", "due", where=_RETRY),
+        # A query for the tasks of a step knows its run: one index serves both.
         Index("flowengine_task_run", "run_id", "step_id"),
     )
 
@@ -255,10 +225,10 @@ class TaskRow(_Table, table=True):
     losses: int = _count()
     lease: int = _count()
     state: str = _name("pending", 16)
-    rank: int = _count()  #: minus the run's priority: the index gives the most urgent first
+    rank: int = _count()  #: the negated priority of the run: the index gives the most urgent first
     due: int = _time()
     timeout_ms: int | None = _time(None)
-    runs_once: bool = _flag()  #: a try that has begun must not be followed by another
+    runs_once: bool = _flag()  #: at most once: a started try is not repeated
     published: int | None = _time(None)
     started: int | None = _time(None)
     activity: int | None = _time(None)
@@ -267,7 +237,7 @@ class TaskRow(_Table, table=True):
     pid: int | None = Field(default=None, sa_type=Integer)
     limit_key: str | None = _name(None)
     limit_slot: int | None = Field(default=None, sa_type=Integer)
-    join_id: str | None = _id(default=None)  #: the group it is counted with
+    join_id: str | None = _id(default=None)  #: its join counter
     outcome: str | None = _name(None, 16)  #: of a reported try: succeeded, failed, final, lost
     result: str | None = _text()
     error: str | None = _text()
@@ -279,7 +249,7 @@ class TaskRow(_Table, table=True):
 
 
 class JoinRow(_Table, table=True):
-    """Tasks that enable nothing alone and feed one join: how many have not been reported."""
+    """A join counter: the number of unreported tasks of a group."""
 
     __tablename__: ClassVar[str] = "flowengine_join"
     __table_args__ = (Index("flowengine_join_run", "run_id"),)
@@ -294,17 +264,12 @@ _WAITING = text("NOT taken_in")
 
 
 class FactRow(_Table, table=True):
-    """Something that happened to a run: its inbox."""
+    """Something that happened to a run: an entry of its inbox."""
 
     __tablename__: ClassVar[str] = "flowengine_fact"
     __table_args__ = (
         Index("flowengine_fact_once", "run_id", "dedupe_key", unique=True),
-        Index(
-            "flowengine_fact_waiting",
-            "run_id",
-            sqlite_where=_WAITING,
-            postgresql_where=_WAITING,
-        ),
+        _partial("flowengine_fact_waiting", "run_id", where=_WAITING),
     )
 
     id: str = _id(primary_key=True)
@@ -319,7 +284,7 @@ class FactRow(_Table, table=True):
 
 
 class HistoryRow(_Table, table=True):
-    """One commit of a run, numbered under the run's lock."""
+    """One commit of a run."""
 
     __tablename__: ClassVar[str] = "flowengine_history"
 
@@ -333,14 +298,7 @@ class TimerRow(_Table, table=True):
     """Something that is due at a time: a sleep, a deadline."""
 
     __tablename__: ClassVar[str] = "flowengine_timer"
-    __table_args__ = (
-        Index(
-            "flowengine_timer_due",
-            "due",
-            sqlite_where=text("fired IS NULL"),
-            postgresql_where=text("fired IS NULL"),
-        ),
-    )
+    __table_args__ = (_partial("flowengine_timer_due", "due", where=text("fired IS NULL")),)
 
     id: str = _id(primary_key=True)
     run_id: str = _id()
@@ -351,8 +309,8 @@ class TimerRow(_Table, table=True):
     created: int = _time()
 
 
-# The conditions of the partial indexes, as queries must say them. SQLite takes such an
-# index only for a query that repeats its words, and a bound parameter hides them from both.
+# The conditions of the partial indexes, as queries must state them. SQLite uses a partial index
+# only for a query with the same condition, and a bound parameter hides it from both databases.
 def _task_may_become(state: str) -> TextClause:
     (before,) = tasks_that_may_become(state)
     return text(f"flowengine_task.state = '{before}'")
@@ -372,7 +330,7 @@ FACT_IS_WAITING = text("NOT flowengine_fact.taken_in")
 
 
 class PayloadRow(_Table, table=True):
-    """A large value, stored once by its content."""
+    """A large value, stored once by its content hash."""
 
     __tablename__: ClassVar[str] = "flowengine_payload"
 
@@ -405,7 +363,7 @@ class ServerRow(_Table, table=True):
 
 
 class HandledRow(_Table, table=True):
-    """How many tries of one facet a server has run. All its processes add to it."""
+    """How many tries of one facet a server has run; the sum of its processes."""
 
     __tablename__: ClassVar[str] = "flowengine_handled"
 
@@ -416,7 +374,7 @@ class HandledRow(_Table, table=True):
 
 
 class LockRow(_Table, table=True):
-    """A lease on doing something alone."""
+    """A lease by name, for work that one process at a time does."""
 
     __tablename__: ClassVar[str] = "flowengine_lock"
 

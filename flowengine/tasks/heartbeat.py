@@ -21,7 +21,6 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.recovery import release_dropped, report_lost_tries
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
-from flowengine.store import recovery_queries, servers
 from flowengine.store.outages import is_away
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
@@ -99,13 +98,13 @@ class Heartbeat:
         if self._is_registered and not is_due and serves == (server.handlers, server.topics):
             return
         server.handlers, server.topics = serves
-        with engine.database.write() as connection:
-            now = engine.database.now(connection)
+        with engine.database.write() as session:
+            now = session.now()
             if self._is_registered:
-                servers.record_heartbeat(connection, server, now)
+                session.servers.record_heartbeat(server, now)
             else:
                 server.start_time = server.ping_time = now
-                servers.register(connection, server)
+                session.servers.register(server)
         self._is_registered = True
         self._sent = time.monotonic()
 
@@ -120,12 +119,12 @@ class Heartbeat:
         try:
             engine = self._engine()
             self._spool.deliver(engine)
-            with engine.database.read() as connection:
-                held = recovery_queries.held_by_boots(connection, [boot_id])
+            with engine.database.read() as session:
+                held = session.recovery.held_by_boots([boot_id])
             # Tasks with a spooled report stay claimed until the report is delivered.
             release_dropped(engine, [t for t in held if not self._spool.has(t.task_id, t.lease)])
-            with engine.database.write() as connection:
-                servers.deregister(connection, self._server.uuid)
+            with engine.database.write() as session:
+                session.servers.deregister(self._server.uuid)
             InFlightMarkers(self._settings.spool_directory, boot_id).forget_all()
         except Exception as problem:
             log.warning(
@@ -171,11 +170,11 @@ class PoolChildren:
 
     def check(self, engine: Engine) -> None:
         """Report the tries of dead children as lost; kill children that hang."""
-        with engine.database.read() as connection:
-            held = recovery_queries.held_by_boots(connection, [self._server.boot_id])
+        with engine.database.read() as session:
+            held = session.recovery.held_by_boots([self._server.boot_id])
             still = {task.task_id for task in held}
             ended = [task for task in self._held if task.task_id not in still and task.timeout_ms]
-            silent = recovery_queries.timed_out(connection, [task.task_id for task in ended])
+            silent = session.recovery.timed_out([task.task_id for task in ended])
         self._held = held
         dead = [task for task in held if task.pid is not None and not _is_alive(task.pid)]
         report_lost_tries(engine, dead, "the pool child")

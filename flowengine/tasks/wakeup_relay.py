@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from flowengine.engine import Engine
-from flowengine.store import recovery_queries, servers
 
 #: Seconds for which the code of the other workers is cached: in a fleet of one version the relay
 #: costs one query in that time, and none while nothing is consumed.
@@ -35,8 +34,8 @@ class WakeupRelay:
         if not names:
             return False
         database = self._engine.database
-        with database.read() as connection:
-            due = recovery_queries.due_lists(connection, names, database.now(connection))
+        with database.read() as session:
+            due = session.recovery.due_lists(names, session.now())
         return task_list in due
 
     def _foreign_names(self, task_list: str) -> list[str]:
@@ -44,8 +43,8 @@ class WakeupRelay:
         read_at, names = self._foreign.get(task_list, (-_CACHED, []))
         now = time.monotonic()
         if now - read_at >= _CACHED:
-            with self._engine.database.read() as connection:
-                alive = servers.alive(connection)
+            with self._engine.database.read() as session:
+                alive = session.servers.alive()
             theirs = {
                 name
                 for server in alive

@@ -22,7 +22,7 @@ from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema, recovery_queries, servers
+from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import CircuitBreakers, execute_try
@@ -117,8 +117,8 @@ class Flow:
 
     def watchdog(self) -> None:
         """Run one recovery pass."""
-        with self.database.read() as connection:
-            observation = observe(connection, LivenessWindow(self.clock.now))
+        with self.database.read() as session:
+            observation = observe(session, LivenessWindow(self.clock.now))
         recover(
             self.engine,
             observation,
@@ -161,8 +161,8 @@ class FlowWorker:
             start_time=flow.clock.now,
             ping_time=flow.clock.now,
         )
-        with flow.database.write() as connection:
-            servers.register(connection, server)
+        with flow.database.write() as session:
+            session.servers.register(server)
 
     def claim(self, run: Run[Any], step: str) -> TaskDefinition:
         """Claim the pending task of a step, given its path or a suffix of it."""
@@ -178,8 +178,8 @@ class FlowWorker:
 
     def claim_next(self) -> TaskDefinition | None:
         """Claim the first due task of any task list that this process has code for."""
-        with self._flow.database.read() as connection:
-            lists = recovery_queries.pending_lists(connection)
+        with self._flow.database.read() as session:
+            lists = session.recovery.pending_lists()
         for task_list in lists:
             task = self._flow.engine.claim_task(event_facet_names(), task_list, self._identity)
             if task is not None:

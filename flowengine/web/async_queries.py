@@ -8,15 +8,13 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from flowengine.errors import StoreError
 from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema
+from flowengine.store import Database, Session, ensure_schema
 
 log = logging.getLogger("flowengine")
 T = TypeVar("T")
@@ -33,16 +31,16 @@ class StoreQueries:
         self._lock = threading.Lock()
         self._is_checked = False
 
-    async def run(self, query: Callable[[Connection], T]) -> T:
+    async def run(self, query: Callable[[Session], T]) -> T:
         """Run a query in a thread; raises `StoreError` if the database does not answer."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(_executor, self._run_query, query)
 
-    def _run_query(self, query: Callable[[Connection], T]) -> T:
+    def _run_query(self, query: Callable[[Session], T]) -> T:
         try:
             self._check()
-            with self._database.read() as connection:
-                return query(connection)
+            with self._database.read() as session:
+                return query(session)
         except SQLAlchemyError as problem:
             log.warning("query of database %s failed", self._database.name, exc_info=True)
             raise StoreError(f"the database {self._database.name} does not answer") from problem
@@ -52,8 +50,7 @@ class StoreQueries:
         with self._lock:
             if self._is_checked:
                 return
-            file = Path(self._database.url.database or "")
-            if self._database.is_sqlite and not file.exists():
+            if self._database.file is not None and not self._database.file.exists():
                 raise StoreError(
                     f"there is no database {self._database.name} yet: the first run creates it, or "
                     "set another in FLOWENGINE_DATABASE_URL"

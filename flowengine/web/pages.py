@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 from flower.api import BaseApiHandler
 from flower.views import BaseHandler
-from sqlalchemy import Connection
 from tornado.web import RequestHandler, authenticated, url
 
 from flowengine.engine import queries
@@ -20,8 +19,8 @@ from flowengine.engine.results import RunInfo, RunSummary
 from flowengine.engine.run_tree import RunTree, StepLine, load_run_tree
 from flowengine.errors import FlowengineError, StoreError, UnknownRun
 from flowengine.evaluator.states import RunState
+from flowengine.store import Session
 from flowengine.store.database import system_clock
-from flowengine.store.executors import SqlalchemyExecutor
 from flowengine.web import styles
 from flowengine.web.async_queries import queries_of
 
@@ -90,7 +89,7 @@ class RunResult:
     tree: RunTree
 
 
-async def _query(handler: Any, query: Callable[[Connection], T]) -> T:
+async def _query(handler: Any, query: Callable[[Session], T]) -> T:
     try:
         return await queries_of(handler.application.capp).run(query)
     except UnknownRun as unknown:
@@ -100,9 +99,9 @@ async def _query(handler: Any, query: Callable[[Connection], T]) -> T:
 
 
 async def _runs(handler: Any, run_filter: Filter) -> RunsResult:
-    def query(connection: Connection) -> list[RunSummary]:
+    def query(session: Session) -> list[RunSummary]:
         return queries.run_summaries(
-            connection,
+            session,
             workflow=run_filter.workflow,
             state=run_filter.state,
             before=run_filter.before,
@@ -115,10 +114,9 @@ async def _runs(handler: Any, run_filter: Filter) -> RunsResult:
 
 
 async def _run(handler: Any, run_id: str) -> RunResult:
-    def query(connection: Connection) -> RunResult:
-        run = queries.run_info(SqlalchemyExecutor(connection), run_id)
-        inputs = queries.run_inputs(connection, run)
-        return RunResult(run, inputs, load_run_tree(connection, run_id))
+    def query(session: Session) -> RunResult:
+        run = queries.run_info(session, run_id)
+        return RunResult(run, queries.run_inputs(session, run), load_run_tree(session, run_id))
 
     return await _query(handler, query)
 

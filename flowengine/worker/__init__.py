@@ -1,4 +1,4 @@
-"""The worker: claims tasks, runs their facets, reports. It knows nothing of Celery."""
+"""The worker: claims, executes and reports tasks. It does not know Celery."""
 
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.context import NotInAStep, StepContext, current_step

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from flowengine.evaluator.triggers import Outcome
+from flowengine.worker.claim_states import ClaimState
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks
 
 log = logging.getLogger("flowengine")
@@ -34,7 +35,11 @@ class Batch:
 
     def next(self) -> ClaimedTask | None:
         with self._lock:
-            return self._unstarted.popleft() if self._unstarted else None
+            while self._unstarted:
+                entry = self._unstarted.popleft()
+                if entry.state == ClaimState.CLAIMED:  # a process that ends releases them
+                    return entry
+            return None
 
     def finish(self, entry: ClaimedTask, outcome: Outcome) -> None:
         with self._lock:
@@ -49,7 +54,7 @@ class Batch:
     def take_unstarted(self) -> list[ClaimedTask]:
         with self._lock:
             unstarted, self._unstarted = self._unstarted, deque()
-            return list(unstarted)
+            return [entry for entry in unstarted if entry.state == ClaimState.CLAIMED]
 
     def take_circuit(self, circuit: str) -> list[ClaimedTask]:
         """Take the unstarted tasks of a circuit: it would refuse them all."""

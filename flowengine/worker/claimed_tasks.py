@@ -17,7 +17,9 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome, Report
 from flowengine.worker.claim_states import ClaimEvent, ClaimState, next_state
 
-ClaimKey = tuple[str, int]  #: the ids of a task and of its lease
+ClaimKey = tuple[str, int]  #: the id of a task, and its lease
+
+_REMEMBERED = 600.0  # seconds for which a claim's response may arrive after its task was disowned
 
 
 class ClaimedTask:
@@ -92,16 +94,21 @@ class ClaimedTasks:
                 self._markers.clear(entry.mark)
                 entry.mark = None
                 if entry.state != ClaimState.DISOWNED:
-                    del self._entries[entry.key]
+                    self._entries.pop(entry.key, None)
             self._changed.notify_all()
 
     def disown_unknown(self, held: Collection[ClaimKey]) -> set[ClaimKey]:
         """Return the keys that the database lists as ours and that nobody here works on."""
+        held = set(held)
         with self._changed:
             for key in held - self._entries.keys():
                 entry = self._entries[key] = ClaimedTask(key, self.clock())
                 entry.apply(ClaimEvent.DISOWN)
-            return {key for key in held if self._entries[key].state == ClaimState.DISOWNED}
+            disowned = {k for k, e in self._entries.items() if e.state == ClaimState.DISOWNED}
+            for key in disowned - held:  # fencing refuses whatever arrives for them
+                if self.clock() - self._entries[key].since > _REMEMBERED:
+                    del self._entries[key]
+            return disowned & held
 
     # --- questions ---
 

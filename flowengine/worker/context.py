@@ -1,4 +1,4 @@
-"""What a facet may ask about itself while it runs."""
+"""The context of the step that a facet is called for."""
 
 from __future__ import annotations
 
@@ -12,30 +12,29 @@ from flowengine.evaluator import TaskDefinition
 
 
 class NotInAStep(FlowengineError):
-    """There is no current step: the code is not being run as a step of a run."""
+    """The code is not called by a worker for a step."""
 
     def __str__(self) -> str:
-        return "current_step() has an answer only inside an event facet that a worker runs"
+        return "there is no current step: call current_step() inside an event facet in a worker"
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """The step that is being run."""
+    """The step that this code is called for."""
 
     run_id: str
     path: str  #: e.g. ``word_count.foreach[3].fetch``
     facet: str
     try_number: int
-    #: The same for every try of this step: hand it to a service that takes such keys, and a
-    #: second try cannot do the same thing twice.
+    #: The same for every try of this step. A service that accepts such keys makes the call once.
     idempotency_key: str
     _beat: Callable[[], bool]
 
     def heartbeat(self) -> bool:
-        """Show that work goes on; the facet's timeout starts anew.
+        """Restart the facet's timeout.
 
-        False: the step was taken away (timed out, answered by somebody else), and whatever
-        this try returns will be refused. Stop.
+        False: the lease is lost (the try timed out, or the step was answered from outside), and
+        the result of this try will be refused. Stop.
         """
         return self._beat()
 
@@ -44,7 +43,7 @@ _current: ContextVar[StepContext] = ContextVar("flowengine_step")
 
 
 def current_step() -> StepContext:
-    """Return the step that this code is being run for."""
+    """Return the step that this code is called for."""
     try:
         return _current.get()
     except LookupError:

@@ -11,7 +11,7 @@ import threading
 
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome, Succeeded
-from flowengine.store import Database, servers
+from flowengine.store import Database
 from flowengine.store.servers import HandledCount
 
 log = logging.getLogger("flowengine")
@@ -40,8 +40,8 @@ class HandledCounters:
         if not counts:
             return
         try:
-            with self._database.write() as connection:
-                servers.count(connection, self._server_id, list(counts.values()))
+            with self._database.write() as session:
+                session.servers.add_handled(self._server_id, list(counts.values()))
         except Exception as problem:
             log.debug("counters were not flushed: %s", problem)
             self._keep(counts)

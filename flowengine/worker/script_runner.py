@@ -1,8 +1,8 @@
-"""Run a script block: a process of its own, a map in, a map out.
+"""The script runner: executes a script block in a process of its own, with a map in and out.
 
-The process is given seconds and memory, no files, few built-in functions and no import. That
-keeps accidents in bounds. It is no jail: whoever may write programs may run code, which is why
-scripts are off unless a setting turns them on.
+The process has limits for time and memory, cannot write files or import, and has few built-in
+functions. These limits contain accidents. They are no sandbox: an author of programs can run code,
+so scripts are off unless a setting turns them on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flowengine.errors import ScriptFailed
 from flowengine.program.scripts import SCRIPT, SCRIPT_LIST
 from flowengine.settings import Settings
 
-#: What the process runs. It stands alone: the limits hold before the first word of the script.
+#: The code of the process. It sets the limits before it compiles the script.
 _RUNNER = """
 import json, resource, sys
 seconds, size, code, params = json.load(sys.stdin)

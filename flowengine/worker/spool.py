@@ -29,6 +29,18 @@ log = logging.getLogger("flowengine")
 
 SpooledOutcome = Outcome | WorkflowCall
 
+#: Keys of a record, with the attributes of the task they hold.
+_TASK_FIELDS = {
+    "run_id": "workflow_id",
+    "task_id": "uuid",
+    "lease": "lease",
+    "path": "step_path",
+    "name": "name",
+    "flow_id": "flow_id",
+    "step_id": "step_id",
+    "step_key": "step_key",
+}
+
 
 class Spool:
     """A directory of reports."""
@@ -129,32 +141,15 @@ def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome
 
 def spool_record(task: TaskDefinition, outcome: SpooledOutcome) -> dict[str, Any]:
     """A report as the spool keeps it, in JSON."""
-    return {
-        "run_id": task.workflow_id,
-        "task_id": task.uuid,
-        "lease": task.lease,
-        "path": task.step_path,
-        "name": task.name,
-        "flow_id": task.flow_id,
-        "step_id": task.step_id,
-        "step_key": task.step_key,
-        "outcome": _encoded(_storable(task.name, outcome)),
-    }
+    of_task = {key: getattr(task, name) for key, name in _TASK_FIELDS.items()}
+    return {**of_task, "outcome": _encoded(_storable(task.name, outcome))}
 
 
 def decoded(record: dict[str, Any]) -> tuple[TaskDefinition, SpooledOutcome]:
-    task = TaskDefinition(
-        uuid=record["task_id"],
-        name=record["name"],
-        runner_id="",
-        workflow_id=record["run_id"],
-        flow_id=record["flow_id"],
-        step_id=record.get("step_id", ""),
-        step_key=record.get("step_key", ""),
-        step_path=record["path"],
-        lease=record["lease"],
-    )
-    return task, _outcome(record["outcome"])
+    # Files of earlier versions lack the step's id and key: only a call needs them.
+    record = {"step_id": "", "step_key": "", **record}
+    of_task = {name: record[key] for key, name in _TASK_FIELDS.items()}
+    return TaskDefinition(runner_id="", **of_task), _outcome(record["outcome"])
 
 
 def _storable(facet: str, outcome: SpooledOutcome) -> SpooledOutcome:

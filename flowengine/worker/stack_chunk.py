@@ -1,11 +1,11 @@
-"""Room on Python's stack for the code of users.
+"""A chunk of Python's data stack for the code of users.
 
-Python keeps the frames of running functions in chunks, takes a chunk from the system when one is
-full, and gives it back as soon as its first frame returns. Code that happens to call functions
-across the end of a chunk takes and gives back memory at every call: we have seen it thirty times
-as slow. Where a chunk ends depends on how deep the caller is, and behind Celery and this package
-a user's function is some eighty calls deep. A frame that does not fit into what is left begins a
-chunk of its own, with room behind it; so we make one that never fits.
+CPython keeps frames in chunks, allocates a chunk when the current one is full, and frees it when
+its first frame returns. Code that calls functions across the end of a chunk allocates and frees
+memory at every call: thirty times slower, as measured. Below Celery and this package a user's
+function is about eighty calls deep, so the position in the chunk is arbitrary. A frame larger than
+the rest of the chunk begins a new one, with free space behind it: `on_own_stack_chunk` makes such
+a frame.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import ParamSpec, TypeVar
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-#: Values that the frame could hold. A chunk holds 2,000, doubled until what is asked for fits
-#: with 1,000 to spare: here 16,000, and what is left is room for some hundred calls.
+#: Values in the frame. A chunk holds 2,000 values, doubled until the frame fits with 1,000 to
+#: spare: here 16,000. The rest has room for some hundred calls.
 _SIZE = 12_000
 
 
 def on_own_stack_chunk(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let a function, and what it calls, have a chunk of the stack for itself."""
+    """Call a function at the beginning of a new chunk."""
 
     def roomy(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         return function(*args, **kwargs)

@@ -16,8 +16,8 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.recovery import release_dropped, release_unstarted
 from flowengine.engine.reporter import NotAllReported
 from flowengine.engine.staging import ContinuationPolicy
+from flowengine.errors import IllegalTransition
 from flowengine.evaluator.triggers import Lost, Report
-from flowengine.store import recovery_queries, servers
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
 from flowengine.worker.claim_states import ClaimEvent, ClaimState
@@ -117,9 +117,12 @@ class TaskClient:
     def release_active(self, seconds: float) -> None:
         """At the end of the process: wait for tasks to finish, then release all unfinished ones."""
         self._claimed.wait_until_idle(seconds)
-        left = self._claimed.in_states(ClaimState.CLAIMED, ClaimState.STARTED)
-        self._claimed.close(ClaimEvent.RELEASE, left)
-        release_dropped(self._engine, [held_task(entry.task) for entry in left])
+        left = []
+        for entry in self._claimed.in_states(ClaimState.CLAIMED, ClaimState.STARTED):
+            with suppress(IllegalTransition):  # finished meanwhile
+                self._claimed.close(ClaimEvent.RELEASE, [entry])
+                left.append(held_task(entry.task))
+        release_dropped(self._engine, left)
 
     # --- agreement with the database and the disk ---
 
@@ -133,8 +136,10 @@ class TaskClient:
         self._claimed.close(ClaimEvent.DELIVER, [e for key, e in gone.items() if key not in held])
         for key in sorted(gone.keys() & held.keys()):
             self._lose(gone[key], held[key])
+        busy = self._claimed.in_states(*ClaimState.ACTIVE, ClaimState.SPOOLED)
         old = self._held(2 * self._engine.settings.heartbeat_interval)
-        unknown = self._claimed.disown_unknown(old.keys())
+        # A task that was reported or released since the query began is not unknown.
+        unknown = self._claimed.disown_unknown(old.keys() - {entry.key for entry in busy})
         if unknown:
             log.warning(
                 "releasing %d tasks that the database lists for pid %d and that it does not work "
@@ -184,10 +189,10 @@ class TaskClient:
         stale = set(self._markers.stale())
         if not stale:
             return
-        with self._engine.database.read() as connection:
-            held = recovery_queries.held_by_boots(connection, sorted({boot for boot, _ in stale}))
+        with self._engine.database.read() as session:
+            held = session.recovery.held_by_boots(sorted({boot for boot, _ in stale}))
             # A pid of another container looks dead from here.
-            elsewhere = {server.boot_id for server in servers.alive(connection)}
+            elsewhere = {server.boot_id for server in session.servers.alive()}
         elsewhere.discard(self._identity.boot_id)
         held_by = {(task.boot_id, task.pid) for task in held}
         self._markers.remove_stale(

@@ -43,14 +43,13 @@ class TaskWorker:
         lists: Callable[[], Collection[str]] = tuple,
         show: Callable[[TaskDefinition, Outcome, float], object] | None = None,
         breakers: CircuitBreakers | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         self._show = show
         self._breakers = breakers or CircuitBreakers(engine.settings)
         settings = engine.settings
         self._markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
-        self.claimed_tasks = ClaimedTasks(self._markers, clock)
+        self.claimed_tasks = ClaimedTasks(self._markers)
         self.client = TaskClient(engine, identity, self.claimed_tasks, self._markers)
         self.counters = HandledCounters(engine.database, identity.server_id)
         jobs = self.counters.flush, self.client.reconcile, self.client.remove_stale_markers

@@ -12,7 +12,8 @@
   - ``# kill it at "text"``: it is killed when it has printed the text;
   - ``# keeps running from "text"``: it goes on in another terminal once it has printed the
     text, until a later block starts another one;
-  - ``# repeat until "text"``, also after ``# your id,``: it is repeated until it prints that.
+  - ``# repeat until "text"``, perhaps ``or "text"``, also after ``# your id,``: it is repeated
+    until it prints one of them.
 
 Blocks of another kind, ``sh`` and ``text`` among them, are not run.
 """
@@ -33,12 +34,12 @@ from tests.acceptance.transcripts import Step, blocks, difference, steps
 from tests.celery_nodes.processes import GuardedProcess, ProcessDidNotStart
 
 _BIN = Path(sys.executable).parent
-_TIME_LIMIT = 60.0  #: seconds for one command
+_TIME_LIMIT = 120.0  #: seconds for one command
 _FILE = re.compile(r"(?:#|//) file: (\S+)\n")
 _EXPORT = re.compile(r"export (\w+)=(\S+)$")
 _KILL = re.compile(r'# kill it at "(.+)"$')
 _KEEP = re.compile(r'# keeps running from "(.+)"$')
-_REPEAT = re.compile(r'\brepeat until "(.+)"$')
+_REPEAT = re.compile(r'\brepeat until "(.+?)"(?: or "(.+)")?$')
 _YOURS = re.compile(r"# your id\b")
 
 
@@ -94,7 +95,7 @@ class Reader:
         if kill := _KILL.search(command):
             return self._kill(step, kill[1])
         if repeat := _REPEAT.search(command):
-            return self._repeat(step, repeat[1])
+            return self._repeat(step, [text for text in repeat.groups() if text])
         code, output = self._execute(command)
         if (code == 0) is command.endswith("# fails"):
             return f"$ {command}\nended with {code}\n{output}"
@@ -114,12 +115,14 @@ class Reader:
         )
         return done.returncode, done.stdout
 
-    def _repeat(self, step: Step, text: str) -> str:
+    def _repeat(self, step: Step, texts: list[str]) -> str:
         deadline = time.monotonic() + _TIME_LIMIT
-        while text not in (output := self._execute(step.command)[1]):
+        while True:
+            output = self._execute(step.command)[1]
+            if any(text in output for text in texts):
+                return difference(step, output)
             if time.monotonic() > deadline:
-                return f"$ {step.command}\nnever printed {text!r}\n{output}"
-        return difference(step, output)
+                return f"$ {step.command}\nnever printed {texts}\n{output}"
 
     def _kill(self, step: Step, text: str) -> str:
         """Run one command and kill it, and all it started, as soon as it prints the text."""

@@ -38,10 +38,10 @@ def named(path: Path) -> str:
 def followed(
     tmp_path_factory: pytest.TempPathFactory, shared_redis: RedisServer
 ) -> Iterator[Callable[[Path], Future[list[str]]]]:
-    """All runnable documents, side by side: most of their time is waiting."""
+    """All runnable documents, several at a time: much of their time is waiting."""
     shared_redis.start()
     shared_redis.flush()
-    with ThreadPoolExecutor(len(RUNNABLE)) as pool:
+    with ThreadPoolExecutor(5) as pool:
         futures = {
             document: pool.submit(
                 Reader(tmp_path_factory.mktemp(document.stem), shared_redis.url).follow, document
@@ -55,7 +55,7 @@ def followed(
 def test_every_command_of_a_document_runs_and_prints_what_is_shown(
     document: Path, followed: Callable[[Path], Future[list[str]]]
 ) -> None:
-    problems = followed(document).result(timeout=300)
+    problems = followed(document).result(timeout=600)
     assert not problems, "\n\n".join(problems)
 
 

@@ -220,9 +220,8 @@ if child == 0:
     assert len(many.start([1]).result(timeout=20)) == 1
     raise SystemExit(0)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-with parents.database.read() as connection:
-    from flowengine.store import servers
-    assert os.getpid() in [server.pid for server in servers.alive(connection)]
+with parents.database.read() as session:
+    assert os.getpid() in [server.pid for server in session.servers.alive()]
 assert len(many.start([1]).result(timeout=20)) == 1
 """
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Kill -9 of the embedded process at every commit of a run: nothing is lost, nothing doubled."""
+"""SIGKILL of the embedded process at every commit: no step is lost, no result recorded twice."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def run_child(url: str, commits: int, moment: str) -> int:
     child = spawning.Process(target=thirty_steps.run_and_die, args=(url, commits, moment))
     child.start()
     child.join(timeout=120)
-    assert child.exitcode is not None, "the child hangs"
+    assert child.exitcode is not None, "the child did not end"
     return int(child.exitcode)
 
 
 @pytest.mark.parametrize("moment", ["after", "before"])
-def test_a_process_killed_at_any_commit_loses_nothing(moment: str, tmp_path: Path) -> None:
+def test_a_process_killed_at_any_commit_loses_no_step(moment: str, tmp_path: Path) -> None:
     commit = 0
     killed = 0
     while True:
@@ -38,7 +38,7 @@ def test_a_process_killed_at_any_commit_loses_nothing(moment: str, tmp_path: Pat
 
 
 def check_rows(path: Path) -> None:
-    """The rows say: one run, completed, every step once, every recorded result once."""
+    """One run, completed; one row for every step, one recorded result for every task."""
     rows = sqlite3.connect(path)
     runs = rows.execute("SELECT state, outputs FROM flowengine_run").fetchall()
     assert runs == [("COMPLETED", f'{{"result":{thirty_steps.EXPECTED}}}')]

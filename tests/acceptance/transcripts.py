@@ -17,11 +17,11 @@ _BLOCK = re.compile(r"^```(\w*(?: servers)?)\n(.*?)^```$", re.MULTILINE | re.DOT
 _BLANKS = [
     (r"\x1b\[[0-9;?]*[A-Za-z]", ""),  # colours and cursor movements
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?", "<timestamp>"),
-    (r"\b\d\d:\d\d:\d\d\b", "<time of day>"),
     (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<id>"),
     (r"\b(?:[0-9a-f]{32}|[0-9a-f]{8})\b", "<id>"),
     (r"\b0x[0-9a-f]+", "<address>"),
-    (r"\b\d+(?:\.\d+)? ?(?:ms|s|min|h)\b", "<duration>"),
+    (r"\b(?:\d+ (?:h|min) )?\d+(?:\.\d+)? ?(?:ms|s|min|h)\b(?: \(\d+:\d\d:\d\d\))?", "<duration>"),
+    (r"\b\d\d:\d\d:\d\d\b", "<time of day>"),
     (r"\bpid \d+", "pid <pid>"),
     (r"\bForkPoolWorker-\d+", "ForkPoolWorker-<n>"),
     (r"\b(?:localhost|127\.0\.0\.1):\d+", "<host>:<port>"),

@@ -1,7 +1,7 @@
 """Nodes for pytest-celery that are processes of this machine, not containers.
 
-The plugin's fixtures, nodes and clusters are its own. Only what it calls a container is
-ours: a guarded process that is killed, stopped, restarted and read like one.
+Fixtures, nodes and clusters are the plugin's own. Only its containers are replaced, by guarded
+processes that are killed, stopped, restarted and read like containers.
 """
 
 from tests.celery_nodes.containers import LocalBeat, LocalRabbit, LocalRedis, LocalWorker

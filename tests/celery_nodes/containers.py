@@ -1,4 +1,4 @@
-"""What pytest-celery calls containers: its own classes, around processes of this machine."""
+"""The container classes of pytest-celery, around processes of this machine."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class _BrokerProcess:
 
 
 class LocalNode(CeleryTestContainer):
-    """Something of Celery's that runs in a process of its own."""
+    """A Celery worker or beat."""
 
     def __init__(self, process: GuardedProcess) -> None:
         super().__init__(process)
@@ -124,7 +124,7 @@ class LocalNode(CeleryTestContainer):
         return self.process.status == "running"
 
     def is_ready_now(self) -> bool:
-        """Whether it runs and has said so; `ready` would wait for it."""
+        """Whether it runs and has logged its ready prompt; `ready` would wait for it."""
         return self.is_alive() and self.process.is_ready()
 
     def start(self, *, wait: bool = True) -> None:
@@ -134,7 +134,7 @@ class LocalNode(CeleryTestContainer):
         self.process.wait_until_ready()
 
     def terminate(self) -> None:
-        """Ask it to end; it may finish what it does."""
+        """Send SIGTERM: it finishes its running steps and ends."""
         self.process.kill("SIGTERM")
 
     def freeze(self) -> None:
@@ -186,7 +186,7 @@ class LocalBeat(LocalNode):
 
 
 def write_files(directory: Path, content: dict[str, bytes]) -> None:
-    """Write what would be a container's volume."""
+    """Write the files that a container would have in its volume."""
     for name, text in content.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)

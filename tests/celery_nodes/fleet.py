@@ -30,7 +30,7 @@ from tests.celery_nodes.processes import GuardedProcess
 ROOT = Path(__file__).parent.parent.parent
 T = TypeVar("T")
 
-#: A watchdog in a hurry: what takes minutes by default takes seconds here.
+#: Short intervals, so that recovery takes seconds here and not minutes.
 INTERVALS = {
     "FLOWENGINE_WATCHDOG_INTERVAL": "0.3",
     "FLOWENGINE_HEARTBEAT_INTERVAL": "1",
@@ -40,7 +40,7 @@ INTERVALS = {
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment of this process without anything that configures us or Celery."""
+    """The environment of this process without settings of flowengine and Celery."""
     kept = {
         key: value
         for key, value in os.environ.items()
@@ -53,7 +53,7 @@ def clean_environment() -> dict[str, str]:
 def until(
     condition: Callable[[], T], what: str = "it", seconds: float = 30, pause: float = 0.05
 ) -> T:
-    """Return what the condition gives as soon as it is true; fail when that takes too long."""
+    """Return the value of the condition as soon as it is true; fail after some seconds."""
     ends = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < ends, f"{what} did not happen within {seconds:g} s"
@@ -62,7 +62,7 @@ def until(
 
 
 class Fleet:
-    """Everything that works on one database. What it started it also ends."""
+    """All nodes that work on one database; `close` ends them."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Fleet:
             **clean_environment(),
             **INTERVALS,
             "FLOWENGINE_BROKER_URL": broker.url,
-            # Without a server of its own the broker carries results, and chords are refused.
+            # Without a result backend of its own, results go through the broker, without chords.
             "FLOWENGINE_RESULT_BACKEND": backend.url if backend else "rpc://",
             "FLOWENGINE_DATABASE_URL": database_url,
             "FLOWENGINE_IMPORTS": imports,
@@ -150,7 +150,7 @@ class Fleet:
         return [*self.workers, *self.beats]
 
     def heal(self) -> None:
-        """Start again what a test has killed, and let go on what it has stopped."""
+        """Restart the nodes that a test has killed, and continue those it has suspended."""
         for node in self.nodes:
             if node.is_alive():
                 node.thaw()
@@ -170,8 +170,7 @@ class Fleet:
             node.stop()
         self.engine.close()
         self.app.close()
-        # The next broker may get the port of this one: connections of the process to the dead
-        # one must not be taken for its own.
+        # The next broker may get the port of this one, and pooled connections would be dead.
         kombu.pools.reset()
 
     # --- work ---
@@ -181,7 +180,7 @@ class Fleet:
         return self.engine.start(workflow.program(), workflow.name, inputs, key=key)
 
     def begun(self, name: str) -> list[int]:
-        """The processes in which a facet with this mark has begun."""
+        """The ids of the processes in which the facet of this name has started, in order."""
         found = sorted(self.traces.glob(f"begun-{name}-*"), key=lambda path: path.stat().st_mtime)
         return [int(path.name.rpartition("-")[2]) for path in found]
 
@@ -189,7 +188,7 @@ class Fleet:
         (self.traces / f"go-{name}").touch()
 
     def let_all_go(self) -> None:
-        """Leave no worker waiting for a test that has ended."""
+        """Let every held facet end, so that no worker waits for a test that has ended."""
         for path in self.traces.glob("begun-*"):
             self.let_go(path.name.split("-")[1])
 

@@ -19,7 +19,7 @@ from tests.servers import (
 
 
 class RestartablePostgres(PostgresServer):
-    """Stopped, hung and started again in the middle of a test."""
+    """A server that survives its own process: the data stay until `stop`."""
 
     def __init__(self) -> None:
         self._keeper: GuardedServer | None = None
@@ -27,26 +27,26 @@ class RestartablePostgres(PostgresServer):
 
     def _start(self, directory: Path) -> GuardedServer:
         if self._keeper is None:
-            # It removes the data when we end or are killed. A server of ours may end before.
+            # It removes the data when the test run ends or is killed; a server may end before.
             self._keeper = GuardedServer(
                 ["sleep", "infinity"], directory=self.directory, stop_signal="KILL"
             )
         return super()._start(new_directory("guard", self._user))
 
     def go_away(self) -> None:
-        """Stop as an operator would, `pg_ctl stop -m fast`: whoever is connected is cut off."""
+        """Stop as `pg_ctl stop -m fast`: all connections are ended."""
         self._connection.close()
         psutil.Process(self._pid).send_signal(signal.SIGINT)
         self._server.wait(PATIENCE)
         self._server.stop()
 
     def come_back(self) -> None:
-        """Start it again, with all that was committed."""
+        """Start it again on the same data."""
         self._server = self._start(self.directory)
         self._connection = self._connect()
 
     def freeze(self) -> None:
-        """Hang: connections stay open, and nobody answers."""
+        """Suspend it: connections stay open and get no answer."""
         self._send_all(signal.SIGSTOP)
 
     def thaw(self) -> None:

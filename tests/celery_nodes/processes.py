@@ -1,4 +1,4 @@
-"""A process that speaks like a Docker container and cannot outlive this one."""
+"""A process with the interface of a Docker container that cannot outlive this one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-#: Past this a process that has not said that it is ready is taken to be broken.
+#: Seconds until a process that has not logged its ready prompt is taken to be broken.
 PATIENCE = 60.0
 
 # `read` returns when the pipe is closed, which the kernel does too when pytest is killed. The
@@ -38,7 +38,7 @@ exit "$code"
 
 
 class ProcessDidNotStart(Exception):
-    """A process ended, or kept silent for too long; its log says why."""
+    """A process ended, or was not ready in time; its log says why."""
 
     def __init__(self, name: str, log: str) -> None:
         super().__init__(name, log)
@@ -49,7 +49,7 @@ class ProcessDidNotStart(Exception):
 
 
 class GuardedProcess:
-    """A command, run again and again in one directory, with one log.
+    """A command that can be restarted, in one directory and with one log.
 
     The attributes and methods are those of `docker.models.containers.Container` that
     pytest-celery and pytest-docker-tools use.
@@ -73,12 +73,12 @@ class GuardedProcess:
         self._log = directory / "log"
         self._pid_file = directory / "pid"
         self._read_from = 0
-        self._is_expected = False  # whether its end is our doing
+        self._is_expected = False  # whether the test has ended it
         self._guard: subprocess.Popen[bytes] | None = None
         directory.mkdir(parents=True, exist_ok=True)
         self._log.touch()
 
-    # --- what Docker would say ---
+    # --- the interface of a container ---
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class GuardedProcess:
         return self._pid_file.exists() and (prompt is None or prompt in self.recent_log())
 
     def recent_log(self) -> str:
-        """What it has logged since it was started last."""
+        """Its log since its last start."""
         with self._log.open("rb") as log:
             log.seek(self._read_from)
             return log.read().decode(errors="replace")
@@ -173,7 +173,7 @@ class GuardedProcess:
             psutil.Process(self.pid).send_signal(number) if self.status == "running" else None
 
     def kill(self, signal: str | int | None = None) -> None:
-        """Send a signal, as `docker kill`; after one that nobody survives, wait for the end."""
+        """Send a signal, as `docker kill`; after SIGKILL wait for the end."""
         number = _signal_number(signal)
         self._is_expected = True
         self.send(number)
@@ -181,7 +181,7 @@ class GuardedProcess:
             self.wait()
 
     def freeze(self) -> None:
-        """Stop it and its children in the middle of whatever they do."""
+        """Suspend it and its children (SIGSTOP)."""
         for pid in (self.pid, *self.children()):
             _send(pid, "SIGSTOP")
 
@@ -190,7 +190,7 @@ class GuardedProcess:
             _send(pid, "SIGCONT")
 
     def wait(self, timeout: float = PATIENCE) -> int:
-        """Wait for its end; return the exit code as a shell tells it."""
+        """Wait for its end; return the exit code, as a shell gives it."""
         assert self._guard is not None
         assert self._guard.stdin is not None
         code = self._guard.wait(timeout)
@@ -198,7 +198,7 @@ class GuardedProcess:
         return code
 
     def restart(self, timeout: float = 10) -> None:
-        """Ask it to end, insist when it does not, and start it anew."""
+        """Send SIGTERM, kill it when it does not end in time, and start it again."""
         if self.status == "running":
             self.kill("SIGTERM")
             try:
@@ -208,7 +208,7 @@ class GuardedProcess:
         self.start()
 
     def stop(self) -> None:
-        """End it and everything that it started, at once. Stopping twice is once."""
+        """Kill it and everything that it started. Idempotent."""
         if self._guard is None:
             return
         assert self._guard.stdin is not None

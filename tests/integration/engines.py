@@ -33,7 +33,9 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.database import Clock
-from flowengine.store.executors import Executor, PipelineExecutor
+from flowengine.store.executors import Executor, SqlalchemyExecutor
+from flowengine.store.postgres.executors import PipelineExecutor
+from flowengine.store.session import SqlSession
 from flowengine.store.tables import metadata
 
 # --- engines ---
@@ -76,51 +78,38 @@ def opened(
 
 @contextmanager
 def watched(engine: Engine, notice: Callable[[str, Any], object]) -> Iterator[None]:
-    """Have each statement that goes directly to the driver noticed before it is executed."""
-    direct, inside = engine.database.direct, engine.database.inside
+    """Pass each statement that goes to the driver past SQLAlchemy to `notice` before it runs."""
+    database: Any = engine.database
+    session = database.session
 
-    @contextmanager
-    def noticed() -> Iterator[Executor]:
-        with direct() as executor:
-            yield _Watched(executor, notice)
+    def noticing(executor: Executor, connection: Connection | None = None) -> SqlSession:
+        if isinstance(executor, PipelineExecutor):
+            for name in ("rows", "send"):
+                setattr(executor, name, _noticed(getattr(executor, name), notice))
+        elif not isinstance(executor, SqlalchemyExecutor):  # its statements have an event
+            executor = _Watched(executor, notice)
+        return session(executor, connection)
 
-    def noticed_inside(connection: Connection) -> Executor:
-        executor = inside(connection)
-        if isinstance(
-            executor, PipelineExecutor
-        ):  # others go through SQLAlchemy, which tells itself
-            executor.rows = noticing(executor.rows)  # type: ignore[method-assign]
-            executor.send = noticing(executor.send)  # type: ignore[method-assign]
-        return executor
-
-    def noticing(execute: Callable[..., Any]) -> Callable[..., Any]:
-        def first(text: str, given: Any = ()) -> Any:
-            notice(text, given)
-            return execute(text, given)
-
-        return first
-
-    engine.database.direct = noticed  # type: ignore[method-assign]
-    engine.database.inside = noticed_inside  # type: ignore[method-assign]
+    database.session = noticing
     try:
         yield
     finally:
-        engine.database.direct = direct  # type: ignore[method-assign]
-        engine.database.inside = inside  # type: ignore[method-assign]
+        del database.session
+
+
+def _noticed(execute: Callable[..., Any], notice: Callable[[str, Any], object]) -> Any:
+    def first(text: str, parameters: Any = ()) -> Any:
+        notice(text, parameters)
+        return execute(text, parameters)
+
+    return first
 
 
 class _Watched:
     def __init__(self, executor: Executor, notice: Callable[[str, Any], object]) -> None:
-        self._executor, self._notice = executor, notice
-        self.is_sqlite = executor.is_sqlite
-
-    def rows(self, text: str, given: Any = ()) -> list[tuple[Any, ...]]:
-        self._notice(text, given)
-        return self._executor.rows(text, given)
-
-    def many(self, text: str, given: Any) -> None:
-        self._notice(text, given)
-        self._executor.many(text, given)
+        self.rows = _noticed(executor.rows, notice)
+        self.many = _noticed(executor.many, notice)
+        self.atomic = executor.atomic
 
 
 def cut_off(engine: Engine) -> None:
@@ -144,8 +133,8 @@ Dump = dict[str, list[tuple[Any, ...]]]
 
 def dump(engine: Engine) -> Dump:
     """Everything the database holds: every row of every table."""
-    with engine.database.read() as connection:
-        return dump_of(connection)
+    with engine.database.read() as session:
+        return dump_of(session.connection)
 
 
 def dump_of(connection: Connection) -> Dump:

@@ -54,7 +54,7 @@ def test_a_guard_that_fails_once_goes_on() -> None:
         assert emptied.wait(PATIENCE)
 
 
-# --- bells ---
+# --- debounce ---
 
 
 class Rung:
@@ -68,7 +68,7 @@ class Rung:
             self.again.set()
 
 
-def test_the_first_bell_rings_at_once_and_those_behind_it_together() -> None:
+def test_the_first_wakeup_is_sent_at_once_and_the_next_ones_together() -> None:
     rung = Rung()
     notify = Debounce(rung, pause=0.5)
     for _ in range(20):
@@ -78,7 +78,7 @@ def test_the_first_bell_rings_at_once_and_those_behind_it_together() -> None:
     assert rung.calls == [{"default": 1}, {"default": 19}]
 
 
-def test_each_list_has_its_own_bell() -> None:
+def test_each_task_list_is_debounced_by_itself() -> None:
     rung = Rung()
     notify = Debounce(rung, pause=60)
     notify({"a": 1})
@@ -86,11 +86,11 @@ def test_each_list_has_its_own_bell() -> None:
     notify({"a": 3, "c": 4})
     assert rung.calls == [{"a": 1}, {"b": 2}, {"c": 4}]
     notify.flush()
-    assert rung.calls[-1] == {"a": 3}, "what is kept at the end is rung then"
+    assert rung.calls[-1] == {"a": 3}, "a wake-up that is kept is sent by the flush"
 
 
-def test_who_flushes_waits_for_a_bell_that_is_being_rung() -> None:
-    """At the end of a process nobody else would ring it."""
+def test_a_flush_waits_for_a_wakeup_that_is_being_sent() -> None:
+    """At the end of a process nobody else would send it."""
     begun, go_on, rung = threading.Event(), threading.Event(), Rung()
 
     def slowly(due: Mapping[str, int]) -> None:
@@ -99,16 +99,17 @@ def test_who_flushes_waits_for_a_bell_that_is_being_rung() -> None:
             assert go_on.wait(PATIENCE)
         rung(due)
 
-    notify = Debounce(slowly, pause=0.01)
+    notify = Debounce(slowly, pause=60)
     for _ in range(3):
         notify({"default": 1})
+    threading.Thread(target=notify.flush).start()
     assert begun.wait(PATIENCE)
     threading.Timer(0.05, go_on.set).start()
     notify.flush()
     assert rung.calls == [{"default": 1}, {"default": 2}]
 
 
-def test_without_a_pause_every_bell_rings() -> None:
+def test_without_a_pause_every_wakeup_is_sent() -> None:
     rung = Rung()
     notify = Debounce(rung, pause=0)
     for _ in range(5):

@@ -260,8 +260,8 @@ def test_a_step_shows_the_breaker_it_waits_for_and_until_when(flow: Flow) -> Non
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(run_tree(run.info(), run.steps(), flow.clock.now))
     assert f"waits for circuit {SHOP!r} until " in console.export_text()
-    with flow.database.read() as connection:
-        lines = load_run_tree(connection, run.id).lines
+    with flow.database.read() as session:
+        lines = load_run_tree(session, run.id).lines
     drawn = [line for line in lines if isinstance(line, StepLine) and line.circuit]
     assert styles.step_label(drawn[0], flow.clock.now)[2] == (
         f"waits for circuit {SHOP!r} until {styles.utc_time(until)[11:]}"

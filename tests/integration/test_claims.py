@@ -14,7 +14,7 @@ from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import EventOptions, Literal, RetryPolicy
-from flowengine.store import claims, tasks
+from flowengine.store import tasks
 from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import (
     MovedClock,
@@ -157,9 +157,8 @@ def test_postgres_who_takes_one_hides_no_other_meanwhile(
     url = postgres.new_database()
     with opened(url) as engine, opened(url) as other:
         engine.start(side_by_side("a", "b", "c"), "Flow", {})
-        with engine.database.write() as connection:  # the claim is under way
-            executor = engine.database.inside(connection)
-            claim = claims.claim(executor, ["t.Work"], "default", WorkerIdentity(), None, most, [])
+        with engine.database.write() as session:  # the claim is under way
+            claim = session.claims.claim(["t.Work"], "default", WorkerIdentity(), limit=most)
             assert len(claim.tasks) == 1
             assert claim.is_more
             second = other.claim_batch(["t.Work"], "default", WorkerIdentity(), most=most, quick=[])
@@ -180,7 +179,7 @@ def test_of_slow_tasks_behind_a_quick_one_it_is_said_that_they_were_passed_over(
     claim = engine.claim_batch(names, "default", WorkerIdentity(), most=10, quick=quick)
     assert [task.name for task in claim.tasks] == ["t.Quick"] * 3
     assert claim.is_more
-    assert claim.passed_over == (0 if engine.database.is_sqlite else 3), "nobody else looked"
+    assert claim.passed_over == (3 if engine.database.has_server else 0), "nobody else looked"
     claim = engine.claim_batch(names, "default", WorkerIdentity(), most=10, quick=quick)
     assert [task.name for task in claim.tasks] == ["t.Slow"]
     assert claim.is_more
@@ -354,9 +353,10 @@ def plans(engine: Engine, act: Callable[[], object]) -> list[str]:
     with watched(engine, note):
         act()
     event.remove(engine.database.engine, "before_cursor_execute", _note)
-    explain = "EXPLAIN QUERY PLAN" if engine.database.is_sqlite else "EXPLAIN"
-    with engine.database.read() as connection:
-        if not engine.database.is_sqlite:
+    explain = "EXPLAIN" if engine.database.has_server else "EXPLAIN QUERY PLAN"
+    with engine.database.read() as session:
+        connection = session.connection
+        if engine.database.has_server:
             # Tables of a few rows are read whole, unless that is made to look dear.
             connection.execute(text("SET LOCAL enable_seqscan = off"))
         return [

@@ -16,9 +16,7 @@ from flowengine.errors import UnknownStep, ValueRefused
 from flowengine.evaluator import RunState, StepState, TaskDefinition, TaskState
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.program.nodes import EventOptions, RetryPolicy
-from flowengine.store import reports, runs
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.executors import SqlalchemyExecutor
 from tests.integration.engines import Dump, chain, claim, dump, one, opened, side_by_side
 from tests.integration.threads import (
     PATIENCE,
@@ -104,9 +102,9 @@ def test_one_advance_takes_in_all_reports_however_many(engine: Engine) -> None:
     names = [f"s{i}" for i in range(1_100)]
     run = started(engine, side_by_side(*names))
     held = engine.claim(["t.Work"], "default", WorkerIdentity(), most=2_000)
-    with engine.database.direct() as executor:
+    with engine.database.autocommit() as session:
         ended = [Report(task, Succeeded({"y": 1})) for task in held]
-        assert len(reports.record(executor, ended, 1)) == len(held)
+        assert len(session.reports.record(ended, 1)) == len(held)
     assert len(held) == len(names)
     engine.advance(run)
     assert engine.get(run).state == RunState.COMPLETED
@@ -235,8 +233,8 @@ def assert_changes_nothing(engine: Engine, act: Callable[[], None]) -> None:
     before = without_facts(dump(engine))
     act()
     assert without_facts(dump(engine)) == before
-    with engine.database.read() as connection:
-        assert runs.runs_with_facts(connection) == [], "what was told has been taken in"
+    with engine.database.read() as session:
+        assert session.recovery.runs_with_facts() == [], "what was told has been taken in"
 
 
 def test_an_answer_given_twice_changes_nothing_the_second_time(engine: Engine) -> None:
@@ -364,8 +362,8 @@ def test_postgres_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(
                 return bool(found.scalar_one() == 1)
 
         with ThreadPoolExecutor(1) as pool:
-            with engine.database.write() as holder:
-                assert runs.lock(SqlalchemyExecutor(holder), run) is not None
+            with engine.database.write() as session:
+                assert session.runs.lock(run) is not None
                 advancing = pool.submit(waiting.advance, run)
                 wait_until(waits_for_the_lock, "the advance waits for the run's lock")
                 assert reporting.record(task, Succeeded({"y": "meanwhile"}))
@@ -389,11 +387,11 @@ def test_sqlite_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(tmp_p
                 comes_to_the_lock.set()
 
         with ThreadPoolExecutor(1) as pool:
-            with engine.database.write() as holder:
+            with engine.database.write() as session:
                 advancing = pool.submit(waiting.advance, run)
                 assert comes_to_the_lock.wait(PATIENCE)
                 ended = Report(task, Succeeded({"y": "mean"}))
-                assert reports.record(SqlalchemyExecutor(holder), [ended], 1)
+                assert session.reports.record([ended], 1)
                 assert not advancing.done()
             advancing.result(PATIENCE)
         assert engine.run(run).outputs(timeout=0) == {"y": "mean"}
@@ -423,5 +421,5 @@ def test_a_process_that_records_and_one_that_advances_lose_nothing(
 
 
 def _now(engine: Engine) -> int:
-    with engine.database.read() as connection:
-        return engine.database.now(connection)
+    with engine.database.read() as session:
+        return session.now()

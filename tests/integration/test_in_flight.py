@@ -19,7 +19,6 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.recovery import release_dropped, report_lost_tries
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.settings import Settings
-from flowengine.store import recovery_queries
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import held_task
 from flowengine.worker import TaskWorker
@@ -221,8 +220,8 @@ def test_a_finished_try_whose_process_died_before_its_report_counts_as_lost(
             timeout=60,
         )
         assert worker.returncode == -signal.SIGKILL
-        with engine.database.read() as connection:
-            held = recovery_queries.held_by_boots(connection, [BOOT])
+        with engine.database.read() as session:
+            held = session.recovery.held_by_boots([BOOT])
         assert len(held) == 3, "one batch"
         report_lost_tries(engine, held, "the pool child")
         tries = [t for t in engine.tasks(run.id) if t.state == TaskState.PENDING]

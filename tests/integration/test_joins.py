@@ -13,8 +13,8 @@ from flowengine.dispatch import Group, NullNotifier
 from flowengine.engine import Run
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Succeeded
-from flowengine.store import reports
 from flowengine.store.claims import WorkerIdentity
+from flowengine.store.reports import Reports
 from flowengine.testing import Flow
 from tests.integration.engines import replace_notifier, watched
 from tests.servers import PostgresServer
@@ -246,14 +246,14 @@ def test_postgres_a_report_between_the_look_and_a_cancellation_is_evaluated(
         for task_id in most:
             answer(flow, task_id)
         late_task, last_task = claim(flow, late), claim(flow, last)
-        cancel_open = reports.cancel_open
+        cancel_open = Reports.cancel_open
 
         def after_a_report(*given: Any) -> bool:
             monkeypatch.undo()
             assert other.engine.report(late_task, Succeeded({"result": 0}))
             return cancel_open(*given)
 
-        monkeypatch.setattr(reports, "cancel_open", after_a_report)
+        monkeypatch.setattr(Reports, "cancel_open", after_a_report)
         flow.engine.continue_step(last_task.step_id, {"result": 0})
         open_tasks = {task.uuid for task in flow.engine.tasks(run.id) if task.state == "pending"}
         assert len(open_tasks) == 1, "the join's own step"

@@ -15,7 +15,6 @@ from flowengine.authoring import Workflow
 from flowengine.engine import Engine
 from flowengine.evaluator import RunState
 from flowengine.evaluator.triggers import Failed, Report, Succeeded
-from flowengine.store import steps
 from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import cut_off, dump, opened, watched
 
@@ -138,6 +137,6 @@ def test_parameters_that_stay_as_they_are_are_not_written_again(on_postgres: Eng
         on_postgres.advance(run)
     written = [text for sql, given in sent if sql.startswith("WITH runs_") for text in given]
     assert not any('"params":"{' in text for text in written)
-    with on_postgres.database.read() as connection:
-        kept = [step.params for step in steps.load_run(connection, run) if step.facet_name]
+    with on_postgres.database.read() as session:
+        kept = [step.params for step in session.steps.of_run(run) if step.facet_name]
     assert sorted(params["n"] for params in kept if "n" in params) == list(range(WIDTH))

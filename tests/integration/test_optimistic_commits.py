@@ -16,9 +16,9 @@ from flowengine.engine import Engine
 from flowengine.evaluator import RunState, TaskState
 from flowengine.evaluator.triggers import Report, Succeeded
 from flowengine.settings import Settings
-from flowengine.store import executors
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.executors import PostgresExecutor
+from flowengine.store.postgres import executors
+from flowengine.store.postgres.executors import PostgresExecutor
 from flowengine.worker import TaskWorker
 from tests.integration.engines import chain, claim, cut_off, opened, side_by_side
 
@@ -119,7 +119,7 @@ def test_a_commit_on_a_connection_that_was_cut_says_so_and_the_next_has_another(
 def test_a_statement_too_many_is_executed_without_being_prepared(
     on_postgres: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "_MOST_PREPARED", 1)
+    monkeypatch.setattr(executors, "_MAX_PREPARED", 1)
     run = on_postgres.start(chain("a", "b", "c"), "Flow", {}).id
     with on_postgres.database.keep_connection():
         for number in range(3):
@@ -128,15 +128,15 @@ def test_a_statement_too_many_is_executed_without_being_prepared(
 
 
 def test_what_is_wrong_with_a_commit_is_raised_as_by_the_driver(on_postgres: Engine) -> None:
-    with pytest.raises(psycopg.errors.InvalidTextRepresentation), _told(on_postgres) as told:
-        told("SELECT %s::integer::text", ["no number"])
-    with _told(on_postgres) as told:
-        assert told("SELECT %s::text", ["\N{SNOWMAN}"]) == ["\N{SNOWMAN}"]
+    with pytest.raises(psycopg.errors.InvalidTextRepresentation), _fetching(on_postgres) as fetch:
+        fetch("SELECT %s::integer::text", ["no number"])
+    with _fetching(on_postgres) as fetch:
+        assert fetch("SELECT %s::text", ["\N{SNOWMAN}"]) == ["\N{SNOWMAN}"]
 
 
 @contextmanager
-def _told(engine: Engine) -> Iterator[Any]:
+def _fetching(engine: Engine) -> Iterator[Any]:
     with engine.database.engine.connect() as connection:
         proxy = connection.connection
         prepared = proxy.info.setdefault("flowengine_prepared", {})
-        yield PostgresExecutor(proxy.driver_connection, prepared).told
+        yield PostgresExecutor(proxy.driver_connection, prepared).fetch_text_column

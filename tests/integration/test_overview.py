@@ -46,15 +46,15 @@ def summaries(
     before: str | None = None,
     limit: int = 10,
 ) -> list[RunSummary]:
-    with flow.database.read() as connection:
+    with flow.database.read() as session:
         return queries.run_summaries(
-            connection, workflow=workflow, state=state, before=before, limit=limit
+            session, workflow=workflow, state=state, before=before, limit=limit
         )
 
 
 def run_tree(flow: Flow, run_id: str) -> RunTree:
-    with flow.database.read() as connection:
-        return load_run_tree(connection, run_id)
+    with flow.database.read() as session:
+        return load_run_tree(session, run_id)
 
 
 def test_pages_list_every_run_once_even_with_equal_start_times(flow: Flow) -> None:
@@ -97,8 +97,8 @@ def test_runs_are_filtered_by_state_and_by_a_part_of_their_name(flow: Flow) -> N
 def test_large_inputs_of_a_run_are_read_completely(flow: Flow) -> None:
     things = list(range(5000))  # more than a row stores inline
     run = flow.start(weigh_all, things).info()
-    with flow.database.read() as connection:
-        assert queries.run_inputs(connection, run) == {"things": things}
+    with flow.database.read() as session:
+        assert queries.run_inputs(session, run) == {"things": things}
 
 
 def test_a_run_tree_nests_each_step_under_its_parent(flow: Flow) -> None:

@@ -16,7 +16,6 @@ from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings
-from flowengine.store import servers
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition
 from tests.integration.engines import opened
@@ -49,18 +48,18 @@ class Fleet:
     def register(self, name: str) -> ServerDefinition:
         server = _server(name)
         server.start_time = server.ping_time = self.now
-        with self.engine.database.write() as connection:
-            servers.register(connection, server)
+        with self.engine.database.write() as session:
+            session.servers.register(server)
         self.beat(name)
         return server
 
     def beat(self, name: str) -> None:
-        with self.engine.database.write() as connection:
-            servers.record_heartbeat(connection, _server(name), self.now)
+        with self.engine.database.write() as session:
+            session.servers.record_heartbeat(_server(name), self.now)
 
     def alive(self) -> set[str]:
-        with self.engine.database.read() as connection:
-            return {server.uuid for server in servers.alive(connection)}
+        with self.engine.database.read() as session:
+            return {server.uuid for server in session.servers.alive()}
 
     def tick(self, seconds: int, *watchdogs: Watchdog) -> None:
         """Let the next of these watchdogs tick each second."""
@@ -166,8 +165,8 @@ def test_a_task_that_an_unregistered_server_claims_is_recovered(
 ) -> None:
     if registered:
         server = fleet.register("absent")
-        with fleet.engine.database.write() as connection:
-            servers.deregister(connection, server.uuid)
+        with fleet.engine.database.write() as session:
+            session.servers.deregister(server.uuid)
     task = _claim(fleet, "absent")
     fleet.tick(35, Watchdog(fleet.engine))
     assert _losses(fleet, task) == [0, 1]
@@ -220,9 +219,9 @@ def test_a_task_that_is_claimed_during_the_recovery_of_its_server_is_kept(
 def test_a_heartbeat_during_the_declaration_of_death_keeps_a_server_alive(fleet: Fleet) -> None:
     fleet.register("slow")
     fleet.tick(20, Watchdog(fleet.engine))
-    with fleet.engine.database.read() as connection:
-        (found,) = servers.alive(connection)
+    with fleet.engine.database.read() as session:
+        (found,) = session.servers.alive()
     fleet.beat("slow")
-    with fleet.engine.database.write() as connection:
-        servers.mark_dead(connection, found)
+    with fleet.engine.database.write() as session:
+        session.servers.mark_dead(found)
     assert fleet.alive() == {"slow"}

@@ -34,9 +34,11 @@ def database(empty_database_url: str) -> Iterator[Database]:
 
 
 def test_migrations_lead_to_the_schema_that_the_classes_say(database: Database) -> None:
-    with database.write() as connection:
+    with database.write() as session:
+        connection = session.connection
         migrate(connection)
-    with database.read() as connection:
+    with database.read() as session:
+        connection = session.connection
         assert revision_of(connection) == HEAD
         context = MigrationContext.configure(
             connection,
@@ -56,9 +58,9 @@ def indexes(database: Database) -> dict[str, str]:
     with database.read() as connection:
         found = connection.execute(
             text(
-                "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
-                if database.is_sqlite
-                else "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+                "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'"
+                if database.has_server
+                else "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
             )
         )
         return {row[0]: row[1] for row in found if VERSION_TABLE not in row[0]}
@@ -66,7 +68,7 @@ def indexes(database: Database) -> dict[str, str]:
 
 def room(database: Database) -> dict[str, list[str]]:
     """The tables for which PostgreSQL is told how full a page may be."""
-    if database.is_sqlite:
+    if not database.has_server:
         return {}
     options = text("SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL")
     with database.read() as connection:
@@ -76,7 +78,7 @@ def room(database: Database) -> dict[str, list[str]]:
 
 def words(database: Database) -> dict[tuple[str, str], str]:
     """How PostgreSQL compares the short texts of our tables."""
-    if database.is_sqlite:
+    if not database.has_server:
         return {}
     columns = text(
         "SELECT table_name, column_name, collation_name FROM information_schema.columns "
@@ -89,22 +91,25 @@ def words(database: Database) -> dict[tuple[str, str], str]:
 
 def test_migrations_lead_to_all_else_that_the_classes_say(database: Database) -> None:
     # Alembic does not compare the conditions of indexes, nor this.
-    with database.write() as connection:
+    with database.write() as session:
+        connection = session.connection
         migrate(connection)
     migrated = indexes(database), room(database), words(database)
-    with database.write() as connection:
+    with database.write() as session:
+        connection = session.connection
         metadata.drop_all(connection)
         connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
     assert upgrade_schema(database) == ("", HEAD)
     assert migrated == (indexes(database), room(database), words(database))
-    assert database.is_sqlite or set(room(database)) == {"flowengine_run", "flowengine_step"}
-    assert database.is_sqlite or set(words(database).values()) == {"C"}
+    assert not database.has_server or set(room(database)) == {"flowengine_run", "flowengine_step"}
+    assert not database.has_server or set(words(database).values()) == {"C"}
 
 
 def test_migrations_go_on_from_a_schema_that_was_made_at_once(database: Database) -> None:
     upgrade_schema(database)
     made = indexes(database)
-    with database.write() as connection:
+    with database.write() as session:
+        connection = session.connection
         migrate(connection)  # Alembic finds its own mark there, and nothing to do
         assert connection.scalar(text(f"SELECT count(*) FROM {VERSION_TABLE}")) == 1
     assert indexes(database) == made
@@ -137,7 +142,8 @@ def upgrade_in_process(ready: Ready, url: str) -> str:
     try:
         ready()
         ensure_schema(database, upgrade=True)
-        with database.read() as connection:
+        with database.read() as session:
+            connection = session.connection
             return revision_of(connection)
     finally:
         database.close()
@@ -178,7 +184,8 @@ def test_an_upgrade_that_fails_leaves_nothing_behind(
         patch.setattr("flowengine.store.schema_upgrade._stamp", breaks)
         with pytest.raises(RuntimeError, match="power"):
             upgrade_schema(database)
-    with database.read() as connection:
+    with database.read() as session:
+        connection = session.connection
         assert inspect(connection).get_table_names() == []
     ensure_schema(database, upgrade=True)
 
@@ -189,7 +196,8 @@ def test_the_tables_of_the_users_application_are_left_alone(database: Database) 
         connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
         connection.execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
     ensure_schema(database, upgrade=True)
-    with database.read() as connection:
+    with database.read() as session:
+        connection = session.connection
         assert revision_of(connection) == HEAD
         assert connection.scalar(text("SELECT version_num FROM alembic_version")) == "theirs"
         assert {"orders", "alembic_version"} <= set(inspect(connection).get_table_names())
@@ -215,7 +223,8 @@ def test_a_database_of_a_newer_version_is_not_touched(database: Database, upgrad
     )
     with pytest.raises(DatabaseTooNew):
         upgrade_schema(database)
-    with database.read() as connection:
+    with database.read() as session:
+        connection = session.connection
         assert revision_of(connection) == "9999"
 
 
@@ -226,7 +235,8 @@ def test_an_empty_database_is_upgraded_only_where_that_is_allowed(database: Data
         f"the database {database.name} has schema revision 'none', this flowengine wants "
         f"{HEAD!r}: run `flowengine db upgrade`"
     )
-    with database.read() as connection:
+    with database.read() as session:
+        connection = session.connection
         assert inspect(connection).get_table_names() == []
     ensure_schema(database, upgrade=True)
 
@@ -288,7 +298,8 @@ def test_sqlite_a_file_without_write_permission_is_explained(sqlite_file: Path) 
 def test_sqlite_a_read_only_file_can_still_be_looked_at(sqlite_file: Path) -> None:
     database = Database(f"sqlite:///file:{sqlite_file}?mode=ro&uri=true")
     ensure_schema(database, upgrade=True)
-    with database.read() as connection:
+    with database.read() as session:
+        connection = session.connection
         assert connection.scalar(text("SELECT count(*) FROM flowengine_run")) == 1
     database.close()
 

@@ -32,9 +32,12 @@ from flowengine.engine import Engine
 from flowengine.evaluator import StepState, TaskDefinition, TaskState, working_set
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Succeeded
-from flowengine.store import Database, ensure_schema, recovery_queries, runs
+from flowengine.store import ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.executors import Executor
+from flowengine.store.session import SqlSession
+from flowengine.store.sqlite.database import SqliteDatabase
+from flowengine.store.sqlite.executor import SqliteExecutor
 from tests.builders import (
     Node,
     always,
@@ -272,7 +275,7 @@ class Scheduler:
         return self.random.choice([actor for actor in self._actors if not actor.is_done])
 
 
-class Process(Database):
+class Process(SqliteDatabase):
     """The database as one process sees it."""
 
     def __init__(self, world: World) -> None:
@@ -291,20 +294,31 @@ class Process(Database):
                 world.scheduler.switch(statement.split(" ", 1)[0])
 
     @contextmanager
-    def write(self) -> Iterator[Connection]:
-        self._world.scheduler.switch("will write")
-        with super().write() as connection:
-            yield connection
+    def write(self) -> Iterator[SqlSession]:
+        with self._switching("will write"), super().write() as session:
+            yield session
+
+    @contextmanager
+    def autocommit(self) -> Iterator[SqlSession]:
+        with self._switching("will commit operations"), super().autocommit() as session:
+            yield session
+
+    @contextmanager
+    def optimistic(self) -> Iterator[SqlSession]:
+        with self._switching("will commit optimistically"), super().optimistic() as session:
+            yield session
+
+    @contextmanager
+    def _switching(self, label: str) -> Iterator[None]:
+        self._world.scheduler.switch(label)
+        yield
         self._world.check()
         self._world.scheduler.switch("has written")
 
-    @contextmanager
-    def direct(self) -> Iterator[Executor]:
-        self._world.scheduler.switch("will write directly")
-        with super().direct() as executor:
-            yield _Interrupted(executor, self._world.scheduler)
-        self._world.check()
-        self._world.scheduler.switch("has written")
+    def session(self, executor: Executor, connection: Connection | None = None) -> SqlSession:
+        if isinstance(executor, SqliteExecutor):
+            executor = _Interrupted(executor, self._world.scheduler)
+        return super().session(executor, connection)
 
 
 class _Interrupted:
@@ -312,15 +326,15 @@ class _Interrupted:
 
     def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
         self._executor, self._scheduler = executor, scheduler
-        self.is_sqlite = executor.is_sqlite
+        self.atomic = executor.atomic
 
-    def rows(self, text: str, given: Any = ()) -> list[tuple[Any, ...]]:
+    def rows(self, text: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         self._scheduler.perhaps_die()
-        return self._executor.rows(text, given)
+        return self._executor.rows(text, parameters)
 
-    def many(self, text: str, given: Any) -> None:
+    def many(self, text: str, rows: Any) -> None:
         self._scheduler.perhaps_die()
-        self._executor.many(text, given)
+        self._executor.many(text, rows)
 
 
 # --- the actors ---
@@ -438,10 +452,10 @@ class World:
                     if task.state == TaskState.RUNNING and task.runner_id in self.suspects:
                         lost = engine.report(task, Lost("its process is gone"))
                         self.seen["losses"] += lost
-            with engine.database.read() as connection:
-                now = engine.database.now(connection)
-                reported = recovery_queries.unevaluated_runs(connection, now, 0)
-                found = {*reported, *runs.runs_with_facts(connection)}
+            with engine.database.read() as session:
+                now = session.now()
+                reported = session.recovery.unevaluated_runs(now, 0)
+                found = {*reported, *session.recovery.runs_with_facts()}
             for run_id in sorted(found):
                 engine.advance(run_id)
 
@@ -549,7 +563,7 @@ class Laws:
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database with the schema and nothing in it, to be copied."""
     path = tmp_path_factory.mktemp("simulation") / "empty.db"
-    database = Database(f"sqlite:///{path}")
+    database = SqliteDatabase(f"sqlite:///{path}")
     ensure_schema(database, upgrade=True)
     database.close()
     return path
@@ -570,7 +584,7 @@ def played(empty: Path, path: Path, name: str, seed: int, *, workers: int) -> Wo
 
 def end_of(path: Path) -> dict[str, Any]:
     """All that must be the same whatever went wrong on the way."""
-    database = Database(f"sqlite:///{path}")
+    database = SqliteDatabase(f"sqlite:///{path}")
     engine = Engine(database)
     (run,) = engine.list()
     steps = engine.steps(run.id)

@@ -43,6 +43,7 @@ from flowengine.program.nodes import (
     StepRef,
 )
 from flowengine.settings import Settings
+from flowengine.store.commits import Payload
 from tests.integration.engines import (
     X,
     call,
@@ -462,7 +463,9 @@ def test_large_values_are_written_in_one_order_so_that_writers_do_not_meet_head_
         if any(isinstance(value, str) and value.startswith("[{") for value in given):
             sections = [json.loads(section) for section in given]
         for rows in sections:
-            if isinstance(rows, list) and isinstance(rows[0], dict) and "hash" in rows[0]:
+            if isinstance(rows, list) and isinstance(rows[0], Payload):
+                orders.append([row.hash for row in rows])
+            elif isinstance(rows, list) and isinstance(rows[0], dict) and "hash" in rows[0]:
                 orders.append([row["hash"] for row in rows])
 
     values = {f"v{i}": f"{i}" * 10_000 for i in range(10)}

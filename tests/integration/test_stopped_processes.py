@@ -5,23 +5,24 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from flowengine.store import Database, ensure_schema, locks, pools
+from flowengine.store import Database, ensure_schema
+from flowengine.store.postgres import pool
 from tests.servers import PostgresServer
 
 
 def test_the_server_ends_a_transaction_that_stands_still(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pools, "_IDLE_LIMIT", 0.3)
+    monkeypatch.setattr(pool, "_IDLE_LIMIT", 0.3)
     url = postgres.new_database()
     stopped, other = Database(url), Database(url)
     ensure_schema(other, upgrade=True)
 
     def stand_still() -> None:
-        with stopped.write() as standing_still:
-            assert locks.acquire(standing_still, "watchdog", "stopped", 1000, 0)
-            with other.write() as connection:  # waits for the row, and gets it
-                assert locks.acquire(connection, "watchdog", "other", 1000, 0)
+        with stopped.write() as session:
+            assert session.locks.acquire("watchdog", "stopped", 1000, 0)
+            with other.write() as session:  # waits for the row, and gets it
+                assert session.locks.acquire("watchdog", "other", 1000, 0)
 
     with pytest.raises(DBAPIError):
         stand_still()
@@ -32,6 +33,6 @@ def test_the_server_ends_a_transaction_that_stands_still(
 
 def test_a_server_that_is_not_there_is_told_as_everywhere(postgres: PostgresServer) -> None:
     nowhere = Database("postgresql+psycopg://nobody@/none?host=/nonexistent&connect_timeout=1")
-    for way in (nowhere.direct, nowhere.autocommit_read, nowhere.read, nowhere.write):
+    for way in (nowhere.autocommit, nowhere.autocommit_read, nowhere.read, nowhere.write):
         with pytest.raises(OperationalError), way():  # type: ignore[operator]
             pass

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from flowengine import Retry, event_facet, foreach, workflow
 from flowengine.dispatch import NullNotifier
@@ -14,7 +14,6 @@ from flowengine.engine import Run
 from flowengine.engine.watchdog import Watchdog
 from flowengine.evaluator import RunState, StepState, TaskState
 from flowengine.evaluator.triggers import Failed, Succeeded
-from flowengine.store import recovery_queries
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from tests.integration.engines import replace_notifier
@@ -155,8 +154,8 @@ def test_an_ended_run_gets_no_alarm(flow: Flow) -> None:
     run = flow.start(one, 1)
     flow.settle()
     assert run.info().state == RunState.COMPLETED
-    with flow.database.write() as connection:
-        recovery_queries.set_alarms(connection, {run.id: "waits for a worker"})
+    with flow.database.write() as session:
+        session.recovery.set_alarms({run.id: "waits for a worker"})
     assert run.info().alarm is None
 
 
@@ -168,6 +167,23 @@ def test_an_outage_declares_no_server_dead(flow: Flow) -> None:
     flow.clock.advance(seconds=60)  # no heartbeat arrives, and no pass runs
     let_pass(flow, watchdog, flow.engine.settings.server_timeout - 1)
     assert flow.engine.heartbeat(task), "its worker had no chance to send a heartbeat"
+
+
+def test_an_idle_pass_costs_few_statements(flow: Flow) -> None:
+    flow.worker("w1")
+    watchdog = Watchdog(flow.engine)
+    let_pass(flow, watchdog, 3)
+    statements: list[str] = []
+
+    def count(_c: object, _cursor: object, sql: str, *_: object) -> None:
+        if not sql.startswith("BEGIN"):
+            statements.append(sql)
+
+    event.listen(flow.database.engine, "before_cursor_execute", count)
+    let_pass(flow, watchdog, 1)
+    assert len(statements) == 12, statements
+    assert not watchdog.tick()
+    assert len(statements) == 15, "a refused tick reads and tries the lease"
 
 
 # --- silent tries ---

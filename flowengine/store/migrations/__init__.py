@@ -1,7 +1,7 @@
 """The schema's history.
 
-`HEAD` is the revision that this package works with: comparing it with the database needs
-no Alembic, which is slow to import. A test holds it against the newest migration.
+`HEAD` is the revision that this package works with. Comparing it with the database needs no
+Alembic, which is slow to import; a test compares it with the newest migration.
 """
 
 HEAD = "0001"

@@ -1,4 +1,4 @@
-"""Run by Alembic. The connection is handed over, in a transaction that holds the lock."""
+"""Run by Alembic, on a connection whose transaction holds the upgrade lock."""
 
 from alembic import context
 

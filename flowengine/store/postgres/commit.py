@@ -1,14 +1,13 @@
-"""A whole commit as one PostgreSQL statement.
+"""Write a commit plan as one PostgreSQL statement.
 
-A round trip costs more than what it carries, and several in one transaction cost that often.
-So every section of a commit is a part of one statement (how it is given: `giving`). A statement
-commits by itself.
+A round trip costs more than the rows it carries, so every section of a plan is a CTE of one
+statement (encoded by `row_encoder`), which commits by itself.
 
-With a guard nothing has to be locked or read beforehand: a run's part is written only if the
-run is still at the revision that was evaluated, and every try that is reported is still held.
-Of a run for which that does not hold nothing is written, and the answer leaves it out.
-A run whose row somebody else has locked counts as moved on: we never wait for a lock here
-while we hold another.
+An optimistic commit (`guarded`) locks and reads nothing beforehand: the part of a run is written
+only if the run is still at the revision that was evaluated and every reported task is still held
+under its lease. Otherwise nothing of the run is written, and the result leaves it out. A run whose
+row is locked counts as changed: the statement never waits for one lock while it holds another, so
+it cannot deadlock.
 """
 
 from __future__ import annotations
@@ -16,98 +15,93 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from flowengine.store.commits import KEPT_WHEN_NOT_GIVEN, CommitRows
-from flowengine.store.executors import Executor, PipelineExecutor, PostgresExecutor
-from flowengine.store.listener import CHANNEL
-from flowengine.store.postgres import row_encoder
-from flowengine.store.postgres.row_encoder import COLUMNS, TABLES
-from flowengine.store.tasks import IS_HELD
+from flowengine.store.commits import SECTIONS, CommitPlan
+from flowengine.store.executors import Executor
+from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor
+from flowengine.store.postgres.row_encoder import Encoding, decode, encode
 
-#: Columns that every new row has, besides those that are given.
-_CONSTANTS = {
-    "new_steps": {"superseded": "false"},
-    "new_tasks": {"taken_in": "false"},
-    "facts": {"taken_in": "false"},
-    "parent_facts": {"taken_in": "false"},
+CHANNEL = "flowengine_run"  #: of NOTIFY: the runs that ended
+#: The row `g` names the task `t`, which is still held. One condition about both: given the state
+#: by itself, the planner may scan all running tasks.
+IS_HELD = "t.uuid = g.uuid AND CASE t.lease WHEN g.lease THEN t.state = 'running' END"
+
+_DIVISION_BY_ZERO = "22012"
+_SAME_RUN = "t.id = g.run_id"
+_IGNORE = " ON CONFLICT DO NOTHING"
+_CONSUMED = ", activity = g.updated, taken_in = true"
+#: Columns of a section that name its row or guard it, and are not written.
+_KEYS = {
+    "runs": {"run_id", "expected_revision", "reports"},
+    "reports": {"run_id", "uuid", "lease"},
+    "steps": {"run_id", "id"},
 }
-_INSERTED = {"history", "new_steps", "new_events", "new_tasks", "facts"}
 
 
-def write(run: Executor, rows: CommitRows, *, guarded: bool) -> set[str]:
+def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     """Write a commit; return the runs whose part was written."""
-    text, given = _asked(rows, guarded)
+    text, values = _statement_of(plan, guarded)
     try:
-        if isinstance(run, PostgresExecutor):
-            return set(run.told(text, given))
-        return {row[0] for row in run.rows(text, given)}
+        if isinstance(executor, PostgresExecutor):
+            return set(executor.fetch_text_column(text, values))
+        return {row[0] for row in executor.rows(text, values)}
     except Exception as problem:
-        if guarded and getattr(problem, "sqlstate", "") == _DIVIDED_BY_NOTHING:
+        if guarded and getattr(problem, "sqlstate", "") == _DIVISION_BY_ZERO:
             return set()
         raise
 
 
-def send(connection: PipelineExecutor, rows: CommitRows) -> None:
-    """Have a commit written of a run that is locked, without waiting for it."""
-    connection.send(*_asked(rows, guarded=False))
+def send(executor: PipelineExecutor, plan: CommitPlan) -> None:
+    """Write a commit of a locked run, without waiting for the result."""
+    executor.send(*_statement_of(plan, guarded=False))
 
 
-def _asked(rows: CommitRows, guarded: bool) -> tuple[str, list[str | None]]:
-    """The statement that writes a commit, and what it is given."""
-    is_alone = len(rows.runs) + len(rows.new_runs) <= 1
-    sections, values = row_encoder.give(rows, is_alone=is_alone)
-    return _statement(sections, guarded, is_alone), values
-
-
-_DIVIDED_BY_NOTHING = "22012"
+def _statement_of(plan: CommitPlan, guarded: bool) -> tuple[str, list[str | None]]:
+    is_alone = len(plan.runs) + len(plan.new_runs) <= 1
+    encodings, values = encode(plan, is_alone=is_alone)
+    return _statement(encodings, guarded, is_alone), values
 
 
 @functools.cache
-def _statement(sections: tuple[row_encoder.Section, ...], guarded: bool, is_alone: bool) -> str:
-    """The statement for these sections, of one run alone or of several.
+def _statement(encodings: tuple[Encoding, ...], guarded: bool, is_alone: bool) -> str:
+    """Build the statement for these sections, of one run or of several.
 
     There are few kinds of commits, so few statements.
     """
-    columns = {section.name: COLUMNS[section.name] for section in sections}
-    parts = [row_encoder.read(section) for section in sections]
-    if is_checked := guarded and is_alone:
-        parts += _allowed_alone(columns)
-        columns_left = [name for name in columns if name not in ("runs", "reports")]
-    else:
-        parts += _allowed(columns, guarded)
-        columns_left = list(columns)
+    names = [encoding.section for encoding in encodings]
+    parts = [decode(encoding) for encoding in encodings]
+    is_checked = guarded and is_alone
+    parts += _allowed_alone(names) if is_checked else _allowed(names, guarded)
     parts += [
-        f"{name}_w AS ({_write(name, columns[name], _allowed_of(name, is_alone))})"
-        for name in columns_left
+        f"{name}_w AS ({_write(name, _allowed_rows(name, is_alone))})"
+        for name in names
+        if not (is_checked and name in ("runs", "reports"))
     ]
-    ending = "new_runs_w" if "new_runs" in columns else "ok"
-    told = (
-        f"CASE WHEN g.finished IS NOT NULL THEN pg_notify('{CHANNEL}', g.run_id) END"
-        if "runs" in columns
-        else "NULL"
-    )
-    source = _allowed_of("runs", is_alone) if "runs" in columns else f"{ending} g"
-    if is_checked and "reports" in columns:
+    if "runs" not in names:
+        source = "new_runs_w" if "new_runs" in names else "ok"
+        return f"WITH {', '.join(parts)} SELECT g.id, NULL FROM {source} g"
+    source = _allowed_rows("runs", is_alone)
+    if is_checked and "reports" in names:
         source += " JOIN checked ON checked.held = 1"
-    which = "g.run_id" if "runs" in columns else "g.id"
-    return f"WITH {', '.join(parts)} SELECT {which}, {told} FROM {source}"
+    notify = f"CASE WHEN g.finished IS NOT NULL THEN pg_notify('{CHANNEL}', g.run_id) END"
+    return f"WITH {', '.join(parts)} SELECT g.run_id, {notify} FROM {source}"
 
 
-def _allowed(columns: dict[str, tuple[str, ...]], guarded: bool) -> list[str]:
-    """The runs whose part may be written: `ok`."""
-    if "new_runs" in columns:
-        insert = _insert("new_runs", columns["new_runs"], "new_runs_") + _ONCE
+def _allowed(names: list[str], guarded: bool) -> list[str]:
+    """Return the CTEs that end with `ok`, the runs whose part may be written."""
+    if "new_runs" in names:
+        insert = _insert("new_runs", "new_runs_") + _IGNORE
         return [f"ok AS ({insert} RETURNING flowengine_run.id)"]
     if not guarded:
-        concerned = [name for name in ("runs", "taken_tasks", "taken_facts") if name in columns]
-        ids = " UNION ".join(f"SELECT run_id AS id FROM {name}_" for name in concerned)
+        of_runs = [name for name in ("runs", "consumed_tasks", "consumed_facts") if name in names]
+        ids = " UNION ".join(f"SELECT run_id AS id FROM {name}_" for name in of_runs)
         return [f"ok AS ({ids})"]
     locked = (
         "locked AS (SELECT t.id, g.reports FROM flowengine_run t JOIN runs_ g ON t.id = g.run_id "
-        "WHERE t.revision = g.was ORDER BY t.id FOR UPDATE OF t SKIP LOCKED)"
+        "WHERE t.revision = g.expected_revision ORDER BY t.id FOR UPDATE OF t SKIP LOCKED)"
     )
-    if "reports" not in columns:
+    if "reports" not in names:
         return [locked, "ok AS (SELECT id FROM locked)"]
-    of_locked = _those("reports", "locked")
+    of_locked = _rows_of("reports", "locked")
     held = (
         f"held AS (SELECT t.run_id FROM flowengine_task t JOIN {of_locked} ON {IS_HELD} "
         "FOR UPDATE OF t)"
@@ -119,99 +113,82 @@ def _allowed(columns: dict[str, tuple[str, ...]], guarded: bool) -> list[str]:
     return [locked, held, ok]
 
 
-def _allowed_alone(columns: dict[str, tuple[str, ...]]) -> list[str]:
-    """The same for one run: its own update and those of its tries are the guard.
+def _allowed_alone(names: list[str]) -> list[str]:
+    """Return the same for one run: the updates of the run and of its tasks are the guard.
 
-    Nothing is looked up twice. A try that is not held any more is an error here, which takes
-    the whole statement back.
+    No row is looked up twice. A lost lease is an error here, which undoes the whole statement.
     """
-    run = _update("runs", columns["runs"], _SAME_RUN, {"run_id", "was", "reports"}, "runs_ g")
-    parts = [f"ok AS ({run} AND t.revision = g.was RETURNING t.id)"]
-    if "reports" not in columns:
+    run = _update("runs", _SAME_RUN, "runs_ g")
+    parts = [f"ok AS ({run} AND t.revision = g.expected_revision RETURNING t.id)"]
+    if "reports" not in names:
         return parts
-    leave, source = {"run_id", "uuid", "lease"}, _allowed_of("reports", is_alone=True)
-    done = _update("reports", columns["reports"], IS_HELD, leave, source, _TAKEN_IN)
+    done = _update("reports", IS_HELD, _allowed_rows("reports", is_alone=True), _CONSUMED)
     return [
         *parts,
         f"done AS ({done} RETURNING 1)",
-        # Divided by nothing when one is missing, of a run that may be written.
+        # Abort the statement (division by zero) if any reported lease was lost.
         "checked AS (SELECT 1 / (CASE WHEN (SELECT count(*) FROM done) = g.reports "
         "OR NOT EXISTS (SELECT 1 FROM ok) THEN 1 ELSE 0 END) AS held FROM runs_ g)",
     ]
 
 
-_SAME_RUN = "t.id = g.run_id"
-_ONCE = " ON CONFLICT DO NOTHING"
-_TAKEN_IN = ", activity = g.updated, taken_in = true"
+def _allowed_rows(name: str, is_alone: bool) -> str:
+    return f"{name}_ g JOIN ok ON ok.id = g.run_id" if is_alone else _rows_of(name, "ok")
 
 
-def _allowed_of(name: str, is_alone: bool) -> str:
-    """The rows of a section that may be written."""
-    return f"{name}_ g JOIN ok ON ok.id = g.run_id" if is_alone else _those(name, "ok")
-
-
-def _those(name: str, runs: str) -> str:
-    # Looked up in a hash: as a join it would be one row against every other, for the kinds of
-    # joins that could do better are off. `IS TRUE` keeps the planner from making it one.
+def _rows_of(name: str, runs: str) -> str:
+    # Looked up in a hash. As a join it would be a nested loop, for the other joins are off.
+    # `IS TRUE` keeps the planner from turning it into a join.
     return f"(SELECT * FROM {name}_ x WHERE (x.run_id IN (SELECT id FROM {runs})) IS TRUE) g"
 
 
-def _write(name: str, columns: tuple[str, ...], source: str) -> str:
+def _write(name: str, source: str) -> str:
     match name:
         case "new_runs":
             return "SELECT id FROM ok"
         case "runs":
-            return _update(name, columns, _SAME_RUN, {"run_id", "was", "reports"}, source)
+            return _update(name, _SAME_RUN, source)
         case "reports":
-            leave = {"run_id", "uuid", "lease"}
-            return _update(name, columns, "t.uuid = g.uuid", leave, source, _TAKEN_IN)
+            return _update(name, "t.uuid = g.uuid", source, _CONSUMED)
         case "steps":
-            return _update(name, columns, "t.id = g.id", {"run_id", "id"}, source)
-        case "taken_tasks":
+            return _update(name, "t.id = g.id", source)
+        case "consumed_tasks":
             update = "UPDATE flowengine_task t SET taken_in = true"
             return f"{update} FROM {source} WHERE t.uuid = g.uuid"
-        case "taken_facts":
+        case "consumed_facts":
             update = "UPDATE flowengine_fact t SET taken_in = true"
             return f"{update} FROM {source} WHERE t.id = g.id"
         case "payloads":
-            return _insert(name, tuple(c for c in columns if c != "run_id"), source) + _ONCE
+            return _insert(name, source, skipped="run_id") + _IGNORE
         case "parent_facts":
-            own = tuple(c for c in columns if c != "run_id")  # that of the run that writes
-            return _insert(name, own, source, {"to_run": "run_id"}) + _ONCE
+            return _insert(name, source, {"to_run": "run_id"}, skipped="run_id") + _IGNORE
         case "joins":
-            insert = _insert(name, columns, source)
             more = "flowengine_join.remaining + excluded.remaining"
+            insert = _insert(name, source)
             return f"{insert} ON CONFLICT (id) DO UPDATE SET remaining = {more}"
         case _:
-            assert name in _INSERTED
-            return _insert(name, columns, source)
+            # Without ON CONFLICT, which costs as much as the insertion: under the run's lock, or
+            # its guard, no other process inserts the same rows.
+            return _insert(name, source)
 
 
-def _update(
-    name: str,
-    columns: tuple[str, ...],
-    where: str,
-    leave: set[str],
-    source: str,
-    more: str = "",
-) -> str:
-    changed = ", ".join(f'"{c}" = {_new(name, c)}' for c in columns if c not in leave)
-    return f"UPDATE {TABLES[name].name} t SET {changed}{more} FROM {source} WHERE {where}"
-
-
-def _new(section: str, column: str) -> str:
-    kept = (section, column) in KEPT_WHEN_NOT_GIVEN
-    return f'COALESCE(g."{column}", t."{column}")' if kept else f'g."{column}"'
+def _update(name: str, where: str, source: str, more: str = "") -> str:
+    section = SECTIONS[name]
+    changed = ", ".join(
+        f'"{c}" = COALESCE(g."{c}", t."{c}")' if c in section.optional else f'"{c}" = g."{c}"'
+        for c in section.columns
+        if c not in _KEYS[name]
+    )
+    return f"UPDATE {section.table.name} t SET {changed}{more} FROM {source} WHERE {where}"
 
 
 def _insert(
-    name: str, columns: tuple[str, ...], source: str, renamed: Mapping[str, str] | None = None
+    name: str, source: str, renamed: Mapping[str, str] | None = None, skipped: str = ""
 ) -> str:
-    # What is new in a run cannot be there already: nobody else writes while we hold the lock,
-    # or the guard. Looking for it nevertheless would cost as much as the insertion.
-    constants = _CONSTANTS.get(name, {})
+    section = SECTIONS[name]
+    columns = [column for column in section.columns if column != skipped]
     into = [(renamed or {}).get(column, column) for column in columns]
-    names = ", ".join(f'"{column}"' for column in (*into, *constants))
+    names = ", ".join(f'"{column}"' for column in (*into, *section.constants))
     prefix = "" if name == "new_runs" else "g."
-    values = ", ".join([*(f'{prefix}"{column}"' for column in columns), *constants.values()])
-    return f"INSERT INTO {TABLES[name].name} ({names}) SELECT {values} FROM {source}"
+    values = [*(f'{prefix}"{column}"' for column in columns), *section.constants.values()]
+    return f"INSERT INTO {section.table.name} ({names}) SELECT {', '.join(values)} FROM {source}"

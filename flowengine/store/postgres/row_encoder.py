@@ -1,173 +1,150 @@
-"""How the rows of a commit are given to PostgreSQL, and how a statement reads them.
+"""Encode the rows of a commit plan for PostgreSQL, and the CTEs that decode them.
 
-JSON is the quickest way in for hundreds of rows, and what they all share is written once. To read
-it takes the server a sixth of what it takes to write a single row: where one run has a few rows
-they are given value by value.
+JSON is the fastest way in for hundreds of rows, with the columns that all rows share written
+once. For the server, decoding it costs a sixth of writing a single row: a few rows of one run are
+passed value by value.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
-from sqlalchemy import String, Table
+from sqlalchemy import String
 from sqlalchemy.dialects import postgresql
 
-from flowengine.store.commits import CommitRows
-from flowengine.store.tables import (
-    EventRow,
-    FactRow,
-    HistoryRow,
-    JoinRow,
-    PayloadRow,
-    RunRow,
-    StepRow,
-    TaskRow,
-)
+from flowengine.store.commits import SECTIONS, CommitPlan
+from flowengine.store.records import Row
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
-#: The sections, in the order in which they are given.
-TABLES: dict[str, Table] = {
-    name: row.__table__  # type: ignore[attr-defined]
-    for name, row in {
-        "new_runs": RunRow,
-        "runs": RunRow,
-        "history": HistoryRow,
-        "reports": TaskRow,
-        "new_steps": StepRow,
-        "steps": StepRow,
-        "new_events": EventRow,
-        "joins": JoinRow,
-        "new_tasks": TaskRow,
-        "taken_tasks": TaskRow,
-        "facts": FactRow,
-        "taken_facts": FactRow,
-        "parent_facts": FactRow,
-        "payloads": PayloadRow,
-    }.items()
+#: Columns of a section that its table does not have.
+_EXTRA_TYPES = {
+    "expected_revision": "integer",
+    "reports": "integer",
+    "to_run": "text",
+    "run_id": "text",
 }
-COLUMNS: dict[str, tuple[str, ...]] = {}  #: of each section, as its rows have them
-_EXTRA_TYPES = {"was": "integer", "reports": "integer", "to_run": "text"}
-
-_FEW = 4  # each number of rows makes a statement of its own, so this is little
+_FEW = 4  # each number of rows makes a statement of its own, so this is small
 _MANY = 8
-#: What the rows of a fan-out have in common; most of what there is to say of a task.
-_ALIKE = {
+#: Columns in which the rows of a fan-out are equal; most columns of a task.
+_SHARED = {
     "new_steps": ("run_id", "generation", "created", "updated"),
     "steps": ("run_id", "updated"),
     "new_events": ("run_id", "event_type", "created"),
-    "new_tasks": (
-        *("run_id", "program_hash", "name", "short_name", "task_list_name", "data_type"),
-        *("try_number", "losses", "lease", "state", "rank", "due", "timeout_ms", "runs_once"),
-        *("limit_key", "started", "activity", "server_id", "boot_id", "pid"),
-        *("created", "updated"),
+    "new_tasks": tuple(
+        column
+        for column in SECTIONS["new_tasks"].columns
+        if column not in ("uuid", "step_id", "step_key", "step_path", "position", "join_id")
     ),
 }
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
 
-class Section(NamedTuple):
-    """A section of a statement: how its rows are given."""
+class Encoding(NamedTuple):
+    """How the rows of a section are passed."""
 
-    name: str
-    few: int = 0  #: so many rows, each value by itself; 0: as JSON
-    is_apart: bool = False  #: as JSON, and what the rows share apart
+    section: str
+    few: int = 0  #: this many rows, value by value; 0: as JSON
+    has_shared: bool = False  #: as JSON, with the shared columns apart
 
 
-def give(rows: CommitRows, *, is_alone: bool) -> tuple[tuple[Section, ...], list[str | None]]:
-    """The sections of a commit, and what the statement is given for them."""
-    filled = [(name, found) for name in TABLES if (found := getattr(rows, name))]
-    for name, found in filled:
-        if name not in COLUMNS:
-            COLUMNS[name] = tuple(found[0])  # all rows of a section have the same
-    sections: list[Section] = []
+def encode(plan: CommitPlan, *, is_alone: bool) -> tuple[tuple[Encoding, ...], list[str | None]]:
+    """Return the encodings of a plan's sections, and the parameters of the statement."""
+    filled = plan.filled()
+    encodings: list[Encoding] = []
     values: list[str | None] = []
-    if is_alone and all(len(found) <= _FEW for _, found in filled):
-        for name, found in filled:
-            sections.append(Section(name, len(found)))
-            # All as text: the kind of a number would be part of the statement, and so of its plan.
+    if is_alone and all(len(rows) <= _FEW for _, rows in filled):
+        for name, rows in filled:
+            encodings.append(Encoding(name, len(rows)))
+            # As text: the type of a number would be part of the statement, and so of its plan.
             values += [
                 value if value is None or type(value) is str else str(value)
-                for row in found
-                for value in row.values()
+                for row in rows
+                for value in row
             ]
     else:
-        for name, found in filled:
-            written = _written(name, found)
-            sections.append(Section(name, is_apart=len(written) > 1))
+        for name, rows in filled:
+            written = as_json(name, rows)
+            encodings.append(Encoding(name, has_shared=len(written) > 1))
             values += written
-    return tuple(sections), values
+    return tuple(encodings), values
 
 
-def _written(name: str, rows: list[dict[str, object]]) -> list[str]:
-    """The rows as JSON: of many, what they all share is written once, and apart."""
-    alike = _ALIKE.get(name)
-    if alike is None or len(rows) < _MANY:
-        return [_json(rows)]
-    shared = itemgetter(*alike)
-    values = shared(rows[0])
-    if any(shared(row) != values for row in rows):
-        return [_json(rows)]
-    own = [column for column in COLUMNS[name] if column not in alike]
-    nullable = _nullable(name)
-    # What is not given is read as NULL, or as nothing of its kind where that cannot be.
-    parts = [
-        {c: value for c in own if (value := row[c]) or (value is not None and c in nullable)}
-        for row in rows
-    ]
-    return [_json(dict(zip(alike, values, strict=True))), _json(parts)]
+def as_json(section: str, rows: Sequence[Row]) -> list[str]:
+    """Encode rows as JSON; the columns in which many rows are equal come first, once."""
+    columns = SECTIONS[section].columns
+    if section in _SHARED and len(rows) >= _MANY:
+        shared, own = _split(section)
+        values = shared(rows[0])
+        if all(shared(row) == values for row in rows):
+            nullable = _nullable(section)
+            # A missing key is decoded as NULL, or as zero or "" where the column is not nullable.
+            parts = [
+                {
+                    column: value
+                    for place, column in own
+                    if (value := row[place]) or (value is not None and column in nullable)
+                }
+                for row in rows
+            ]
+            return [_json(dict(zip(_SHARED[section], values, strict=True))), _json(parts)]
+    return [_json([dict(zip(columns, row, strict=True)) for row in rows])]
 
 
-def read(section: Section) -> str:
-    """The part of a statement that reads a section: a table of its name and an underscore."""
-    name = section.name
+@functools.cache
+def _split(section: str) -> tuple[itemgetter[Row], list[tuple[int, str]]]:
+    columns, shared = SECTIONS[section].columns, _SHARED[section]
+    own = [(place, column) for place, column in enumerate(columns) if column not in shared]
+    return itemgetter(*map(columns.index, shared)), own
+
+
+def decode(encoding: Encoding) -> str:
+    """Return the CTE that decodes a section: a table named like it, with an underscore."""
+    name = encoding.section
 
     def typed(columns: Iterable[str]) -> str:
         return ", ".join(f'"{column}" {_type(name, column)}' for column in columns)
 
-    columns = COLUMNS[name]
-    if section.few == 1:
-        # So written that the planner puts the values where they are used, and scans nothing.
+    columns = SECTIONS[name].columns
+    if encoding.few == 1:
+        # NOT MATERIALIZED: the planner puts the values where they are used, and scans nothing.
         row = ", ".join(f'%s::{_type(name, column)} AS "{column}"' for column in columns)
         return f"{name}_ AS NOT MATERIALIZED (SELECT {row})"
-    if section.few:
+    if encoding.few:
         row = ", ".join(f"%s::{_type(name, column)}" for column in columns)
-        rows = ", ".join([f"({row})"] * section.few)
-        return f"{name}_ ({', '.join(map(_quoted, columns))}) AS (VALUES {rows})"
-    if not section.is_apart:
+        rows = ", ".join([f"({row})"] * encoding.few)
+        quoted = ", ".join(f'"{column}"' for column in columns)
+        return f"{name}_ ({quoted}) AS (VALUES {rows})"
+    if not encoding.has_shared:
         rows = f"json_to_recordset(%s::json) AS x({typed(columns)})"
         return f"{name}_ AS (SELECT * FROM {rows})"
-    alike = _ALIKE[name]
-    own = [column for column in columns if column not in alike]
-    read = ", ".join(["s.*", *(_read(name, column) for column in own)])
-    shared = f"json_to_record(%s::json) AS s({typed(alike)})"
+    own = [column for column in columns if column not in _SHARED[name]]
+    selected = ", ".join(["s.*", *(_decoded(name, column) for column in own)])
+    shared = f"json_to_record(%s::json) AS s({typed(_SHARED[name])})"
     rows = f"json_to_recordset(%s::json) AS x({typed(own)})"
-    return f"{name}_ AS (SELECT {read} FROM {shared}, {rows})"
+    return f"{name}_ AS (SELECT {selected} FROM {shared}, {rows})"
 
 
-def _quoted(column: str) -> str:
-    return f'"{column}"'
-
-
-def _read(section: str, column: str) -> str:
+def _decoded(section: str, column: str) -> str:
     if column in _nullable(section):
         return f'x."{column}"'
-    nothing = {bool: "false", int: "0"}.get(TABLES[section].c[column].type.python_type, "''")
-    return f'COALESCE(x."{column}", {nothing}) AS "{column}"'
+    kind = SECTIONS[section].table.c[column].type.python_type
+    empty = {bool: "false", int: "0"}.get(kind, "''")
+    return f'COALESCE(x."{column}", {empty}) AS "{column}"'
 
 
 @functools.cache
 def _nullable(section: str) -> frozenset[str]:
-    return frozenset(column.name for column in TABLES[section].c if column.nullable)
+    return frozenset(column.name for column in SECTIONS[section].table.c if column.nullable)
 
 
 def _type(section: str, column: str) -> str:
-    table = TABLES[section]
+    table = SECTIONS[section].table
     if column not in table.c:
-        return "text" if column == "run_id" else _EXTRA_TYPES[column]
+        return _EXTRA_TYPES[column]
     kind = table.c[column].type
     # As VARCHAR(n) a text that is too long would be cut off here, and not refused.
     return "text" if isinstance(kind, String) else str(kind.compile(dialect=_DIALECT))

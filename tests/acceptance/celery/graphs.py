@@ -1,4 +1,4 @@
-"""Workflows for worker processes that are killed, starved and lied to."""
+"""Workflows for worker processes that are killed, cut off or sent false messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MANY = 20  #: items of the fan-out in `mixed`
 TASKS = 3 + 4 + MANY + 1  #: tasks of one `mixed` in which nothing goes wrong
 
 
-# No facet here minds being lost: how often workers are killed is the test's business.
+# No limit of losses: the tests decide how often workers are killed.
 @event_facet(max_losses=1000)
 def add(a: int, b: int) -> int:
     _trace("add")
@@ -72,20 +72,20 @@ def squared(n: int) -> int:
 
 @event_facet(max_losses=1000)
 def choose(n: int) -> int:
-    """Go on with a run of its own."""
+    """Continue with a run of its own."""
     _trace("choose")
     return squared.call(n)
 
 
 @workflow
 def family(n: int) -> int:
-    """A run that waits for four it has started, and for one that a facet has chosen."""
+    """A run that waits for four child runs, and for one that a facet has chosen."""
     return add_up(choose(n), foreach([1, 2, 3, 4], lambda i: squared.start(i).result()))
 
 
 @event_facet(max_losses=1000)
 def hold(name: str) -> int:
-    """Say that it has begun, then wait until a file allows it to end."""
+    """Leave a file when it starts, then wait until another file allows it to end."""
     directory = Path(os.environ["TRACES"])
     (directory / f"begun-{name}-{os.getpid()}").touch()
     while not (directory / f"go-{name}").exists():
@@ -143,7 +143,7 @@ def held_with_heartbeats(name: str) -> int:
 
 @event_facet(max_losses=1000)
 def die_first(times: int) -> int:
-    """Take the whole process along, the first times."""
+    """Kill the process in the first tries."""
     me = current_step().idempotency_key
     deaths = len(list(Path(os.environ["TRACES"]).glob(f"death-{me}-*")))
     if deaths < times:
@@ -157,12 +157,12 @@ def deadly(times: int) -> int:
     return add(die_first(times), 0)
 
 
-# --- quick steps, which are taken together ---
+# --- quick steps, which are claimed in batches ---
 
 
 @event_facet(max_losses=3)
 def touch(n: int, holds: int = -1, kills: int = -1) -> int:
-    """A quick step, but for one number that is held, or takes its process along."""
+    """A quick step, but for one number that is held, or kills its process."""
     if n == kills:
         os.kill(os.getpid(), signal.SIGKILL)
     return hold(f"touch-{n}") * 0 + n if n == holds else n

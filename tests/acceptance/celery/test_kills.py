@@ -35,18 +35,19 @@ def test_without_a_beat_workers_recover_the_tasks_of_a_dead_worker(fleet: Fleet)
 
 def test_without_a_beat_workers_find_tasks_whose_wake_up_was_lost(fleet: Fleet) -> None:
     fleet.beats[0].kill()
-    with fleet.engine.database.write() as connection:  # committed, and no wake-up sent
+    with fleet.engine.database.write() as session:  # committed, and no wake-up sent
         run = fleet.engine.start(
-            graphs.mixed.program(), graphs.mixed.name, {"n": 1}, connection=connection
+            graphs.mixed.program(), graphs.mixed.name, {"n": 1}, connection=session.connection
         )
-        connection.info.clear()
+        session.connection.info.clear()
     assert run.result(timeout=30) == graphs.expected(1)
 
 
 def test_ticks_and_runs_go_on_when_a_killed_beat_is_restarted(fleet: Fleet) -> None:
     (beat,) = fleet.beats
-    beat.kill()
     with fleet.broker.client as client:
+        client.delete("unacked")  # messages of killed workers stay there for an hour
+        beat.kill()
         until(lambda: not client.llen("flowengine"), "an empty control queue")
         until(lambda: not client.hlen("unacked"), "the end of the ticks that workers have")
     before = ticks(fleet)

@@ -1,10 +1,9 @@
-"""A run in memory: the smallest thing that can carry out what the evaluator decides.
+"""A run in memory: the smallest engine that can apply the decisions of the evaluator.
 
-It does what the engine does with a database: it gives the evaluator the rows it asks for,
-applies what was decided, and hands its follow-ups back. Between two commits it keeps
-nothing but text, written and read by the store's own codec, so whatever the evaluator
-remembers without writing it down is forgotten here. After each commit it looks at the
-rows and raises when a law does not hold.
+Like the engine with a database it loads the rows that the evaluator asks for, commits its
+changes and evaluates its follow-ups. Between two commits it keeps only text, in the encoding of
+the store, so that anything that the evaluator does not write is lost here. After each commit it
+checks the invariants.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from types import SimpleNamespace
 from typing import Any
 
 from flowengine.evaluator import (
@@ -47,7 +45,8 @@ from flowengine.program import link_program, parse_program
 from flowengine.program.addresses import RowKind, StepSource
 from flowengine.program.limits import MAX_RECURSIVE_CALLS
 from flowengine.program.plan import FacetPlan, StatementPlan
-from flowengine.store import codec, steps
+from flowengine.store import codec
+from flowengine.store.records import STEP_COLUMNS, step_from
 
 Stored = Mapping[str, Any]  #: one row, as text and numbers
 
@@ -83,7 +82,7 @@ class MemoryRun:
         self._memory = None if forgetful else Snapshot()
         self.consume_inbox(Started(dict(inputs or {})))
 
-    # --- what a test does ---
+    # --- for tests ---
 
     @property
     def view(self) -> RunView:
@@ -121,11 +120,11 @@ class MemoryRun:
         return self.report(self.task(path), Failed({"type": "Oops", "message": message}, retry))
 
     def report(self, task: TaskDefinition, outcome: Outcome) -> IterationChanges:
-        """Report a task that is open, and let the run settle."""
+        """Report an open task, and evaluate all follow-ups."""
         return self.report_all([(task, outcome)])
 
     def report_all(self, reports: Sequence[tuple[TaskDefinition, Outcome]]) -> IterationChanges:
-        """Report several open tasks, which are taken in together."""
+        """Report several open tasks in one evaluation."""
         for task, outcome in reports:
             has_result = isinstance(outcome, Succeeded)
             task.state = TaskState.COMPLETED if has_result else TaskState.FAILED
@@ -148,12 +147,12 @@ class MemoryRun:
                 self.report(open_tasks[0], outcome)
 
     def settle(self) -> None:
-        """Take in follow-ups until there are none."""
+        """Evaluate follow-ups until there are none."""
         while facts := self._take_facts():
             self.consume_inbox(*facts)
 
     def ended(self, task: TaskDefinition, outcome: Outcome) -> Report:
-        """The end of a try, as the evaluator is told: read back from what was stored."""
+        """The report of a task, as it is read back from the store."""
         match outcome:
             case Succeeded(result):
                 encoder = codec.Encoder()
@@ -174,10 +173,10 @@ class MemoryRun:
         step = self.step(path)
         return StepFail(step.id, step.key, {"type": "StepFailed", "message": message})
 
-    # --- what the engine does ---
+    # --- as the engine does ---
 
     def consume_inbox(self, *triggers: Trigger) -> IterationChanges:
-        """Evaluate, commit, and check the laws. Follow-ups wait until they are taken in."""
+        """Evaluate, commit, and check the invariants. Follow-ups wait for `settle`."""
         self.now += 1
         snapshot = self._memory or Snapshot()
         self.trips = 0
@@ -251,7 +250,7 @@ class MemoryRun:
 
     def _find(self, key: str) -> Step | None:
         stored = self.rows.get(key)
-        return None if stored is None else steps.step_of(SimpleNamespace(**stored))  # type: ignore[arg-type]
+        return None if stored is None else step_from([stored[name] for name in STEP_COLUMNS])
 
     def _step(self, key: str) -> Step:
         found = self._find(key)
@@ -275,7 +274,7 @@ class MemoryRun:
     # --- laws ---
 
     def _check_untouched(self, snapshot: Snapshot) -> None:
-        """What the evaluator was given it has not changed: it could be asked again."""
+        """The evaluator has not changed its snapshot: it can be called again."""
         for key, step in snapshot.steps.items():
             if step is not None and key in self.rows:
                 assert self._stored(step) == self.rows[key], f"{step.path} was changed in place"

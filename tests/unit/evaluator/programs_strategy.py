@@ -71,7 +71,7 @@ class Case:
     silent: int  #: so many are never given
 
     def answer(self, task: TaskDefinition) -> Outcome | None:
-        """What the outside says to a task: always the same to the same question."""
+        """The outcome of a task: deterministic by its content."""
         question = [self.seed, task.name, task.data, task.try_number, task.losses]
         dice = hashlib.blake2b(json.dumps(question, sort_keys=True).encode()).digest()
         roll = dice[0] % 100
@@ -95,7 +95,7 @@ class Case:
 
 @dataclass
 class Scope:
-    """What may be written at one place."""
+    """The names that may be used at one place."""
 
     numbers: list[Node] = field(default_factory=list)
     lists: list[Node] = field(default_factory=list)
@@ -121,7 +121,7 @@ class Writer:
         self._size = size  #: how many statements a block has at most
         self._left = 6 * size  #: how many calls may still be written
         self._numbers = count(1)
-        #: What may be called so far, by weight.
+        #: The facets that may be called so far, by weight.
         self.callables = ["E", "E", "E", "E", "R", "R", "N", "S"]
         self.mixing: set[str] = set()  #: those with a mixin in their signature
 
@@ -250,7 +250,7 @@ class Writer:
                 written, inner, self._one(given("error"), of(f"{name}.error"))
             )
         if scope.depth < 2 and self._chance(15):
-            # It may yield to nobody, and so may nothing inside it, but to itself.
+            # It yields nothing, and blocks inside it yield only to their own steps.
             closing = Scope([*inner.numbers], [*inner.lists], (), inner.depth)
             told = [log(error=of(f"{name}.error_type"))] if self._chance(30) else []
             written = always(written, *self.statements(closing), *told)

@@ -1,4 +1,4 @@
-"""What only a run can know is answered by the evaluator, once, without a worker."""
+"""The evaluator answers built-in facets, once, without a worker."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def test_arguments_that_cannot_be_evaluated_are_caught_too() -> None:
     assert not run.tasks
 
 
-def test_a_failed_body_is_caught_and_what_its_other_blocks_yielded_stays() -> None:
+def test_a_failed_body_is_caught_and_yields_of_its_other_blocks_stay() -> None:
     run = run_of(
         block(
             catching(
@@ -322,7 +322,7 @@ def test_a_step_that_was_skipped_runs_nothing_at_its_end() -> None:
     assert len(run.tasks) == 1
 
 
-def test_a_step_whose_body_was_skipped_still_runs_what_comes_at_its_end() -> None:
+def test_a_step_whose_body_was_skipped_still_runs_its_always_block() -> None:
     body = block(step("in", "E", x=of("t.y")))
     held = always(step("s", "E", body, x=1), step("free", "E", x=1))
     run = run_of(block(held, step("t", "E", x=2)))

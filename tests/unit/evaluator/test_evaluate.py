@@ -1,4 +1,4 @@
-"""What a run does next, decided without a database."""
+"""The evaluator decides what a run does next, without a database."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_an_event_step_rests_with_one_event_and_one_task() -> None:
     assert run.view.open_steps == 1
 
 
-def test_defaults_fill_what_the_start_leaves_out_and_null_overrides_them() -> None:
+def test_defaults_replace_missing_inputs_and_null_overrides_them() -> None:
     document = program(
         workflow(
             "W",
@@ -99,7 +99,7 @@ def test_defaults_fill_what_the_start_leaves_out_and_null_overrides_them() -> No
 # --- answers ---
 
 
-def test_an_answer_opens_what_waited_for_it() -> None:
+def test_a_completed_step_begins_the_steps_that_waited_for_it() -> None:
     run = run_of(
         block(step("a", "E", x=1), step("b", "E", x=of("a.y")), yields=[to("W", out=of("b.y"))])
     )
@@ -239,7 +239,7 @@ def test_deciding_another_try_twice_opens_one() -> None:
 # --- failing and skipping ---
 
 
-def test_the_dependents_of_a_failed_step_are_skipped_with_the_reason_and_the_rest_goes_on() -> None:
+def test_the_dependents_of_a_failed_step_are_skipped_with_the_reason_and_others_run() -> None:
     run = run_of(
         block(
             step("a", "E", x=1),
@@ -428,7 +428,7 @@ def test_a_yield_waits_for_a_step_of_an_earlier_block() -> None:
     assert run.outputs == {"out": 3}
 
 
-def test_blocks_merge_in_program_order_whatever_the_order_in_time() -> None:
+def test_blocks_merge_in_program_order_for_any_order_in_time() -> None:
     blocks = [
         block(step("e", "E", x=i), yields=[to("W", out=listed(of("e.y")), last=of("e.y"))])
         for i in range(3)
@@ -447,7 +447,7 @@ def test_a_body_may_yield_to_the_enclosing_workflow() -> None:
     assert run.outputs == {"out": [7, 1]}
 
 
-def test_a_log_keeps_what_was_said() -> None:
+def test_a_log_step_keeps_its_arguments() -> None:
     run = run_of(block(log(n=given("n"))), n=3)
     assert run.step("W.sys.log").params == {"n": 3}
 
@@ -640,7 +640,7 @@ def test_a_long_foreach_of_foreachs_ends() -> None:
     assert sum(run.created_items(commit) for commit in run.commits) == 900
 
 
-def test_answers_between_two_portions_are_taken_in() -> None:
+def test_reports_between_two_portions_are_evaluated() -> None:
     run = run_of(
         each(step("e", "E", x=given("v")), over=given("xs"), yields=COLLECT), xs=list(range(300))
     )
@@ -699,7 +699,7 @@ def test_the_cost_of_an_answer_does_not_grow_with_the_run() -> None:
     assert touched(10) == touched(400)
 
 
-def test_many_answers_at_once_are_few_trips_to_the_store_however_many_they_are() -> None:
+def test_any_number_of_reports_at_once_needs_few_round_trips() -> None:
     pair = facet(
         "Pair",
         "a",
@@ -738,7 +738,7 @@ def test_many_answers_at_once_are_few_trips_to_the_store_however_many_they_are()
 # --- large values ---
 
 
-def test_a_large_value_is_handed_on_unread_and_read_when_it_is_looked_into(
+def test_a_large_value_is_passed_on_unread_and_loaded_when_it_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(codec, "INLINE_BYTES", 10)

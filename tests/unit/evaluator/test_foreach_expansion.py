@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from flowengine.evaluator import RunState, foreach_expansion, working_set
-from flowengine.evaluator.failures import MOST_TOLD
+from flowengine.evaluator.failures import MAX_LISTED
 from tests.builders import (
     Node,
     block,
@@ -186,19 +186,19 @@ def test_a_failed_foreach_lists_its_failed_items_in_item_order() -> None:
     }
 
 
-def test_one_failed_item_is_told_as_it_is() -> None:
+def test_the_error_of_one_failed_item_is_unchanged() -> None:
     run = run_of(items_of(), xs=[0, 1])
     run.fail("W[1].s", "one")
     run.succeed("W[0].s", y=0)
     assert run.view.error == {"type": "Oops", "message": "one", "path": "W[1].s"}
 
 
-def test_of_many_failed_items_the_first_are_told_and_all_are_counted() -> None:
+def test_of_many_failed_items_the_first_are_listed_and_all_are_counted() -> None:
     run = run_of(items_of(), xs=list(range(30)))
     for index in reversed(range(30)):
         run.fail(f"W[{index}].s", "no")
     assert run.view.error is not None
-    assert [entry["index"] for entry in run.view.error["items"]] == list(range(MOST_TOLD))
+    assert [entry["index"] for entry in run.view.error["items"]] == list(range(MAX_LISTED))
     assert run.view.error["count"] == 30
     assert run.view.error["message"].endswith("; and 20 more)")
 
@@ -231,7 +231,7 @@ def test_any_other_item_has_a_row_of_its_own(body: Node) -> None:
     assert "W[0]" in rows_below(MemoryRun(given_program, {"xs": [0]}))
 
 
-def test_an_item_without_a_row_yields_what_lies_further_out_too() -> None:
+def test_a_virtual_item_yields_to_outer_facets_too() -> None:
     both = to("W", out=listed(op(of("s.y"), "+", given("n"))))
     run = run_of(block(EACH, yields=[both], foreach=("i", given("xs"))), xs=[0, 1], n=10)
     assert rows_below(run) == {"W[0].s", "W[1].s"}

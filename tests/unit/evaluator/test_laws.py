@@ -1,9 +1,8 @@
-"""The laws of the evaluator, held against random programs.
+"""Invariants of the evaluator, checked with random programs.
 
-`MemoryRun` checks after every commit that no final row has changed, that every counter says
-what the rows say, that nobody waits without something outstanding, and that a completed run
-has completed everything. What is left to do here is to play each program in several ways and
-to compare the ends.
+`MemoryRun` checks after every commit that no final row has changed, that every counter matches
+the rows, that a waiting run has something outstanding, and that a completed run has completed
+everything. These tests run each program in several ways and compare the final states.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def play(
     batches: bool = True,
     make: type[MemoryRun] = MemoryRun,
 ) -> MemoryRun:
-    """Run a case to its end, or until only tasks are left that nobody answers."""
+    """Run a case to its end, or until only unanswered tasks are left."""
     run = make(case.document, case.inputs, forgetful=forgetful)
     order = Random(seed)
     if order.random() < 0.5:
@@ -84,7 +83,7 @@ def play(
 
 
 def deliver_again(run: MemoryRun, report: Report, order: Random) -> None:
-    """Report again what was taken in, with the same or other content: nothing comes of it."""
+    """Report the same task again, with the same or other content: it changes nothing."""
     task, outcome = report
     before = len(run.tasks), comparable(run)
     if run.step(task.step_path).state == StepState.EVENT_TRANSMIT:
@@ -116,7 +115,7 @@ def test_any_order_of_reports_ends_the_same(case: Case, one: int, other: int) ->
 
 @laws
 @given(cases(), seeds)
-def test_taking_in_the_same_report_twice_decides_nothing(case: Case, seed: int) -> None:
+def test_applying_the_same_report_twice_is_idempotent(case: Case, seed: int) -> None:
     play(case, seed, doubled=True, batches=False)
 
 
@@ -124,7 +123,7 @@ def test_taking_in_the_same_report_twice_decides_nothing(case: Case, seed: int) 
 @laws
 @example(case_of(seed=7071915, size=5, failing=20, silent=0), 0)
 @given(cases(), seeds)
-def test_throwing_away_all_memory_after_any_commit_changes_nothing(case: Case, seed: int) -> None:
+def test_dropping_the_cache_after_any_commit_changes_nothing(case: Case, seed: int) -> None:
     remembering = comparable(play(case, seed, forgetful=False))
     # Every value that is longer than a word is stored apart and read only when needed.
     with limits(portion=250, inline=6):

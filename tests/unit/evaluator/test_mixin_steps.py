@@ -51,7 +51,7 @@ def test_explicit_wins_over_mixin_over_implicit_over_default() -> None:
     assert run.task("W.s").data == {"a": 1, "b": 2, "c": 3, "d": "d"}
 
 
-def test_the_first_of_two_mixins_wins_and_what_the_facet_does_not_declare_is_left_out() -> None:
+def test_the_first_of_two_mixins_wins_and_undeclared_arguments_are_ignored() -> None:
     call = mixed(mixed(step("s", "E"), "M", x=1, other=1), "N", x=2)
     assert run_of(block(call)).task("W.s").data == {"x": 1}
 
@@ -104,7 +104,7 @@ def test_a_body_may_yield_to_a_mixin_and_it_is_read_outside_below_its_alias() ->
     assert run.outputs == {"out": {"size": 1, "label": "x", "flour": flour}}
 
 
-def test_a_mixin_is_known_by_the_name_of_its_facet_when_it_is_the_only_one() -> None:
+def test_a_yield_may_name_the_facet_of_the_only_mixin() -> None:
     made = loaf(to("Flour", used=1))
     run = run_of(
         block(step("l", "Loaf", size=1), yields=out(of("l.flour.used"))), beside=(FLOUR, made)
@@ -121,7 +121,7 @@ def test_a_mixin_at_the_call_overrides_the_arguments_of_the_signature() -> None:
     assert run.outputs == {"out": "oat"}
 
 
-def test_an_event_gets_what_its_mixin_returned() -> None:
+def test_an_event_reads_the_results_of_its_mixin() -> None:
     run = run_of(block(step("l", "Loaf", size=1)), beside=(FLOUR, loaf(make=event)))
     assert [task.name for task in run.outstanding()] == ["E"]
     run.succeed("W.l[with-flour].w", y=80)

@@ -16,7 +16,7 @@ def test_without_a_policy_the_first_failure_is_the_last() -> None:
     assert after_failure(EventOptions(), 1, 0, now=1000) == GiveUp("")
 
 
-def test_a_failure_is_tried_again_as_often_as_the_policy_says() -> None:
+def test_a_failed_task_is_tried_again_as_the_policy_allows() -> None:
     three = options(attempts=3)
     assert isinstance(after_failure(three, 1, 0, now=0), TryAgain)
     assert isinstance(after_failure(three, 2, 0, now=0), TryAgain)

@@ -96,10 +96,10 @@ def test_a_final_state_is_never_left(object_type: str, state: str, signal: Signa
         next_state(object_type, "W.s", state, signal)
 
 
-def test_an_illegal_transition_says_what_was_asked_of_whom() -> None:
+def test_an_illegal_transition_names_the_row_the_state_and_the_signal() -> None:
     with pytest.raises(IllegalTransition) as caught:
         next_state(ObjectType.CALL, "W.s", StepState.CREATED, Signal.CONTINUE)
-    assert str(caught.value) == "W.s is at state.statement.Created and cannot take continue"
+    assert str(caught.value) == "W.s is state.statement.Created and has no transition for continue"
 
 
 def test_a_state_of_another_machine_is_illegal() -> None:

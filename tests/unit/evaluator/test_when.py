@@ -159,7 +159,7 @@ def test_a_case_may_wait_for_a_step_of_an_earlier_block() -> None:
     assert run.outputs == {"out": 8}
 
 
-def test_a_case_may_yield_what_an_earlier_block_has_found() -> None:
+def test_a_case_may_yield_results_of_an_earlier_block() -> None:
     run = run_of(block(step("a", "E", x=1)), when(case(over(1), yields=out(of("a.y")))), n=5)
     assert run.view.state == RunState.RUNNING
     run.succeed("W.block-0.a", y=7)
@@ -234,7 +234,7 @@ def test_a_facet_that_calls_itself_under_a_condition_ends() -> None:
     assert run.outputs == {"out": 8}
 
 
-def test_a_facet_that_calls_itself_without_end_fails_and_says_where() -> None:
+def test_a_facet_that_calls_itself_without_end_fails_with_its_path() -> None:
     endless = facet("F", "n", "", when(case(True, step("f", "F", n=given("n")))))
     run = run_of(block(step("f", "F", n=1)), beside=(endless,))
     assert run.view.state == RunState.FAILED
@@ -243,7 +243,7 @@ def test_a_facet_that_calls_itself_without_end_fails_and_says_where() -> None:
 
 
 @pytest.mark.parametrize("depth", [3, 60, 150])
-def test_however_deep_facets_are_nested_they_end_in_the_same_few_trips(depth: int) -> None:
+def test_facets_nested_at_any_depth_end_in_the_same_few_round_trips(depth: int) -> None:
     run = run_of(
         block(step("d", "Down", n=given("n")), yields=out(of("d.total"))),
         beside=(COUNTDOWN,),
@@ -257,7 +257,7 @@ def test_however_deep_facets_are_nested_they_end_in_the_same_few_trips(depth: in
 
 
 @pytest.mark.parametrize("depth", [10, 40, 120])
-def test_a_descent_by_answers_comes_up_again_in_a_few_trips(depth: int) -> None:
+def test_a_recursion_over_many_reports_ends_in_a_few_round_trips(depth: int) -> None:
     # The level that ends, and lets all others end, comes to be with the last answer: nothing
     # above it could be foreseen from what happened.
     descent = facet(

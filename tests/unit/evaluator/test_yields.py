@@ -22,7 +22,7 @@ def unread(value: Any) -> Any:
 def merged(values: dict[str, Any], *layers: dict[str, Any]) -> dict[str, Any]:
     merge = Merge(values, read)
     for layer in layers:
-        merge.lay(layer)
+        merge.add(layer)
     return merge.values
 
 
@@ -56,14 +56,14 @@ def test_nothing_that_was_given_is_changed() -> None:
 def test_a_list_laid_alone_is_not_extended_in_place() -> None:
     alone = [1]
     merge = Merge({}, read)
-    merge.lay({"a": alone})
-    merge.lay({"a": [2]})
+    merge.add({"a": alone})
+    merge.add({"a": [2]})
     assert alone == [1]
 
 
 def test_a_large_value_that_nothing_is_laid_over_stays_unread() -> None:
     merge = Merge({}, unread)
-    merge.lay({"a": PayloadRef("big")})
+    merge.add({"a": PayloadRef("big")})
     assert merge.values == {"a": PayloadRef("big")}
 
 
@@ -78,6 +78,6 @@ def test_a_large_scalar_that_wins_stays_a_reference() -> None:
 
 def test_an_empty_list_is_left_where_nothing_else_is() -> None:
     merge = Merge({"a": [1]}, read)
-    merge.lay_empty_list("a")
-    merge.lay_empty_list("b")
+    merge.set_empty_list("a")
+    merge.set_empty_list("b")
     assert merge.values == {"a": [1], "b": []}

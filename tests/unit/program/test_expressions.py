@@ -160,7 +160,7 @@ def test_comparing_gives(left: Any, symbol: str, right: Any, expected: bool) -> 
         ([{"a": [True]}], [{"a": [1]}]),
     ],
 )
-def test_a_truth_value_is_not_a_number_however_deep(truth: Any, number: Any) -> None:
+def test_a_truth_value_is_not_a_number_at_any_depth(truth: Any, number: Any) -> None:
     assert calculated(truth, "==", number) is False
     assert calculated(number, "!=", truth) is True
     assert calculated(truth, "==", truth) is True
@@ -211,7 +211,7 @@ def test_containing_gives(left: Any, symbol: str, right: Any, expected: bool) ->
         (None, "endsWith", "a", "endsWith wants text, found null, the text 'a'"),
     ],
 )
-def test_what_cannot_hold_anything_has_no_answer(
+def test_membership_in_a_value_that_is_no_container_is_an_error(
     left: Any, symbol: str, right: Any, reason: str
 ) -> None:
     assert why_not(Binary(symbol, Literal(left), Literal(right))) == reason
@@ -233,7 +233,7 @@ def test_or_does_not_look_right_when_the_left_decides() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {}, False])
-def test_what_is_empty_is_false(value: Any) -> None:
+def test_empty_values_are_false(value: Any) -> None:
     assert evaluate(Unary("!", Literal(value)), Names()) is True
     assert calculated(value, "||", value) is False
 
@@ -283,7 +283,7 @@ def test_a_path_walks_into_maps() -> None:
         (("n", "none", "x"), "$.n.none is null and has no 'x'"),
     ],
 )
-def test_what_is_absent_has_no_value_and_null_has_no_fields(
+def test_an_absent_attribute_is_an_error_and_null_has_no_fields(
     path: tuple[str, ...], reason: str
 ) -> None:
     assert why_not(InputRef(path)) == reason

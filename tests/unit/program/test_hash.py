@@ -96,7 +96,7 @@ def test_the_hash_ignores_options_that_are_the_defaults() -> None:
         {"params": [{"name": "sum", "type": "Long", "schema": {"minimum": 1}}]},
     ],
 )
-def test_a_program_that_says_something_else_has_another_hash(changes: Node) -> None:
+def test_a_different_program_has_another_hash(changes: Node) -> None:
     assert hash_of(changed(**changes)) != hash_of(LATEST)
 
 
@@ -117,7 +117,7 @@ def test_the_text_of_a_program_is_its_canonical_json_and_keeps_the_hash() -> Non
     assert hash_of(json.loads(text)) == program_hash(parsed)
 
 
-def test_a_case_of_both_generations_has_one_hash_when_it_says_the_same() -> None:
+def test_equal_programs_of_both_generations_have_one_hash() -> None:
     folder = Path(__file__).parents[2] / "conformance"
     document = json.loads((folder / "first_composite_twice.json").read_text())["program"]
     parsed = parse_program(document)

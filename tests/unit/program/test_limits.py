@@ -1,4 +1,4 @@
-"""What no database could keep is refused when a program is loaded, on all of them."""
+"""Values that some database cannot store are refused when a program is loaded."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ def test_a_name_that_cannot_be_kept_is_refused() -> None:
         link_program(program(event_facet("W" * 300)))
 
 
-def test_what_is_as_long_as_can_be_is_kept() -> None:
+def test_values_of_the_longest_allowed_length_are_accepted() -> None:
     longest = EventOptions(task_list="l" * 255, breaker="b" * 200, timeout=3.1536e9)
     assert link_program(one(longest)).facets["t.Work"].node.options == longest

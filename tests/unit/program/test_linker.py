@@ -332,7 +332,7 @@ def test_a_literal_argument_of_the_wrong_type_is_refused(
     assert found == [f"W, step 's': argument 'x' of 'E': {why}"]
 
 
-def test_an_argument_whose_value_is_not_known_yet_is_not_judged() -> None:
+def test_an_argument_without_a_constant_value_is_not_checked() -> None:
     link(event("E", "x:Long"), workflow("W", "n:String", "", block(step("s", "E", x=given("n")))))
 
 
@@ -518,7 +518,7 @@ def test_an_always_block_yields_nothing() -> None:
     ]
 
 
-def test_a_step_cannot_wait_in_its_catch_for_what_waits_for_it() -> None:
+def test_a_step_cannot_wait_in_its_catch_for_a_step_that_waits_for_it() -> None:
     (found,) = in_workflow(
         block(catching(step("s", "E", x=1), log(said=of("t.y"))), step("t", "E", x=of("s.y")))
     )
@@ -630,7 +630,7 @@ def test_a_mixin_with_an_alias_must_be_declared_and_fit() -> None:
     ]
 
 
-def test_what_the_signature_leaves_out_of_a_mixin_the_call_must_say() -> None:
+def test_a_call_must_give_the_arguments_that_a_mixin_of_the_signature_lacks() -> None:
     loaf = signed(facet("Loaf"), "E", "e")
     link(E, loaf, workflow("W", "", "", block(mixed(step("s", "Loaf"), "E", "e", x=1))))
     assert problems(E, loaf, workflow("W", "", "", block(step("s", "Loaf")))) == [
@@ -710,7 +710,7 @@ def test_scripts_have_one_language() -> None:
         link_program(parse_program(program(script)), allow_scripts=True)
 
 
-def test_a_prompt_block_is_refused_and_it_is_said_who_could_run_it() -> None:
+def test_a_prompt_block_is_refused_because_only_agents_run_it() -> None:
     prompt = event("F") | {"body": {"type": "PromptBlock", "template": "x"}}
     assert problems(prompt) == [
         "F: has a prompt block; prompts are for agents, and this version of flowengine has none "

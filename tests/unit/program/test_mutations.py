@@ -1,4 +1,4 @@
-"""Whatever is done to a program's JSON: it is loaded, or refused with a place.
+"""Any mutation of a program's JSON is loaded, or refused with a place.
 
 Never another exception, and never for ever.
 """
@@ -107,7 +107,7 @@ def test_a_mutated_random_program_is_loaded_or_refused(seed: int, size: int, oth
 
 
 @pytest.mark.parametrize("document", ODD)
-def test_what_is_no_program_is_refused(document: Any) -> None:
+def test_a_document_that_is_no_program_is_refused(document: Any) -> None:
     with pytest.raises(InvalidProgram):
         parse_program(document)
 

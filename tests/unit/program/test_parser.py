@@ -132,7 +132,7 @@ def test_a_namespace_of_the_first_generation_is_read_like_one_of_the_latest() ->
 
 
 @pytest.mark.parametrize("path", CONFORMANCE, ids=lambda path: path.stem)
-def test_parsing_what_was_written_gives_the_same_program(path: Path) -> None:
+def test_parsing_a_serialized_program_gives_the_same_program(path: Path) -> None:
     document = json.loads(path.read_text())["program"]
     try:
         parsed = parse_program(document)
@@ -318,7 +318,7 @@ def test_a_reference_of_one_name_is_the_whole_step() -> None:
     assert the_argument(of("s")) == StepRef(("s",))
 
 
-def test_what_python_adds_to_the_language_is_read_and_written() -> None:
+def test_extensions_of_the_python_front_end_are_parsed_and_serialized() -> None:
     case = {"type": "WhenCase", "default": True, "yield": to("F", x=1)}
     when = {"type": "WhenBlock", "match": "first", "cases": [case]}
     each: Node = {"type": "ForeachClause", "variable": "v", "iterable": [], "limit": 3}

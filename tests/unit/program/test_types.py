@@ -55,7 +55,9 @@ def test_null_fits_every_type(declared: Type) -> None:
         (ArrayType(ArrayType("Long")), [[], [1, ""]], "item 1: item 1: expected Long, found ''"),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_why(declared: Type, value: Any, why: str) -> None:
+def test_a_value_that_does_not_fit_is_refused_with_the_reason(
+    declared: Type, value: Any, why: str
+) -> None:
     assert misfit(declared, value) == why
 
 
@@ -65,7 +67,7 @@ def test_a_long_text_is_shown_in_part() -> None:
     assert len(why) < 100
 
 
-def test_a_schema_says_more_than_a_type() -> None:
+def test_a_schema_is_checked_in_addition_to_the_type() -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
     field = Field("order", "Json", schema=schema)
     assert field_misfit(field, {"n": 1}) == ""
@@ -85,7 +87,7 @@ def test_equal_schemas_of_two_fields_are_both_looked_at() -> None:
         assert not field_misfit(Field("n", "Json", schema={"minimum": 1}), 2)
 
 
-def test_all_misfits_are_named_and_absent_values_are_nobodys_fault() -> None:
+def test_all_misfits_are_named_and_absent_values_are_ignored() -> None:
     fields = [Field("a", "Long"), Field("b", "String"), Field("c", "Boolean")]
     assert misfits(fields, {"a": "x", "b": 1}) == [
         "'a': expected Long, found 'x'",

@@ -1,59 +1,52 @@
-"""What the rows of a commit share is written once."""
+"""Rows of a commit plan as PostgreSQL is given them."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
-from flowengine.store.commits import CommitRows
+from flowengine.store.commits import CommitPlan, NewEvent
 from flowengine.store.postgres import row_encoder
+from flowengine.store.postgres.row_encoder import Encoding, as_json, decode, encode
 
 
-@pytest.fixture(autouse=True)
-def columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"new_events": ("run_id", "id", "step_id", "event_type", "created")}
-    monkeypatch.setattr(row_encoder, "COLUMNS", found)
+def events(count: int, step_id: str | None = None) -> list[NewEvent]:
+    return [NewEvent("r", f"e{n}", step_id, "f", 7) for n in range(count)]  # type: ignore[arg-type]
 
 
-def events(count: int) -> list[dict[str, Any]]:
-    return [
-        {"run_id": "r", "id": f"e{n}", "step_id": None, "event_type": "f", "created": 7}
-        for n in range(count)
-    ]
-
-
-def test_of_many_rows_what_they_share_stands_apart_and_nothing_is_said_of_what_is_missing() -> None:
-    shared, own = row_encoder._written("new_events", events(20))
+def test_columns_that_many_rows_share_are_written_once_and_empty_ones_not_at_all() -> None:
+    shared, own = as_json("new_events", events(20))
     assert json.loads(shared) == {"run_id": "r", "event_type": "f", "created": 7}
     assert json.loads(own) == [{"id": f"e{n}"} for n in range(20)]
 
 
-def test_rows_that_differ_in_one_of_these_columns_are_written_whole() -> None:
+def test_rows_that_differ_in_a_shared_column_are_written_whole() -> None:
     rows = events(20)
-    rows[19]["created"] = 8
-    (whole,) = row_encoder._written("new_events", rows)
-    assert json.loads(whole) == rows
+    rows[19] = rows[19]._replace(created=8)
+    (whole,) = as_json("new_events", rows)
+    assert json.loads(whole) == [row._asdict() for row in rows]
 
 
 def test_a_few_rows_are_written_whole() -> None:
-    (whole,) = row_encoder._written("new_events", events(2))
-    assert json.loads(whole) == events(2)
+    (whole,) = as_json("new_events", events(2))
+    assert json.loads(whole) == [row._asdict() for row in events(2)]
 
 
-def test_nothing_of_a_kind_is_not_written_out_where_the_column_cannot_be_empty() -> None:
-    rows = [{**event, "step_id": ""} for event in events(20)]
-    _, own = row_encoder._written("new_events", rows)
+def test_an_empty_value_of_a_column_that_is_not_nullable_is_left_to_the_decoder() -> None:
+    _, own = as_json("new_events", events(20, step_id=""))
     assert json.loads(own) == [{"id": f"e{n}"} for n in range(20)]
-    assert "COALESCE(x.\"step_id\", '')" in row_encoder.read(
-        row_encoder.Section("new_events", is_apart=True)
-    )
+    assert "COALESCE(x.\"step_id\", '')" in decode(Encoding("new_events", has_shared=True))
 
 
-def test_a_few_rows_of_one_run_are_given_value_by_value() -> None:
-    rows = CommitRows(new_events=events(2))
-    sections, values = row_encoder.give(rows, is_alone=True)
-    assert sections == (row_encoder.Section("new_events", 2),)
+def test_a_few_rows_of_one_run_are_passed_value_by_value() -> None:
+    plan = CommitPlan(new_events=events(2))
+    encodings, values = encode(plan, is_alone=True)
+    assert encodings == (Encoding("new_events", 2),)
     assert values == ["r", "e0", None, "f", "7", "r", "e1", None, "f", "7"]
-    assert row_encoder.give(rows, is_alone=False)[0] == (row_encoder.Section("new_events"),)
+    assert encode(plan, is_alone=False)[0] == (Encoding("new_events"),)
+
+
+@pytest.mark.parametrize("section", row_encoder._SHARED)
+def test_shared_columns_are_columns_of_their_section(section: str) -> None:
+    assert set(row_encoder._SHARED[section]) < set(row_encoder.SECTIONS[section].columns)

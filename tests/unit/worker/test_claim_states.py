@@ -38,7 +38,7 @@ def test_each_state_takes_the_events_of_its_row_and_no_other(state: str, event: 
     if (state, event) in ALLOWED:
         assert next_state("t", state, event) == ALLOWED[state, event]
     else:
-        with pytest.raises(IllegalTransition, match=f"claimed task t is at {state}"):
+        with pytest.raises(IllegalTransition, match=f"claimed task t is {state}"):
             next_state("t", state, event)
 
 

@@ -46,6 +46,26 @@ def test_a_claim_response_that_arrives_after_the_task_was_disowned_is_ignored() 
     assert claimed.in_states(*ClaimState.ACTIVE) == []
 
 
+def test_a_disowned_task_is_forgotten_after_ten_minutes_unless_the_database_lists_it() -> None:
+    clock = MovedClock()
+    claimed = table(clock)
+    gone, listed = ("a" * 32, 1), ("b" * 32, 1)
+    claimed.disown_unknown({gone, listed})
+    clock.now = 601.0
+    assert claimed.disown_unknown({listed}) == {listed}
+    assert [entry.key for entry in claimed.in_states(ClaimState.DISOWNED)] == [listed]
+
+
+def test_tasks_that_the_end_of_the_process_has_released_leave_their_batch() -> None:
+    claimed = table()
+    entries = claimed.claim([task(), task()])
+    batch = Batch(claimed, entries)
+    claimed.close(ClaimEvent.RELEASE, entries)
+    assert batch.next() is None
+    batch.add(entries)
+    assert batch.take_unstarted() == []
+
+
 def test_a_task_that_could_not_be_released_is_unknown_to_the_database_query() -> None:
     """It is found again for as long as the database lists it."""
     claimed = table()

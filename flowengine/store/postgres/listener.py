@@ -8,9 +8,10 @@ import socket
 import threading
 from collections.abc import Callable
 
-from flowengine.store.database import Database
+from sqlalchemy import Engine
 
-CHANNEL = "flowengine_run"
+from flowengine.store.postgres.commit import CHANNEL
+
 _RECONNECT_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
@@ -24,11 +25,11 @@ class Listener:
 
     def __init__(
         self,
-        database: Database,
+        engine: Engine,
         on_end: Callable[[str], object],
         on_connect: Callable[[], object],
     ) -> None:
-        self._database, self._on_end, self._on_connect = database, on_end, on_connect
+        self._engine, self._on_end, self._on_connect = engine, on_end, on_connect
         self.is_listening = False
         self._stop = threading.Event()
         self._woken, self._waker = socket.socketpair()
@@ -46,7 +47,7 @@ class Listener:
                 self._stop.wait(_RECONNECT_SECONDS)
 
     def _receive(self) -> None:
-        raw = self._database.engine.raw_connection()
+        raw = self._engine.raw_connection()
         try:
             connection = raw.driver_connection
             assert connection is not None

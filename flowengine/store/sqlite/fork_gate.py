@@ -1,15 +1,14 @@
-"""No SQLite connection is open while its process forks.
+"""Close SQLite connections before the process forks.
 
-SQLite keeps what it knows of its locks in the process, and a fork copies that knowledge but
-not the locks. A child that was forked during a transaction believes for ever that the file is
-locked. Any other believes that it holds locks it does not hold, and whoever finds the file
-unlocked removes the write-ahead log under it. So a fork waits for the transactions that run,
-and what is open is closed before it. Celery forks a pool child whenever one has died.
+SQLite keeps the state of its file locks in the process. A fork copies that state but not the
+locks: a child that was forked during a transaction finds the file locked for ever, and any other
+believes that it holds locks it does not hold, so another process may remove the write-ahead log
+under it. Therefore a fork waits for running transactions and closes the connections. Celery forks
+a pool child whenever one has died.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import Counter
@@ -18,11 +17,13 @@ from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
-_PATIENCE = 60.0  # seconds; a transaction that lasts longer hangs, and must not stop the fork
+from flowengine.fork import ForkAware, notify_of_forks
+
+_MAX_WAIT = 60.0  # seconds; a transaction that lasts longer hangs, and must not block the fork
 
 
-class ForkGate:
-    """Lets transactions through, but for the moment of a fork. A process has one."""
+class ForkGate(ForkAware):
+    """Blocks transactions during a fork. A process has one."""
 
     def __init__(self) -> None:
         self._engines: weakref.WeakSet[Engine] = weakref.WeakSet()
@@ -31,13 +32,13 @@ class ForkGate:
         self._forks = 0
 
     def guard(self, engine: Engine) -> None:
-        """Have the connections of this engine closed before each fork."""
+        """Close the connections of this engine before each fork."""
         with self._changed:
             self._engines.add(engine)
 
     @contextmanager
     def passing(self) -> Iterator[None]:
-        """Be inside. Who is inside already is let through: it would wait for itself."""
+        """Delay forks during a transaction. Reentrant: a nested transaction does not wait."""
         me = threading.get_ident()
         with self._changed:
             self._changed.wait_for(lambda: not self._forks or me in self._inside)
@@ -51,22 +52,22 @@ class ForkGate:
                     del self._inside[me]
                     self._changed.notify_all()
 
-    def shut(self) -> None:
-        """Wait until nobody else is inside, and close what is open."""
+    def before_fork(self) -> None:
+        """Wait for the transactions of other threads, and close the connections."""
         me = threading.get_ident()
         with self._changed:
             self._forks += 1
-            self._changed.wait_for(lambda: not self._inside.keys() - {me}, _PATIENCE)
+            self._changed.wait_for(lambda: not self._inside.keys() - {me}, _MAX_WAIT)
             for engine in list(self._engines):
                 engine.dispose()
 
-    def open(self) -> None:
+    def after_fork_in_parent(self) -> None:
         with self._changed:
             self._forks -= 1
             self._changed.notify_all()
 
-    def open_in_child(self) -> None:
-        """Begin anew with the one thread that a child has."""
+    def after_fork_in_child(self) -> None:
+        """Reset to the one thread that a child has."""
         me = threading.get_ident()
         self._changed = threading.Condition()
         self._inside = Counter({me: self._inside[me]} if me in self._inside else {})
@@ -74,8 +75,4 @@ class ForkGate:
 
 
 fork_gate = ForkGate()
-os.register_at_fork(
-    before=fork_gate.shut,
-    after_in_parent=fork_gate.open,
-    after_in_child=fork_gate.open_in_child,
-)
+notify_of_forks(fork_gate)

@@ -1,0 +1,182 @@
+"""A PostgreSQL database. Transactions are READ COMMITTED: the run's row is locked first and
+everything else read after it, so commits made while waiting for the lock are seen."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import TracebackType
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from flowengine.fork import notify_of_forks
+from flowengine.store.database import Clock, Database
+from flowengine.store.executors import Executor
+from flowengine.store.postgres import dialect
+from flowengine.store.postgres.executors import (
+    PipelineExecutor,
+    PostgresExecutor,
+    as_sqlalchemy,
+)
+from flowengine.store.postgres.listener import Listener
+from flowengine.store.postgres.pool import PING_AFTER, PREPARED, postgres_engine
+from flowengine.store.session import SqlSession
+
+_CLOCK_TRUST = 5.0  #: seconds for which a reading of the server's clock is extrapolated
+
+
+class PostgresDatabase(Database):
+    """A server, shared by many processes."""
+
+    dialect = dialect
+    has_server = True
+
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+        super().__init__(url, clock=clock)
+        self._clock_reading = (-math.inf, 0)  #: monotonic time, and the server's time then
+        self._pinging = threading.local()
+        self._kept = threading.local()
+        self.engine = postgres_engine(url, self._pinging)
+        notify_of_forks(self)
+
+    def after_fork_in_child(self) -> None:
+        """Leave the connections to the parent: two processes must not share one."""
+        self.engine.dispose(close=False)
+        self._kept = threading.local()
+
+    def _executor(self, connection: Connection) -> Executor:
+        return PipelineExecutor(connection)
+
+    def autocommit(self) -> AbstractContextManager[SqlSession]:
+        return _Autocommit(self)
+
+    autocommit_read = optimistic = autocommit
+
+    def listen(self, on_end: Callable[[str], object], on_connect: Callable[[], object]) -> Listener:
+        return Listener(self.engine, on_end, on_connect)
+
+    # --- connections ---
+
+    @contextmanager
+    def keep_connection(self) -> Iterator[None]:
+        """Let this thread keep its connection between statements.
+
+        Checking one out of the pool takes longer than some statements.
+        """
+        self._kept.is_on = True
+        try:
+            yield
+        finally:
+            self._kept.is_on = False
+            self.return_connection()
+
+    def return_connection(self) -> None:
+        proxy, self._kept.proxy = getattr(self._kept, "proxy", None), None
+        if proxy is not None and proxy.is_valid:
+            proxy.close()
+
+    # --- time ---
+
+    def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        if (now := self._extrapolated()) is not None:
+            return now
+        with self.autocommit() as session:
+            return self.read_clock(session)
+
+    def read_clock(self, session: SqlSession) -> int:
+        """Return the server's time, from an earlier reading or read on this connection.
+
+        The result is late by the duration of the query, never early: a task that is written as
+        due now is due.
+        """
+        if self._clock is not None:
+            return self._clock()
+        if (now := self._extrapolated()) is not None:
+            return now
+        ((now,),) = session.rows(f"SELECT {dialect.CLOCK}")
+        self._clock_reading = (time.monotonic(), now)
+        return int(now)
+
+    def _extrapolated(self) -> int | None:
+        read_at, reading = self._clock_reading
+        elapsed = time.monotonic() - read_at
+        return int(reading + elapsed * 1000) if elapsed <= _CLOCK_TRUST else None
+
+    @property
+    def statement_time(self) -> int | None:
+        return None if self._clock is None else self._clock()
+
+
+class _Autocommit:
+    """Check out a bare connection, or use the one that the thread keeps.
+
+    Errors of the driver are wrapped as SQLAlchemy does. A class, not a generator: this is entered
+    for every step.
+    """
+
+    def __init__(self, database: PostgresDatabase) -> None:
+        self._database = database
+
+    def __enter__(self) -> SqlSession:
+        kept = self._database._kept
+        proxy = getattr(kept, "proxy", None)
+        if proxy is not None and time.monotonic() - kept.used < PING_AFTER:
+            self._proxy = proxy
+            return self._session()
+        self._database.return_connection()
+        pinging = self._database._pinging
+        # A kept connection that was not used lately has just returned to the pool, where it looks
+        # recently used: ping it.
+        pinging.is_off = proxy is None
+        error = self._database.engine.dialect.loaded_dbapi.Error
+        try:
+            self._proxy = self._database.engine.raw_connection()
+        except error as problem:
+            with self._database.translated_errors():
+                raise DBAPIError.instance(None, None, problem, error) from problem
+        finally:
+            pinging.is_off = False
+        return self._session()
+
+    def _session(self) -> SqlSession:
+        prepared = None
+        # Prepared statements go through libpq, whose wait Ctrl-C does not interrupt. Only worker
+        # threads, which keep their connection, use them.
+        if getattr(self._database._kept, "is_on", False):
+            prepared = self._proxy.info.setdefault(PREPARED, {})
+        return self._database.session(PostgresExecutor(self._proxy.driver_connection, prepared))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if problem is not None:
+                self._translate(problem)
+        finally:
+            kept = self._database._kept
+            if problem is None and getattr(kept, "is_on", False):
+                kept.proxy, kept.used = self._proxy, time.monotonic()
+            else:
+                kept.proxy = None
+                if self._proxy.is_valid:
+                    self._proxy.close()
+
+    def _translate(self, problem: BaseException) -> None:
+        dialect = self._database.engine.dialect
+        if not isinstance(problem, dialect.loaded_dbapi.Error):
+            return
+        translated = as_sqlalchemy(dialect, problem, self._proxy.driver_connection)
+        if translated.connection_invalidated:
+            self._proxy.invalidate(problem)
+            self._database.engine.dispose()  # the server restarted: the others are stale, too
+        with self._database.translated_errors():
+            raise translated from problem

@@ -1,0 +1,139 @@
+"""The SQL of PostgreSQL. Each operation is one statement, which commits by itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from flowengine.store import claim_texts
+from flowengine.store.commits import CommitPlan
+from flowengine.store.dialect import EncodedReport
+from flowengine.store.executors import Executor
+from flowengine.store.postgres import commit as postgres_commit
+from flowengine.store.postgres.commit import IS_HELD
+from flowengine.store.postgres.executors import PipelineExecutor
+from flowengine.store.rows import MANY
+
+IDS = "json_array_elements_text(%s::json) AS w(value)"
+PAIRS = "json_to_recordset(%s::json) AS w(run_id text, key text)"
+PAIR_RUN, PAIR_KEY = "w.run_id", "w.key"
+JOIN = "JOIN"
+LOCK, SKIP_LOCKED = " FOR UPDATE", " SKIP LOCKED"
+REPORTED_INDEX = ""
+CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+
+# --- claims ---
+
+# Candidates are locked in a CTE, which is evaluated once. A subquery may be evaluated for every
+# row, each time with a new limit.
+#
+# Other workers skip a locked task and go away, so a claim locks one task, and more only behind a
+# quick one. The number of remaining tasks is counted without a lock.
+_DUE = f"""
+WITH first AS MATERIALIZED (
+    SELECT uuid, {claim_texts.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claim_texts.IS_DUE} ORDER BY rank, due, position LIMIT 1 FOR UPDATE SKIP LOCKED
+), behind AS MATERIALIZED (
+    SELECT uuid, {claim_texts.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claim_texts.IS_DUE} AND (SELECT is_quick AND %(limit)s > 1 FROM first)
+        AND uuid <> (SELECT uuid FROM first)
+    ORDER BY rank, due, position LIMIT %(limit)s - 1 FOR UPDATE SKIP LOCKED
+), chosen AS (
+    SELECT uuid FROM first UNION ALL SELECT uuid FROM behind WHERE is_quick
+) """
+_DUE_COUNT = (
+    f"(SELECT count(*) FROM (SELECT FROM flowengine_task WHERE {claim_texts.IS_DUE} "
+    "LIMIT %(limit)s + 1) t)"
+)
+_SKIPPED_COUNT = "(SELECT count(*) FROM behind WHERE NOT is_quick)"
+# LATERAL makes the planner look up the ids one by one until there are enough, and `|| ''` hides
+# the state from it. Otherwise it scans all pending tasks.
+_THESE = (
+    "WITH chosen AS MATERIALIZED (SELECT found.uuid "
+    "FROM json_array_elements_text(%(ids)s::json) AS w(uuid), LATERAL ("
+    "SELECT t.uuid FROM flowengine_task t WHERE t.uuid = w.uuid "
+    f"AND t.state || '' = 'pending' AND {claim_texts.IS_CLAIMABLE} "
+    "FOR UPDATE SKIP LOCKED) AS found LIMIT %(limit)s) "
+)
+_IN = "= ANY(%({})s::text[])"
+CLAIM = claim_texts.claim(_DUE, _IN, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
+CLAIM_THESE = claim_texts.claim(_THESE, _IN)
+
+
+def listed(values: Collection[str]) -> list[str]:
+    return list(values)
+
+
+# --- reports ---
+
+_RELEASE = (
+    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, updated = g.now "
+    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, now bigint) "
+    f"WHERE {IS_HELD} RETURNING t.task_list_name"
+)
+# `published` is empty: recovery sends the wake-up when the task is due.
+_PARK = (
+    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, due = g.due, "
+    "published = NULL, updated = g.now "
+    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, due bigint, now bigint) "
+    f"WHERE {IS_HELD} RETURNING t.uuid"
+)
+PARK_WAITING = claim_texts.park_waiting(MANY, " FOR UPDATE SKIP LOCKED")
+_RECORD = f"""
+WITH reports AS (
+    SELECT * FROM json_to_recordset(%s::json)
+    AS x(uuid text, lease integer, state text, outcome text, result text, error text, now bigint)
+), done AS (
+    UPDATE flowengine_task t
+    SET state = g.state, outcome = g.outcome, result = g.result, error = g.error,
+        updated = g.now, activity = g.now
+    FROM reports g WHERE {IS_HELD}
+    RETURNING t.uuid, t.join_id, g.now
+), counted AS (
+    UPDATE flowengine_join j SET remaining = j.remaining - c.number, updated = c.now
+    FROM (SELECT join_id, count(*) AS number, max(now) AS now FROM done GROUP BY join_id) c
+    WHERE j.id = c.join_id RETURNING j.id, j.remaining
+), stored AS (
+    INSERT INTO flowengine_payload (hash, body, created)
+    SELECT p.hash, p.body, d.now
+    FROM json_to_recordset(%s::json) AS p(uuid text, hash text, body text)
+    JOIN done d ON d.uuid = p.uuid ORDER BY p.hash ON CONFLICT DO NOTHING
+) SELECT d.uuid, c.remaining FROM done d LEFT JOIN counted c ON c.id = d.join_id"""
+
+
+def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> dict[str, int | None]:
+    rows = [
+        {"uuid": report.task_id, "lease": report.lease, "now": now, **report.ending._asdict()}
+        for report in reports
+    ]
+    payloads = [
+        {"uuid": report.task_id, "hash": digest, "body": body}
+        for report in reports
+        for digest, body in report.payloads.items()
+    ]
+    return dict(executor.rows(_RECORD, (json.dumps(rows), json.dumps(payloads))))
+
+
+def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> list[str]:
+    rows = [{"uuid": task_id, "lease": lease, "now": now} for task_id, lease in held]
+    return [row[0] for row in executor.rows(_RELEASE, (json.dumps(rows),))]
+
+
+def park(executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
+    rows = [{"uuid": task_id, "lease": lease, "due": due, "now": now} for task_id, lease in held]
+    return len(executor.rows(_PARK, (json.dumps(rows),)))
+
+
+# --- commits ---
+
+commit = postgres_commit.write
+
+
+@contextmanager
+def stream_commits(executor: Executor) -> Iterator[Callable[[CommitPlan], object]]:
+    if not isinstance(executor, PipelineExecutor):
+        yield lambda plan: commit(executor, plan, guarded=False)
+        return
+    with executor.pipeline():
+        yield lambda plan: postgres_commit.send(executor, plan)

@@ -1,0 +1,99 @@
+"""A session: the rows of the store, inside a transaction or statement by statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from sqlalchemy import Connection, CursorResult, Executable
+
+from flowengine.store.claims import Claims
+from flowengine.store.commits import CommitPlan
+from flowengine.store.executors import Executor, Parameters
+from flowengine.store.inbox import Inbox
+from flowengine.store.locks import Locks
+from flowengine.store.parts import Part
+from flowengine.store.payloads import Payloads
+from flowengine.store.recovery_queries import RecoveryQueries
+from flowengine.store.reports import Reports
+from flowengine.store.runs import Runs
+from flowengine.store.servers import Servers
+from flowengine.store.steps import Steps
+from flowengine.store.tasks import Tasks
+
+if TYPE_CHECKING:
+    from flowengine.store.database import Database
+
+
+T = TypeVar("T", bound=Part)
+
+
+class _PartOf(Generic[T]):
+    """An attribute of a session: a part, made for each access so that no cycle is left."""
+
+    def __init__(self, part: type[T]) -> None:
+        self._part = part
+
+    def __get__(self, session: SqlSession, owner: type[SqlSession]) -> T:
+        return self._part(session)
+
+
+class SqlSession:
+    """Implements `protocol.Session` for both databases; `dialect` has the differences.
+
+    With a SQLAlchemy `connection` it is a transaction. Without one each operation commits by
+    itself, and only the operations of the hot path are available.
+    """
+
+    def __init__(
+        self, database: Database, executor: Executor, connection: Connection | None = None
+    ) -> None:
+        self._database, self._connection = database, connection
+        self.executor, self.dialect = executor, database.dialect
+
+    def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        """Execute SQL text."""
+        return self.executor.rows(text, parameters)
+
+    def execute(
+        self, statement: Executable, parameters: Any = None
+    ) -> CursorResult[*tuple[Any, ...]]:
+        """Execute a statement of SQLAlchemy; in a transaction only."""
+        return self.connection.execute(statement, parameters)
+
+    @property
+    def connection(self) -> Connection:
+        assert self._connection is not None, "a session outside a transaction has no connection"
+        return self._connection
+
+    # --- time ---
+
+    def now(self) -> int:
+        return self._database.read_clock(self)
+
+    @property
+    def statement_time(self) -> int | None:
+        """The time to pass to a statement; None if the server reads its own clock."""
+        return self._database.statement_time
+
+    # --- commits ---
+
+    def commit(self, plan: CommitPlan, *, guarded: bool = False) -> set[str]:
+        return self.dialect.commit(self.executor, plan, guarded=guarded)
+
+    def stream_commits(self) -> AbstractContextManager[Callable[[CommitPlan], object]]:
+        return self.dialect.stream_commits(self.executor)
+
+    # --- rows ---
+
+    runs = _PartOf(Runs)
+    steps = _PartOf(Steps)
+    tasks = _PartOf(Tasks)
+    claims = _PartOf(Claims)
+    reports = _PartOf(Reports)
+    inbox = _PartOf(Inbox)
+    payloads = _PartOf(Payloads)
+    recovery = _PartOf(RecoveryQueries)
+    servers = _PartOf(Servers)
+    locks = _PartOf(Locks)

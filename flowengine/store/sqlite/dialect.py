@@ -1,0 +1,114 @@
+"""The SQL of SQLite. An operation of several statements is one transaction (`atomic`)."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+from flowengine.store import claim_texts
+from flowengine.store.commits import CommitPlan
+from flowengine.store.dialect import EncodedReport
+from flowengine.store.executors import Executor
+from flowengine.store.rows import MANY
+from flowengine.store.sqlite import commit as sqlite_commit
+
+IDS = PAIRS = "json_each(%s) w"
+PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
+JOIN = "CROSS JOIN"  # keeps its order: each wanted row is looked up by the index
+LOCK = SKIP_LOCKED = ""  # the transaction has the write lock
+REPORTED_INDEX = "INDEXED BY flowengine_task_reported"
+CLOCK = "%(now)s"  # SQLite has the clock of this process
+
+# --- claims ---
+
+_DUE = f"""
+WITH candidates AS (
+    SELECT uuid, rank, due, position, {claim_texts.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claim_texts.IS_DUE} ORDER BY rank, due, position LIMIT %(limit)s + 1
+), numbered AS (
+    SELECT uuid, is_quick, row_number() OVER (ORDER BY rank, due, position) AS place
+    FROM candidates
+), chosen AS (
+    SELECT uuid FROM numbered
+    WHERE place = 1 OR (
+        is_quick AND place <= %(limit)s AND (SELECT is_quick FROM numbered WHERE place = 1)
+    )
+) """
+_THESE = (
+    "WITH chosen AS MATERIALIZED (SELECT t.uuid "
+    "FROM json_each(%(ids)s) AS w CROSS JOIN flowengine_task AS t WHERE t.uuid = w.value "
+    f"AND +t.state = 'pending' AND {claim_texts.IS_CLAIMABLE} LIMIT %(limit)s) "
+)
+_IN = "IN (SELECT value FROM json_each(%({})s))"
+CLAIM = claim_texts.claim(_DUE, _IN, count="(SELECT count(*) FROM candidates)")
+CLAIM_THESE = claim_texts.claim(_THESE, _IN)
+
+
+def listed(values: Collection[str]) -> str:
+    return json.dumps(list(values))
+
+
+# --- reports ---
+
+_IS_HELD = "uuid = %s AND lease = %s AND state = 'running'"
+_RELEASE = (
+    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = %s "
+    f"WHERE {_IS_HELD} RETURNING task_list_name"
+)
+# `published` is empty: recovery sends the wake-up when the task is due.
+_PARK = (
+    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, due = %s, "
+    f"published = NULL, updated = %s WHERE {_IS_HELD} RETURNING uuid"
+)
+PARK_WAITING = claim_texts.park_waiting(MANY)
+_RECORD = (
+    "UPDATE flowengine_task SET state = %s, outcome = %s, result = %s, error = %s, "
+    f"updated = %s, activity = %s WHERE {_IS_HELD} RETURNING join_id"
+)
+_PAYLOAD = "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) VALUES (?, ?, ?)"
+_COUNT_DOWN = (
+    "UPDATE flowengine_join SET remaining = remaining - %s, updated = %s WHERE id = %s "
+    "RETURNING remaining"
+)
+
+
+def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> dict[str, int | None]:
+    joins: dict[str, str | None] = {}
+    with executor.atomic():
+        for report in reports:
+            values = (*report.ending, now, now, report.task_id, report.lease)
+            for (join_id,) in executor.rows(_RECORD, values):
+                joins[report.task_id] = join_id
+                if report.payloads:
+                    executor.many(_PAYLOAD, [(*item, now) for item in report.payloads.items()])
+        counts = Counter(join_id for join_id in joins.values() if join_id)
+        remaining: dict[str | None, int] = {
+            join_id: executor.rows(_COUNT_DOWN, (count, now, join_id))[0][0]
+            for join_id, count in counts.items()
+        }
+    return {task_id: remaining.get(join_id) for task_id, join_id in joins.items()}
+
+
+def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> list[str]:
+    with executor.atomic():
+        return [row[0] for one in held for row in executor.rows(_RELEASE, (now, *one))]
+
+
+def park(executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
+    with executor.atomic():
+        return sum(len(executor.rows(_PARK, (due, now, *one))) for one in held)
+
+
+# --- commits ---
+
+
+def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
+    with executor.atomic():
+        return sqlite_commit.write(executor, plan, guarded=guarded)
+
+
+@contextmanager
+def stream_commits(executor: Executor) -> Iterator[Callable[[CommitPlan], object]]:
+    yield lambda plan: commit(executor, plan, guarded=False)
