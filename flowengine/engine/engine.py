@@ -51,6 +51,7 @@ class Engine:
         self.settings = settings or Settings()
         limit = self.settings.max_value_bytes
         self.programs = ProgramCache(
+            database,
             allow_scripts=self.settings.scripts,
             max_recursive_calls=self.settings.max_recursive_calls,
         )

@@ -17,7 +17,7 @@ from flowengine.program import (
 )
 from flowengine.program.limits import MAX_RECURSIVE_CALLS
 from flowengine.program.scripts import SCRIPT
-from flowengine.store import Session
+from flowengine.store import Session, Store
 
 _MAX_PROGRAMS = 128
 
@@ -26,13 +26,18 @@ class ProgramCache:
     """Stores programs and returns their plans. Shared by all threads of a process."""
 
     def __init__(
-        self, *, allow_scripts: bool = False, max_recursive_calls: int = MAX_RECURSIVE_CALLS
+        self,
+        store: Store,
+        *,
+        allow_scripts: bool = False,
+        max_recursive_calls: int = MAX_RECURSIVE_CALLS,
     ) -> None:
+        self._store = store
         self._allow_scripts = allow_scripts
         self._max_recursive_calls = max_recursive_calls
         self._plans: OrderedDict[str, Plan] = OrderedDict()
         self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
-        self._saved: set[str] = set()
+        self._saved: dict[str, int] = {}  #: by digest: the generation of the store
         self._lock = threading.Lock()
 
     def prepare(self, program: Program | Mapping[str, Any]) -> tuple[str, str, Plan]:
@@ -56,13 +61,13 @@ class ProgramCache:
         return found
 
     def save(self, session: Session, digest: str, text: str, now: int) -> None:
-        """Store a program, once per process."""
-        if digest not in self._saved:
+        """Store a program, unless this process has stored it in this generation of the store."""
+        if text and self._saved.get(digest) != self._store.generation:
             session.payloads.save_program(digest, text, now)
 
     def saved(self, digest: str) -> None:
         """Note that a program is stored, and committed."""
-        self._saved.add(digest)
+        self._saved[digest] = self._store.generation
 
     def plan(self, session: Session, digest: str) -> Plan:
         """Return the plan of a stored program."""
@@ -81,11 +86,7 @@ class ProgramCache:
         )
 
     def stored(self, session: Session, digest: str) -> tuple[str, str, Plan]:
-        """The same as `prepare` gives, of a program that a run was started with.
-
-        Its text is stored already, and not needed again.
-        """
-        self.saved(digest)
+        """Return the same as `prepare`, for a program that is stored: its text is empty."""
         return digest, "", self.plan(session, digest)
 
     def known(self, digest: str) -> Plan | None:

@@ -79,6 +79,10 @@ class Store(Protocol):
     file: Path | None  #: of a database in a file
 
     @property
+    def generation(self) -> int:
+        """Changes when committed rows may be gone: a backup may have been restored meanwhile."""
+
+    @property
     def name(self) -> str: ...
 
     def now(self) -> int:

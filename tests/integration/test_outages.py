@@ -20,9 +20,11 @@ from tests.servers import PostgresServer
 
 
 @contextmanager
-def administration(database: Database) -> Iterator[Callable[[str], Any]]:
-    """Execute statements from another database of the same server."""
-    url = database.url.set(drivername="postgresql", database="postgres")
+def administration(
+    database: Database, name: str | None = "postgres"
+) -> Iterator[Callable[[str], Any]]:
+    """Execute statements, by default from another database of the same server."""
+    url = database.url.set(drivername="postgresql", database=name)
     with psycopg.connect(url.render_as_string(hide_password=False), autocommit=True) as other:
         yield other.execute
 
@@ -131,3 +133,16 @@ def test_start_many_names_the_runs_that_were_started_before_an_outage(
     accept_connections(engine.database)
     assert len(error.value.started) == 100
     assert {run.id for run in error.value.started} == {run.id for run in engine.list(limit=200)}
+
+
+def test_a_program_is_stored_again_after_a_backup_without_it_was_restored(engine: Engine) -> None:
+    engine.start(one(), "Flow", {})
+    with administration(engine.database, engine.database.url.database) as execute:
+        for table in ("history", "task", "event", "step", "run", "program"):
+            execute(f"DELETE FROM flowengine_{table}")
+    refuse_connections(engine.database)  # a restore ends all connections
+    accept_connections(engine.database)
+    run = engine.start(one(), "Flow", {})
+    with opened(engine.database.url.render_as_string(False)) as other:
+        assert other.report(claim(other), Succeeded({"y": 4}))
+    assert run.result(PATIENCE) == {"y": 4}

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.fork import at_fork
@@ -41,12 +41,18 @@ class PostgresDatabase(Database):
         self._pinging = threading.local()
         self._kept = threading.local()
         self.engine = postgres_engine(url, self._pinging)
+        #: A restore ends all connections, so it is noticed with the first that was lost.
+        self.generation = 0
+        event.listen(self.engine, "invalidate", self._connection_lost)
         at_fork(in_child=self._abandon_connections)
 
     def _abandon_connections(self) -> None:
         """Leave the connections to the parent process: two processes must not share one."""
         self.engine.dispose(close=False)
         self._kept = threading.local()
+
+    def _connection_lost(self, *_event: object) -> None:
+        self.generation += 1
 
     def _executor(self, connection: Connection) -> Executor:
         return PipelineExecutor(connection)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -35,10 +36,16 @@ class SqliteDatabase(Database):
         super().__init__(url, clock=clock)
         self.engine = sqlite_engine(url)
         self._writer = threading.Lock()
+        self._generations = itertools.count()
         # A database in memory is its one connection; a fork copies it with all its rows.
         if not is_in_memory(url):
             self.file = Path(self.url.database or "")
             fork_gate.guard(self.engine)
+
+    @property
+    def generation(self) -> int:
+        # A file may be replaced at any time, and a check costs no round trip.
+        return next(self._generations)
 
     def _executor(self, connection: Connection) -> Executor:
         return SqlalchemyExecutor(connection)
