@@ -7,26 +7,25 @@ from pathlib import Path
 import pytest
 
 from flowengine.evaluator.triggers import Failed, Succeeded
-from flowengine.store import Database, servers
-from flowengine.store.servers import HandledCount
+from flowengine.store import Database, ensure_schema
 from flowengine.worker.counters import HandledCounters
 from tests.unit.worker.claims import task
 
 
-def test_counts_that_were_not_flushed_are_added_to_the_next_flush(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_counts_that_were_not_flushed_are_kept_for_the_next_flush(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flushed: list[HandledCount] = []
-    monkeypatch.setattr(servers, "count", lambda _c, _server, counts: flushed.extend(counts))
     database = Database(f"sqlite:///{tmp_path}/flow.db")
     counters = HandledCounters(database, "server")
     counters.count(task("f"), Succeeded({}))
-    with monkeypatch.context() as unreachable:
-        unreachable.setattr(servers, "count", lambda *_given: 1 / 0)
-        counters.flush()
+    with caplog.at_level("DEBUG", logger="flowengine"):
+        counters.flush()  # there is no table yet
+    assert "counters were not flushed" in caplog.text
     counters.count(task("f"), Succeeded({}))
     counters.count(task("f"), Failed({}))
+    kept = counters._counts["f"]
+    assert (kept.handled, kept.not_handled) == (2, 1)
+    ensure_schema(database, upgrade=True)
     counters.flush()
-    counters.flush()
+    assert counters._counts == {}
     database.close()
-    assert [(c.handler, c.handled, c.not_handled) for c in flushed] == [("f", 2, 1)]
