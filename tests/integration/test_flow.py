@@ -132,5 +132,5 @@ def test_claiming_a_step_that_is_not_pending_raises_with_the_pending_steps(flow:
 
 
 def test_current_step_outside_a_step_raises() -> None:
-    with pytest.raises(Exception, match="only inside an event facet"):
+    with pytest.raises(Exception, match="inside an event facet"):
         current_step()
