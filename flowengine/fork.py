@@ -1,4 +1,4 @@
-"""Tell objects that their process forks.
+"""Callbacks around a fork.
 
 A fork copies locks, connections and counters of threads, but not the threads. Objects that hold
 such things reset them in the child. All fork hooks of the package are here: one registration.
@@ -6,53 +6,44 @@ such things reset them in the child. All fork hooks of the package are here: one
 
 from __future__ import annotations
 
+import inspect
 import os
 import weakref
+from collections.abc import Callable
+
+Callback = Callable[[], None]
+_before: list[Callable[[], Callback | None]] = []
+_in_parent: list[Callable[[], Callback | None]] = []
+_in_child: list[Callable[[], Callback | None]] = []
 
 
-class ForkAware:
-    """Override what must happen around a fork."""
+def at_fork(
+    *,
+    before: Callback | None = None,
+    in_parent: Callback | None = None,
+    in_child: Callback | None = None,
+) -> None:
+    """Call these around each fork; a method only as long as its object lives.
 
-    def before_fork(self) -> None:
-        return None
-
-    def after_fork_in_parent(self) -> None:
-        return None
-
-    def after_fork_in_child(self) -> None:
-        return None
-
-
-_objects: list[weakref.ref[ForkAware]] = []
-
-
-def notify_of_forks(found: ForkAware) -> None:
-    """Call this object's methods around each fork, as long as it lives.
-
-    Before a fork the objects are called last to first, after it first to last.
+    Before a fork the last registered is called first, after it the first registered.
     """
-    _objects[:] = [*(known for known in _objects if known() is not None), weakref.ref(found)]
+    for callback, registered in ((before, _before), (in_parent, _in_parent), (in_child, _in_child)):
+        if callback is not None:
+            registered[:] = [*(known for known in registered if known()), _reference(callback)]
 
 
-def _living() -> list[ForkAware]:
-    return [found for known in _objects if (found := known()) is not None]
+def _reference(callback: Callback) -> Callable[[], Callback | None]:
+    return weakref.WeakMethod(callback) if inspect.ismethod(callback) else lambda: callback
 
 
-def _before() -> None:
-    for found in reversed(_living()):
-        found.before_fork()
-
-
-def _after_in_parent() -> None:
-    for found in _living():
-        found.after_fork_in_parent()
-
-
-def _after_in_child() -> None:
-    for found in _living():
-        found.after_fork_in_child()
+def _call(registered: list[Callable[[], Callback | None]]) -> None:
+    for reference in list(registered):
+        if (callback := reference()) is not None:
+            callback()
 
 
 os.register_at_fork(
-    before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child
+    before=lambda: _call(_before[::-1]),
+    after_in_parent=lambda: _call(_in_parent),
+    after_in_child=lambda: _call(_in_child),
 )

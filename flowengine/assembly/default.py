@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 from flowengine.assembly.embedded import Embedded
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.engine import Engine
+from flowengine.fork import at_fork
 from flowengine.settings import Settings
 
 _lock = threading.Lock()
@@ -38,7 +38,7 @@ def _forget_in_child() -> None:
     _embedded, _lock = None, threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+at_fork(in_child=_forget_in_child)
 
 
 def default_launcher() -> EngineLauncher:

@@ -15,7 +15,6 @@ import socket
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from flowengine.dispatch import LocalNotifier
 from flowengine.engine import Engine
 from flowengine.engine.liveness import LivenessWindow, longest_unnoticed_gap
 from flowengine.engine.recovery import missed_heartbeats, notify_due_lists, observe, recover
+from flowengine.fork import at_fork
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
@@ -46,17 +46,6 @@ from flowengine.worker.script_runner import offer_scripts
 log = logging.getLogger("flowengine")
 
 _CLOSE_SECONDS = 2.0  # that running facets get when the engine is closed
-
-
-_all_open: weakref.WeakSet[Embedded] = weakref.WeakSet()
-
-
-def _abandon_in_child() -> None:
-    for embedded in list(_all_open):
-        embedded.abandon()
-
-
-os.register_at_fork(after_in_child=_abandon_in_child)
 
 
 class Embedded:
@@ -88,7 +77,7 @@ class Embedded:
         self._heartbeat.start()
         _before_pools_are_joined(self._task_worker.claim_no_more)
         atexit.register(self.close)
-        _all_open.add(self)
+        at_fork(in_child=self.abandon)
 
     # --- the Celery tasks ---
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
-import os
 import threading
 import uuid
-import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from typing import Any, Protocol
 from flowengine.dispatch.debounce import Debounce
 from flowengine.dispatch.id_packing import packed
 from flowengine.dispatch.publisher import RETRY_POLICY, Publisher
+from flowengine.fork import at_fork
 
 log = logging.getLogger("flowengine")
 
@@ -44,16 +43,6 @@ _HEADERS = {
     "origin": "flowengine",
     "ignore_result": True,
 }
-
-_all: weakref.WeakSet[CeleryNotifier] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for notifier in list(_all):
-        notifier.forked()
-
-
-os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +117,7 @@ class CeleryNotifier:
         self._lock = threading.Lock()
         #: Messages of each list that this process sent and that may not have been consumed.
         self._outstanding: Counter[str] = Counter()
-        _all.add(self)
+        at_fork(in_child=self.forked)
 
     def forked(self) -> None:
         self._lock, self._outstanding = threading.Lock(), Counter()
@@ -197,8 +186,9 @@ class CeleryNotifier:
     def _send_chord(self, run_id: str, group: Group, producer: Any) -> None:
         from celery import chord
 
-        backend = self._app.backend  # this thread's own, unless backends are shared
-        if not self._app.conf.result_backend_thread_safe and hasattr(backend, "result_consumer"):
+        backend = self._app.backend
+        is_own = not getattr(backend, "thread_safe", False)  # this thread's alone
+        if is_own and hasattr(backend, "result_consumer"):
             backend.result_consumer = _NoSubscriptions()
         queue = self._queue_name(group.task_list)
         headers = [
@@ -268,8 +258,11 @@ class _NoSubscriptions:
     and for as long as Redis hangs.
     """
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_args, **_kwargs: None
+    def __getattr__(self, name: str) -> _NoSubscriptions:
+        return self
+
+    def __call__(self, *_args: object, **_kwargs: object) -> None:
+        return None
 
 
 def _forget(group_result: Any) -> None:

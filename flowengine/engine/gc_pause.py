@@ -8,10 +8,11 @@ fifth of the time of a wide fan-out's evaluation.
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from flowengine.fork import at_fork
 
 
 class _PauseCount:
@@ -43,7 +44,7 @@ class _PauseCount:
 
 
 _pauses = _PauseCount()
-os.register_at_fork(after_in_child=_pauses.forked)
+at_fork(in_child=_pauses.forked)
 
 
 @contextmanager

@@ -12,7 +12,6 @@ from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
-from flowengine.fork import ForkAware
 from flowengine.store.dialect import Dialect
 from flowengine.store.executors import Executor, SqlalchemyExecutor
 from flowengine.store.protocol import CompletionListener
@@ -26,7 +25,7 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Database(ForkAware):
+class Database:
     """An open database. `Database(url)` is a PostgresDatabase or a SqliteDatabase."""
 
     dialect: Dialect

@@ -47,7 +47,8 @@ def _facts(flow: Flow) -> Run[Any]:
     """A foreach that is not unfolded to its end: the rest waits as a fact in the inbox."""
     items = {"items": list(range(workflows.ITEMS))}
     workflow = workflows.long_foreach
-    with flow.database.write() as connection:
+    with flow.database.write() as session:
+        connection = session.connection
         run = flow.engine.start(workflow.program(), workflow.name, items, connection=connection)
         connection.info.clear()  # whatever would be done after the commit is not
     return run

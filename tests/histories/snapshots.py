@@ -34,7 +34,8 @@ def load(url: str, schema: str, rows: Rows) -> None:
     database = Database(url)
     try:
         upgrade_schema(database)
-        with database.write() as connection:
+        with database.write() as session:
+            connection = session.connection
             tables = metadata if schema == HEAD else _earlier(connection, schema)
             for name, table in rows.items():
                 if name in tables.tables:

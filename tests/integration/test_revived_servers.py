@@ -203,8 +203,8 @@ def test_a_task_that_is_claimed_during_the_recovery_of_its_server_is_kept(
     listened = fleet.engine.database.engine
     event.listen(listened, "after_cursor_execute", work_on)
     try:
-        with fleet.engine.database.read() as connection:
-            observation = observe(connection, LivenessWindow(fleet.now))
+        with fleet.engine.database.read() as session:
+            observation = observe(session, LivenessWindow(fleet.now))
         recover_lost_servers(
             fleet.engine,
             observation,

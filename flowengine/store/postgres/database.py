@@ -13,7 +13,7 @@ from types import TracebackType
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.fork import notify_of_forks
+from flowengine.fork import at_fork
 from flowengine.store.database import Clock, Database
 from flowengine.store.executors import Executor
 from flowengine.store.postgres import dialect
@@ -41,10 +41,10 @@ class PostgresDatabase(Database):
         self._pinging = threading.local()
         self._kept = threading.local()
         self.engine = postgres_engine(url, self._pinging)
-        notify_of_forks(self)
+        at_fork(in_child=self._abandon_connections)
 
-    def after_fork_in_child(self) -> None:
-        """Leave the connections to the parent: two processes must not share one."""
+    def _abandon_connections(self) -> None:
+        """Leave the connections to the parent process: two processes must not share one."""
         self.engine.dispose(close=False)
         self._kept = threading.local()
 

@@ -17,12 +17,12 @@ from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
-from flowengine.fork import ForkAware, notify_of_forks
+from flowengine.fork import at_fork
 
 _MAX_WAIT = 60.0  # seconds; a transaction that lasts longer hangs, and must not block the fork
 
 
-class ForkGate(ForkAware):
+class ForkGate:
     """Blocks transactions during a fork. A process has one."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class ForkGate(ForkAware):
                     del self._inside[me]
                     self._changed.notify_all()
 
-    def before_fork(self) -> None:
+    def shut(self) -> None:
         """Wait for the transactions of other threads, and close the connections."""
         me = threading.get_ident()
         with self._changed:
@@ -61,12 +61,12 @@ class ForkGate(ForkAware):
             for engine in list(self._engines):
                 engine.dispose()
 
-    def after_fork_in_parent(self) -> None:
+    def open(self) -> None:
         with self._changed:
             self._forks -= 1
             self._changed.notify_all()
 
-    def after_fork_in_child(self) -> None:
+    def reset(self) -> None:
         """Reset to the one thread that a child has."""
         me = threading.get_ident()
         self._changed = threading.Condition()
@@ -75,4 +75,4 @@ class ForkGate(ForkAware):
 
 
 fork_gate = ForkGate()
-notify_of_forks(fork_gate)
+at_fork(before=fork_gate.shut, in_parent=fork_gate.open, in_child=fork_gate.reset)
