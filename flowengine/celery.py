@@ -22,7 +22,7 @@ from flowengine.settings import Settings
 def _configuration() -> dict[str, Any]:
     name = os.environ.get("CELERY_CONFIG_MODULE")
     if name is None:
-        # Only one that lies here: another that can be imported is somebody else's.
+        # Only a file of this directory: another importable module belongs to someone else.
         if not Path("celeryconfig.py").exists():
             return {}
         name = "celeryconfig"

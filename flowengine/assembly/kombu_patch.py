@@ -1,25 +1,43 @@
-"""Keep a worker alive that loses its Redis.
+"""Mend Celery, kombu and billiard where an outage would end a worker, or delay its end.
 
-Celery 5.7 closes the connection before it gives back the messages it has reserved. Kombu's
-Redis transport then asks a transport without a connection for its address, and the error
-that comes of it, an AttributeError, ends the worker: any restart of Redis may take the
-whole fleet along. Told that the connection is lost, which is true, Celery reconnects. The
-messages concerned are bells, and are rung again.
+Each mend only adds to an answer of theirs that would end the worker, so it has no effect where a
+later version gives another answer.
 """
 
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any
+
+#: Errors of a Redis that answers but accepts no writes: at its memory limit, or in a failover.
+_REFUSED_WRITES = ("OutOfMemoryError", "ReadOnlyError", "MasterDownError")
+#: Seconds in which pool children that replace dead ones must not die.
+_STARTUP_SECONDS = 1.0
+#: Seconds for which a pool child that ends waits until its results were read.
+_EXIT_SECONDS = 2.0
+
+
+def patch_celery() -> None:
+    """Apply all mends. Idempotent."""
+    patch_kombu_redis()
+    _patch_redis_errors()
+    _patch_pool()
+    _patch_child_exit()
 
 
 def patch_kombu_redis() -> None:
-    """Have kombu say that the connection is lost. Doing so twice is once."""
+    """Report a closed connection to Redis as a lost connection.
+
+    Celery 5.7 closes the connection before it gives back the messages it has reserved. Kombu's
+    Redis transport then asks a transport without a connection for its address, and the
+    AttributeError ends the worker. After a ConnectionError Celery reconnects instead.
+    """
     try:
         from kombu.transport.redis import Channel
         from redis.exceptions import ConnectionError
     except ImportError:
-        return  # nobody can have a Redis here
+        return  # this installation cannot use Redis
     address = getattr(Channel, "_connparams", None)
     if address is None or hasattr(address, "__wrapped__"):
         return
@@ -31,3 +49,71 @@ def patch_kombu_redis() -> None:
         return address(channel, *args, **kwargs)
 
     Channel._connparams = address_if_connected  # type: ignore[method-assign, assignment]
+
+
+def _patch_redis_errors() -> None:
+    """Have a worker reconnect when Redis refuses writes.
+
+    Kombu counts these among the errors of a channel, which end a worker unless
+    `broker_channel_error_retry` is set; and that retries errors of configuration, too.
+    """
+    try:
+        from kombu.transport.redis import Transport
+        from redis import exceptions
+    except ImportError:
+        return
+    named = (getattr(exceptions, name, None) for name in _REFUSED_WRITES)
+    known = Transport.connection_errors
+    Transport.connection_errors = (
+        *known,
+        *(error for error in named if error is not None and error not in known),
+    )
+
+
+def _patch_pool() -> None:
+    """Have a prefork pool replace children that died before the worker was connected.
+
+    Celery ends the worker ("Could not start worker processes") if any child has died since the
+    pool was started, however long ago; it may have waited for its broker since. And it asks a
+    pool that is stopped for its size when the connection is lost during a shutdown.
+    """
+    from celery.concurrency import prefork
+
+    pool = prefork.TaskPool
+    if hasattr(pool.did_start_ok, "__wrapped__"):
+        return
+    did_start_ok, num_processes = pool.did_start_ok, pool.num_processes
+
+    @functools.wraps(did_start_ok)
+    def did_start_or_replaced(self: Any) -> bool:
+        if did_start_ok(self):
+            return True
+        self._pool.maintain_pool()  # also forgets the dead
+        ends = time.monotonic() + _STARTUP_SECONDS
+        while time.monotonic() < ends:
+            if not did_start_ok(self):
+                return False  # new children die too: the fault is in their start
+            time.sleep(0.05)
+        return True
+
+    def size(self: Any) -> int:
+        return 0 if self._pool is None else int(num_processes.fget(self))
+
+    pool.did_start_ok = did_start_or_replaced
+    if isinstance(num_processes, property):
+        pool.num_processes = property(size)
+
+
+def _patch_child_exit() -> None:
+    """Have a pool child end soon though its parent has not counted all of its results.
+
+    Jobs that a reconnecting worker has cancelled are never counted, and at a warm shutdown each
+    child waits 30 seconds for them. Results of flowengine are in SQL by then.
+    """
+    from billiard import pool
+
+    limit = getattr(pool, "GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT", None)
+    interval = getattr(pool, "GUARANTEE_MESSAGE_CONSUMPTION_RETRY_INTERVAL", None)
+    if limit and interval:
+        tries = min(limit, round(_EXIT_SECONDS / interval))
+        pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = tries

@@ -3,26 +3,25 @@
     app = Celery("shop", broker="redis://…")
     FlowEngine(app)
 
-The app keeps what its owner configured: a setting of Celery's is made only where there is
-none. From then on `workflow.start()` in this process goes through this app, its workers
-run facets, and its beat is the watchdog.
+The app keeps its own configuration. From then on `workflow.start()` in this process goes through
+this app, its workers run facets, and its beat runs recovery.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import logging
 import os
 import sys
 import threading
 import uuid
+from importlib.metadata import entry_points
 from typing import Any
 
 from celery import Celery, bootsteps, signals
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.assembly.kombu_patch import patch_kombu_redis
+from flowengine.assembly.kombu_patch import patch_celery
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.authoring import (
     event_facet_named,
@@ -46,6 +45,9 @@ from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
 
+#: The group of entry points: functions without arguments that add pages to Flower.
+FLOWER_PAGES = "flowengine.flower_pages"
+
 
 class FlowEngine:
     """An engine whose workers are a Celery app's."""
@@ -56,7 +58,7 @@ class FlowEngine:
         # One boot per worker: pool children are forked from here and share it.
         self._boot_id, self._server_id = uuid.uuid4().hex, uuid.uuid4().hex
         self._process: _Process | None = None
-        self._making: dict[int, threading.Lock] = {}  #: by process: a fork may copy a held one
+        self._locks: dict[int, threading.Lock] = {}  #: by process: a fork may copy a held one
         self.hostname = ""  #: of the worker, once it is one
         self.sends_events = False
         app.flowengine = self
@@ -70,7 +72,7 @@ class FlowEngine:
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
         _show_in_flower()
-        patch_kombu_redis()
+        patch_celery()
 
     # --- configuration ---
 
@@ -81,13 +83,13 @@ class FlowEngine:
         return self._settings
 
     def _configure(self, sender: Celery, **_: Any) -> None:
-        """Add our beat entry and doorways; what the app has stays as it is."""
+        """Add the beat entry and the Celery tasks; settings of the app stay."""
         settings = self._settings or Settings.from_environment(configured=sender.conf)
         offer_scripts(settings)
         entry = {
             "task": WATCHDOG,
             "schedule": settings.watchdog_interval,
-            # Ticks that nobody heard in time are worth nothing: they must not pile up.
+            # A tick that was not consumed in time is of no use, and ticks must not pile up.
             "options": {
                 "queue": settings.control_queue,
                 "expires": max(5.0, 5 * settings.watchdog_interval),
@@ -101,7 +103,7 @@ class FlowEngine:
         register_facets(sender)
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
-        """Let a worker consume the lists of the facets it has, unless -Q chose for it."""
+        """Let a worker consume the task lists of its facets, unless -Q names others."""
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
         register_facets(self.app)
         if options.get("queues"):
@@ -115,9 +117,9 @@ class FlowEngine:
 
     @property
     def process(self) -> _Process:
-        """What this process works with. A forked child makes its own."""
-        # One for all threads: two would hold what the other does not know of.
-        with self._making.setdefault(os.getpid(), threading.Lock()):
+        """The objects of this process. A forked child makes its own."""
+        # One for all threads: claimed tasks and counters must not be split.
+        with self._locks.setdefault(os.getpid(), threading.Lock()):
             if self._process is None or self._process.pid != os.getpid():
                 if self._process is not None:
                     self._process.database.engine.dispose(close=False)
@@ -146,7 +148,7 @@ class FlowEngine:
         """The queues this worker consumes; remote control may add and cancel some."""
         return sorted(self.app.amqp.queues.consume_from)
 
-    # --- behind the doorways ---
+    # --- called by the Celery tasks ---
 
     def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
         process = self.process
@@ -179,37 +181,38 @@ class FlowEngine:
 
 
 def _show_in_flower() -> None:
-    """Add the Workflows page, when this process is about to be a Flower.
+    """Install the pages that packages offer for Flower, if this process becomes a Flower.
 
-    Flower reads its list of pages right after it has imported the app, so this is the moment.
-    `celery` loads Flower for each of its commands; only the command line tells which it is.
+    Flower reads its list of pages right after it has imported the app. `celery` loads Flower for
+    each of its commands; only the command line tells which one runs. The pages of flowengine are
+    an entry point like any other: this layer does not import them, and workers do not load them.
     """
     if "flower" in sys.argv[1:]:
-        # By name: the page stands on a floor above this one, and no worker has to load it.
-        importlib.import_module("flowengine.web").install()
+        for page in entry_points(group=FLOWER_PAGES):
+            page.load()()
 
 
 def redis_of(app: Celery) -> str:
-    """The Redis that an app has already, if it has one and its address needs no translation."""
-    found = (app.conf.broker_url, app.conf.broker_write_url, app.conf.result_backend)
-    addresses = [url for url in found if isinstance(url, str) and ";" not in url]
+    """Return the address of the app's own Redis; empty if it has none or a list of them."""
+    urls = (app.conf.broker_url, app.conf.broker_write_url, app.conf.result_backend)
+    addresses = [url for url in urls if isinstance(url, str) and ";" not in url]
     return next((url for url in addresses if url.startswith("redis://")), "")
 
 
 class _Process:
-    """What one process of the app works with."""
+    """The objects of one process of the app."""
 
     def __init__(self, plugin: FlowEngine, settings: Settings) -> None:
         self.pid = os.getpid()
         if plugin.hostname:
-            gc.freeze()  # what a worker has imported stays: nobody has to look through it again
+            gc.freeze()  # imported objects stay alive, so the collector need not visit them
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=not self.database.has_server)
         self.notifier = CeleryNotifier(
             plugin.app,
             most=settings.wakeup_fanout,
             control_queue=settings.control_queue,
-            # Starts come in bursts. A worker's bells wake its neighbours, each for itself.
+            # Starts come in bursts; each wake-up of a worker is meant for another worker.
             pause=0.0 if plugin.hostname else settings.wakeup_debounce,
         )
         self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
@@ -235,9 +238,13 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, worker: Any) -> None:
         flowengine = worker.app.flowengine
         try:
-            flowengine.engine  # noqa: B018 - a database that does not fit is told at once
+            flowengine.engine  # noqa: B018 - a wrong schema is reported at once
         except DBAPIError as problem:
-            log.warning("waiting for the database: %s", problem, extra={"action": "no_database"})
+            log.warning(
+                "the database is away, the worker waits for it: %s",
+                problem,
+                extra={"action": "no_database"},
+            )
         self.heartbeat = flowengine.heartbeat(worker.hostname)
         self.heartbeat.start()
 

@@ -1,7 +1,7 @@
-"""Dispatch: telling workers that there is something to do.
+"""Dispatch: wake workers when there is work.
 
-A message is a bell, not a letter: it names a task list, and whoever hears it looks into
-the database for what is due there. Losing a bell costs time, a bell too many costs nothing.
+A message carries no state: it names a task list, and its consumer looks into the database for
+due tasks. A lost message costs time, a surplus one costs a query.
 """
 
 from flowengine.dispatch.notifier import (

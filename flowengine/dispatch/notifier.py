@@ -186,8 +186,9 @@ class CeleryNotifier:
     def _send_chord(self, run_id: str, group: Group, producer: Any) -> None:
         from celery import chord
 
-        backend = self._app.backend  # this thread's own, unless backends are shared
-        if not self._app.conf.result_backend_thread_safe and hasattr(backend, "result_consumer"):
+        backend = self._app.backend
+        is_own = not getattr(backend, "thread_safe", False)  # this thread's alone
+        if is_own and hasattr(backend, "result_consumer"):
             backend.result_consumer = _NoSubscriptions()
         queue = self._queue_name(group.task_list)
         headers = [
@@ -257,8 +258,11 @@ class _NoSubscriptions:
     and for as long as Redis hangs.
     """
 
-    def __getattr__(self, name: str) -> Any:
-        return lambda *_args, **_kwargs: None
+    def __getattr__(self, name: str) -> _NoSubscriptions:
+        return self
+
+    def __call__(self, *_args: object, **_kwargs: object) -> None:
+        return None
 
 
 def _forget(group_result: Any) -> None:

@@ -52,11 +52,11 @@ def recover(
     wake: Callable[[Engine, Observation], object],
 ) -> None:
     """Run all recovery jobs once."""
-    recover_lost_servers(engine, observation, death)
+    dead = recover_lost_servers(engine, observation, death)
     fail_silent_tries(engine, observation.window)
     evaluate_reported_runs(engine)
     wake(engine, observation)
-    alarm_unserved_tasks(engine, observation.alive)
+    alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
 
 
 # --- lost servers ---
@@ -74,11 +74,12 @@ def missed_heartbeats(engine: Engine, window: LivenessWindow) -> Death:
     return death
 
 
-def recover_lost_servers(engine: Engine, observation: Observation, death: Death) -> None:
-    """End the tries of dead servers as lost."""
+def recover_lost_servers(engine: Engine, observation: Observation, death: Death) -> set[str]:
+    """End the tries of dead servers as lost; return the boot ids of those declared dead."""
     suspects = {s.boot_id for s in (*observation.alive, *observation.unregistered) if death(s)}
+    dead: set[str] = set()
     if not suspects:
-        return
+        return dead
     with engine.database.read() as session:
         held = session.recovery.held_by_boots(sorted(suspects))
         # Check again: a server that has sent a heartbeat or claimed a task since keeps its tasks.
@@ -92,6 +93,7 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
             continue
         with engine.database.write() as session:
             session.servers.mark_dead(server)
+        dead.add(server.boot_id)
         log.warning(
             "server %s (pid %s) %s: %d running tasks taken back",
             server.server_name,
@@ -100,6 +102,7 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
             len(tries),
             extra={"action": "server_lost"},
         )
+    return dead
 
 
 def _unregistered(session: Session, alive: Collection[str]) -> list[ServerDefinition]:

@@ -1,4 +1,4 @@
-"""Doorways: the Celery tasks of flowengine. A name in, one call, and never an exception."""
+"""The Celery tasks of flowengine, and the life of a Celery worker."""
 
 from flowengine.tasks.celery_tasks import register_celery_tasks
 

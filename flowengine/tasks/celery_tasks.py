@@ -1,8 +1,8 @@
-"""The doorways of a Celery app: ids in, one call.
+"""The Celery tasks of flowengine: ids in, one call to the engine.
 
-A doorway never fails. What goes wrong in it is no business of the broker's: the row it
-concerns is still there, and the watchdog rings for it again. Messages are acknowledged
-early for the same reason: SQL, not the broker, knows what is unfinished.
+They never fail: the row a message concerns is still there after an error, and recovery sends its
+wake-up again. Messages are acknowledged early for the same reason: SQL, not the broker, records
+what is unfinished.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ log = logging.getLogger("flowengine")
 EXECUTE = "flowengine.execute"
 WATCHDOG = "flowengine.watchdog"
 
-_PAUSE = 1.0  # seconds before a start that met no database is sent round again
+_PAUSE = 1.0  # seconds until a start that met no database goes back to its queue
 
 
-class Behind(Protocol):
-    """What the doorways lead to."""
+class MessageHandler(Protocol):
+    """Executes the messages of an app."""
 
     def drain(self, task_list: str, wake: int, hops: int | None = None) -> object: ...
     def work(self, task_list: str, task_ids: list[str]) -> object: ...
@@ -37,34 +37,34 @@ class Behind(Protocol):
     def watch(self) -> object: ...
 
 
-def register_celery_tasks(app: Any, behind: Behind) -> None:
-    """Register all doorways on an app."""
+def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
+    """Register all tasks on an app."""
 
     def drain(task_list: str, wake: int = 1, hops: int | None = None) -> None:
         """Work on the due tasks of a list. A surplus wake-up finds nothing and ends.
 
         `hops` is set in a wake-up that was passed on: how often it still may be.
         """
-        behind.drain(task_list, wake, hops)
+        handler.drain(task_list, wake, hops)
 
-    def work(task_list: str, parcel: str) -> None:
-        """Work on these tasks: the header of a chord. Those taken by others are passed over."""
-        behind.work(task_list, unpacked(parcel))
+    def work(task_list: str, packed_ids: str) -> None:
+        """Work on these tasks: the header of a chord. Tasks claimed by others are skipped."""
+        handler.work(task_list, unpacked(packed_ids))
 
     def evaluate(run_id: str) -> None:
-        """Take in what happened to a run, and decide what follows."""
-        behind.evaluate(run_id)
+        """Evaluate a run: take in its reports and decide the next steps."""
+        handler.evaluate(run_id)
 
     def execute(
         task: Any, workflow: str, inputs: dict[str, Any] | None = None, key: str | None = None
     ) -> None:
-        """Start a workflow by name. Without a key the message's id is it: twice is once.
+        """Start a workflow by name. Idempotent: without a key the message's id is the key.
 
-        There is no row of it yet, so this message alone is not a bell: it is acknowledged
-        when the run is stored, and goes back to its queue while the database is away.
+        No row stands behind this message yet, so it is acknowledged when the run is stored, and
+        goes back to its queue while the database is away.
         """
         try:
-            behind.execute(workflow, inputs or {}, key or task.request.id)
+            handler.execute(workflow, inputs or {}, key or task.request.id)
         except Exception as problem:
             if not is_away(problem):
                 raise
@@ -75,28 +75,28 @@ def register_celery_tasks(app: Any, behind: Behind) -> None:
             raise Reject(problem, requeue=True) from None
 
     def watchdog() -> None:
-        """Look for what was left lying."""
-        behind.watch()
+        """Run the recovery jobs."""
+        handler.watch()
 
-    _open(app, DRAIN, drain)
+    _register(app, DRAIN, drain)
     # Not every backend counts a header whose result is ignored.
-    _open(app, WORK, work, ignore_result=False)
-    _open(app, EVALUATE, evaluate)
-    _open(app, EXECUTE, execute, bind=True, acks_late=True, reject_on_worker_lost=True)
-    _open(app, WATCHDOG, watchdog)
+    _register(app, WORK, work, ignore_result=False)
+    _register(app, EVALUATE, evaluate)
+    _register(app, EXECUTE, execute, bind=True, acks_late=True, reject_on_worker_lost=True)
+    _register(app, WATCHDOG, watchdog)
 
 
-def _open(app: Any, name: str, function: Callable[..., None], **options: Any) -> None:
+def _register(app: Any, name: str, function: Callable[..., None], **options: Any) -> None:
     @functools.wraps(function)
-    def doorway(*args: Any, **kwargs: Any) -> None:
+    def task(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
         except Reject:
             raise
         except Exception:
-            log.exception("%s%r stopped", name, args, extra={"action": "doorway_stopped"})
+            log.exception("message %s%r failed", name, args, extra={"action": "message_failed"})
 
-    # Not shared: Celery would offer a shared task to every other app of the process, and of
-    # two with one name keep the first.
+    # Not shared: Celery would add a shared task to every other app of the process, and of two
+    # with one name keep the first.
     chosen = {"ignore_result": True, "acks_late": False, **options}
-    app.task(doorway, name=name, shared=False, **chosen)
+    app.task(task, name=name, shared=False, **chosen)

@@ -1,7 +1,7 @@
 """Event facets as Celery tasks under their own names.
 
-So `inspect registered`, routes and Flower know them, and `send_task` can call one outside
-any run. Steps of runs do not come this way: they are claimed from the database.
+They appear in `inspect registered`, routes and Flower, and `send_task` can call one outside any
+run. Steps of runs are not executed this way: they are claimed from the database.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from flowengine.authoring import EventFacet, event_facet_named, event_facet_name
 
 
 def register_facets(app: Any) -> None:
-    """Register every event facet of this process that the app does not know yet."""
+    """Register every event facet of this process that the app does not have yet."""
     for name in event_facet_names():
         facet = event_facet_named(name)
         if facet is not None and name not in app.tasks:

@@ -1,8 +1,8 @@
 """Show every step to Flower under its facet's name, as if it had been a message of its own.
 
-Steps are claimed from the database, many per message, so Celery has nothing to tell about
-them. We do, in batches: one event sent by itself costs more than the step. Run ids stand
-in the arguments and not in the name, because Flower makes a metric of every name.
+Steps are claimed from the database, many per message, so Celery sends no events of them. This
+module does, in batches: one event sent by itself costs more than the step. Run ids stand in the
+arguments and not in the name, because Flower makes a metric of every name.
 """
 
 from __future__ import annotations
@@ -26,17 +26,14 @@ class StepEvents:
         self._dispatcher: Any = None
 
     def show(self, task: TaskDefinition, outcome: Outcome, seconds: float) -> None:
-        """Tell that a try was received, started and ended.
-
-        A courtesy: what goes wrong here must not stop the work.
-        """
+        """Send that a try was received, started and ended. An error here does not stop work."""
         try:
-            self._tell(task, outcome, seconds)
+            self._send_all(task, outcome, seconds)
         except Exception as problem:
-            log.debug("could not show %s: %s", task.step_path, problem)
+            log.debug("events of %s not sent: %s", task.step_path, problem)
             self._dispatcher = None
 
-    def _tell(self, task: TaskDefinition, outcome: Outcome, seconds: float) -> None:
+    def _send_all(self, task: TaskDefinition, outcome: Outcome, seconds: float) -> None:
         ended = time.time()
         about = {"uuid": task.uuid}
         self._send(
@@ -71,11 +68,11 @@ class StepEvents:
         self._dispatcher.send(kind, **fields)
 
     def flush(self) -> None:
-        """Send what is kept; a broker that is away loses it."""
+        """Send buffered events; they are lost if the broker is away."""
         if self._dispatcher is None:
             return
         try:
             self._dispatcher.flush(errors=False, groups=True)
         except Exception as problem:
-            log.debug("could not show steps: %s", problem)
+            log.debug("events of steps not sent: %s", problem)
             self._dispatcher = None

@@ -15,7 +15,7 @@ class NotInAStep(FlowengineError):
     """The code is not called by a worker for a step."""
 
     def __str__(self) -> str:
-        return "there is no current step: call current_step() inside an event facet in a worker"
+        return "current_step() works only inside an event facet that a worker runs"
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,7 @@ from tests.celery_nodes.processes import GuardedProcess, ProcessDidNotStart
 
 _BIN = Path(sys.executable).parent
 _TIME_LIMIT = 120.0  #: seconds for one command
+_PAUSE = 0.5  #: seconds between two repetitions of a command
 _FILE = re.compile(r"(?:#|//) file: (\S+)\n")
 _EXPORT = re.compile(r"export (\w+)=(\S+)$")
 _KILL = re.compile(r'# kill it at "(.+)"$')
@@ -123,6 +124,7 @@ class Reader:
                 return difference(step, output)
             if time.monotonic() > deadline:
                 return f"$ {step.command}\nnever printed {texts}\n{output}"
+            time.sleep(_PAUSE)
 
     def _kill(self, step: Step, text: str) -> str:
         """Run one command and kill it, and all it started, as soon as it prints the text."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowengine import event_facet, foreach, workflow
-from flowengine.store.database import Database
+from flowengine.store.sqlite.database import SqliteDatabase
 
 EXPECTED = sum((n + 1) * 2 for n in range(12)) + 5
 
@@ -44,7 +44,7 @@ def thirty_steps(count: int) -> int:
 
 
 def _note(what: str) -> None:
-    """Leave a trace of each execution: a second one after a kill is allowed, and counted."""
+    """Record each execution: a second one after a kill is allowed, and counted."""
     if log := os.environ.get("EXECUTIONS"):
         with Path(log).open("a") as file:
             file.write(f"{what}\n")
@@ -67,7 +67,7 @@ def _kill_at(commits: int, moment: str) -> None:
 
     def counting(begin: Any) -> Any:
         @contextmanager
-        def counted(database: Database) -> Iterator[Any]:
+        def counted(database: SqliteDatabase) -> Iterator[Any]:
             nonlocal seen
             with begin(database) as transaction:
                 yield transaction
@@ -79,5 +79,5 @@ def _kill_at(commits: int, moment: str) -> None:
 
         return counted
 
-    Database.write = counting(Database.write)  # type: ignore[method-assign]
-    Database.direct = counting(Database.direct)  # type: ignore[method-assign]
+    for name in ("write", "autocommit", "optimistic"):
+        setattr(SqliteDatabase, name, counting(getattr(SqliteDatabase, name)))

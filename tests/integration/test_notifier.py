@@ -1,4 +1,4 @@
-"""Which messages tell workers of a wide group."""
+"""Which messages wake workers for a wide group."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST = 16
 def sent(
     app: Celery, group: Group, notifier: CeleryNotifier | None = None
 ) -> list[tuple[str, list[Any]]]:
-    """Ring for a group; return the names and arguments of the messages in its queue."""
+    """Notify of a group; return the names and arguments of the messages in its queue."""
     notifier = notifier or CeleryNotifier(app, most=MOST, control_queue="control")
     notifier.gather("run", [group])
     found = []
@@ -42,18 +42,18 @@ def group() -> Group:
 
 
 @pytest.mark.parametrize("backend", ["rpc://", "db+sqlite:///{directory}/results.db", None])
-def test_where_no_backend_counts_chords_a_wide_group_is_one_bell_for_many(
+def test_without_native_chords_a_wide_group_is_one_wakeup_for_many(
     backend: str | None, group: Group, tmp_path: Path
 ) -> None:
     url = backend and backend.format(directory=tmp_path)
-    app = Celery("bells", broker="memory://", backend=url, set_as_current=False)
+    app = Celery("wakeups", broker="memory://", backend=url, set_as_current=False)
     assert sent(app, group) == [(DRAIN, [group.task_list, MOST])]
 
 
-def test_a_queue_that_the_app_does_not_know_keeps_no_other_bell_from_ringing(
+def test_a_queue_that_the_app_does_not_have_stops_no_other_wakeup(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    app = Celery("bells", broker="memory://", set_as_current=False)
+    app = Celery("wakeups", broker="memory://", set_as_current=False)
     app.conf.task_create_missing_queues = False
     app.conf.task_queues = [Queue(group.task_list)]
     notifier = CeleryNotifier(app, most=MOST, control_queue="control")
@@ -62,10 +62,10 @@ def test_a_queue_that_the_app_does_not_know_keeps_no_other_bell_from_ringing(
     assert sent(app, group, notifier) == [(DRAIN, [group.task_list, MOST])]
 
 
-def test_where_the_backend_counts_chords_a_wide_group_is_one_of_three_headers(
+def test_with_native_chords_a_wide_group_is_a_chord_of_three_headers(
     group: Group,
 ) -> None:
-    app = Celery("bells", broker="memory://", backend="cache+memory://", set_as_current=False)
+    app = Celery("wakeups", broker="memory://", backend="cache+memory://", set_as_current=False)
     headers = sent(app, group)
     assert [name for name, _ in headers] == [WORK] * 3
     parcels = [parcel for _, (_, parcel) in headers]

@@ -1,4 +1,4 @@
-"""Doorways answer messages whatever happens behind them."""
+"""The Celery tasks answer messages whatever happens in the engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flowengine.errors import DatabaseBusy, DatabaseReadOnly, UnknownWorkflow
 from flowengine.tasks import celery_tasks
 
 
-class Behind:
+class Failing:
     """Has one problem, whatever is asked of it."""
 
     def __init__(self, problem: Exception) -> None:
@@ -27,9 +27,9 @@ class Behind:
         return fail
 
 
-def doorway(name: str, problem: Exception) -> Any:
-    app = Celery("doorways", broker="memory://", set_as_current=False)
-    celery_tasks.register_celery_tasks(app, Behind(problem))
+def task_named(name: str, problem: Exception) -> Any:
+    app = Celery("tasks", broker="memory://", set_as_current=False)
+    celery_tasks.register_celery_tasks(app, Failing(problem))
     return app.tasks[name]
 
 
@@ -49,20 +49,20 @@ def test_a_start_that_the_database_does_not_take_goes_back_to_its_queue(
     # It has no row yet: acknowledged, it would be lost.
     monkeypatch.setattr(celery_tasks, "_PAUSE", 0)
     with pytest.raises(Reject) as refused:
-        doorway(celery_tasks.EXECUTE, problem)("some.workflow", {})
+        task_named(celery_tasks.EXECUTE, problem)("some.workflow", {})
     assert refused.value.requeue
 
 
-def test_a_start_that_can_never_be_is_told_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_that_is_refused_is_logged_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.ERROR, logger="flowengine"):
-        doorway(celery_tasks.EXECUTE, UnknownWorkflow("some.workflow", []))("some.workflow", {})
+        task_named(celery_tasks.EXECUTE, UnknownWorkflow("some.workflow", []))("some.workflow", {})
     assert "some.workflow" in caplog.text
 
 
 @pytest.mark.parametrize("name", [celery_tasks.WATCHDOG])
-def test_any_other_doorway_leaves_it_to_the_watchdog(
+def test_any_other_task_leaves_its_error_to_recovery(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, logger="flowengine"):
-        doorway(name, DatabaseBusy("sqlite:///flow.db"))()
-    assert f"{name}() stopped" in caplog.text
+        task_named(name, DatabaseBusy("sqlite:///flow.db"))()
+    assert f"message {name}() failed" in caplog.text

@@ -90,6 +90,13 @@ def test_a_result_backend_that_hangs_delays_a_start_by_a_second(
     assert {run.result(timeout=30) for run in runs} == {sum(n * n for n in range(60))}
 
 
+def test_a_chord_is_sent_without_a_subscription(client_alone: Fleet, server: RedisServer) -> None:
+    client_alone.start(graphs.wide, numbers=list(range(60)))
+    with redis.Redis.from_url(server.url) as client:
+        assert client.llen("wide") == 2, "one message for 50 tasks, one for 10"
+        assert client.pubsub_channels() == []
+
+
 def test_runs_that_no_worker_serves_leave_a_bounded_number_of_wakeups(
     client_alone: Fleet, server: RedisServer
 ) -> None:
