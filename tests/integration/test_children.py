@@ -332,5 +332,5 @@ def test_a_start_in_a_workflow_says_what_it_does_not_take() -> None:
     def with_timeout(n: int) -> int:
         return doubled.start(n).result(timeout=5)
 
-    with pytest.raises(AuthoringError, match="without a timeout"):
+    with pytest.raises(AuthoringError, match="takes no timeout"):
         with_timeout.program()

@@ -16,6 +16,7 @@ from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import EventOptions, Literal, RetryPolicy
 from flowengine.store import tasks
 from flowengine.store.claims import WorkerIdentity
+from flowengine.store.executors import sqlite_text
 from tests.integration.engines import (
     MovedClock,
     call,
@@ -368,6 +369,7 @@ def plans(engine: Engine, act: Callable[[], object]) -> list[str]:
 
 def _explained(connection: Any, explain: str, sql: str, given: Any) -> Any:
     values = tuple(given) if isinstance(given, list) else given
+    sql = sqlite_text(sql) if connection.dialect.name == "sqlite" else sql
     return connection.exec_driver_sql(f"{explain} {sql}", values)
 
 

@@ -219,7 +219,7 @@ def test_a_database_of_a_newer_version_is_not_touched(database: Database, upgrad
         ensure_schema(database, upgrade=upgrade)
     assert str(caught.value) == (
         f"the database {database.name} has schema revision '9999', which this flowengine does not "
-        "know: it was upgraded by a newer version; upgrade flowengine here too"
+        "know: a newer version upgraded it; upgrade flowengine here too"
     )
     with pytest.raises(DatabaseTooNew):
         upgrade_schema(database)
@@ -232,7 +232,7 @@ def test_an_empty_database_is_upgraded_only_where_that_is_allowed(database: Data
     with pytest.raises(DatabaseTooOld) as caught:
         ensure_schema(database, upgrade=False)
     assert str(caught.value) == (
-        f"the database {database.name} has schema revision 'none', this flowengine wants "
+        f"the database {database.name} has schema revision 'none', this flowengine needs "
         f"{HEAD!r}: run `flowengine db upgrade`"
     )
     with database.read() as session:
