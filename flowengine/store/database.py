@@ -41,6 +41,10 @@ class Database:
         self.url, self._clock = make_url(url), clock
 
     @property
+    def generation(self) -> int:
+        raise NotImplementedError
+
+    @property
     def name(self) -> str:
         """The URL without its password."""
         return self.url.render_as_string(hide_password=True)

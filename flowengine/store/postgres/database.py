@@ -42,7 +42,7 @@ class PostgresDatabase(Database):
         self._kept = threading.local()
         self.engine = postgres_engine(url, self._pinging)
         #: A restore ends all connections, so it is noticed with the first that was lost.
-        self.generation = 0
+        self._generation = 0
         event.listen(self.engine, "invalidate", self._connection_lost)
         at_fork(in_child=self._abandon_connections)
 
@@ -52,7 +52,11 @@ class PostgresDatabase(Database):
         self._kept = threading.local()
 
     def _connection_lost(self, *_event: object) -> None:
-        self.generation += 1
+        self._generation += 1
+
+    @property
+    def generation(self) -> int:
+        return self._generation
 
     def _executor(self, connection: Connection) -> Executor:
         return PipelineExecutor(connection)
