@@ -9,13 +9,14 @@ processes on one file share the work.
 from __future__ import annotations
 
 import atexit
+import functools
 import logging
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
@@ -105,23 +106,24 @@ class Embedded:
             window = self._window.observe(session.now(), interval)
             observation = observe(session, window)
         self._window = window
-        silent = missed_heartbeats(self.engine, window)
-
-        def death(server: ServerDefinition) -> str | None:
-            if server.uuid == self._server.uuid:
-                return None
-            if server.lock_file is None:
-                return silent(server)
-            # Beside the database, as we see it: another container may have it elsewhere.
-            is_free = lock_is_free(self._lock_directory() / Path(server.lock_file).name)
-            return "has ended" if is_free else None
-
         recover(
             self.engine,
             observation,
-            death=death,
+            death=functools.partial(self._death, missed_heartbeats(self.engine, window)),
             wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
         )
+
+    def _death(
+        self, silent: Callable[[ServerDefinition], str | None], server: ServerDefinition
+    ) -> str | None:
+        """Return why a server is dead; None if it lives."""
+        if server.uuid == self._server.uuid:
+            return None
+        if server.lock_file is None:
+            return silent(server)
+        # The lock file is beside the database, which another container may mount elsewhere.
+        is_free = lock_is_free(self._lock_directory() / Path(server.lock_file).name)
+        return "has ended" if is_free else None
 
     # --- the server ---
 

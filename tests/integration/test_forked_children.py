@@ -121,24 +121,7 @@ def test_a_living_process_is_not_dead_where_its_file_is_seen_elsewhere(tmp_path:
         found = {server.uuid: server for server in second.engine.servers()}
         server = found[first._server.uuid]
         server.lock_file = "/elsewhere/f.db.boots/" + Path(server.lock_file or "").name
-        assert not second._is_dead(server)
+        assert second._death(lambda _: "silent", server) is None
     finally:
         second.close()
         first.close()
-
-
-def test_an_embedded_engine_in_memory_tells_of_the_dead_while_it_reads(tmp_path: Path) -> None:
-    script = """
-from dataclasses import replace
-from flowengine.assembly.embedded import Embedded
-from flowengine.settings import Settings
-settings = Settings(spool_directory=sys.argv[1], server_timeout=0.001)
-embedded = Embedded(replace(settings, database_url="sqlite://"))
-time.sleep(0.1)
-(server,) = embedded.engine.servers()
-with embedded.database.read():
-    print(embedded._is_dead(replace(server, uuid="poller", ping_time=0)))
-sys.stdout.flush()
-os._exit(0)
-"""
-    assert run(script, str(tmp_path)) == ["True"]
