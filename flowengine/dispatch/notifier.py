@@ -71,13 +71,13 @@ class Notifier(Protocol):
     def pass_on(self, task_list: str, wake: int, hops: int) -> None:
         """Give a wake-up to the next worker of the list, which may pass it on `hops` times."""
 
-    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+    def dispatch_groups(self, run_id: str, groups: Iterable[Group]) -> None:
         """Have the tasks of each group executed, and the run evaluated after the last."""
 
     def evaluate(self, run_id: str) -> bool:
         """Have a worker consume the run's inbox; False if no worker receives messages."""
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Send delayed wake-ups now: a caller waits for a run."""
 
 
@@ -93,13 +93,13 @@ class NullNotifier:
     def pass_on(self, task_list: str, wake: int, hops: int) -> None:
         return None
 
-    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+    def dispatch_groups(self, run_id: str, groups: Iterable[Group]) -> None:
         return None
 
     def evaluate(self, run_id: str) -> bool:
         return False
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         return None
 
 
@@ -133,7 +133,7 @@ class CeleryNotifier:
     def pass_on(self, task_list: str, wake: int, hops: int) -> None:
         self._send(task_list, wake, hops)
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         self._debounce.flush()
 
     def consumed(self, task_list: str) -> None:
@@ -161,7 +161,7 @@ class CeleryNotifier:
             self._outstanding[task_list] = min(waiting + 1, self._most)
         return waiting < self._most
 
-    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+    def dispatch_groups(self, run_id: str, groups: Iterable[Group]) -> None:
         """Send a wide group as one chord: batches of ids, and the evaluator as its callback.
 
         The chord is a hint. If it is lost, recovery finds the tasks, and the join counter in SQL

@@ -112,7 +112,7 @@ class AfterCommit:
                 self._notifier.notify(effects.due)
             self._announce(effects)
         if total.groups:
-            self._notifier.gather(total.run_id, total.groups.values())
+            self._notifier.dispatch_groups(total.run_id, total.groups.values())
         return total
 
     def _announce(self, effects: CommitEffects) -> None:

@@ -67,7 +67,7 @@ class Run(Generic[R]):
         return check.outputs(timeout)
 
     def _check(self) -> _Check:
-        self._engine.notifier.hurry()
+        self._engine.notifier.flush()
         return _Check(self)
 
     def _result(self, outputs: dict[str, Any]) -> R:

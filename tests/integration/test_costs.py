@@ -76,10 +76,10 @@ class WorkingSet:
     def evaluate(self, run_id: str) -> bool:
         return False
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         return None
 
-    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+    def dispatch_groups(self, run_id: str, groups: Iterable[Group]) -> None:
         """As with a backend that counts chords: a header per batch, and a callback."""
         for group in groups:
             headers = batches(group.task_ids)

@@ -56,7 +56,7 @@ class NotingBell(NullNotifier):
     def __init__(self) -> None:
         self.groups: list[Group] = []
 
-    def gather(self, run_id: str, groups: Iterable[Group]) -> None:
+    def dispatch_groups(self, run_id: str, groups: Iterable[Group]) -> None:
         self.groups += groups
 
 

@@ -23,7 +23,7 @@ def sent(
 ) -> list[tuple[str, list[Any]]]:
     """Notify of a group; return the names and arguments of the messages in its queue."""
     notifier = notifier or CeleryNotifier(app, most=MOST, control_queue="control")
-    notifier.gather("run", [group])
+    notifier.dispatch_groups("run", [group])
     found = []
     with app.connection_for_read() as connection:
         queue = connection.SimpleQueue(app.amqp.queues[group.task_list])

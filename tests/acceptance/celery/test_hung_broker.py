@@ -103,7 +103,7 @@ def test_runs_that_no_worker_serves_leave_a_bounded_number_of_wakeups(
     runs = []
     for n in range(150):
         runs.append(client_alone.start(graphs.squared, n=n))
-        client_alone.engine.notifier.hurry()  # one wake-up each, as from 150 processes
+        client_alone.engine.notifier.flush()  # one wake-up each, as from 150 processes
     with redis.Redis.from_url(server.url) as client:
         assert client.llen("wide") <= FANOUT
     client_alone.add_worker("late", *QUICK_START)
