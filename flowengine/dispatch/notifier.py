@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowengine.dispatch.debounce import Debounce
-from flowengine.dispatch.id_packing import packed
+from flowengine.dispatch.packed_ids import packed
 from flowengine.dispatch.publisher import RETRY_POLICY, Publisher
 from flowengine.fork import at_fork
 

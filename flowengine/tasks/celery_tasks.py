@@ -15,8 +15,8 @@ from typing import Any, Protocol
 
 from celery.exceptions import Reject
 
-from flowengine.dispatch.id_packing import unpacked
 from flowengine.dispatch.notifier import DRAIN, EVALUATE, WORK
+from flowengine.dispatch.packed_ids import unpacked
 from flowengine.store.outages import is_away
 
 log = logging.getLogger("flowengine")

@@ -11,8 +11,8 @@ from celery import Celery
 from kombu import Queue
 
 from flowengine.dispatch import CeleryNotifier, Group
-from flowengine.dispatch.id_packing import unpacked
 from flowengine.dispatch.notifier import DRAIN, WORK
+from flowengine.dispatch.packed_ids import unpacked
 from flowengine.evaluator.records import id_within
 
 MOST = 16

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from flowengine.dispatch.id_packing import packed, unpacked
 from flowengine.dispatch.notifier import MOST, WIDE, batches
+from flowengine.dispatch.packed_ids import packed, unpacked
 from flowengine.evaluator.records import derived_id, id_within
 
 
