@@ -75,7 +75,7 @@ class ProgramCache:
         if kept is not None:
             return kept
         stored = session.payloads.load_program(digest)
-        # Whoever started the run had allowed its scripts; here they are only evaluated.
+        # The process that started the run had allowed its scripts; here they are only evaluated.
         return self._keep(digest, self._link(parse_program(stored), allow_scripts=True))
 
     def _link(self, program: Program, allow_scripts: bool) -> Plan:

@@ -32,7 +32,7 @@ Death = Callable[[ServerDefinition], str | None]
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What a recovery pass starts from. Reading it shows that the database answers."""
+    """The input of a recovery pass. Reading it shows that the database answers."""
 
     window: LivenessWindow
     alive: list[ServerDefinition]  #: registered servers that have not left; some may be dead
@@ -217,7 +217,7 @@ def evaluate_reported_runs(engine: Engine) -> None:
         max_wait = round(2000 * engine.settings.watchdog_interval)
         reported = session.recovery.unevaluated_runs(now, max_wait)
         found = {*reported, *session.recovery.runs_with_facts()}
-    # Whoever has locked a run evaluates it.
+    # The transaction that has locked a run evaluates it.
     _each(sorted(found), lambda run_id: engine.advance(run_id, wait=False))
 
 

@@ -1,8 +1,8 @@
 """Addresses of a run's rows, relative to another row.
 
 Rows of a run form a tree: a step's body is made of blocks, a block's children are the steps of
-its statements; a foreach block has one child block per item, a when block one per case. What a
-step does after a failure, and at its end, is a block too.
+its statements; a foreach block has one child block per item, a when block one per case. A
+step's catch and always bodies are blocks too.
 
     root step ─ block ─ step ─ block ─ …
               │              └ catch block ─ …

@@ -1,4 +1,4 @@
-"""What a worker sends to the engine about its claimed tasks: reports, releases, parked tasks.
+"""The calls of a worker to the engine about its claimed tasks: reports, releases, parked tasks.
 
 Invariant: no task stays claimed that nobody works on. Its server lives, so recovery would never
 look at it. Therefore a failed call leaves an entry that `reconcile` deals with.
