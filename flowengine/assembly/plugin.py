@@ -21,7 +21,7 @@ from typing import Any
 from celery import Celery, bootsteps, signals
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.assembly.kombu_patch import patch_celery
+from flowengine.assembly.celery_patches import patch_celery
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.authoring import (
     event_facet_named,

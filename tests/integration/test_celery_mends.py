@@ -11,7 +11,7 @@ from celery import Celery
 from celery.concurrency.prefork import TaskPool
 from kombu import Connection
 
-from flowengine.assembly.kombu_patch import patch_celery
+from flowengine.assembly.celery_patches import patch_celery
 
 
 def test_a_pool_child_does_not_wait_half_a_minute_for_results_that_are_never_counted() -> None:

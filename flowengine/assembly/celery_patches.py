@@ -22,6 +22,7 @@ def patch_celery() -> None:
     """Apply all mends. Idempotent."""
     patch_kombu_redis()
     _patch_redis_errors()
+    _patch_redis_ack()
     _patch_pool()
     _patch_child_exit()
 
@@ -62,12 +63,47 @@ def _patch_redis_errors() -> None:
         from redis import exceptions
     except ImportError:
         return
-    named = (getattr(exceptions, name, None) for name in _REFUSED_WRITES)
     known = Transport.connection_errors
-    Transport.connection_errors = (
-        *known,
-        *(error for error in named if error is not None and error not in known),
-    )
+    refused = _refused_writes(exceptions)
+    Transport.connection_errors = (*known, *(error for error in refused if error not in known))
+
+
+def _refused_writes(exceptions: Any) -> tuple[type[Exception], ...]:
+    named = (getattr(exceptions, name, None) for name in _REFUSED_WRITES)
+    return tuple(error for error in named if error is not None)
+
+
+def _patch_redis_ack() -> None:
+    """Keep the prefetch window open when Redis refuses to remove an acknowledged message.
+
+    Celery logs such an error and goes on, as after a lost connection. But the connection is not
+    lost: the messages stay in the window for ever, and a worker with a full one consumes nothing.
+    They are removed together with the next message that Redis accepts.
+    """
+    try:
+        from kombu.transport.redis import QoS
+        from kombu.transport.virtual import QoS as VirtualQoS
+        from redis import exceptions
+    except ImportError:
+        return
+    ack, refused = getattr(QoS, "ack", None), _refused_writes(exceptions)
+    if ack is None or hasattr(ack, "__wrapped__") or not hasattr(QoS, "_remove_from_indices"):
+        return
+
+    @functools.wraps(ack)
+    def ack_now_or_later(qos: Any, delivery_tag: str) -> None:
+        unremoved: list[str] = qos.__dict__.setdefault("_flowengine_unremoved", [])
+        try:
+            ack(qos, delivery_tag)
+            while unremoved:
+                qos._remove_from_indices(unremoved[-1]).execute()
+                unremoved.pop()
+        except refused:
+            if delivery_tag not in unremoved and delivery_tag in qos._delivered:
+                unremoved.append(delivery_tag)
+                VirtualQoS.ack(qos, delivery_tag)  # type: ignore[no-untyped-call]
+
+    QoS.ack = ack_now_or_later  # type: ignore[method-assign]
 
 
 def _patch_pool() -> None:
