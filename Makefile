@@ -25,7 +25,7 @@ demo: .venv/.installed ## Run the quickstart; needs no server
 
 test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to choose)
 	scripts/ensure-servers
-	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest -n 4 --dist loadfile $(ARGS)
+	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Each of the ten seeds of faults takes 60 to 90 seconds on two cores.
 test-chaos: .venv/.installed-dev ## Inject faults for long (ARGS="--chaos-seed 7" to repeat)
@@ -35,7 +35,7 @@ test-chaos: .venv/.installed-dev ## Inject faults for long (ARGS="--chaos-seed 7
 
 test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that pyproject.toml allows
 	scripts/ensure-servers
-	TMPDIR=$(SCRATCH) .venv-lowest/bin/python -m pytest -n 4 --dist loadfile $(ARGS)
+	TMPDIR=$(SCRATCH) .venv-lowest/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/.installed-dev ## Lint, formatting, types and import layers
 	.venv/bin/ruff check .
