@@ -96,7 +96,7 @@ def test_workers_survive_the_loss_of_their_broker_with_unacknowledged_messages(
     until(lambda: all(fleet.begun(f"busy{n}") for n in range(4)), "four busy children")
     runs = {fleet.start(graphs.mixed, n=n).id: graphs.expected(n) for n in range(4)}
     for _ in range(4):  # the wake-ups of the starts were debounced
-        fleet.app.send_task("flowengine.drain", ("default",), queue="default")
+        fleet.app.send_task("flowengine.drain", ("default",), queue="default", ignore_result=True)
     with fleet.broker.client as client:
         until(lambda: client.hlen("unacked") >= 2, "messages that wait for a pool child")
     noticed = fleet.count_logged("Connection to broker lost")
@@ -202,7 +202,9 @@ def test_a_start_message_that_arrives_while_the_database_is_away_is_not_lost(
 ) -> None:
     postgres_away.go_away()
     what = (graphs.mixed.name, {"n": 4})
-    fleet.app.send_task("flowengine.execute", what, task_id="early", queue="flowengine")
+    fleet.app.send_task(
+        "flowengine.execute", what, task_id="early", queue="flowengine", ignore_result=True
+    )
     until(lambda: fleet.count_logged("flowengine.execute[early] received"), "its arrival")
     postgres_away.come_back()
 
