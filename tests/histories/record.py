@@ -57,7 +57,9 @@ def main() -> None:
     for name in MIDDLES:
         file = folder / f"{name}.json"
         if not file.exists():
-            file.write_text(json.dumps(record(name), separators=(",", ":")) + "\n")
+            text = json.dumps(record(name), separators=(",", ":"))
+            # Tracebacks name files: relative to the checkout, wherever it is.
+            file.write_text(text.replace(f"{FOLDER.parent.parent}/", "") + "\n")
             print(f"{file.relative_to(FOLDER)}: {file.stat().st_size} bytes")
 
 
