@@ -298,9 +298,6 @@ class LocalNotifier(CeleryNotifier):
             self._outstanding[task_list] += has_room
             return has_room
 
-    def heard(self, task_list: str) -> None:
-        self.consumed(task_list)
-
     def forget(self) -> None:
         """Take all wake-ups for lost. One that never arrived must not suppress the next."""
         with self._lock:

@@ -26,7 +26,8 @@ from flowengine.program import Plan, Program
 from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
 from flowengine.store import Session, Store, codec
-from flowengine.store.commits import CommitPlan, RunHeader, RunOrigin
+from flowengine.store.commit_rows import RunOrigin
+from flowengine.store.commits import CommitPlan, RunHeader
 
 log = logging.getLogger("flowengine")
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
-from flowengine.store.commits import CommitPlan, Ending
+from flowengine.store.commit_rows import Ending
+from flowengine.store.commits import CommitPlan
 from flowengine.store.executors import Executor
 
 

@@ -43,7 +43,7 @@ from flowengine.program.nodes import (
     StepRef,
 )
 from flowengine.settings import Settings
-from flowengine.store.commits import Payload
+from flowengine.store.commit_rows import Payload
 from tests.integration.engines import (
     X,
     call,

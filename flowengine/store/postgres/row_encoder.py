@@ -16,7 +16,8 @@ from typing import NamedTuple
 from sqlalchemy import String
 from sqlalchemy.dialects import postgresql
 
-from flowengine.store.commits import SECTIONS, CommitPlan
+from flowengine.store.commit_rows import SECTIONS
+from flowengine.store.commits import CommitPlan
 from flowengine.store.records import Row
 
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]

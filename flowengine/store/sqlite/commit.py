@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from flowengine.store.commits import SECTIONS, CommitPlan
+from flowengine.store.commit_rows import SECTIONS
+from flowengine.store.commits import CommitPlan
 from flowengine.store.executors import Executor
 from flowengine.store.records import Row
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from flowengine.evaluator import Step, TaskDefinition, TaskState
 from flowengine.store import codec, records
-from flowengine.store.commits import SECTIONS
+from flowengine.store.commit_rows import SECTIONS
 
 
 def test_a_step_is_read_as_it_was_written() -> None:

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from flowengine.store.commits import CommitPlan, NewEvent
+from flowengine.store.commit_rows import NewEvent
+from flowengine.store.commits import CommitPlan
 from flowengine.store.postgres import row_encoder
 from flowengine.store.postgres.row_encoder import Encoding, as_json, decode, encode
 

@@ -1,0 +1,166 @@
+"""The rows of a commit: one type per section; its fields are the columns on both databases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from sqlalchemy import Table
+
+from flowengine.store.records import NEW_TASK_COLUMNS, STEP_COLUMNS, STEP_UPDATE_COLUMNS
+from flowengine.store.tables import (
+    EventRow,
+    FactRow,
+    HistoryRow,
+    JoinRow,
+    PayloadRow,
+    RunRow,
+    StepRow,
+    TaskRow,
+)
+
+
+class RunUpdate(NamedTuple):
+    """The decided part of a run."""
+
+    run_id: str
+    expected_revision: int  #: the guard: the revision that was evaluated
+    revision: int
+    state: str
+    generation: int
+    open_steps: int
+    task_count: int
+    outputs: str | None
+    error: str | None
+    alarm: str | None
+    updated: int
+    finished: int | None
+
+
+class RunOrigin(NamedTuple):
+    """The immutable part of a run, set at its start."""
+
+    tenant: str
+    workflow: str
+    program_hash: str
+    priority: int
+    labels: str | None
+    idempotency_key: str | None
+    root_run_id: str
+    parent_run_id: str | None
+    parent_step_id: str | None
+    waiting_step_key: str | None
+    created: int
+
+
+class History(NamedTuple):
+    run_id: str
+    revision: int
+    at: int
+    summary: str
+
+
+class Ending(NamedTuple):
+    """The columns of a task that hold its outcome."""
+
+    state: str
+    outcome: str
+    result: str | None
+    error: str | None
+
+
+class TaskReport(NamedTuple):
+    run_id: str
+    uuid: str
+    lease: int
+    updated: int
+    state: str
+    outcome: str
+    result: str | None
+    error: str | None
+
+
+class NewEvent(NamedTuple):
+    run_id: str
+    id: str
+    step_id: str
+    event_type: str
+    created: int
+
+
+class JoinCount(NamedTuple):
+    run_id: str
+    id: str
+    remaining: int
+    updated: int
+
+
+class ConsumedTask(NamedTuple):
+    run_id: str
+    uuid: str
+
+
+class Fact(NamedTuple):
+    run_id: str
+    id: str
+    kind: str
+    payload: str
+    created: int
+
+
+class ConsumedFact(NamedTuple):
+    run_id: str
+    id: str
+
+
+class ParentFact(NamedTuple):
+    """A fact for the run that waits for this one."""
+
+    run_id: str  #: the run that writes it
+    to_run: str
+    id: str
+    kind: str
+    payload: str
+    created: int
+
+
+class Payload(NamedTuple):
+    run_id: str
+    hash: str
+    body: str
+    created: int
+
+
+class Section(NamedTuple):
+    """A list of a commit plan: into which table and columns its rows go."""
+
+    table: Table
+    columns: tuple[str, ...]
+    #: Columns that every inserted row has, with their value in SQL.
+    constants: Mapping[str, str] = {}
+    #: Columns in which None means: as it is stored.
+    optional: tuple[str, ...] = ()
+
+
+def _section(row: type[object], columns: tuple[str, ...], **options: object) -> Section:
+    return Section(row.__table__, columns, **options)  # type: ignore[attr-defined, arg-type]
+
+
+_UNREAD = {"taken_in": "false"}
+#: The sections of a plan, in the order in which they are written.
+SECTIONS: dict[str, Section] = {
+    "new_runs": _section(RunRow, ("id", *RunUpdate._fields[2:], *RunOrigin._fields)),
+    "runs": _section(RunRow, (*RunUpdate._fields[:2], "reports", *RunUpdate._fields[2:])),
+    "history": _section(HistoryRow, History._fields),
+    "reports": _section(TaskRow, TaskReport._fields),
+    "new_steps": _section(StepRow, STEP_COLUMNS, constants={"superseded": "false"}),
+    "steps": _section(StepRow, STEP_UPDATE_COLUMNS, optional=("params",)),
+    "new_events": _section(EventRow, NewEvent._fields),
+    "joins": _section(JoinRow, JoinCount._fields),
+    "new_tasks": _section(TaskRow, NEW_TASK_COLUMNS, constants=_UNREAD),
+    "consumed_tasks": _section(TaskRow, ConsumedTask._fields),
+    "facts": _section(FactRow, Fact._fields, constants=_UNREAD),
+    "consumed_facts": _section(FactRow, ConsumedFact._fields),
+    "parent_facts": _section(FactRow, ParentFact._fields, constants=_UNREAD),
+    "payloads": _section(PayloadRow, Payload._fields),
+}
