@@ -371,6 +371,13 @@ class RabbitServer:
         self.stop()
         self.start()
 
+    def freeze(self) -> None:
+        """Suspend the node: connections stay open and get no answer."""
+        self._servers[-1].send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._servers[-1].send(signal.SIGCONT)
+
     def _answers(self) -> bool:
         # A server that took the port before us answers too, but under another name.
         try:

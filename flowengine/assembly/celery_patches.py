@@ -25,6 +25,7 @@ def patch_celery() -> None:
     _patch_redis_ack()
     _patch_pool()
     _patch_child_exit()
+    _patch_worker_events()
 
 
 def patch_kombu_redis() -> None:
@@ -153,3 +154,22 @@ def _patch_child_exit() -> None:
     if limit and interval:
         tries = min(limit, round(_EXIT_SECONDS / interval))
         pool.GUARANTEE_MESSAGE_CONSUMPTION_RETRY_LIMIT = tries
+
+
+def _patch_worker_events() -> None:
+    """Have a worker that ends without its broker drop the event of its heartbeat.
+
+    Celery retries that event for ever, and holds a lock which the end of the worker waits for.
+    The next event says the same.
+    """
+    from celery.worker.heartbeat import Heart
+
+    send = getattr(Heart, "_send", None)
+    if send is None or hasattr(send, "__wrapped__"):
+        return
+
+    @functools.wraps(send)
+    def send_once(heart: Any, event: str, *_args: Any, **_kwargs: Any) -> Any:
+        return send(heart, event, retry=event == "worker-online")
+
+    Heart._send = send_once

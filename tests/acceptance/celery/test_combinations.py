@@ -6,6 +6,8 @@ join is counted in SQL. On SQLite the workers of one machine share a file.
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -22,9 +24,11 @@ from tests.acceptance.celery import graphs
 from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 from tests.acceptance.celery.mixed_load import run_under_kills, start_mixed, wait_and_check
 from tests.acceptance.celery.rows import check_runs, wait_for
-from tests.celery_nodes import Fleet, LocalRabbit, until
+from tests.celery_nodes import Fleet, LocalRabbit, LocalWorker, until
+from tests.proxy import Proxy
 from tests.servers import RabbitServer
 
+FANOUT = 16  #: the default of `wakeup_fanout`
 RABBIT, SQLITE = "rabbitmq and postgresql", "redis and sqlite"
 
 
@@ -105,7 +109,7 @@ def test_a_wide_loop_is_joined_with_and_without_chords(fleet: Fleet, combination
     if combination == RABBIT:
         assert fleet.count_logged("Task flowengine.work") == headers, "rpc:// refuses chords"
         assert fleet.count_logged("wake-up not sent") == 0
-    else:  # bells of earlier runs may have been ahead of it in the queue
+    else:  # wake-ups of earlier runs may have been ahead of it in the queue
         until(lambda: fleet.count_logged("Task flowengine.work") > headers, "a chord's header")
 
 
@@ -113,6 +117,37 @@ def test_a_wide_loop_is_joined_with_and_without_chords(fleet: Fleet, combination
 def test_two_hundred_runs_complete(fleet: Fleet) -> None:
     counters = wait_and_check(fleet, start_mixed(fleet, 200), seconds=600)
     assert (counters.lost, counters.failed) == (0, 0)
+
+
+# --- while the broker hangs ---
+
+
+def test_a_start_returns_within_two_seconds_while_the_broker_hangs(fleet: Fleet) -> None:
+    server = fleet.broker.server
+    fleet.start(graphs.squared, n=0).result(timeout=30)  # the client is connected
+    server.freeze()
+    try:
+        began = time.monotonic()
+        runs = [fleet.start(graphs.squared, n=n) for n in range(4)]
+        assert time.monotonic() - began < 2
+    finally:
+        server.thaw()
+    assert [run.result(timeout=30) for run in runs] == [0, 1, 4, 9]
+
+
+def test_runs_that_no_worker_serves_leave_a_bounded_number_of_wakeups(fleet: Fleet) -> None:
+    for node in fleet.nodes:
+        node.freeze()
+    runs = []
+    for n in range(60):
+        runs.append(fleet.start(graphs.squared, n=n))
+        fleet.engine.notifier.flush()  # one wake-up each, as from sixty processes
+    with fleet.app.connection_for_read() as connection:
+        waiting = connection.default_channel.queue_declare("wide", passive=True).message_count
+    for node in fleet.nodes:
+        node.thaw()
+    assert 0 < waiting <= FANOUT
+    assert [run.result(timeout=30) for run in runs] == [n * n for n in range(60)]
 
 
 # --- while processes are killed ---
@@ -141,3 +176,63 @@ def test_runs_complete_when_the_broker_restarts_without_its_queues(
     counters = wait_and_check(fleet, {**runs, **start_mixed(fleet, 5)}, seconds=120)
     assert (counters.lost, counters.failed) == (0, 0)
     assert all(worker.is_alive() for worker in fleet.workers)
+
+
+# --- while a worker ends ---
+
+
+@pytest.fixture
+def proxy(fleet: Fleet) -> Iterator[Proxy]:
+    with Proxy(fleet.broker.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def last_worker(fleet: Fleet, proxy: Proxy) -> Iterator[LocalWorker]:
+    """The only worker that runs. It reaches its broker through the proxy."""
+    for worker in fleet.workers:
+        worker.process.kill()
+    url = fleet.broker.url.replace(f":{fleet.broker.port}/", f":{proxy.port}/")
+    last = fleet.add_worker("last", *QUICK_START, FLOWENGINE_BROKER_URL=url)
+    yield last
+    fleet.workers.remove(last)
+    last.stop()
+
+
+def test_a_worker_ends_although_it_loses_its_broker_meanwhile(
+    fleet: Fleet, proxy: Proxy, last_worker: LocalWorker
+) -> None:
+    fleet.start(graphs.held, name="last")
+    until(lambda: fleet.begun("last"), "a running step")
+    last_worker.process.kill("SIGQUIT")
+    proxy.refuse()
+    time.sleep(2.5)  # Celery sends an event to its broker every two seconds
+    fleet.let_go("last")
+    last_worker.process.wait(15)
+
+
+@pytest.mark.chaos
+def test_every_shutdown_ends_whenever_connections_are_cut(
+    fleet: Fleet, proxy: Proxy, last_worker: LocalWorker, chaos_seed: int
+) -> None:
+    draw = random.Random(chaos_seed)
+    for number in range(8):
+        name = f"cut-{number}"
+        last_worker.start()
+        runs = [fleet.start(graphs.held, name=name) for _ in range(2)]
+        until(lambda name=name: fleet.begun(name), "a running step")
+        acts = [
+            proxy.refuse,
+            last_worker.terminate,
+            lambda: last_worker.process.kill("SIGQUIT"),
+            lambda name=name: fleet.let_go(name),
+        ]
+        draw.shuffle(acts)
+        for act in acts:
+            act()
+            time.sleep(draw.choice([0, 0.05, 0.5, 2]))
+        last_worker.process.wait(15)
+        proxy.accept()
+        last_worker.start()
+        wait_for(fleet.engine, runs, 60)
+        last_worker.process.kill()

@@ -18,8 +18,8 @@ from flowengine.messaging import (
     RedisMessageCoordinator,
     SyncMessageCoordinator,
 )
-from tests.integration.messaging.proxy import Proxy
 from tests.integration.messaging.samples import ASKER, WORKER, reserved, sample
+from tests.proxy import Proxy
 from tests.servers import RedisServer
 
 

@@ -1,4 +1,4 @@
-"""A proxy that cuts a connection after a given number of bytes."""
+"""A proxy that cuts connections: all at once, or one after a given number of bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Proxy:
-    """Forwards to Redis, and closes a connection after a number of bytes of a response."""
+    """Forwards to a server of this machine, and cuts connections as a test wants it."""
 
     def __init__(self, port: int) -> None:
         self._upstream = port
@@ -19,6 +19,8 @@ class Proxy:
         self.left: int | None = None
         #: Whether a connection was cut since `cut_after`.
         self.has_cut = False
+        self._is_refusing = False
+        self._clients: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -30,10 +32,24 @@ class Proxy:
     def cut_after(self, count: int) -> None:
         self.left, self.has_cut = count, False
 
+    def refuse(self) -> None:
+        """Cut all connections, and every new one, until `accept`."""
+        self._is_refusing = True
+        for client in list(self._clients):
+            with contextlib.suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
+
+    def accept(self) -> None:
+        self._is_refusing = False
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if self._is_refusing:
+                    client.close()
+                    continue
+                self._clients.add(client)
                 server = socket.create_connection(("127.0.0.1", self._upstream))
                 threading.Thread(
                     target=self._forward_requests, args=(client, server), daemon=True
@@ -61,3 +77,4 @@ class Proxy:
                         return
                 else:
                     client.sendall(data)
+        self._clients.discard(client)
