@@ -344,6 +344,13 @@ def test_postgres_tells_a_waiter_that_another_process_has_ended_the_run(
     postgres.drop_database(url)
 
 
+def test_an_engine_that_has_waited_for_a_run_may_be_closed_twice(database_url: str) -> None:
+    with opened(database_url) as engine:
+        with pytest.raises(TimeoutError):
+            engine.start(one(), "Flow", {}).result(0.01)
+        engine.close()
+
+
 def test_a_waiter_finds_the_end_of_a_run_that_another_process_ended(
     engine: Engine, database_url: str
 ) -> None:

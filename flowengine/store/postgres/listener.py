@@ -69,6 +69,9 @@ class Listener:
             raw.invalidate()  # a listening connection must not return to the pool
 
     def stop(self) -> None:
+        """End the thread. Idempotent."""
+        if self._stop.is_set():
+            return
         self._stop.set()
         self._waker.send(b"!")
         self._thread.join(timeout=2)

@@ -119,7 +119,24 @@ def test_two_hundred_runs_complete(fleet: Fleet) -> None:
     assert (counters.lost, counters.failed) == (0, 0)
 
 
-# --- while the broker hangs ---
+# --- while workers or the broker hang ---
+
+
+def test_runs_that_no_worker_serves_leave_a_bounded_number_of_wakeups(fleet: Fleet) -> None:
+    for node in fleet.nodes:
+        node.freeze()
+    try:
+        runs = []
+        for n in range(60):
+            runs.append(fleet.start(graphs.squared, n=n))
+            fleet.engine.notifier.flush()  # one wake-up each, as from sixty processes
+        with fleet.app.connection_for_read() as connection:
+            waiting = connection.default_channel.queue_declare("wide", passive=True).message_count
+    finally:
+        for node in fleet.nodes:
+            node.thaw()
+    assert 0 < waiting <= FANOUT
+    assert [run.result(timeout=30) for run in runs] == [n * n for n in range(60)]
 
 
 def test_a_start_returns_within_two_seconds_while_the_broker_hangs(fleet: Fleet) -> None:
@@ -133,21 +150,6 @@ def test_a_start_returns_within_two_seconds_while_the_broker_hangs(fleet: Fleet)
     finally:
         server.thaw()
     assert [run.result(timeout=30) for run in runs] == [0, 1, 4, 9]
-
-
-def test_runs_that_no_worker_serves_leave_a_bounded_number_of_wakeups(fleet: Fleet) -> None:
-    for node in fleet.nodes:
-        node.freeze()
-    runs = []
-    for n in range(60):
-        runs.append(fleet.start(graphs.squared, n=n))
-        fleet.engine.notifier.flush()  # one wake-up each, as from sixty processes
-    with fleet.app.connection_for_read() as connection:
-        waiting = connection.default_channel.queue_declare("wide", passive=True).message_count
-    for node in fleet.nodes:
-        node.thaw()
-    assert 0 < waiting <= FANOUT
-    assert [run.result(timeout=30) for run in runs] == [n * n for n in range(60)]
 
 
 # --- while processes are killed ---
