@@ -59,11 +59,7 @@ class ChildRun:
 
 
 def start_child(
-    scope: Scope,
-    definition: Definition,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    name: str,
+    scope: Scope, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> ChildRun:
     """Append a step that starts a child run."""
     location = user_location()

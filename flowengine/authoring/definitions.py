@@ -14,11 +14,7 @@ from flowengine.authoring.signatures import Signature, signature_of, starred_par
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import EventOptions, FacetKind, Location
 
-_WORDS = {
-    FacetKind.EVENT: "event facet",
-    FacetKind.FACET: "facet",
-    FacetKind.WORKFLOW: "workflow",
-}
+_WORDS = {FacetKind.EVENT: "event facet", FacetKind.FACET: "facet", FacetKind.WORKFLOW: "workflow"}
 
 
 @dataclass(frozen=True, eq=False)

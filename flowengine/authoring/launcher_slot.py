@@ -69,9 +69,7 @@ def set_launcher_source(source: Callable[[], Launcher]) -> None:
     _source = source
 
 
-def replace_launcher_source(
-    source: Callable[[], Launcher] | None,
-) -> Callable[[], Launcher] | None:
+def replace_launcher_source(source: Callable[[], Launcher] | None) -> Callable[[], Launcher] | None:
     """Fill the slot and return its previous source."""
     global _source
     previous, _source = _source, source

@@ -4,12 +4,7 @@ Independent of workflows. Needs ``flowengine[redis]``; `flowengine.messaging.pro
 ``flowengine[prometheus]``.
 """
 
-from flowengine.circuit_breaker import (
-    CircuitBreakerConfig,
-    CircuitSnapshot,
-    CircuitState,
-    Permit,
-)
+from flowengine.circuit_breaker import CircuitBreakerConfig, CircuitSnapshot, CircuitState, Permit
 from flowengine.errors import (
     AgentRegistryError,
     CircuitBreakerOpenError,

@@ -41,10 +41,7 @@ class RedisMessageCoordinator(MessageCoordinator):
     """
 
     def __init__(
-        self,
-        redis: AsyncClient,
-        key_prefix: str = "ao",
-        metrics: MessageMetrics | None = None,
+        self, redis: AsyncClient, key_prefix: str = "ao", metrics: MessageMetrics | None = None
     ) -> None:
         self._driver = AsyncDriver(redis, before=self._write_subscriptions)
         self._writer = AsyncDriver(redis)
@@ -86,10 +83,7 @@ class RedisMessageCoordinator(MessageCoordinator):
         return await self._run(f"send to {recipient}", plan)
 
     async def broadcast_message(
-        self,
-        sender: AgentId,
-        message: AgentMessage,
-        recipients: list[AgentId],
+        self, sender: AgentId, message: AgentMessage, recipients: list[AgentId]
     ) -> list[MessageResult]:
         """Send a message to several agents; a result reports a failed send."""
         plan = self._sends.broadcast(sender, message, recipients)
@@ -98,11 +92,7 @@ class RedisMessageCoordinator(MessageCoordinator):
     # --- receiving ---
 
     async def receive(
-        self,
-        agent_id: AgentId,
-        visibility_timeout: float = 5,
-        *,
-        timeout: float | None = None,
+        self, agent_id: AgentId, visibility_timeout: float = 5, *, timeout: float | None = None
     ) -> ReceivedMessage | None:
         """Reserve the next message; wait up to `timeout` seconds for one."""
         received = await self.receive_batch(agent_id, 1, visibility_timeout, timeout=timeout)
@@ -187,22 +177,14 @@ class RedisMessageCoordinator(MessageCoordinator):
         return await self._run(f"inspect {agent_id}", plan)
 
     async def requeue_dead_letters(
-        self,
-        agent_id: AgentId,
-        message_ids: Sequence[str] | None = None,
-        *,
-        limit: int = 1000,
+        self, agent_id: AgentId, message_ids: Sequence[str] | None = None, *, limit: int = 1000
     ) -> int:
         """Requeue these dead letters, or the oldest, while there is room; their number."""
         plan = self._queue.requeue(agent_id, message_ids, limit)
         return await self._run(f"requeue for {agent_id}", plan)
 
     async def purge_dead_letters(
-        self,
-        agent_id: AgentId,
-        message_ids: Sequence[str] | None = None,
-        *,
-        limit: int = 1000,
+        self, agent_id: AgentId, message_ids: Sequence[str] | None = None, *, limit: int = 1000
     ) -> int:
         """Delete these dead letters, or the oldest; their number."""
         plan = self._queue.purge(agent_id, message_ids, limit)

@@ -37,10 +37,7 @@ class SyncMessageCoordinator:
     """
 
     def __init__(
-        self,
-        redis: SyncClient,
-        key_prefix: str = "ao",
-        metrics: MessageMetrics | None = None,
+        self, redis: SyncClient, key_prefix: str = "ao", metrics: MessageMetrics | None = None
     ) -> None:
         self._driver = SyncDriver(redis)
         calls, recorder = ScriptCalls(Keys(key_prefix)), MetricsRecorder(metrics)
@@ -79,10 +76,7 @@ class SyncMessageCoordinator:
         return self._run(f"send to {recipient}", plan)
 
     def broadcast_message(
-        self,
-        sender: AgentId,
-        message: AgentMessage,
-        recipients: list[AgentId],
+        self, sender: AgentId, message: AgentMessage, recipients: list[AgentId]
     ) -> list[MessageResult]:
         """Send a message to several agents; a result reports a failed send."""
         plan = self._sends.broadcast(sender, message, recipients)
@@ -91,11 +85,7 @@ class SyncMessageCoordinator:
     # --- receiving ---
 
     def receive(
-        self,
-        agent_id: AgentId,
-        visibility_timeout: float = 5,
-        *,
-        timeout: float | None = None,
+        self, agent_id: AgentId, visibility_timeout: float = 5, *, timeout: float | None = None
     ) -> ReceivedMessage | None:
         """Reserve the next message; wait up to `timeout` seconds for one."""
         received = self.receive_batch(agent_id, 1, visibility_timeout, timeout=timeout)
@@ -180,22 +170,14 @@ class SyncMessageCoordinator:
         return self._run(f"inspect {agent_id}", plan)
 
     def requeue_dead_letters(
-        self,
-        agent_id: AgentId,
-        message_ids: Sequence[str] | None = None,
-        *,
-        limit: int = 1000,
+        self, agent_id: AgentId, message_ids: Sequence[str] | None = None, *, limit: int = 1000
     ) -> int:
         """Requeue these dead letters, or the oldest, while there is room; their number."""
         plan = self._queue.requeue(agent_id, message_ids, limit)
         return self._run(f"requeue for {agent_id}", plan)
 
     def purge_dead_letters(
-        self,
-        agent_id: AgentId,
-        message_ids: Sequence[str] | None = None,
-        *,
-        limit: int = 1000,
+        self, agent_id: AgentId, message_ids: Sequence[str] | None = None, *, limit: int = 1000
     ) -> int:
         """Delete these dead letters, or the oldest; their number."""
         plan = self._queue.purge(agent_id, message_ids, limit)
