@@ -7,6 +7,7 @@ an in-memory database. The code is that of the engine; only the waiting is repla
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -44,12 +45,12 @@ class Clock:
         self.now += round((seconds + 60 * minutes + 3600 * hours) * 1000)
 
 
+@dataclass(eq=False, repr=False)
 class NothingToClaim(FlowengineError):
     """The test claims a step that has no pending task."""
 
-    def __init__(self, wanted: str, pending: list[str]) -> None:
-        super().__init__(wanted, pending)
-        self.wanted, self.pending = wanted, pending
+    wanted: str
+    pending: list[str]
 
     def __str__(self) -> str:
         return f"no task of {self.wanted!r} is pending; pending are: {self.pending or 'none'}"

@@ -29,15 +29,13 @@ STATES = (RunState.RUNNING, RunState.COMPLETED, RunState.FAILED)
 _DEFAULT_LIMIT, _MAX_LIMIT = 50, 500  #: runs on a page
 
 
+@dataclass(eq=False, repr=False)
 class RequestError(FlowengineError):
     """A request that fails, with its HTTP status and message."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(status, message)
-        self.status, self.message = status, message
-
-    def __str__(self) -> str:
-        return self.message
+    status: int
+    message: str
+    _text = "{message}"
 
 
 # --- queries ---
