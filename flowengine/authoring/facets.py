@@ -18,14 +18,13 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 import pydantic
 
 from flowengine.authoring.annotations import mismatch
-from flowengine.authoring.breakers import Breaker
-from flowengine.authoring.calls import WorkflowCall
-from flowengine.authoring.children import CHILD_DEFINITION, start_child
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import user_location
+from flowengine.authoring.options import Breaker
 from flowengine.authoring.registry import register_standard
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
+from flowengine.authoring.standard import CHILD_DEFINITION, WorkflowCall, start_child
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flowengine.authoring.breakers import Breaker
+from flowengine.authoring.options import Breaker
 from flowengine.errors import AuthoringError
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ import pydantic
 from flowengine.authoring.annotations import Annotation, mismatch
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import user_location
-from flowengine.authoring.names import is_step_name
 from flowengine.authoring.symbols import (
     Symbol,
     SymbolInfo,
@@ -219,9 +218,9 @@ def current_scope() -> Scope | None:
 
 def checked_step_name(name: object) -> str:
     """Return a given step name; raises if it is not valid in a step path."""
-    if not is_step_name(name):
+    if not isinstance(name, str) or not name.isidentifier():
         raise AuthoringError(f"{user_location()}: the step name {name!r} is not an identifier")
-    return str(name)
+    return name
 
 
 def refuse_duplicate_name(one: Definition, other: Definition) -> None:

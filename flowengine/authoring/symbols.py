@@ -16,9 +16,8 @@ from typing import Any, NoReturn, cast
 import pydantic
 
 from flowengine.authoring.annotations import json_value
-from flowengine.authoring.control_flow import cure_for_condition
 from flowengine.authoring.locations import user_location
-from flowengine.authoring.refusals import REFUSALS
+from flowengine.authoring.refusals import REFUSALS, cure_for_condition
 from flowengine.authoring.shapes import field_hint, fixed_items, item_hint, position_of
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
 from flowengine.program.nodes import (

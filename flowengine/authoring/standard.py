@@ -1,30 +1,69 @@
-"""Child runs: `.start()` of another workflow inside a traced body.
+"""The standard steps: `now`, `uuid`, and `.start()` of another workflow in a traced body.
 
-The step completes when the child run is started. If the body calls `.result()` of the handle,
-the step completes with the child run instead, and its dependents wait for it.
+A body is traced once for all runs, so a clock read there would give all of them the same
+time. `now` and `uuid` are steps that the engine completes without a worker.
+
+A step that starts a child run completes when that run is started. If the body calls `.result()`
+of the handle, the step completes with the child run instead, and its dependents wait for it.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import uuid as python_uuid
 from typing import Any, cast
 
-from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import location_of, user_location
-from flowengine.authoring.scopes import Scope
-from flowengine.authoring.symbols import Symbol
+from flowengine.authoring.scopes import Scope, current_scope
+from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import (
     Argument,
     Call,
     FacetKind,
+    Json,
     Literal,
     MapLiteral,
+    Program,
     StepRef,
     StepStatement,
 )
-from flowengine.program.standard import CHILD, RESULT, RUN, STANDARD
+from flowengine.program.standard import AFTER, CHILD, NOW, RESULT, RUN, STANDARD, UUID
+
+
+def now(*, after: object = None) -> datetime.datetime:
+    """Return the time at which the run reaches this step, in UTC.
+
+    Without `after` that is near the start of its body; the step waits for the value `after`.
+    """
+    scope = current_scope()
+    if scope is not None:
+        waits = {} if after is None else {AFTER: after}
+        return cast(datetime.datetime, scope.call_standard(NOW, waits, datetime.datetime))
+    if isinstance(after, Symbol):
+        raise info_of(after).visibility.escape_error(info_of(after).label)
+    # Outside a run: a unit test calls the body as plain Python.
+    return datetime.datetime.now(datetime.UTC)  # noqa: TID251
+
+
+def uuid() -> python_uuid.UUID:
+    """Return a random id, recorded by the run."""
+    scope = current_scope()
+    if scope is not None:
+        return cast(python_uuid.UUID, scope.call_standard(UUID, {}, python_uuid.UUID))
+    return python_uuid.uuid4()  # noqa: TID251
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkflowCall:
+    """Returned by an event facet: a workflow, chosen at run time, whose result is its own."""
+
+    program: Program | None  #: None: the program of the facet's run
+    workflow: str
+    inputs: dict[str, Json]
+    waits: bool = True
 
 
 class ChildRun:
