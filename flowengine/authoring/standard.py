@@ -19,17 +19,7 @@ from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, current_scope
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.errors import AuthoringError
-from flowengine.program.nodes import (
-    Argument,
-    Call,
-    FacetKind,
-    Json,
-    Literal,
-    MapLiteral,
-    Program,
-    StepRef,
-    StepStatement,
-)
+from flowengine.program import nodes
 from flowengine.program.standard import AFTER, CHILD, NOW, RESULT, RUN, STANDARD, UUID
 
 
@@ -60,9 +50,9 @@ def uuid() -> python_uuid.UUID:
 class WorkflowCall:
     """Returned by an event facet: a workflow, chosen at run time, whose result is its own."""
 
-    program: Program | None  #: None: the program of the facet's run
+    program: nodes.Program | None  #: None: the program of the facet's run
     workflow: str
-    inputs: dict[str, Json]
+    inputs: dict[str, nodes.Json]
     waits: bool = True
 
 
@@ -76,7 +66,7 @@ class ChildRun:
     def id(self) -> str:
         """The id of the run."""
         label = f"the id of the run that step {self._step!r} starts"
-        return cast(str, Symbol(StepRef((self._step, RUN)), self._scope, label, str))
+        return cast(str, Symbol(nodes.StepRef((self._step, RUN)), self._scope, label, str))
 
     def result(self, timeout: float | None = None) -> Any:
         """Return the result of the run; the step that starts it waits for it."""
@@ -89,7 +79,7 @@ class ChildRun:
         statements[at] = _with_wait(statements[at])
         label = f"step {self._step!r}"
         hint = self._definition.signature.result.hint
-        return Symbol(StepRef((self._step, RESULT)), self._scope, label, hint)
+        return Symbol(nodes.StepRef((self._step, RESULT)), self._scope, label, hint)
 
     async def aresult(self, timeout: float | None = None) -> Any:
         raise AuthoringError(
@@ -105,20 +95,20 @@ def start_child(
     inputs = scope.arguments(definition, args, kwargs, location)
     scope.declare(CHILD, STANDARD[CHILD])
     step = scope.step_name(definition.short_name, name, location)
-    call = Call(
+    call = nodes.Call(
         CHILD,
         (
-            Argument("workflow", Literal(definition.name)),
-            Argument("inputs", MapLiteral(tuple((a.name, a.value) for a in inputs))),
-            Argument("waits", Literal(False)),
+            nodes.Argument("workflow", nodes.Literal(definition.name)),
+            nodes.Argument("inputs", nodes.MapLiteral(tuple((a.name, a.value) for a in inputs))),
+            nodes.Argument("waits", nodes.Literal(False)),
         ),
     )
-    scope.append(StepStatement(step, call, location=location), str)
+    scope.append(nodes.StepStatement(step, call, location=location), str)
     return ChildRun(scope, step, definition)
 
 
-def _with_wait(statement: StepStatement) -> StepStatement:
-    arguments = (*statement.call.arguments[:-1], Argument("waits", Literal(True)))
+def _with_wait(statement: nodes.StepStatement) -> nodes.StepStatement:
+    arguments = (*statement.call.arguments[:-1], nodes.Argument("waits", nodes.Literal(True)))
     call = dataclasses.replace(statement.call, arguments=arguments)
     return dataclasses.replace(statement, call=call)
 
@@ -129,5 +119,5 @@ def _child(workflow: str, inputs: dict[str, Any], waits: bool) -> Any:
 
 
 CHILD_DEFINITION = Definition(
-    FacetKind.EVENT, _child, CHILD, (), location_of(_child), STANDARD[CHILD].options
+    nodes.FacetKind.EVENT, _child, CHILD, (), location_of(_child), STANDARD[CHILD].options
 )
