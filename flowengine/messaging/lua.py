@@ -10,8 +10,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TypeAlias
 
 from flowengine.messaging.models import CoordinatorConfig
+
+Argument: TypeAlias = str | bytes | int | float
 
 _FOLDER = files("flowengine.messaging") / "scripts"
 _DEFAULTS: Mapping[str, float] = CoordinatorConfig().model_dump()
@@ -43,6 +46,20 @@ class Script:
             ]
         )
         return cls(name, keys, text, hashlib.sha1(text.encode()).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a script. Strings in the response are bytes."""
+
+    script: Script
+    keys: tuple[bytes, ...]
+    arguments: tuple[Argument, ...] = ()
+
+
+def microseconds(seconds: float) -> int:
+    """Times in scripts are microseconds."""
+    return round(seconds * 1_000_000)
 
 
 def _directives(body: str) -> list[tuple[str, str]]:
