@@ -19,10 +19,8 @@ import flowengine
 from flowengine.afl import checked, read_text
 from flowengine.cli import check_command
 from flowengine.cli.check_command import relative_file
-from flowengine.cli.live_view import watch
-from flowengine.cli.run_command import prepare
-from flowengine.cli.tree import run_tree
-from flowengine.cli.workflow_loader import load_modules
+from flowengine.cli.run_view import run_tree, watch
+from flowengine.cli.targets import load_modules, prepare
 from flowengine.engine import Engine, Run, RunInfo
 from flowengine.engine.presentation import duration
 from flowengine.engine.recovery import alarm_unserved_tasks
