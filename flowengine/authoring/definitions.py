@@ -38,10 +38,6 @@ class Definition:
     options: EventOptions
 
     @property
-    def namespace(self) -> str:
-        return self.name.rpartition(".")[0]
-
-    @property
     def short_name(self) -> str:
         return self.name.rpartition(".")[2]
 

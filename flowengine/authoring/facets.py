@@ -61,6 +61,11 @@ class Decorated(Generic[P, R]):
         """File and line of the function."""
         return self.definition.location
 
+    @property
+    def fn(self) -> Callable[P, R]:
+        """The original function."""
+        return self.definition.fn
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         scope = current_scope()
         if scope is not None:
@@ -127,19 +132,9 @@ register_standard(EventFacet(CHILD_DEFINITION))
 class Facet(Decorated[P, R]):
     """A body of steps that the engine evaluates."""
 
-    @property
-    def fn(self) -> Callable[P, R]:
-        """The original function."""
-        return self.definition.fn
-
 
 class Workflow(Decorated[P, R]):
     """A facet that can be started."""
-
-    @property
-    def fn(self) -> Callable[P, R]:
-        """The original function."""
-        return self.definition.fn
 
     def program(self) -> Program:
         """Return the program of this workflow and all it calls; traced once."""

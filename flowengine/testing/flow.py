@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
 from flowengine.assembly import EngineLauncher
-from flowengine.authoring import Workflow, event_facet_names, launcher_slot
-from flowengine.authoring.launcher_slot import StartOptions
+from flowengine.authoring import StartOptions, Workflow, event_facet_names, set_launcher_source
 from flowengine.engine import Engine, Run
 from flowengine.engine.liveness import LivenessWindow
 from flowengine.engine.recovery import notify_due_lists, observe, recover
@@ -70,16 +68,11 @@ class Flow:
 
     def __enter__(self) -> Self:
         # `workflow.start()` in code under test uses this engine too.
-        self._outer = launcher_slot.replace_launcher_source(lambda: EngineLauncher(self.engine))
+        self._outer = set_launcher_source(lambda: EngineLauncher(self.engine))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        launcher_slot.replace_launcher_source(self._outer)
+    def __exit__(self, *_: object) -> None:
+        set_launcher_source(self._outer)
         self.engine.close()
 
     # --- running ---
