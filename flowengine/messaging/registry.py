@@ -52,10 +52,8 @@ class _Record(BaseModel):
     status: dict[str, Any]
     capabilities: list[str]
     incarnation: str
-    #: host and process id, for operators
-    owner: str
-    #: seconds that the agent is alive after a heartbeat
-    ttl: float
+    owner: str  #: host and process id, for operators
+    ttl: float  #: seconds that the agent is alive after a heartbeat
 
 
 class RedisAgentRegistry(AgentRegistry):
@@ -304,8 +302,7 @@ class RedisAgentRegistry(AgentRegistry):
 
 
 class _StoredRecord(_Record):
-    #: Unix time in seconds, by the clock of the Redis server
-    last_heartbeat: float
+    last_heartbeat: float  #: Unix time in seconds, by the clock of the Redis server
 
 
 def _summary(record: bytes, now: float) -> dict[str, Any]:
