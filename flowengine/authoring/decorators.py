@@ -33,11 +33,13 @@ _NAME_OPTIONS = ("name", "aliases")
 _EXECUTION_OPTIONS = ("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker")
 
 
-class EventFacetDecorator:
-    """``@event_facet`` with its options."""
-
+class _Decorator:
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = dict(options)
+        self._options = options
+
+
+class EventFacetDecorator(_Decorator):
+    """``@event_facet`` with its options."""
 
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> EventFacet[P, R]: ...
@@ -45,34 +47,27 @@ class EventFacetDecorator:
     def __call__(self, fn: Callable[P, R], /) -> EventFacet[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> EventFacet[..., Any]:
         options = self._options
-        event: EventFacet[..., Any]
+        run = fn
         if _is_celery_task(fn):
             run, options = _adapt_task(fn, options)
-            event = EventFacet(_define(FacetKind.EVENT, run, options))
+        event: EventFacet[..., Any] = EventFacet(_define(FacetKind.EVENT, run, options))
+        if run is not fn:
             event.is_final = _non_retryable(fn)
-        else:
-            event = EventFacet(_define(FacetKind.EVENT, fn, options))
         breaker = options.get("breaker")
         event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
         register_event_facet(event)
         return event
 
 
-class FacetDecorator:
+class FacetDecorator(_Decorator):
     """``@facet`` with its options."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = dict(options)
 
     def __call__(self, fn: Callable[P, R], /) -> Facet[P, R]:
         return Facet(_define(FacetKind.FACET, fn, self._options))
 
 
-class WorkflowDecorator:
+class WorkflowDecorator(_Decorator):
     """``@workflow`` with its options."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = dict(options)
 
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]:
         flow: Workflow[P, R] = Workflow(_define(FacetKind.WORKFLOW, fn, self._options))

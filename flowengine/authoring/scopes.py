@@ -191,7 +191,8 @@ class Scope(Visibility):
     def _refuse_hidden(self, info: SymbolInfo) -> None:
         # In the body of a foreach, `items` is the list of its step. It shadows a parameter of
         # that name, unless that list is the parameter.
-        if not _reads_items(info.expression):
+        read = references(info.expression)
+        if not any(isinstance(ref, nodes.InputRef) and ref.path[0] == ITEMS for ref in read):
             return
         for scope in self._enclosing():
             if scope.items is not None and scope.items != nodes.InputRef((ITEMS,)):
@@ -232,8 +233,3 @@ def _unused(name: str, taken: Iterable[str]) -> str:
     while f"{name}_{number}" in taken:
         number += 1
     return f"{name}_{number}"
-
-
-def _reads_items(expression: nodes.Expression) -> bool:
-    every = references(expression)
-    return any(isinstance(ref, nodes.InputRef) and ref.path[0] == ITEMS for ref in every)
