@@ -107,7 +107,10 @@ def _namespace_of(fn: Callable[..., Any]) -> str:
     module = getattr(function, "__module__", None) or "__main__"
     if module not in _MAIN:
         return str(module)
-    return main_namespace(_module_globals(function, module))
+    # Prefer the function's globals: while multiprocessing runs the main file again,
+    # `sys.modules["__main__"]` is its bootstrap module.
+    names = getattr(function, "__globals__", None)
+    return main_namespace(vars(sys.modules[module]) if names is None else names)
 
 
 def main_namespace(names: Mapping[str, Any]) -> str:
@@ -141,10 +144,3 @@ def _qualified(fn: Callable[..., Any], given: object, what: str) -> str:
         reserved = whole.rpartition(".")[2]
         raise AuthoringError(f"the {what} {whole!r} is reserved for {reserved}(...)")
     return whole
-
-
-def _module_globals(function: Callable[..., Any], module: str) -> Mapping[str, Any]:
-    # Prefer the function's globals: while multiprocessing runs the main file again,
-    # `sys.modules["__main__"]` is its bootstrap module.
-    names: Mapping[str, Any] | None = getattr(function, "__globals__", None)
-    return names if names is not None else vars(sys.modules[module])

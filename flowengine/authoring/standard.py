@@ -76,7 +76,10 @@ class ChildRun:
             )
         statements = self._scope.statements
         at = next(i for i, other in enumerate(statements) if other.name == self._step)
-        statements[at] = _with_wait(statements[at])
+        call = statements[at].call
+        arguments = (*call.arguments[:-1], nodes.Argument("waits", nodes.Literal(True)))
+        waiting = dataclasses.replace(call, arguments=arguments)
+        statements[at] = dataclasses.replace(statements[at], call=waiting)
         label = f"step {self._step!r}"
         hint = self._definition.signature.result.hint
         return Symbol(nodes.StepRef((self._step, RESULT)), self._scope, label, hint)
@@ -105,12 +108,6 @@ def start_child(
     )
     scope.append(nodes.StepStatement(step, call, location=location), str)
     return ChildRun(scope, step, definition)
-
-
-def _with_wait(statement: nodes.StepStatement) -> nodes.StepStatement:
-    arguments = (*statement.call.arguments[:-1], nodes.Argument("waits", nodes.Literal(True)))
-    call = dataclasses.replace(statement.call, arguments=arguments)
-    return dataclasses.replace(statement, call=call)
 
 
 def _child(workflow: str, inputs: dict[str, Any], waits: bool) -> Any:

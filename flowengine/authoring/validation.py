@@ -48,8 +48,12 @@ def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
         callees[definition.name], problems[definition.name] = set(), []
         try:
             scope = declaration_of(definition)[1]
+        except UntraceableCode as untraceable:
+            each = [AuthoringError(str(finding)) for finding in untraceable.findings]
+            problems[definition.name] = [finding_of(one, definition.location) for one in each]
+            continue
         except Exception as problem:
-            problems[definition.name] = list(_findings_from(problem, definition.location))
+            problems[definition.name] = [finding_of(problem, definition.location)]
             continue
         callees[definition.name] = set(scope.callees)
         pending += scope.callees.values()
@@ -77,14 +81,6 @@ def finding_of(problem: BaseException, where: nodes.Location) -> Finding:
             where = nodes.Location(frame.lineno or 0, file=frame.filename)
             break
     return Finding(where, f"{type(problem).__name__}: {text}" if text else type(problem).__name__)
-
-
-def _findings_from(problem: Exception, where: nodes.Location) -> Iterator[Finding]:
-    if not isinstance(problem, UntraceableCode):
-        yield finding_of(problem, where)
-        return
-    for each in problem.findings:
-        yield finding_of(AuthoringError(str(each)), where)
 
 
 def _closure(name: str, callees: dict[str, set[str]]) -> set[str]:

@@ -29,7 +29,7 @@ _COLOURS = {
     StepStatus.CHILD_RUN: "cyan",
     StepStatus.IN_PROGRESS: "cyan",
 }
-_RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
+RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
 
 #: Items shown of a wide foreach; the others are counted.
 _MAX_ITEMS = 12
@@ -59,7 +59,7 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
         ("run ", "dim"),
         (run.id, "bold"),
         "  ",
-        (run.state, f"bold {_RUN_COLOURS.get(run.state, 'white')}"),
+        (run.state, f"bold {RUN_COLOURS.get(run.state, 'white')}"),
         (f"  {duration((run.finished or now) - run.created)}", "dim"),
     )
     if run.parent:

@@ -20,7 +20,8 @@ BATCH_LIMIT = 500
 _CACHE_SIZE = 10_000
 _RECOVER = Script.load("recover")
 
-_OF_AN_AGENT = {
+_PATTERNS = {
+    # Of an agent
     "queue": "queue:{}",  # list: ids of all unsettled messages, the oldest first
     "messages": "messages:{}",  # hash: id to stored message
     "tries": "tries:{}",  # hash: id to failed attempts and last error
@@ -40,15 +41,13 @@ _OF_AN_AGENT = {
     "bell": "bell:{}",  # list: each element wakes one waiting receiver
     "agent": "agents:{}",  # JSON: registry record; expires after the last heartbeat
     "capabilities": "capabilities:{}",  # JSON: list
-}
-_OF_A_NAME = {
+    # Of a correlation id or a circuit breaker
     "awaited": "awaited:{}",
     "answer": "answer:{}",
     "answer_bell": "answer_bell:{}",
     "circuit": "cb:state:{}",
     "probes": "cb:probes:{}",
-}
-_OF_ALL = {
+    # One for all
     "config": "config",  # hash: values set by `configure`
     "endpoints": "endpoints",  # set: endpoints that may have messages
     "agents_index": "agents:index",  # set: keys of all agents
@@ -111,6 +110,3 @@ def name_of(text: str) -> str:
     for character, escaped in (("%", "%25"), (":", "%3A"), ("{", "%7B"), ("}", "%7D")):
         text = text.replace(character, escaped)
     return text
-
-
-_PATTERNS = {**_OF_AN_AGENT, **_OF_A_NAME, **_OF_ALL}

@@ -38,13 +38,9 @@ class Script:
         bodies = [(_FOLDER / "parts" / f"{part}.lua").read_text() for part in parts] + [body]
         # Redis runs every line at each call, so a script gets only the defaults it uses.
         used = {name: value for name, value in _DEFAULTS.items() if f"'{name}'" in "".join(bodies)}
-        text = "\n".join(
-            [
-                *(f"local {key.upper()} = KEYS[{place}]" for place, key in enumerate(keys, 1)),
-                f"local DEFAULTS = {_lua_table(used)}",
-                *bodies,
-            ]
-        )
+        defaults = ", ".join(f"{name} = {value}" for name, value in used.items())
+        key_lines = [f"local {key.upper()} = KEYS[{place}]" for place, key in enumerate(keys, 1)]
+        text = "\n".join([*key_lines, f"local DEFAULTS = {{{defaults}}}", *bodies])
         return cls(name, keys, text, hashlib.sha1(text.encode()).hexdigest())
 
 
@@ -65,7 +61,3 @@ def microseconds(seconds: float) -> int:
 def _directives(body: str) -> list[tuple[str, str]]:
     lines = [line[3:] for line in body.splitlines() if line.startswith("--!")]
     return [(name.strip(), value) for name, _, value in (line.partition(":") for line in lines)]
-
-
-def _lua_table(values: Mapping[str, float]) -> str:
-    return "{" + ", ".join(f"{name} = {value}" for name, value in values.items()) + "}"

@@ -86,13 +86,6 @@ class Filter:
         return f"?{urlencode(kept)}" if kept else ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    run: RunInfo
-    inputs: dict[str, Any]
-    tree: RunTree
-
-
 async def _query(handler: Any, query: Callable[[Session], T]) -> T:
     try:
         return await queries_of(handler.application.capp).run(query)
@@ -119,10 +112,10 @@ async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str
     return page, page[-1].id if len(runs) > len(page) else None
 
 
-async def _run(handler: Any, run_id: str) -> RunResult:
-    def query(session: Session) -> RunResult:
+async def _run(handler: Any, run_id: str) -> tuple[RunInfo, dict[str, Any], RunTree]:
+    def query(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
         run = queries.run_info(session, run_id)
-        return RunResult(run, queries.run_inputs(session, run), load_run_tree(session, run_id))
+        return run, queries.run_inputs(session, run), load_run_tree(session, run_id)
 
     return await _query(handler, query)
 
@@ -167,9 +160,9 @@ class RunPage(_Page):
 
     @_handler
     async def get(self, run_id: str) -> None:
-        result = await _run(self, run_id)
-        values = {"run": result.run, "inputs": result.inputs, "tree": result.tree}
-        self.show("workflow.html", is_step=lambda line: isinstance(line, StepLine), **values)
+        run, inputs, tree = await _run(self, run_id)
+        shown = {"run": run, "inputs": inputs, "tree": tree}
+        self.show("workflow.html", is_step=lambda line: isinstance(line, StepLine), **shown)
 
 
 class Templates(Loader):
@@ -215,19 +208,18 @@ class RunApi(_Api):
 
     @_handler
     async def get(self, run_id: str) -> None:
-        result = await _run(self, run_id)
-        lines = result.tree.lines
-        steps = [asdict(line) for line in lines if isinstance(line, StepLine)]
-        hidden = [line for line in lines if not isinstance(line, StepLine)]
+        run, inputs, tree = await _run(self, run_id)
+        steps = [asdict(line) for line in tree.lines if isinstance(line, StepLine)]
+        hidden = [line for line in tree.lines if not isinstance(line, StepLine)]
         self.write(
             {
-                **asdict(result.run),
-                "inputs": result.inputs,
-                "steps_so_far": result.tree.steps,
-                "steps_ended": result.tree.steps_ended,
+                **asdict(run),
+                "inputs": inputs,
+                "steps_so_far": tree.steps,
+                "steps_ended": tree.steps_ended,
                 "steps": steps,
                 "items_not_listed": sum(sum(items.counts.values()) for items in hidden),
-                "is_cut": result.tree.is_cut,
+                "is_cut": tree.is_cut,
             }
         )
 
