@@ -92,13 +92,10 @@ class Permit(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     granted: bool
-    #: seconds after which to ask again; 0 if granted
-    retry_after: float = 0.0
+    retry_after: float = 0.0  #: seconds after which to ask again; 0 if granted
     state: CircuitState = CircuitState.CLOSED
-    #: identifies a probe; empty for calls through a closed breaker
-    token: str = ""
-    #: the breaker's number of transitions when the permit was granted
-    epoch: int = 0
+    token: str = ""  #: identifies a probe; empty for calls through a closed breaker
+    epoch: int = 0  #: the breaker's number of transitions when the permit was granted
 
 
 class CircuitSnapshot(BaseModel):
@@ -106,16 +103,11 @@ class CircuitSnapshot(BaseModel):
 
     name: str
     state: CircuitState
-    #: consecutive failures in the closed state
-    failures: int
-    #: successful probes in the half-open state
-    successes: int
-    #: probes under way
-    probes: int
-    #: number of transitions
-    epoch: int
-    #: seconds until probes are permitted; 0 unless open
-    retry_after: float
+    failures: int  #: consecutive failures in the closed state
+    successes: int  #: successful probes in the half-open state
+    probes: int  #: probes under way
+    epoch: int  #: number of transitions
+    retry_after: float  #: seconds until probes are permitted; 0 unless open
 
 
 class Circuit:

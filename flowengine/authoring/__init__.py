@@ -3,10 +3,7 @@
 from flowengine.authoring.annotations import json_value
 from flowengine.authoring.attempts import CaughtError, attempt
 from flowengine.authoring.branches import when
-from flowengine.authoring.breakers import Breaker
-from flowengine.authoring.calls import WorkflowCall
 from flowengine.authoring.decorators import event_facet, facet, workflow
-from flowengine.authoring.deterministic import now, uuid
 from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow
 from flowengine.authoring.launcher_slot import (
     Launcher,
@@ -26,12 +23,14 @@ from flowengine.authoring.operators import (
     or_,
     starts_with,
 )
+from flowengine.authoring.options import Breaker
 from flowengine.authoring.registry import (
     breaker_named,
     event_facet_named,
     event_facet_names,
     workflow_named,
 )
+from flowengine.authoring.standard import WorkflowCall, now, uuid
 from flowengine.program.nodes import RetryPolicy as Retry
 
 __all__ = [  # noqa: RUF022 - grouped by user

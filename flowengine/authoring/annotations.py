@@ -154,7 +154,10 @@ def _plain_json(value: Any, what: str, where: str) -> Json:
     if isinstance(value, _WRITABLE) or (
         dataclasses.is_dataclass(value) and not isinstance(value, type)
     ):
-        return _plain_json(_by_pydantic(value, what, where), what, where)
+        try:
+            value = to_jsonable_python(value, inf_nan_mode="constants")
+        except (PydanticSerializationError, UnicodeDecodeError):
+            raise NotJson(what, where, type(value).__name__) from None
     match value:
         case None | bool():
             return value
@@ -181,13 +184,6 @@ def _plain_json(value: Any, what: str, where: str) -> Json:
     raise NotJson(what, where, type(value).__name__)
 
 
-def _by_pydantic(value: Any, what: str, where: str) -> Json:
-    try:
-        return to_jsonable_python(value, inf_nan_mode="constants")
-    except (PydanticSerializationError, UnicodeDecodeError):
-        raise NotJson(what, where, type(value).__name__) from None
-
-
 def _is_simple(hint: Any) -> bool:
     if isinstance(hint, typing.NewType):
         return _is_simple(hint.__supertype__)
@@ -201,9 +197,7 @@ def _is_plain(hint: Any) -> bool:
     if origin is dict:
         key, item = typing.get_args(hint)
         return key is str and _is_plain(item)
-    if origin in (typing.Union, types.UnionType):
-        return all(_is_plain(item) for item in typing.get_args(hint))
-    if origin is list:
+    if origin in (list, typing.Union, types.UnionType):
         return all(_is_plain(item) for item in typing.get_args(hint))
     return hint in (None, types.NoneType, dict) or _is_simple(hint)
 

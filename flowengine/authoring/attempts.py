@@ -13,17 +13,7 @@ from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import joined_hint
 from flowengine.authoring.symbols import Symbol
 from flowengine.errors import AuthoringError
-from flowengine.program.nodes import (
-    Binary,
-    Block,
-    Call,
-    CatchClause,
-    Expression,
-    Literal,
-    StepRef,
-    StepStatement,
-    WhenCase,
-)
+from flowengine.program import nodes
 from flowengine.program.standard import ATTEMPT, STANDARD
 
 T = TypeVar("T")
@@ -164,14 +154,14 @@ def _trace(
         _trace_handler(inner(f"it has a value only if {title} fails"), step, handler)
         for _, handler in handlers
     ]
-    final: tuple[Block, ...] = ()
+    final: tuple[nodes.Block, ...] = ()
     if always is not None:
         last = trace_body(inner(f"the value of `always` of {title} is discarded"), ATTEMPT, always)
-        final = (Block(last.statements, location=location_of(always)),)
-    statement = StepStatement(
+        final = (nodes.Block(last.statements, location=location_of(always)),)
+    statement = nodes.StepStatement(
         step,
-        Call(ATTEMPT),
-        (Block(tried.statements, tried.yields, location=location_of(body)),),
+        nodes.Call(ATTEMPT),
+        (nodes.Block(tried.statements, tried.yields, location=location_of(body)),),
         catch=_catch(step, [names for names, _ in handlers], caught),
         always=final,
         location=location,
@@ -182,7 +172,7 @@ def _trace(
 def _trace_handler(inner: Scope, step: str, handler: Handler[Any]) -> TracedBody:
     def symbol(attribute: str, field: str) -> Any:
         label = f"the {field} of the error of step {step!r}"
-        return Symbol(StepRef((step, attribute)), inner, label, str)
+        return Symbol(nodes.StepRef((step, attribute)), inner, label, str)
 
     error = CaughtError(
         message=symbol("error", "message"),
@@ -192,19 +182,21 @@ def _trace_handler(inner: Scope, step: str, handler: Handler[Any]) -> TracedBody
     return trace_body(inner, ATTEMPT, handler, error)
 
 
-def _catch(step: str, names: list[tuple[str, ...]], traced: list[TracedBody]) -> CatchClause | None:
+def _catch(
+    step: str, names: list[tuple[str, ...]], traced: list[TracedBody]
+) -> nodes.CatchClause | None:
     if not traced:
         return None
     if names == [()]:
-        return CatchClause(traced[0].statements, traced[0].yields)
+        return nodes.CatchClause(traced[0].statements, traced[0].yields)
     cases = [
-        WhenCase(_is_one_of(step, caught) if caught else None, body.statements, body.yields)
+        nodes.WhenCase(_is_one_of(step, caught) if caught else None, body.statements, body.yields)
         for caught, body in zip(names, traced, strict=True)
     ]
-    return CatchClause(cases=tuple(cases), first_match=True)
+    return nodes.CatchClause(cases=tuple(cases), first_match=True)
 
 
-def _is_one_of(step: str, names: tuple[str, ...]) -> Expression:
-    kinds = StepRef((step, "error_types"))
-    tests = [Binary("contains", kinds, Literal(name)) for name in names]
-    return reduce(lambda one, other: Binary("||", one, other), tests)
+def _is_one_of(step: str, names: tuple[str, ...]) -> nodes.Expression:
+    kinds = nodes.StepRef((step, "error_types"))
+    tests = [nodes.Binary("contains", kinds, nodes.Literal(name)) for name in names]
+    return reduce(lambda one, other: nodes.Binary("||", one, other), tests)

@@ -69,17 +69,12 @@ def trace_body(inner: Scope, target: str, body: Any, *arguments: Any) -> TracedB
 
 def _parameters(body: Any, what: str, usage: str) -> list[inspect.Parameter]:
     if not is_body(body):
-        raise AuthoringError(
-            f"{user_location()}: {what} must be callable, this is {_description(body)}: {usage}"
-        )
+        this = "the result of a step" if isinstance(body, Symbol) else repr(body)
+        raise AuthoringError(f"{user_location()}: {what} must be callable, this is {this}: {usage}")
     try:
         return list(inspect.signature(body).parameters.values())
     except (TypeError, ValueError):
         return []
-
-
-def _description(value: Any) -> str:
-    return "the result of a step" if isinstance(value, Symbol) else repr(value)
 
 
 def _lint_function(body: Callable[..., Any]) -> None:

@@ -11,16 +11,7 @@ from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import joined_hint
 from flowengine.authoring.symbols import NoValue, Symbol
 from flowengine.errors import AuthoringError
-from flowengine.program.nodes import (
-    Block,
-    Call,
-    Expression,
-    Literal,
-    Location,
-    StepRef,
-    StepStatement,
-    WhenCase,
-)
+from flowengine.program import nodes
 from flowengine.program.standard import RESULT, STANDARD, WHEN
 
 T = TypeVar("T")
@@ -125,11 +116,11 @@ def _trace(scope: Scope, given: Sequence[tuple[Any, Any]], otherwise: Any, name:
         for branch in (*(branch for _, branch in given), last)
     ]
     cases = tuple(
-        WhenCase(condition, branch.statements, branch.yields)
+        nodes.WhenCase(condition, branch.statements, branch.yields)
         for condition, branch in zip((*conditions, None), branches, strict=True)
     )
-    block = Block(cases=cases, first_match=True, location=location)
-    statement = StepStatement(step, Call(WHEN), (block,), location=location)
+    block = nodes.Block(cases=cases, first_match=True, location=location)
+    statement = nodes.StepStatement(step, nodes.Call(WHEN), (block,), location=location)
     result = scope.append(statement, joined_hint([branch.hint for branch in branches]))
     if otherwise is not _ABSENT:
         return result
@@ -137,14 +128,14 @@ def _trace(scope: Scope, given: Sequence[tuple[Any, Any]], otherwise: Any, name:
         "`when` without `otherwise` has none if no condition holds; write otherwise=…, "
         "or otherwise=None"
     )
-    return Symbol(StepRef((step, RESULT)), NoValue(title, why), f"step {step!r}")
+    return Symbol(nodes.StepRef((step, RESULT)), NoValue(title, why), f"step {step!r}")
 
 
-def _condition(scope: Scope, condition: Any, location: Location) -> Expression:
+def _condition(scope: Scope, condition: Any, location: nodes.Location) -> nodes.Expression:
     if isinstance(condition, Symbol):
         return scope.to_expression(condition)
     if isinstance(condition, bool):
-        return Literal(condition)
+        return nodes.Literal(condition)
     raise AuthoringError(
         f"{location}: the condition {condition!r} of when is neither a value of the run nor True "
         f"or False: {_USAGE}"

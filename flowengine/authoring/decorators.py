@@ -3,23 +3,27 @@
 Options are validated when the decorator is applied, so that the error names the
 facet and its line. A decorator object holds only the options and can be applied
 to any number of functions.
+
+``charge = event_facet(charge_task)`` makes an existing Celery task an event facet, unchanged.
+This layer does not import Celery: it recognises a task by its attributes. The facet keeps the
+task's name, its queue as task list, its time limit as timeout, and `autoretry_for` with
+`max_retries` and `default_retry_delay` as retry policy. `self.retry()` in the body raises the
+error it was given and so ends the try: the engine retries, not Celery.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from flowengine.authoring.breakers import Breaker
-from flowengine.authoring.celery_tasks import adapt_task, is_celery_task, non_retryable
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
+from flowengine.authoring.options import Breaker, option_problems
 from flowengine.authoring.registry import register_event_facet, register_workflow
 from flowengine.errors import AuthoringError
-from flowengine.program.limits import LONGEST_CIRCUIT
 from flowengine.program.nodes import EventOptions, FacetKind, RetryPolicy
 
 P = ParamSpec("P")
@@ -29,11 +33,13 @@ _NAME_OPTIONS = ("name", "aliases")
 _EXECUTION_OPTIONS = ("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker")
 
 
-class EventFacetDecorator:
-    """``@event_facet`` with its options."""
-
+class _Decorator:
     def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = dict(options)
+        self._options = options
+
+
+class EventFacetDecorator(_Decorator):
+    """``@event_facet`` with its options."""
 
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> EventFacet[P, R]: ...
@@ -41,34 +47,27 @@ class EventFacetDecorator:
     def __call__(self, fn: Callable[P, R], /) -> EventFacet[P, R]: ...
     def __call__(self, fn: Callable[..., Any], /) -> EventFacet[..., Any]:
         options = self._options
-        event: EventFacet[..., Any]
-        if is_celery_task(fn):
-            run, options = adapt_task(fn, options)
-            event = EventFacet(_define(FacetKind.EVENT, run, options))
-            event.is_final = non_retryable(fn)
-        else:
-            event = EventFacet(_define(FacetKind.EVENT, fn, options))
+        run = fn
+        if _is_celery_task(fn):
+            run, options = _adapt_task(fn, options)
+        event: EventFacet[..., Any] = EventFacet(_define(FacetKind.EVENT, run, options))
+        if run is not fn:
+            event.is_final = _non_retryable(fn)
         breaker = options.get("breaker")
         event.breaker = Breaker(breaker) if isinstance(breaker, str) else breaker
         register_event_facet(event)
         return event
 
 
-class FacetDecorator:
+class FacetDecorator(_Decorator):
     """``@facet`` with its options."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = dict(options)
 
     def __call__(self, fn: Callable[P, R], /) -> Facet[P, R]:
         return Facet(_define(FacetKind.FACET, fn, self._options))
 
 
-class WorkflowDecorator:
+class WorkflowDecorator(_Decorator):
     """``@workflow`` with its options."""
-
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = dict(options)
 
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]:
         flow: Workflow[P, R] = Workflow(_define(FacetKind.WORKFLOW, fn, self._options))
@@ -140,7 +139,7 @@ def _define(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
         if name not in allowed
     ]
     running = {name: value for name, value in given.items() if name in _EXECUTION_OPTIONS}
-    problems += _problems(running)
+    problems += option_problems(running)
     aliases = given.get("aliases", ())
     if isinstance(aliases, str) or not isinstance(aliases, Sequence):
         problems.append(f"aliases={aliases!r} is not a list of names")
@@ -149,50 +148,57 @@ def _define(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
         raise AuthoringError(f"facet {label!r} ({location_of(fn)}): {'; '.join(problems)}")
     if running.get("timeout") is not None:
         running["timeout"] = float(running["timeout"])  # 30 and 30.0 give the same content hash
-    running["breaker"] = _breaker_name(running.get("breaker"))
+    breaker = running.get("breaker")
+    running["breaker"] = breaker.name if isinstance(breaker, Breaker) else breaker or ""
     options = EventOptions(**running)
     return define(kind, fn, name=given.get("name"), aliases=tuple(aliases), options=options)
 
 
-def _problems(options: Mapping[str, Any]) -> list[str]:
-    """Return every problem of the execution options."""
-    problems = []
-    task_list = options.get("task_list", "default")
-    if not isinstance(task_list, str) or not task_list.strip():
-        problems.append(f"task_list={task_list!r} is not the name of a task list")
-    timeout = options.get("timeout")
-    if timeout is not None and not _is_number(timeout, above=0):
-        problems.append(f"timeout={timeout!r} is not a number of seconds above 0")
-    max_losses = options.get("max_losses", 0)
-    if not _is_number(max_losses) or not isinstance(max_losses, int):
-        problems.append(f"max_losses={max_losses!r} is not a whole number, 0 or more")
-    if options.get("on_loss", "retry") not in ("retry", "fail"):
-        problems.append(f"on_loss={options['on_loss']!r} is neither 'retry' nor 'fail'")
-    breaker = options.get("breaker")
-    if breaker is not None and not isinstance(breaker, str | Breaker):
-        problems.append(
-            f"breaker={breaker!r} is neither the name of a circuit breaker nor a Breaker(…)"
+def _is_celery_task(value: Any) -> bool:
+    """Whether the value is a Celery task, or the lazy proxy of one."""
+    return all(hasattr(value, name) for name in ("run", "name", "apply_async", "max_retries"))
+
+
+def _adapt_task(task: Any, given: Mapping[str, Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the function and the options of a facet; `given` overrides the task's own."""
+    retries = tuple(getattr(task, "autoretry_for", None) or ())
+    options: dict[str, Any] = {"name": task.name}
+    if getattr(task, "queue", None):
+        options["task_list"] = task.queue
+    limit = getattr(task, "soft_time_limit", None) or getattr(task, "time_limit", None)
+    if limit:
+        options["timeout"] = limit
+    if retries:
+        kwargs = {"max_retries": task.max_retries, **(getattr(task, "retry_kwargs", None) or {})}
+        limit, backoff = kwargs["max_retries"], getattr(task, "retry_backoff", False)
+        wait = kwargs.get("countdown", backoff or task.default_retry_delay)
+        options["retry"] = RetryPolicy(
+            attempts=1 + (3 if limit is None else limit),
+            first_wait=float(wait),
+            factor=2.0 if backoff else 1.0,
+            max_wait=float(getattr(task, "retry_backoff_max", 600)),
         )
-    elif (
-        isinstance(breaker, str) and not 0 < len(breaker.strip()) <= len(breaker) <= LONGEST_CIRCUIT
-    ):
-        problems.append(f"breaker={breaker!r} is not a name of 1 to {LONGEST_CIRCUIT} characters")
-    retry = options.get("retry", RetryPolicy())
-    if not isinstance(retry, RetryPolicy):
-        return [*problems, f"retry={retry!r} is not a Retry(attempts=…)"]
-    if not isinstance(retry.attempts, int) or not _is_number(retry.attempts, above=0):
-        problems.append(f"retry.attempts={retry.attempts!r} is not a whole number, 1 or more")
-    for name in ("first_wait", "factor", "max_wait"):
-        if not _is_number(getattr(retry, name)):
-            problems.append(f"retry.{name}={getattr(retry, name)!r} is not a number, 0 or more")
-    return problems
+    options.update(given)
+    # Celery wraps `run` for autoretry; the wrapper preserves the signature.
+    wraps = getattr(task.run, "__func__", task.run)
+
+    @functools.wraps(wraps)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return task.run(*args, **kwargs)
+
+    # The signature of a bound task has no `self`.
+    run.__signature__ = inspect.signature(task.run)  # type: ignore[attr-defined]
+    return run, options
 
 
-def _breaker_name(breaker: str | Breaker | None) -> str:
-    return breaker.name if isinstance(breaker, Breaker) else breaker or ""
+def _non_retryable(task: Any) -> Callable[[BaseException], bool]:
+    """Return a predicate for the errors that Celery would not retry."""
+    retries = tuple(getattr(task, "autoretry_for", None) or ())
+    excluded = tuple(getattr(task, "dont_autoretry_for", None) or ())
 
+    def is_final(problem: BaseException) -> bool:
+        if not retries:
+            return False
+        return isinstance(problem, excluded) or not isinstance(problem, retries)
 
-def _is_number(value: Any, above: float | None = None) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and (value >= 0 if above is None else value > above)
+    return is_final

@@ -1,24 +1,29 @@
-"""The definition of a decorated function: name, location, options, signature."""
+"""The definition of a decorated function: name, location, options, signature.
+
+A qualified name is ``namespace.name``. Stored programs and tasks refer to it, so it
+must not depend on how a file is started: ``python quickstart.py``,
+``python -m quickstart`` and ``import quickstart`` give equal names and program hashes.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any
 
 from flowengine.authoring.locations import location_of
-from flowengine.authoring.names import qualified_alias, qualified_name
 from flowengine.authoring.signatures import Signature, signature_of, starred_parameters
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import EventOptions, FacetKind, Location
+from flowengine.program.standard import STANDARD
 
-_WORDS = {
-    FacetKind.EVENT: "event facet",
-    FacetKind.FACET: "facet",
-    FacetKind.WORKFLOW: "workflow",
-}
+# A child of multiprocessing's spawn runs the main file again, as `__mp_main__`.
+_MAIN = frozenset(["__main__", "__mp_main__"])
+_WORDS = {FacetKind.EVENT: "event facet", FacetKind.FACET: "facet", FacetKind.WORKFLOW: "workflow"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +36,6 @@ class Definition:
     aliases: tuple[str, ...]  #: qualified too
     location: Location
     options: EventOptions
-
-    @property
-    def namespace(self) -> str:
-        return self.name.rpartition(".")[0]
 
     @property
     def short_name(self) -> str:
@@ -79,8 +80,8 @@ def define(
     """Define a function; raises AuthoringError for problems visible before tracing."""
     location = location_of(fn)
     try:
-        qualified = qualified_name(fn, name)
-        others = tuple(qualified_alias(fn, alias) for alias in aliases)
+        qualified = _name_of(fn, name)
+        others = tuple(_qualified(fn, alias, "alias") for alias in aliases)
     except AuthoringError as error:
         word = _WORDS[kind]
         raise AuthoringError(f"{word} {fn.__qualname__!r} ({location}): {error}") from None
@@ -98,3 +99,48 @@ def define(
             "the event facets it calls may be async"
         )
     return Definition(kind, fn, qualified, others, location, options)
+
+
+def _namespace_of(fn: Callable[..., Any]) -> str:
+    """Return the name of the function's module, as an import statement names it."""
+    function = inspect.unwrap(fn)
+    module = getattr(function, "__module__", None) or "__main__"
+    if module not in _MAIN:
+        return str(module)
+    # Prefer the function's globals: while multiprocessing runs the main file again,
+    # `sys.modules["__main__"]` is its bootstrap module.
+    names = getattr(function, "__globals__", None)
+    return main_namespace(vars(sys.modules[module]) if names is None else names)
+
+
+def main_namespace(names: Mapping[str, Any]) -> str:
+    """Return the namespace of a main module, from its global names."""
+    spec = names.get("__spec__")
+    if spec is not None and spec.name != "__main__":
+        return str(spec.name).removesuffix(".__main__")
+    file = names.get("__file__")
+    return PurePath(file).stem if file else "__main__"
+
+
+def _name_of(fn: Callable[..., Any], given: str | None) -> str:
+    """Return the given name, or the name derived from the function's module."""
+    if given is not None:
+        return _qualified(fn, given, "name")
+    qualname = getattr(fn, "__qualname__", None) or "<unnamed>"
+    if not qualname.isidentifier():
+        kind = "a local function" if "<locals>" in qualname else "not a plain module-level function"
+        raise AuthoringError(
+            f"{qualname} is {kind}: a stored run cannot find it again by that name; "
+            'give it a name with name="…"'
+        )
+    return f"{_namespace_of(fn)}.{qualname}"
+
+
+def _qualified(fn: Callable[..., Any], given: object, what: str) -> str:
+    if not isinstance(given, str) or not all(part.isidentifier() for part in given.split(".")):
+        raise AuthoringError(f"the {what} {given!r} is not a dotted sequence of identifiers")
+    whole = given if "." in given else f"{_namespace_of(fn)}.{given}"
+    if whole in STANDARD:
+        reserved = whole.rpartition(".")[2]
+        raise AuthoringError(f"the {what} {whole!r} is reserved for {reserved}(...)")
+    return whole

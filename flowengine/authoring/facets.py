@@ -18,14 +18,13 @@ from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
 import pydantic
 
 from flowengine.authoring.annotations import mismatch
-from flowengine.authoring.breakers import Breaker
-from flowengine.authoring.calls import WorkflowCall
-from flowengine.authoring.children import CHILD_DEFINITION, start_child
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import user_location
+from flowengine.authoring.options import Breaker
 from flowengine.authoring.registry import register_standard
-from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
+from flowengine.authoring.scopes import checked_step_name, current_scope
+from flowengine.authoring.standard import CHILD_DEFINITION, WorkflowCall, start_child
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
@@ -61,6 +60,11 @@ class Decorated(Generic[P, R]):
     def location(self) -> Location:
         """File and line of the function."""
         return self.definition.location
+
+    @property
+    def fn(self) -> Callable[P, R]:
+        """The original function."""
+        return self.definition.fn
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         scope = current_scope()
@@ -128,19 +132,9 @@ register_standard(EventFacet(CHILD_DEFINITION))
 class Facet(Decorated[P, R]):
     """A body of steps that the engine evaluates."""
 
-    @property
-    def fn(self) -> Callable[P, R]:
-        """The original function."""
-        return self.definition.fn
-
 
 class Workflow(Decorated[P, R]):
     """A facet that can be started."""
-
-    @property
-    def fn(self) -> Callable[P, R]:
-        """The original function."""
-        return self.definition.fn
 
     def program(self) -> Program:
         """Return the program of this workflow and all it calls; traced once."""
@@ -211,21 +205,15 @@ class Start(Generic[P, R]):
 
     def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run and return at once; inside a workflow, append a step that does."""
-        scope = current_scope()
-        if scope is not None:
-            return self._start_as_step(scope, args, kwargs)
-        inputs = self._workflow.inputs(*args, **kwargs)
-        return launcher().start(self._workflow, inputs, self._options)
-
-    def _start_as_step(
-        self, scope: Scope, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> RunHandle[R]:
+        workflow, scope = self._workflow, current_scope()
+        if scope is None:
+            inputs = workflow.inputs(*args, **kwargs)
+            return launcher().start(workflow, inputs, self._options)
         if self._options != StartOptions():
             raise AuthoringError(
                 f"{user_location()}: a child run takes no options: it is started once and "
                 "inherits the priority of its parent; leave .options(...) out"
             )
-        workflow = self._workflow
         return start_child(scope, workflow.definition, args, kwargs, workflow.step_name)
 
     async def astart(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:

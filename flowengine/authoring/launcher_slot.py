@@ -63,16 +63,11 @@ class Launcher(Protocol):
 _source: Callable[[], Launcher] | None = None
 
 
-def set_launcher_source(source: Callable[[], Launcher]) -> None:
-    """Fill the slot. The source is called at each start, so it may create its engine lazily."""
-    global _source
-    _source = source
+def set_launcher_source(source: Callable[[], Launcher] | None) -> Callable[[], Launcher] | None:
+    """Fill the slot and return its previous source.
 
-
-def replace_launcher_source(
-    source: Callable[[], Launcher] | None,
-) -> Callable[[], Launcher] | None:
-    """Fill the slot and return its previous source."""
+    The source is called at each start, so it may create its engine lazily.
+    """
     global _source
     previous, _source = _source, source
     return previous

@@ -39,7 +39,9 @@ def user_frame() -> FrameType | None:
     Skips frames of this package and of the standard library (``copy.deepcopy(symbol)``,
     ``map``-like callbacks), whose lines do not help the author.
     """
-    frame = _skip_internal(inspect.currentframe())
+    frame = inspect.currentframe()
+    while frame is not None and (_module(frame) + ".").startswith(_OURS + "."):
+        frame = frame.f_back
     nearest = frame
     while frame is not None and _module(frame).partition(".")[0] in sys.stdlib_module_names:
         frame = frame.f_back
@@ -49,12 +51,6 @@ def user_frame() -> FrameType | None:
 def is_internal(file: str) -> bool:
     """Whether a file belongs to flowengine or to Python's import system."""
     return file.startswith((_PACKAGE, "<frozen")) or file == importlib.__file__
-
-
-def _skip_internal(frame: FrameType | None) -> FrameType | None:
-    while frame is not None and (_module(frame) + ".").startswith(_OURS + "."):
-        frame = frame.f_back
-    return frame
 
 
 def _module(frame: FrameType) -> str:

@@ -13,16 +13,7 @@ from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import item_hint
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.errors import AuthoringError
-from flowengine.program.nodes import (
-    Argument,
-    ArrayLiteral,
-    Block,
-    Call,
-    ForeachClause,
-    InputRef,
-    StepRef,
-    StepStatement,
-)
+from flowengine.program import nodes
 from flowengine.program.standard import COLLECTING, ERRORS, FOREACH, ITEMS, STANDARD
 
 T = TypeVar("T")
@@ -123,24 +114,24 @@ def _trace(
     at_once = None if limit is None else inner.to_expression(limit)
     with inner.active():
         hint = item_hint(info_of(items).hint) if isinstance(items, Symbol) else Any
-        item = Symbol(InputRef((variable,)), inner, f"foreach variable {variable!r}", hint)
+        item = Symbol(nodes.InputRef((variable,)), inner, f"foreach variable {variable!r}", hint)
         returned = body(item)
-        result = ArrayLiteral((inner.to_expression(returned),))
+        result = nodes.ArrayLiteral((inner.to_expression(returned),))
     body_location = location_of(body)
-    block = Block(
+    block = nodes.Block(
         statements=tuple(inner.statements),
         yields=inner.result_yield(FOREACH, result, body_location),
-        foreach=ForeachClause(variable, InputRef((ITEMS,)), at_once, collect_errors),
+        foreach=nodes.ForeachClause(variable, nodes.InputRef((ITEMS,)), at_once, collect_errors),
         location=body_location,
     )
-    call = Call(FOREACH, (Argument(ITEMS, iterated),))
+    call = nodes.Call(FOREACH, (nodes.Argument(ITEMS, iterated),))
     result_hint: Any = info_of(returned).hint if isinstance(returned, Symbol) else Any
-    statement = StepStatement(step, call, (block,), location=location)
+    statement = nodes.StepStatement(step, call, (block,), location=location)
     results = scope.append(statement, types.GenericAlias(list, (result_hint,)))
     if not collect_errors:
         return cast(list[Any], results)
     label = f"the errors of step {step!r}"
-    errors = Symbol(StepRef((step, ERRORS)), scope, label, list[ItemError])
+    errors = Symbol(nodes.StepRef((step, ERRORS)), scope, label, list[ItemError])
     return Collected(cast(list[Any], results), cast(list[ItemError], errors))
 
 

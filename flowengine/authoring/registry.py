@@ -6,11 +6,9 @@ A task names its facet, possibly by an alias: the name from before the code move
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from flowengine.authoring.breakers import Breaker
+from flowengine.authoring.options import Breaker
 from flowengine.errors import AuthoringError
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ def register_event_facet(facet: EventFacet[..., Any]) -> None:
 
 
 def register_standard(facet: EventFacet[..., Any]) -> None:
-    """Register a built-in facet; `empty_registry` keeps it."""
+    """Register a built-in facet."""
     _standard[facet.name] = facet
 
 
@@ -79,23 +77,6 @@ def _describing(name: str) -> list[EventFacet[..., Any]]:
 def workflow_named(name: str) -> Workflow[..., Any] | None:
     """Return the workflow of a qualified name or alias."""
     return _workflows.get(name)
-
-
-@contextmanager
-def empty_registry() -> Iterator[None]:
-    """Empty the registry and restore it at the end; for tests."""
-    with _lock:
-        kept = _event_facets.copy(), _workflows.copy()
-        _event_facets.clear()
-        _workflows.clear()
-    try:
-        yield
-    finally:
-        with _lock:
-            _event_facets.clear()
-            _event_facets.update(kept[0])
-            _workflows.clear()
-            _workflows.update(kept[1])
 
 
 def _register(registry: dict[str, Any], added: Any) -> None:

@@ -16,7 +16,6 @@ import pydantic
 from flowengine.authoring.annotations import Annotation, mismatch
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import user_location
-from flowengine.authoring.names import is_step_name
 from flowengine.authoring.symbols import (
     Symbol,
     SymbolInfo,
@@ -26,19 +25,8 @@ from flowengine.authoring.symbols import (
     without_symbols,
 )
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
+from flowengine.program import nodes
 from flowengine.program.expressions import references
-from flowengine.program.nodes import (
-    Argument,
-    Call,
-    Expression,
-    FacetDeclaration,
-    InputRef,
-    Literal,
-    Location,
-    StepRef,
-    StepStatement,
-    YieldStatement,
-)
 from flowengine.program.standard import ITEMS, RESULT, STANDARD, wider
 
 
@@ -52,18 +40,18 @@ class Scope(Visibility):
         parent: Scope | None = None,
         *,
         reason: str = "",
-        items: Expression | None = None,
+        items: nodes.Expression | None = None,
     ) -> None:
         super().__init__(title, parent, reason)
         self.outer = parent
         self.variables = frozenset(variables)  #: parameters, or the one foreach variable
         self.items = items  #: the list of a foreach; None for a function's body
-        self.statements: list[StepStatement] = []
-        self.step_names: dict[str, Location] = {}
+        self.statements: list[nodes.StepStatement] = []
+        self.step_names: dict[str, nodes.Location] = {}
         self._numbers: dict[str, int] = {}  #: next suffix to try for a step name
         self.callees: dict[str, Definition] = {} if parent is None else parent.callees
         #: built-in facets that the program must declare
-        self.standard: dict[str, FacetDeclaration] = {} if parent is None else parent.standard
+        self.standard: dict[str, nodes.FacetDeclaration] = {} if parent is None else parent.standard
 
     def call(
         self, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
@@ -72,17 +60,17 @@ class Scope(Visibility):
         location = user_location()
         arguments = self.arguments(definition, args, kwargs, location)
         step = self.step_name(definition.short_name, name, location)
-        call = Call(definition.name, arguments)
+        call = nodes.Call(definition.name, arguments)
         hint = definition.signature.result.hint
-        return self.append(StepStatement(step, call, location=location), hint)
+        return self.append(nodes.StepStatement(step, call, location=location), hint)
 
     def arguments(
         self,
         definition: Definition,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        location: Location,
-    ) -> tuple[Argument, ...]:
+        location: nodes.Location,
+    ) -> tuple[nodes.Argument, ...]:
         """Bind the arguments of a call and add its facet to the program."""
         given, problems = definition.signature.bound(args, kwargs)
         arguments = []
@@ -96,7 +84,7 @@ class Scope(Visibility):
                 except NotJson as error:
                     problems.append(str(error))
                 else:
-                    arguments.append(Argument(parameter.name, expression))
+                    arguments.append(nodes.Argument(parameter.name, expression))
         if problems:
             raise AuthoringError(
                 f"{location}: {definition.title} cannot take these arguments: {'; '.join(problems)}"
@@ -110,14 +98,16 @@ class Scope(Visibility):
         location = user_location()
         self.declare(facet, STANDARD[facet])
         given = tuple(
-            Argument(name, self.to_expression(value)) for name, value in arguments.items()
+            nodes.Argument(name, self.to_expression(value)) for name, value in arguments.items()
         )
         step = self.step_name(facet.rpartition(".")[2], "", location)
-        return self.append(StepStatement(step, Call(facet, given), location=location), hint)
+        return self.append(
+            nodes.StepStatement(step, nodes.Call(facet, given), location=location), hint
+        )
 
     def to_expression(
         self, value: Any, annotation: Annotation | None = None, where: str = "the value"
-    ) -> Expression:
+    ) -> nodes.Expression:
         """Convert a value to an expression of this body; raises for a foreign symbol.
 
         A value without symbols is a constant: validate it against its annotation now
@@ -132,7 +122,7 @@ class Scope(Visibility):
             self._refuse_hidden(info)
         if every or annotation is None:
             return expression_of(value)
-        return Literal(without_symbols(annotation.write(value, "an argument", where)))
+        return nodes.Literal(without_symbols(annotation.write(value, "an argument", where)))
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -144,20 +134,22 @@ class Scope(Visibility):
             _current.reset(token)
             self.closed = True
 
-    def declare(self, name: str, facet: FacetDeclaration) -> None:
+    def declare(self, name: str, facet: nodes.FacetDeclaration) -> None:
         """Declare a built-in facet in the program; the wider of two declarations wins."""
         self.standard[name] = wider(facet, self.standard.get(name, facet))
 
-    def append(self, statement: StepStatement, hint: Any = Any) -> Symbol:
+    def append(self, statement: nodes.StepStatement, hint: Any = Any) -> Symbol:
         """Append a step; return the symbol of its result."""
         self.statements.append(statement)
-        return Symbol(StepRef((statement.name, RESULT)), self, f"step {statement.name!r}", hint)
+        return Symbol(
+            nodes.StepRef((statement.name, RESULT)), self, f"step {statement.name!r}", hint
+        )
 
     def result_yield(
-        self, target: str, result: Expression, at: Location
-    ) -> tuple[YieldStatement, ...]:
+        self, target: str, result: nodes.Expression, at: nodes.Location
+    ) -> tuple[nodes.YieldStatement, ...]:
         """Return the yield that passes a body's result to its enclosing step."""
-        return (YieldStatement(Call(target, (Argument(RESULT, result),)), at),)
+        return (nodes.YieldStatement(nodes.Call(target, (nodes.Argument(RESULT, result),)), at),)
 
     def _enclosing(self) -> Iterator[Scope]:
         scope: Scope | None = self
@@ -169,7 +161,7 @@ class Scope(Visibility):
         """Return a name for a foreach variable that shadows no other."""
         return _unused(wanted, {ITEMS}.union(*(scope.variables for scope in self._enclosing())))
 
-    def step_name(self, default: str, given: str, location: Location) -> str:
+    def step_name(self, default: str, given: str, location: nodes.Location) -> str:
         """Reserve the given name for a step, or the facet's name with a numeric suffix."""
         # Invariant: unique in all enclosing blocks, because an inner step would silently
         # shadow an outer one of the same name.
@@ -181,7 +173,7 @@ class Scope(Visibility):
         self.step_names[name] = location
         return name
 
-    def _step_location(self, name: str) -> Location | None:
+    def _step_location(self, name: str) -> nodes.Location | None:
         """Return the location of the step with that name."""
         locations = (scope.step_names.get(name) for scope in self._enclosing())
         return next((at for at in locations if at is not None), None)
@@ -199,10 +191,11 @@ class Scope(Visibility):
     def _refuse_hidden(self, info: SymbolInfo) -> None:
         # In the body of a foreach, `items` is the list of its step. It shadows a parameter of
         # that name, unless that list is the parameter.
-        if not _reads_items(info.expression):
+        read = references(info.expression)
+        if not any(isinstance(ref, nodes.InputRef) and ref.path[0] == ITEMS for ref in read):
             return
         for scope in self._enclosing():
-            if scope.items is not None and scope.items != InputRef((ITEMS,)):
+            if scope.items is not None and scope.items != nodes.InputRef((ITEMS,)):
                 raise SymbolMisuse(
                     f"{user_location()}: parameter {ITEMS!r} cannot be used inside {scope.title}, "
                     f"where {ITEMS!r} is the list of the loop; rename the parameter"
@@ -219,9 +212,9 @@ def current_scope() -> Scope | None:
 
 def checked_step_name(name: object) -> str:
     """Return a given step name; raises if it is not valid in a step path."""
-    if not is_step_name(name):
+    if not isinstance(name, str) or not name.isidentifier():
         raise AuthoringError(f"{user_location()}: the step name {name!r} is not an identifier")
-    return str(name)
+    return name
 
 
 def refuse_duplicate_name(one: Definition, other: Definition) -> None:
@@ -240,8 +233,3 @@ def _unused(name: str, taken: Iterable[str]) -> str:
     while f"{name}_{number}" in taken:
         number += 1
     return f"{name}_{number}"
-
-
-def _reads_items(expression: Expression) -> bool:
-    every = references(expression)
-    return any(isinstance(ref, InputRef) and ref.path[0] == ITEMS for ref in every)

@@ -16,23 +16,11 @@ from typing import Any, NoReturn, cast
 import pydantic
 
 from flowengine.authoring.annotations import json_value
-from flowengine.authoring.control_flow import cure_for_condition
 from flowengine.authoring.locations import user_location
-from flowengine.authoring.refusals import REFUSALS
+from flowengine.authoring.refusals import REFUSALS, cure_for_condition
 from flowengine.authoring.shapes import field_hint, fixed_items, item_hint, position_of
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
-from flowengine.program.nodes import (
-    ArrayLiteral,
-    Binary,
-    Expression,
-    Index,
-    InputRef,
-    Json,
-    Literal,
-    MapLiteral,
-    StepRef,
-    Unary,
-)
+from flowengine.program import nodes
 
 _MARK = "<flowengine symbol: "
 
@@ -81,7 +69,7 @@ class NoValue(Visibility):
 class SymbolInfo:
     """The contents of a symbol."""
 
-    expression: Expression
+    expression: nodes.Expression
     visibility: Visibility
     label: str  #: its name in errors: ``step 'fetch'``
     hint: Any = Any  #: the annotation of the value, where there is one
@@ -97,7 +85,7 @@ class Symbol:
     __slots__ = ("__info",)
 
     def __init__(
-        self, expression: Expression, visibility: Visibility, label: str, hint: Any = Any
+        self, expression: nodes.Expression, visibility: Visibility, label: str, hint: Any = Any
     ) -> None:
         object.__setattr__(self, "_Symbol__info", SymbolInfo(expression, visibility, label, hint))
 
@@ -113,19 +101,19 @@ class Symbol:
         label, hint = f"field {name!r} of {info.label}", field_hint(info.hint, name)
         position = position_of(info.hint, name)
         match info.expression:
-            case StepRef(path) if position is None:
-                return Symbol(StepRef((*path, name)), info.visibility, label, hint)
-            case InputRef(path) if position is None:
-                return Symbol(InputRef((*path, name)), info.visibility, label, hint)
-        key = Literal(name if position is None else position)
-        return Symbol(Index(info.expression, key), info.visibility, label, hint)
+            case nodes.StepRef(path) if position is None:
+                return Symbol(nodes.StepRef((*path, name)), info.visibility, label, hint)
+            case nodes.InputRef(path) if position is None:
+                return Symbol(nodes.InputRef((*path, name)), info.visibility, label, hint)
+        key = nodes.Literal(name if position is None else position)
+        return Symbol(nodes.Index(info.expression, key), info.visibility, label, hint)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             _refuse(self, "take a slice of", "write an event facet that returns the part")
         info = info_of(self)
         label, hint = f"an item of {info.label}", item_hint(info.hint, index)
-        build = partial(Index, info.expression, expression_of(index))
+        build = partial(nodes.Index, info.expression, expression_of(index))
         return combine((self, index), build, label, hint)
 
     def __bool__(self) -> NoReturn:
@@ -170,24 +158,24 @@ def _fields_of(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def expression_of(value: Any) -> Expression:
+def expression_of(value: Any) -> nodes.Expression:
     """Convert a Python value to an expression: symbols by their expression, the rest literally."""
     match value:
         case Symbol():
             return info_of(value).expression
         case list() | tuple() if any(symbols_in(value)):
-            return ArrayLiteral(tuple(expression_of(item) for item in value))
+            return nodes.ArrayLiteral(tuple(expression_of(item) for item in value))
         case dict() if any(symbols_in(value)):
             keys = _json_constant(dict.fromkeys(value))
             items = zip(keys, value.values(), strict=True)
-            return MapLiteral(tuple((key, expression_of(item)) for key, item in items))
+            return nodes.MapLiteral(tuple((key, expression_of(item)) for key, item in items))
     parts = _fields_of(value)
     if parts is not None and any(symbols_in(value)):
         return expression_of(parts)
-    return Literal(without_symbols(_json_constant(value)))
+    return nodes.Literal(without_symbols(_json_constant(value)))
 
 
-def _json_constant(value: Any) -> Json:
+def _json_constant(value: Any) -> nodes.Json:
     try:
         return json_value(value, "a value in a workflow")
     except NotJson as error:
@@ -212,7 +200,7 @@ def without_symbols(value: Any) -> Any:
 
 
 def combine(
-    operands: tuple[Any, ...], build: Callable[[], Expression], label: str, hint: Any = Any
+    operands: tuple[Any, ...], build: Callable[[], nodes.Expression], label: str, hint: Any = Any
 ) -> Any:
     """Build a symbol from others, with the visibility of the innermost."""
     every = list(symbols_in(operands))
@@ -243,7 +231,7 @@ def _binary(operator: str, *, reflected: bool) -> Callable[[Symbol, Any], Any]:
         label = f"the value of `{_short(left)} {operator} {_short(right)}`"
         return combine(
             (left, right),
-            lambda: Binary(operator, expression_of(left), expression_of(right)),
+            lambda: nodes.Binary(operator, expression_of(left), expression_of(right)),
             label,
         )
 
@@ -254,7 +242,7 @@ def _unary(operator: str) -> Callable[[Symbol], Any]:
     def operate(self: Symbol) -> Any:
         info = info_of(self)
         label = f"the value of `{operator}{_short(self)}`"
-        return Symbol(Unary(operator, info.expression), info.visibility, label)
+        return Symbol(nodes.Unary(operator, info.expression), info.visibility, label)
 
     return operate
 
@@ -263,7 +251,7 @@ def _short(value: Any) -> str:
     if not isinstance(value, Symbol):
         return repr(value) if len(repr(value)) < 30 else "…"
     match info_of(value).expression:
-        case StepRef(path) | InputRef(path):
+        case nodes.StepRef(path) | nodes.InputRef(path):
             return path[0]
     return "…"
 

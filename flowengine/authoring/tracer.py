@@ -17,25 +17,18 @@ from flowengine.authoring.lint import lint
 from flowengine.authoring.scopes import Scope, refuse_duplicate_name
 from flowengine.authoring.symbols import Symbol, symbols_in
 from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
-from flowengine.program.nodes import (
-    Block,
-    FacetDeclaration,
-    FacetKind,
-    InputRef,
-    Namespace,
-    Program,
-)
+from flowengine.program import nodes
 from flowengine.program.standard import RESULT, wider
 
 
-def program_of(definition: Definition) -> Program:
+def program_of(definition: Definition) -> nodes.Program:
     """Return the program of a workflow and all facets it calls, directly or not.
 
     Namespaces and declarations are sorted by name, so that the content hash does not
     depend on the order of definitions and imports.
     """
     reached = {definition.name: definition}
-    declared: dict[str, FacetDeclaration] = {}
+    declared: dict[str, nodes.FacetDeclaration] = {}
     pending = [definition]
     while pending:
         caller = pending.pop()
@@ -47,20 +40,20 @@ def program_of(definition: Definition) -> Program:
                 reached[name] = callee
                 pending.append(callee)
             refuse_duplicate_name(callee, reached[name])
-    namespaces: dict[str, list[FacetDeclaration]] = {}
+    namespaces: dict[str, list[nodes.FacetDeclaration]] = {}
     for name in sorted(declared):
         namespaces.setdefault(name.rpartition(".")[0], []).append(declared[name])
-    return Program(
-        tuple(Namespace(name, (), tuple(namespaces[name])) for name in sorted(namespaces))
+    return nodes.Program(
+        tuple(nodes.Namespace(name, (), tuple(namespaces[name])) for name in sorted(namespaces))
     )
 
 
-def declaration_of(definition: Definition) -> tuple[FacetDeclaration, Scope]:
+def declaration_of(definition: Definition) -> tuple[nodes.FacetDeclaration, Scope]:
     """Trace one function; its scope lists the facets it calls."""
     signature = definition.signature
     scope = Scope(definition.title, [p.name for p in signature.parameters])
-    body = () if definition.kind is FacetKind.EVENT else (_trace(definition, scope),)
-    declaration = FacetDeclaration(
+    body = () if definition.kind is nodes.FacetKind.EVENT else (_trace(definition, scope),)
+    declaration = nodes.FacetDeclaration(
         definition.kind,
         definition.short_name,
         params=signature.fields(),
@@ -72,14 +65,14 @@ def declaration_of(definition: Definition) -> tuple[FacetDeclaration, Scope]:
     return declaration, scope
 
 
-def _trace(definition: Definition, scope: Scope) -> Block:
+def _trace(definition: Definition, scope: Scope) -> nodes.Block:
     lint(definition.fn)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for parameter in definition.signature.parameters:
         name = parameter.name
         label = f"parameter {name!r}"
-        symbol = Symbol(InputRef((name,)), scope, label, parameter.annotation.hint)
+        symbol = Symbol(nodes.InputRef((name,)), scope, label, parameter.annotation.hint)
         if parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
             args.append(symbol)
         else:
@@ -94,7 +87,7 @@ def _trace(definition: Definition, scope: Scope) -> Block:
             raise AuthoringError(f"{definition.title}: {problem}") from None
         except NotJson as error:
             raise AuthoringError(f"{definition.title}: {error}") from None
-    return Block(
+    return nodes.Block(
         statements=tuple(scope.statements),
         yields=scope.result_yield(definition.name, result, definition.location),
         location=definition.location,

@@ -15,30 +15,22 @@ from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import is_internal
 from flowengine.authoring.tracer import declaration_of, program_of
 from flowengine.errors import AuthoringError, FlowengineError, InvalidProgram, UntraceableCode
+from flowengine.program import nodes
 from flowengine.program.linker import link_program
-from flowengine.program.nodes import (
-    Block,
-    CatchClause,
-    FacetDeclaration,
-    FacetKind,
-    Location,
-    Namespace,
-    Program,
-    StepStatement,
-    WhenCase,
-)
 
 _PREFIX = re.compile(r"(?P<file>[^:\n]+):(?P<line>\d+): (?P<what>.*)", re.DOTALL)
 _TITLE = re.compile(r"\((?P<file>[^():\n]+):(?P<line>\d+)\)")
 _STEP = re.compile(r"step '([^']+)'")
-_Part = FacetDeclaration | Block | WhenCase | CatchClause | StepStatement
+_Part = (
+    nodes.FacetDeclaration | nodes.Block | nodes.WhenCase | nodes.CatchClause | nodes.StepStatement
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One problem in an author's code."""
 
-    location: Location
+    location: nodes.Location
     what: str
 
 
@@ -56,43 +48,39 @@ def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
         callees[definition.name], problems[definition.name] = set(), []
         try:
             scope = declaration_of(definition)[1]
+        except UntraceableCode as untraceable:
+            each = [AuthoringError(str(finding)) for finding in untraceable.findings]
+            problems[definition.name] = [finding_of(one, definition.location) for one in each]
+            continue
         except Exception as problem:
-            problems[definition.name] = list(_findings_from(problem, definition.location))
+            problems[definition.name] = [finding_of(problem, definition.location)]
             continue
         callees[definition.name] = set(scope.callees)
         pending += scope.callees.values()
     findings = [finding for each in problems.values() for finding in each]
     for name, definition in reached.items():
         is_sound = not any(problems[other] for other in _closure(name, callees))
-        if is_sound and definition.kind is not FacetKind.EVENT:
+        if is_sound and definition.kind is not nodes.FacetKind.EVENT:
             findings += _link_findings(definition)
     return sorted(set(findings), key=lambda f: (f.location.file, f.location.line, f.what))
 
 
-def finding_of(problem: BaseException, where: Location) -> Finding:
+def finding_of(problem: BaseException, where: nodes.Location) -> Finding:
     """Convert an error to a finding at its line of the author's code, else at `where`."""
     if isinstance(problem, SyntaxError) and problem.filename:
-        return Finding(Location(problem.lineno or 0, file=problem.filename), str(problem.msg))
+        return Finding(nodes.Location(problem.lineno or 0, file=problem.filename), str(problem.msg))
     text = str(problem)
     if isinstance(problem, FlowengineError):
         if prefix := _PREFIX.fullmatch(text):
-            return Finding(Location(int(prefix["line"]), file=prefix["file"]), prefix["what"])
+            return Finding(nodes.Location(int(prefix["line"]), file=prefix["file"]), prefix["what"])
         if title := _TITLE.search(text):
-            where = Location(int(title["line"]), file=title["file"])
+            where = nodes.Location(int(title["line"]), file=title["file"])
         return Finding(where, text)
     for frame in reversed(traceback.extract_tb(problem.__traceback__)):
         if not is_internal(frame.filename):
-            where = Location(frame.lineno or 0, file=frame.filename)
+            where = nodes.Location(frame.lineno or 0, file=frame.filename)
             break
     return Finding(where, f"{type(problem).__name__}: {text}" if text else type(problem).__name__)
-
-
-def _findings_from(problem: Exception, where: Location) -> Iterator[Finding]:
-    if not isinstance(problem, UntraceableCode):
-        yield finding_of(problem, where)
-        return
-    for each in problem.findings:
-        yield finding_of(AuthoringError(str(each)), where)
 
 
 def _closure(name: str, callees: dict[str, set[str]]) -> set[str]:
@@ -120,20 +108,20 @@ def _link_findings(definition: Definition) -> list[Finding]:
     return []
 
 
-def _location_in(program: Program, where: str) -> Location | None:
+def _location_in(program: nodes.Program, where: str) -> nodes.Location | None:
     """Return the location of a place that the linker names by facet and steps."""
     name = where.partition(",")[0].partition("/")[0]
     for namespace in program.declarations:
-        for declared in namespace.declarations if isinstance(namespace, Namespace) else ():
+        for declared in namespace.declarations if isinstance(namespace, nodes.Namespace) else ():
             if (
-                isinstance(declared, FacetDeclaration)
+                isinstance(declared, nodes.FacetDeclaration)
                 and name == f"{namespace.name}.{declared.name}"
             ):
                 return _deepest(declared, _STEP.findall(where))
     return None
 
 
-def _deepest(facet: FacetDeclaration, steps: list[str]) -> Location | None:
+def _deepest(facet: nodes.FacetDeclaration, steps: list[str]) -> nodes.Location | None:
     part: _Part = facet
     location = facet.location
     for step in steps:
@@ -144,17 +132,17 @@ def _deepest(facet: FacetDeclaration, steps: list[str]) -> Location | None:
     return location
 
 
-def _statements(part: _Part) -> Iterator[StepStatement]:
+def _statements(part: _Part) -> Iterator[nodes.StepStatement]:
     """Yield the steps directly in a part, not those nested in its steps."""
     parts: list[_Part] = []
     match part:
-        case FacetDeclaration(body=body):
+        case nodes.FacetDeclaration(body=body):
             parts += body
-        case StepStatement(body=body, catch=catch, always=always):
+        case nodes.StepStatement(body=body, catch=catch, always=always):
             parts += [*body, *always, *([catch] if catch else [])]
-        case Block(cases=cases) | CatchClause(cases=cases):
+        case nodes.Block(cases=cases) | nodes.CatchClause(cases=cases):
             parts += cases
-    if not isinstance(part, FacetDeclaration | StepStatement):
-        yield from (s for s in part.statements if isinstance(s, StepStatement))
+    if not isinstance(part, nodes.FacetDeclaration | nodes.StepStatement):
+        yield from (s for s in part.statements if isinstance(s, nodes.StepStatement))
     for inner in parts:
         yield from _statements(inner)

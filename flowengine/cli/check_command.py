@@ -15,7 +15,7 @@ from rich.text import Text
 
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.validation import Finding, finding_of, findings_of
-from flowengine.cli.workflow_loader import load_module
+from flowengine.cli.targets import load_module
 from flowengine.program.nodes import Location
 
 

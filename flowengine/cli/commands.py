@@ -19,10 +19,8 @@ import flowengine
 from flowengine.afl import checked, read_text
 from flowengine.cli import check_command
 from flowengine.cli.check_command import relative_file
-from flowengine.cli.live_view import watch
-from flowengine.cli.run_command import prepare
-from flowengine.cli.tree import run_tree
-from flowengine.cli.workflow_loader import load_modules
+from flowengine.cli.run_view import RUN_COLOURS, run_tree, watch
+from flowengine.cli.targets import load_modules, prepare
 from flowengine.engine import Engine, Run, RunInfo
 from flowengine.engine.presentation import duration
 from flowengine.engine.recovery import alarm_unserved_tasks
@@ -152,16 +150,9 @@ def _print_outcome(info: RunInfo) -> None:
 
 def _print_next_commands(info: RunInfo, database: Database) -> None:
     console.print(Text.assemble(("stored in ", "dim"), database.name), soft_wrap=True)
-    console.print(
-        Text.assemble(
-            ("try     ", "dim"),
-            f"flowengine show {info.id[:8]}",
-            ("   every step with its time\n", "dim"),
-            ("        ", "dim"),
-            "flowengine list           ",
-            ("the newest runs", "dim"),
-        )
-    )
+    show = (f"flowengine show {info.id[:8]}", ("   every step with its time\n", "dim"))
+    newest = ("flowengine list           ", ("the newest runs", "dim"))
+    console.print(Text.assemble(("try     ", "dim"), *show, ("        ", "dim"), *newest))
 
 
 # --- checking ---
@@ -252,13 +243,12 @@ def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("run", "workflow", "state", "age", "took", "waits for / error"):
         table.add_column(heading, overflow="fold")
-    colours = {"COMPLETED": "green", "FAILED": "red", "RUNNING": "cyan"}
     for info in runs:
         waits = info.alarm or (f"{info.open_steps} outstanding" if info.open_steps else "")
         table.add_row(
             info.id[:8],
             info.workflow,
-            Text(info.state, style=colours.get(info.state, "")),
+            Text(info.state, style=RUN_COLOURS.get(info.state, "")),
             duration(now - info.created),
             duration((info.finished or now) - info.created),
             info.error_text or ("" if info.is_final else waits),

@@ -4,12 +4,7 @@ Independent of workflows. Needs ``flowengine[redis]``; `flowengine.messaging.pro
 ``flowengine[prometheus]``.
 """
 
-from flowengine.circuit_breaker import (
-    CircuitBreakerConfig,
-    CircuitSnapshot,
-    CircuitState,
-    Permit,
-)
+from flowengine.circuit_breaker import CircuitBreakerConfig, CircuitSnapshot, CircuitState, Permit
 from flowengine.errors import (
     AgentRegistryError,
     CircuitBreakerOpenError,
@@ -17,7 +12,7 @@ from flowengine.errors import (
     RequestTimeout,
 )
 from flowengine.messaging.breaker import CircuitBreaker, SyncCircuitBreaker
-from flowengine.messaging.coordinator import RedisMessageCoordinator
+from flowengine.messaging.coordinator import RedisMessageCoordinator, SyncMessageCoordinator
 from flowengine.messaging.interfaces import AgentRegistry, MessageCoordinator, MessageMetrics
 from flowengine.messaging.models import (
     Agent,
@@ -36,7 +31,6 @@ from flowengine.messaging.models import (
     ReceivedMessage,
 )
 from flowengine.messaging.registry import RedisAgentRegistry
-from flowengine.messaging.sync_coordinator import SyncMessageCoordinator
 
 __all__ = [  # noqa: RUF022 - grouped
     # Messages

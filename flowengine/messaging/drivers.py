@@ -8,33 +8,22 @@ so each operation is written once for both kinds of client. An error of Redis is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from flowengine.messaging.lua import Script
+from flowengine.errors import MessageCoordinatorError
+from flowengine.messaging.lua import Argument, Call
 
 try:
+    from redis.asyncio import ConnectionPool, Redis
     from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 except ImportError:  # pragma: no cover - depends on what is installed
     raise ImportError("flowengine.messaging needs redis: pip install 'flowengine[redis]'") from None
-
-__all__ = [
-    "Argument",
-    "AsyncClient",
-    "AsyncDriver",
-    "Call",
-    "Members",
-    "Plan",
-    "RedisErrors",
-    "SyncClient",
-    "SyncDriver",
-    "Wait",
-    "describe",
-]
-
-Argument: TypeAlias = str | bytes | int | float
 
 #: Raised by a client if Redis refused a command or was unreachable.
 RedisErrors = (RedisError, RedisClusterException)
@@ -44,15 +33,6 @@ POLL_SECONDS = 1.0
 
 #: Time limit in seconds for a cancelled plan to undo its last step.
 UNDO_SECONDS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Run a script. Strings in the response are bytes."""
-
-    script: Script
-    keys: tuple[bytes, ...]
-    arguments: tuple[Argument, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +52,7 @@ class Members:
 
 Step: TypeAlias = Call | Wait | Members
 T = TypeVar("T")
+P = ParamSpec("P")
 Plan: TypeAlias = Generator[Step, Any, T]
 
 
@@ -185,6 +166,82 @@ class SyncDriver:
             except NoScriptError:
                 return execute(*_eval(step), NEVER_DECODE=True)
         return execute(*_command(step, self._max_wait), NEVER_DECODE=True)
+
+
+class PrivateLoopDriver:
+    """Runs plans over an asynchronous client from synchronous code, in its own loop and thread.
+
+    The connections of an asynchronous client belong to the loop that opened them, so this driver
+    opens its own with the same options.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        pool = redis.connection_pool
+        self._redis = Redis(
+            connection_pool=ConnectionPool(pool.connection_class, **pool.connection_kwargs)
+        )
+        self._driver = AsyncDriver(self._redis)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="flowengine-registry-loop", daemon=True
+        )
+        self._thread.start()
+
+    def run(self, plan: Plan[T]) -> T:
+        return asyncio.run_coroutine_threadsafe(self._driver.run(plan), self._loop).result()
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        await self._redis.aclose()
+        await self._redis.connection_pool.disconnect()
+
+
+def asynchronous(
+    plan: Callable[Concatenate[Any, P], Plan[T]], action: str = ""
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """A method that runs a plan of `self._plans`; `action` describes it in errors."""
+
+    @wraps(plan)
+    async def operation(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        driver: AsyncDriver = self._driver
+        try:
+            return await driver.run(plan(self._plans, *args, **kwargs))
+        except RedisErrors as error:
+            if not action:
+                raise
+            raise _failure(plan, action, args, kwargs, error) from error
+
+    return operation
+
+
+def synchronous(
+    plan: Callable[Concatenate[Any, P], Plan[T]], action: str = ""
+) -> Callable[Concatenate[Any, P], T]:
+    """`asynchronous` for synchronous code."""
+
+    @wraps(plan)
+    def operation(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        driver: SyncDriver = self._driver
+        try:
+            return driver.run(plan(self._plans, *args, **kwargs))
+        except RedisErrors as error:
+            if not action:
+                raise
+            raise _failure(plan, action, args, kwargs, error) from error
+
+    return operation
+
+
+def _failure(
+    plan: Callable[..., Any], action: str, args: Any, kwargs: Any, error: Exception
+) -> MessageCoordinatorError:
+    arguments = inspect.signature(plan).bind(None, *args, **kwargs).arguments
+    return MessageCoordinatorError(action.format(**arguments), describe(error))
 
 
 def describe(error: Exception) -> str:

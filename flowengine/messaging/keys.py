@@ -1,4 +1,4 @@
-"""The keys in Redis.
+"""The keys in Redis, and calls of scripts with them.
 
 All start with the prefix. In a Redis Cluster a script may use keys of one slot only: there the
 prefix must be a hash tag, for example ``{ao}``.
@@ -11,9 +11,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import unquote
 
+from flowengine.messaging.lua import Argument, Call, Script
 from flowengine.messaging.models import AgentId, MessagePriority
 
-_OF_AN_AGENT = {
+#: Limit of messages in one script call: Redis serves no other client while a script runs.
+BATCH_LIMIT = 500
+#: Limit of cached key tuples.
+_CACHE_SIZE = 10_000
+_RECOVER = Script.load("recover")
+
+_PATTERNS = {
+    # Of an agent
     "queue": "queue:{}",  # list: ids of all unsettled messages, the oldest first
     "messages": "messages:{}",  # hash: id to stored message
     "tries": "tries:{}",  # hash: id to failed attempts and last error
@@ -33,15 +41,13 @@ _OF_AN_AGENT = {
     "bell": "bell:{}",  # list: each element wakes one waiting receiver
     "agent": "agents:{}",  # JSON: registry record; expires after the last heartbeat
     "capabilities": "capabilities:{}",  # JSON: list
-}
-_OF_A_NAME = {
+    # Of a correlation id or a circuit breaker
     "awaited": "awaited:{}",
     "answer": "answer:{}",
     "answer_bell": "answer_bell:{}",
     "circuit": "cb:state:{}",
     "probes": "cb:probes:{}",
-}
-_OF_ALL = {
+    # One for all
     "config": "config",  # hash: values set by `configure`
     "endpoints": "endpoints",  # set: endpoints that may have messages
     "agents_index": "agents:index",  # set: keys of all agents
@@ -56,7 +62,7 @@ _OF_ALL = {
 @lru_cache(maxsize=10_000)
 def endpoint(agent: AgentId) -> str:
     """The part of a key that identifies an agent, with special characters escaped."""
-    return f"{_escape(agent.type)}:{_escape(agent.instance or 'default')}"
+    return f"{name_of(agent.type)}:{name_of(agent.instance or 'default')}"
 
 
 def agent_of(endpoint: str) -> AgentId:
@@ -77,16 +83,30 @@ class Keys:
         return tuple(f"{self.prefix}:{_PATTERNS[key].format(name)}".encode() for key in names)
 
 
+class ScriptCalls:
+    """Builds calls with the keys of an agent, which are cached."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys = keys
+        self._cache: dict[tuple[str, str, str | None], tuple[bytes, ...]] = {}
+
+    def call(self, script: Script, agent_id: AgentId, *arguments: Argument) -> Call:
+        cache_key = (script.name, agent_id.type, agent_id.instance)
+        keys = self._cache.get(cache_key)
+        if keys is None:
+            if len(self._cache) > _CACHE_SIZE:
+                self._cache.clear()
+            keys = self._cache[cache_key] = self.keys.named(script.keys, endpoint(agent_id))
+        return Call(script, keys, arguments)
+
+    def recover(self, agent_id: AgentId) -> Call:
+        """Return messages with an expired reservation to the queue, or make them dead letters."""
+        return self.call(_RECOVER, agent_id, endpoint(agent_id), BATCH_LIMIT)
+
+
 def name_of(text: str) -> str:
     """Escape a text for use in a key."""
-    return _escape(text)
-
-
-def _escape(text: str) -> str:
     # Percent-encode only the separators of keys and hash tags: the rest stays readable.
     for character, escaped in (("%", "%25"), (":", "%3A"), ("{", "%7B"), ("}", "%7D")):
         text = text.replace(character, escaped)
     return text
-
-
-_PATTERNS = {**_OF_AN_AGENT, **_OF_A_NAME, **_OF_ALL}

@@ -10,8 +10,11 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import TypeAlias
 
 from flowengine.messaging.models import CoordinatorConfig
+
+Argument: TypeAlias = str | bytes | int | float
 
 _FOLDER = files("flowengine.messaging") / "scripts"
 _DEFAULTS: Mapping[str, float] = CoordinatorConfig().model_dump()
@@ -35,20 +38,26 @@ class Script:
         bodies = [(_FOLDER / "parts" / f"{part}.lua").read_text() for part in parts] + [body]
         # Redis runs every line at each call, so a script gets only the defaults it uses.
         used = {name: value for name, value in _DEFAULTS.items() if f"'{name}'" in "".join(bodies)}
-        text = "\n".join(
-            [
-                *(f"local {key.upper()} = KEYS[{place}]" for place, key in enumerate(keys, 1)),
-                f"local DEFAULTS = {_lua_table(used)}",
-                *bodies,
-            ]
-        )
+        defaults = ", ".join(f"{name} = {value}" for name, value in used.items())
+        key_lines = [f"local {key.upper()} = KEYS[{place}]" for place, key in enumerate(keys, 1)]
+        text = "\n".join([*key_lines, f"local DEFAULTS = {{{defaults}}}", *bodies])
         return cls(name, keys, text, hashlib.sha1(text.encode()).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a script. Strings in the response are bytes."""
+
+    script: Script
+    keys: tuple[bytes, ...]
+    arguments: tuple[Argument, ...] = ()
+
+
+def microseconds(seconds: float) -> int:
+    """Times in scripts are microseconds."""
+    return round(seconds * 1_000_000)
 
 
 def _directives(body: str) -> list[tuple[str, str]]:
     lines = [line[3:] for line in body.splitlines() if line.startswith("--!")]
     return [(name.strip(), value) for name, _, value in (line.partition(":") for line in lines)]
-
-
-def _lua_table(values: Mapping[str, float]) -> str:
-    return "{" + ", ".join(f"{name} = {value}" for name, value in values.items()) + "}"

@@ -13,7 +13,8 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterable
+from functools import partial
+from itertools import chain
 from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel
@@ -22,26 +23,23 @@ from redis.asyncio import Redis, RedisCluster
 from flowengine.errors import AgentRegistryError
 from flowengine.messaging.drivers import (
     AsyncClient,
-    Call,
     Members,
     Plan,
+    PrivateLoopDriver,
     RedisErrors,
     SyncClient,
     SyncDriver,
     describe,
 )
-from flowengine.messaging.encoder import microseconds
 from flowengine.messaging.interfaces import AgentRegistry
-from flowengine.messaging.keys import Keys, endpoint
-from flowengine.messaging.lua import Script
+from flowengine.messaging.keys import BATCH_LIMIT, Keys, endpoint
+from flowengine.messaging.lua import Call, Script, microseconds
 from flowengine.messaging.models import Agent, AgentId
-from flowengine.messaging.private_loop import PrivateLoopDriver
 
 _HEARTBEAT = Script.load("heartbeat")
 _DEREGISTER = Script.load("deregister")
 _REPORT_LOST = Script.load("report_lost")
 _LIST = Script.load("list_agents")
-_BATCH_LIMIT = 500  #: agents per script call
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -54,10 +52,8 @@ class _Record(BaseModel):
     status: dict[str, Any]
     capabilities: list[str]
     incarnation: str
-    #: host and process id, for operators
-    owner: str
-    #: seconds that the agent is alive after a heartbeat
-    ttl: float
+    owner: str  #: host and process id, for operators
+    ttl: float  #: seconds that the agent is alive after a heartbeat
 
 
 class RedisAgentRegistry(AgentRegistry):
@@ -170,12 +166,8 @@ class RedisAgentRegistry(AgentRegistry):
         """Start the heartbeat thread. Idempotent; a forked process must start its own."""
         if self._thread is None or not self._thread.is_alive():
             self._stop = threading.Event()
-            self._thread = threading.Thread(
-                target=self._send_heartbeats,
-                args=(self._stop,),
-                name="flowengine-heartbeats",
-                daemon=True,
-            )
+            send, name = partial(self._send_heartbeats, self._stop), "flowengine-heartbeats"
+            self._thread = threading.Thread(target=send, name=name, daemon=True)
             self._thread.start()
 
     def stop_heartbeats(self) -> None:
@@ -270,34 +262,27 @@ class RedisAgentRegistry(AgentRegistry):
         )
         return outcome, _Record.model_validate_json(other[0]).owner if other else ""
 
-    def _deregister(self, agent_id: AgentId, incarnation: str) -> Plan[bool]:
+    def _deregister(self, agent_id: AgentId, incarnation: str) -> Plan[None]:
         keys = self._keys.named(_DEREGISTER.keys, endpoint(agent_id))
-        arguments = (endpoint(agent_id), incarnation, self._channel)
-        done = yield Call(_DEREGISTER, keys, arguments)
-        return bool(done)
+        yield Call(_DEREGISTER, keys, (endpoint(agent_id), incarnation, self._channel))
 
     def _report_lost(self) -> Plan[None]:
         keys = self._keys.named(_REPORT_LOST.keys, "")
-        while (yield Call(_REPORT_LOST, keys, (self._channel, _BATCH_LIMIT))) == _BATCH_LIMIT:
+        while (yield Call(_REPORT_LOST, keys, (self._channel, BATCH_LIMIT))) == BATCH_LIMIT:
             pass
 
     def _listing(self) -> Plan[list[dict[str, Any]]]:
-        (index,) = self._keys.named(["agents_index"], "")
+        index, prefix = self._keys.named(["agents_index", "agent"], "")
         agent_keys = sorted((yield Members(index)))
         fixed = self._keys.named(_LIST.keys, "")
         agents: list[dict[str, Any]] = []
-        for start in range(0, len(agent_keys), _BATCH_LIMIT):
-            batch = agent_keys[start : start + _BATCH_LIMIT]
-            now, *records = yield Call(_LIST, (*fixed, *batch), tuple(self._arguments(batch)))
+        for start in range(0, len(agent_keys), BATCH_LIMIT):
+            batch = agent_keys[start : start + BATCH_LIMIT]
+            names = [key.removeprefix(prefix).decode() for key in batch]
+            arguments = [(*self._keys.named(["capabilities"], name), name) for name in names]
+            now, *records = yield Call(_LIST, (*fixed, *batch), tuple(chain(*arguments)))
             agents += (_summary(record, now / 1_000_000) for record in records)
         return agents
-
-    def _arguments(self, agent_keys: Iterable[bytes]) -> Iterable[str | bytes]:
-        (prefix,) = self._keys.named(["agent"], "")
-        for key in agent_keys:
-            name = key.removeprefix(prefix).decode()
-            yield from self._keys.named(["capabilities"], name)
-            yield name
 
     def _run(self, action: str, plan: Plan[T]) -> T:
         try:
@@ -309,27 +294,18 @@ class RedisAgentRegistry(AgentRegistry):
         with self._lock:
             if self._driver is None or self._driver_pid != os.getpid():
                 self._driver_pid = os.getpid()
-                self._driver = (
-                    PrivateLoopDriver(self._redis)
-                    if isinstance(self._redis, Redis)
-                    else SyncDriver(self._redis)
-                )
+                if isinstance(self._redis, Redis):
+                    self._driver = PrivateLoopDriver(self._redis)
+                else:
+                    self._driver = SyncDriver(self._redis)
             return self._driver
+
+
+class _StoredRecord(_Record):
+    last_heartbeat: float  #: Unix time in seconds, by the clock of the Redis server
 
 
 def _summary(record: bytes, now: float) -> dict[str, Any]:
     agent = _StoredRecord.model_validate_json(record)
-    return {
-        "name": agent.name,
-        "agent_id": agent.agent_id.model_dump(),
-        "status": agent.status,
-        "alive": now - agent.last_heartbeat <= agent.ttl,
-        "last_heartbeat": agent.last_heartbeat,
-        "capabilities": agent.capabilities,
-        "owner": agent.owner,
-    }
-
-
-class _StoredRecord(_Record):
-    #: Unix time in seconds, by the clock of the Redis server
-    last_heartbeat: float
+    is_alive = now - agent.last_heartbeat <= agent.ttl
+    return {**agent.model_dump(exclude={"incarnation", "ttl"}), "alive": is_alive}

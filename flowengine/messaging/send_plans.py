@@ -1,21 +1,38 @@
-"""Plans for sending messages."""
+"""Plans for sending messages and requests.
+
+A response is not a message in a queue. It is stored under the correlation id of its request while
+the requester waits, and expires with the wait: a late response leaves nothing in Redis.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from flowengine.errors import MessageCoordinatorError
-from flowengine.messaging.drivers import Call, Plan, RedisErrors, describe
-from flowengine.messaging.encoder import MessageEncoder, microseconds
-from flowengine.messaging.fast_models import make
-from flowengine.messaging.keys import endpoint
-from flowengine.messaging.lua import Script
+from flowengine.errors import MessageCoordinatorError, RequestTimeout
+from flowengine.messaging.codec import MessageEncoder
+from flowengine.messaging.drivers import Plan, RedisErrors, Wait, describe
+from flowengine.messaging.interfaces import MessageMetrics
+from flowengine.messaging.keys import BATCH_LIMIT, Keys, ScriptCalls, endpoint, name_of
+from flowengine.messaging.lua import Call, Script, microseconds
 from flowengine.messaging.metrics import MetricsRecorder
-from flowengine.messaging.models import AgentId, AgentMessage, MessagePriority, MessageResult
-from flowengine.messaging.script_calls import BATCH_LIMIT, ScriptCalls
+from flowengine.messaging.models import (
+    AgentId,
+    AgentMessage,
+    MessagePriority,
+    MessageResult,
+    MessageType,
+    ReceivedMessage,
+    make,
+)
 
 _SEND = Script.load("send")
 _SEND_ONE = Script.load("send_one")
+_EXPECT = Script.load("expect")
+_RESPOND = Script.load("respond")
+_COLLECT = Script.load("collect")
 
 _ENQUEUED, _DUPLICATE, _FULL, _NOT_SUBSCRIBED = b"1234"
 _REFUSALS = {_FULL: "queue full", _NOT_SUBSCRIBED: "not subscribed"}
@@ -24,17 +41,34 @@ _REFUSALS = {_FULL: "queue full", _NOT_SUBSCRIBED: "not subscribed"}
 class SendPlans:
     """Plans for messages to agents under one key prefix."""
 
-    def __init__(self, calls: ScriptCalls, metrics: MetricsRecorder) -> None:
-        self._calls, self._metrics = calls, metrics
+    def __init__(self, key_prefix: str, metrics: MessageMetrics | None) -> None:
+        self._calls, self._metrics = ScriptCalls(Keys(key_prefix)), MetricsRecorder(metrics)
 
-    def send(
+    def send_message(
+        self,
+        sender: AgentId,
+        recipient: AgentId,
+        message: AgentMessage,
+        *,
+        delay: float = 0.0,
+        expires_in: float | None = None,
+    ) -> Plan[MessageResult]:
+        """Send a message; it is available after `delay` seconds and expires after `expires_in`."""
+        (result,) = yield from self.send_batch(
+            sender, recipient, [message], delay=delay, expires_in=expires_in
+        )
+        return result
+
+    def send_batch(
         self,
         sender: AgentId,
         recipient: AgentId,
         messages: Sequence[AgentMessage],
+        *,
         delay: float = 0.0,
         expires_in: float | None = None,
     ) -> Plan[list[MessageResult]]:
+        """Send messages to one agent; the results are in the same order."""
         if delay < 0 or (expires_in is not None and expires_in <= 0):
             raise ValueError("delay must be 0 or more, expires_in more than 0 seconds")
         times = (microseconds(delay), microseconds(expires_in or 0))
@@ -43,7 +77,7 @@ class SendPlans:
         try:
             for start in range(0, len(messages), BATCH_LIMIT):
                 batch = messages[start : start + BATCH_LIMIT]
-                call = self._call(recipient, batch, times, encoder)
+                call = self._send_call(recipient, batch, times, encoder)
                 codes = yield from self._enqueue(recipient, call)
                 results += map(_result, batch, codes)
         except RedisErrors:
@@ -53,13 +87,14 @@ class SendPlans:
         self._metrics.sent(delivered, len(results) - delivered)
         return results
 
-    def broadcast(
-        self, sender: AgentId, message: AgentMessage, recipients: Sequence[AgentId]
+    def broadcast_message(
+        self, sender: AgentId, message: AgentMessage, recipients: list[AgentId]
     ) -> Plan[list[MessageResult]]:
+        """Send a message to several agents; a result reports a failed send."""
         results: list[MessageResult] = []
         for recipient in recipients:
             try:
-                results += yield from self.send(sender, recipient, [message])
+                results += yield from self.send_batch(sender, recipient, [message])
             except RedisErrors as error:
                 failure = str(MessageCoordinatorError(f"send to {recipient}", describe(error)))
                 results.append(
@@ -67,7 +102,7 @@ class SendPlans:
                 )
         return results
 
-    def _call(
+    def _send_call(
         self,
         recipient: AgentId,
         messages: Sequence[AgentMessage],
@@ -96,6 +131,55 @@ class SendPlans:
         return bytes(
             old if old == _ENQUEUED else new for old, new in zip(codes, again, strict=True)
         )
+
+    def request(
+        self, sender: AgentId, recipient: AgentId, message: AgentMessage, *, timeout: float
+    ) -> Plan[AgentMessage]:
+        """Send a request and wait for the response; raise `RequestTimeout` without one."""
+        until = time.monotonic() + timeout
+        correlation = message.correlation_id or message.message_id
+        request = message.model_copy(
+            update={"message_type": MessageType.REQUEST, "correlation_id": correlation}
+        )
+        yield self._request_call(_EXPECT, correlation, max(round(timeout * 1000), 1))
+        left = max(until - time.monotonic(), 0.001)
+        result = yield from self.send_message(sender, recipient, request, expires_in=left)
+        if not result.delivered:
+            yield self._request_call(_COLLECT, correlation, 1)
+            raise MessageCoordinatorError(f"send a request to {recipient}", result.error or "")
+        (wakeup,) = self._calls.keys.named(["answer_bell"], name_of(correlation))
+        while True:
+            response = yield self._request_call(_COLLECT, correlation, 0)
+            left = until - time.monotonic()
+            if response is not None or left <= 0:
+                break
+            yield Wait(wakeup, left)
+        yield self._request_call(_COLLECT, correlation, 1)
+        if response is None:
+            raise RequestTimeout(str(recipient), message.message_id, timeout)
+        return AgentMessage.model_validate_json(response)
+
+    def respond(self, request: ReceivedMessage, payload: Mapping[str, Any]) -> Plan[bool]:
+        """Respond to a request; False if the requester no longer waits.
+
+        The request must still be acknowledged.
+        """
+        asked = request.message
+        correlation = asked.correlation_id or asked.message_id
+        response = AgentMessage(
+            message_id=f"answer-{secrets.token_hex(8)}",
+            sender=asked.recipient,
+            recipient=asked.sender,
+            message_type=MessageType.RESPONSE,
+            payload=dict(payload),
+            correlation_id=correlation,
+        )
+        accepted = yield self._request_call(_RESPOND, correlation, response.model_dump_json())
+        return bool(accepted)
+
+    def _request_call(self, script: Script, correlation: str, argument: str | int) -> Call:
+        keys = self._calls.keys.named(script.keys, name_of(correlation))
+        return Call(script, keys, (argument,))
 
 
 def _result(message: AgentMessage, code: int) -> MessageResult:

@@ -7,12 +7,11 @@ an in-memory database. The code is that of the engine; only the waiting is repla
 from __future__ import annotations
 
 import uuid
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Any, ParamSpec, Self, TypeVar
 
 from flowengine.assembly import EngineLauncher
-from flowengine.authoring import Workflow, event_facet_names, launcher_slot
-from flowengine.authoring.launcher_slot import StartOptions
+from flowengine.authoring import StartOptions, Workflow, event_facet_names, set_launcher_source
 from flowengine.engine import Engine, Run
 from flowengine.engine.liveness import LivenessWindow
 from flowengine.engine.recovery import notify_due_lists, observe, recover
@@ -44,12 +43,12 @@ class Clock:
         self.now += round((seconds + 60 * minutes + 3600 * hours) * 1000)
 
 
+@dataclass(eq=False, repr=False)
 class NothingToClaim(FlowengineError):
     """The test claims a step that has no pending task."""
 
-    def __init__(self, wanted: str, pending: list[str]) -> None:
-        super().__init__(wanted, pending)
-        self.wanted, self.pending = wanted, pending
+    wanted: str
+    pending: list[str]
 
     def __str__(self) -> str:
         return f"no task of {self.wanted!r} is pending; pending are: {self.pending or 'none'}"
@@ -69,16 +68,11 @@ class Flow:
 
     def __enter__(self) -> Self:
         # `workflow.start()` in code under test uses this engine too.
-        self._outer = launcher_slot.replace_launcher_source(lambda: EngineLauncher(self.engine))
+        self._outer = set_launcher_source(lambda: EngineLauncher(self.engine))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        launcher_slot.replace_launcher_source(self._outer)
+    def __exit__(self, *_: object) -> None:
+        set_launcher_source(self._outer)
         self.engine.close()
 
     # --- running ---

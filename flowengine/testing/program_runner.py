@@ -60,71 +60,59 @@ def run_program(
         ensure_schema(database, upgrade=True)
         engine = Engine(database, settings=settings)
         run = engine.start(program, workflow, inputs)
-        _ProgramRunner(engine, run.id, handlers, order, redeliver, seed).run()
+        order, hints = (order, []) if isinstance(order, str) else ("any", list(order))
+        draw = random.Random(seed)
+        _ProgramRunner(engine, run.id, handlers, order, hints, redeliver, draw).run()
         return outcome_of(engine, run.id)
     finally:
         database.close()
 
 
+@dataclass
 class _ProgramRunner:
-    def __init__(
-        self,
-        engine: Engine,
-        run_id: str,
-        handlers: Mapping[str, Handler],
-        order: str | Sequence[str],
-        redeliver: bool,
-        seed: int,
-    ) -> None:
-        self._engine, self._run_id, self._handlers = engine, run_id, handlers
-        self._hints = [] if isinstance(order, str) else list(order)
-        self._order = order if isinstance(order, str) else "any"
-        self._redeliver = redeliver
-        self._random = random.Random(seed)
-        self._skipped: set[str] = set()
+    engine: Engine
+    run_id: str
+    handlers: Mapping[str, Handler]
+    order: str
+    hints: list[str]
+    redeliver: bool
+    random: random.Random
+    skipped: set[str] = field(default_factory=set)
 
     def run(self) -> None:
         """Report one task after the other until no pending task has a handler."""
         while pending := self._pending():
             task = self._choose(pending)
-            handler = self._handlers[task.name]
             try:
-                outcome = _outcome(handler, dict(task.data or {}))
+                outcome = _outcome(self.handlers[task.name], dict(task.data or {}))
             except NoAnswer:
-                self._skipped.add(task.uuid)
+                self.skipped.add(task.uuid)
                 continue
-            self._report(task, outcome)
+            claimed = self.engine.claim_one(task.uuid, WorkerIdentity())
+            assert claimed is not None, f"{task.step_path} was claimed by another worker"
+            self.engine.report(claimed, outcome)
+            if self.redeliver:
+                self.engine.report(claimed, Succeeded({"late": True}))
+                self.engine.continue_step(claimed.step_id, {"later": True})
 
     def _pending(self) -> list[TaskDefinition]:
         return [
             task
-            for task in self._engine.tasks(self._run_id)
+            for task in self.engine.tasks(self.run_id)
             if task.state == TaskState.PENDING
-            and task.name in self._handlers
-            and task.uuid not in self._skipped
+            and task.name in self.handlers
+            and task.uuid not in self.skipped
         ]
 
     def _choose(self, pending: list[TaskDefinition]) -> TaskDefinition:
-        for hint in self._hints:
+        for hint in self.hints:
             for task in pending:
                 if _matches(hint, task):
-                    self._hints.remove(hint)
+                    self.hints.remove(hint)
                     return task
-        if self._order == "shuffle":
-            return self._random.choice(pending)
-        return pending[-1 if self._order == "reverse" else 0]
-
-    def _report(self, task: TaskDefinition, outcome: TryOutcome) -> None:
-        claimed = self._claim(task)
-        self._engine.report(claimed, outcome)
-        if self._redeliver:
-            self._engine.report(claimed, Succeeded({"late": True}))
-            self._engine.continue_step(claimed.step_id, {"later": True})
-
-    def _claim(self, task: TaskDefinition) -> TaskDefinition:
-        claimed = self._engine.claim_one(task.uuid, WorkerIdentity())
-        assert claimed is not None, f"{task.step_path} was claimed by another worker"
-        return claimed
+        if self.order == "shuffle":
+            return self.random.choice(pending)
+        return pending[-1 if self.order == "reverse" else 0]
 
 
 def _outcome(handler: Handler, data: dict[str, Any]) -> TryOutcome:

@@ -48,8 +48,7 @@ def _install() -> None:
         return
     if "template_loader" in settings:
         raise _UnsupportedFlower("another extension already replaces Flower's templates")
-    from flowengine.web.pages import HANDLERS
-    from flowengine.web.templates import Templates
+    from flowengine.web.pages import HANDLERS, Templates
 
     templates = Templates(settings["template_path"])
     templates.load("navbar.html")  # fails now instead of at the first request

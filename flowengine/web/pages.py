@@ -1,17 +1,21 @@
 """The pages and their JSON, as request handlers of Flower.
 
-They inherit from Flower's base classes and so use its authentication, prefix and headers.
+They inherit from Flower's base classes and so use its authentication, prefix and headers. Flower's
+navigation bar gets one more entry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from flower.api import BaseApiHandler
 from flower.views import BaseHandler
+from tornado.template import Loader, Template
 from tornado.web import RequestHandler, authenticated, url
 
 from flowengine.engine import queries
@@ -27,17 +31,23 @@ from flowengine.web.async_queries import queries_of
 T = TypeVar("T")
 STATES = (RunState.RUNNING, RunState.COMPLETED, RunState.FAILED)
 _DEFAULT_LIMIT, _MAX_LIMIT = 50, 500  #: runs on a page
+_TEMPLATES = Path(__file__).parent / "templates"
+
+#: The entry of the Broker page, the last one of Flower.
+_BROKER_ENTRY = re.compile(
+    r"""[ ]*<li\ class="nav-item">\s*<a\ class="nav-link(?P<classes>[^"]*)"
+        (?:(?!</li>).)*?reverse_url\('broker'\)(?:(?!</li>).)*</li>\n?""",
+    re.VERBOSE | re.DOTALL,
+)
 
 
+@dataclass(eq=False, repr=False)
 class RequestError(FlowengineError):
     """A request that fails, with its HTTP status and message."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(status, message)
-        self.status, self.message = status, message
-
-    def __str__(self) -> str:
-        return self.message
+    status: int
+    message: str
+    _text = "{message}"
 
 
 # --- queries ---
@@ -76,19 +86,6 @@ class Filter:
         return f"?{urlencode(kept)}" if kept else ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunsResult:
-    runs: list[RunSummary]
-    older: str | None  #: `before` of the next page
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    run: RunInfo
-    inputs: dict[str, Any]
-    tree: RunTree
-
-
 async def _query(handler: Any, query: Callable[[Session], T]) -> T:
     try:
         return await queries_of(handler.application.capp).run(query)
@@ -98,7 +95,9 @@ async def _query(handler: Any, query: Callable[[Session], T]) -> T:
         raise RequestError(503, f"Runs cannot be read: {problem}.") from None
 
 
-async def _runs(handler: Any, run_filter: Filter) -> RunsResult:
+async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str | None]:
+    """Return a page of runs, and `before` of the next page."""
+
     def query(session: Session) -> list[RunSummary]:
         return queries.run_summaries(
             session,
@@ -110,120 +109,119 @@ async def _runs(handler: Any, run_filter: Filter) -> RunsResult:
 
     runs = await _query(handler, query)
     page = runs[: run_filter.limit]
-    return RunsResult(page, page[-1].id if len(runs) > len(page) else None)
+    return page, page[-1].id if len(runs) > len(page) else None
 
 
-async def _run(handler: Any, run_id: str) -> RunResult:
-    def query(session: Session) -> RunResult:
+async def _run(handler: Any, run_id: str) -> tuple[RunInfo, dict[str, Any], RunTree]:
+    def query(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
         run = queries.run_info(session, run_id)
-        return RunResult(run, queries.run_inputs(session, run), load_run_tree(session, run_id))
+        return run, queries.run_inputs(session, run), load_run_tree(session, run_id)
 
     return await _query(handler, query)
+
+
+def _handler(answer: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
+    """A handler for authenticated requests; it responds to a `RequestError`."""
+
+    @authenticated
+    async def get(self: Any, *arguments: str) -> None:
+        try:
+            await answer(self, *arguments)
+        except RequestError as error:
+            self.set_status(error.status)
+            self.refuse(error.message)
+
+    return get
 
 
 # --- pages ---
 
 
 class _Page(BaseHandler):  # type: ignore[misc]
-    """Renders a request error as a page."""
+    def refuse(self, message: str) -> None:
+        self.render("404.html", message=message)
 
-    def refuse(self, error: RequestError) -> None:
-        self.set_status(error.status)
-        self.render("404.html", message=error.message)
+    def show(self, template: str, **values: Any) -> None:
+        self.render(template, now=system_clock(), styles=styles, **values)
 
 
 class RunsPage(_Page):
     """The newest runs."""
 
-    @authenticated
+    @_handler
     async def get(self) -> None:
-        try:
-            run_filter = Filter.of(self)
-            result = await _runs(self, run_filter)
-        except RequestError as error:
-            self.refuse(error)
-            return
-        self.render(
-            "workflows.html",
-            runs=result.runs,
-            older=result.older,
-            run_filter=run_filter,
-            states=STATES,
-            now=system_clock(),
-            styles=styles,
-        )
+        run_filter = Filter.of(self)
+        runs, older = await _runs(self, run_filter)
+        self.show("workflows.html", runs=runs, older=older, run_filter=run_filter, states=STATES)
 
 
 class RunPage(_Page):
     """One run with its steps."""
 
-    @authenticated
+    @_handler
     async def get(self, run_id: str) -> None:
-        try:
-            result = await _run(self, run_id)
-        except RequestError as error:
-            self.refuse(error)
-            return
-        self.render(
-            "workflow.html",
-            run=result.run,
-            inputs=result.inputs,
-            tree=result.tree,
-            is_step=lambda line: isinstance(line, StepLine),
-            now=system_clock(),
-            styles=styles,
-        )
+        run, inputs, tree = await _run(self, run_id)
+        shown = {"run": run, "inputs": inputs, "tree": tree}
+        self.show("workflow.html", is_step=lambda line: isinstance(line, StepLine), **shown)
+
+
+class Templates(Loader):
+    """Loads our templates by name, all others from Flower's directory."""
+
+    def _create_template(self, name: str) -> Template:
+        if (_TEMPLATES / name).is_file():
+            return Template((_TEMPLATES / name).read_text("utf-8"), name=name, loader=self)
+        if name == "navbar.html":
+            text = Path(self.root, name).read_text("utf-8")
+            return Template(_with_workflows_entry(text), name=name, loader=self)
+        return super()._create_template(name)
+
+
+def _with_workflows_entry(navbar: str) -> str:
+    """Return the navigation bar with our entry, a copy of the Broker entry."""
+    broker = _BROKER_ENTRY.search(navbar)
+    if broker is None:
+        raise LookupError("its navigation bar has no entry for the Broker page")
+    entry = broker[0].replace("'broker'", "'workflows'").replace(">Broker<", ">Workflows<")
+    return navbar[: broker.end()] + entry + navbar[broker.end() :]
 
 
 # --- JSON API ---
 
 
 class _Api(BaseApiHandler):  # type: ignore[misc]
-    """Writes a request error as JSON."""
-
-    def refuse(self, error: RequestError) -> None:
-        self.set_status(error.status)
-        self.write({"error": error.message})
+    def refuse(self, message: str) -> None:
+        self.write({"error": message})
 
 
 class RunsApi(_Api):
     """The newest runs."""
 
-    @authenticated
+    @_handler
     async def get(self) -> None:
-        try:
-            result = await _runs(self, Filter.of(self))
-        except RequestError as error:
-            self.refuse(error)
-            return
-        self.write({"runs": [asdict(run) for run in result.runs], "before": result.older})
+        runs, older = await _runs(self, Filter.of(self))
+        self.write({"runs": [asdict(run) for run in runs], "before": older})
 
 
 class RunApi(_Api):
     """One run with the steps that the page shows."""
 
-    @authenticated
+    @_handler
     async def get(self, run_id: str) -> None:
-        try:
-            result = await _run(self, run_id)
-        except RequestError as error:
-            self.refuse(error)
-            return
-        self.write(_as_json(result))
-
-
-def _as_json(result: RunResult) -> Mapping[str, Any]:
-    steps = [line for line in result.tree.lines if isinstance(line, StepLine)]
-    hidden = [line for line in result.tree.lines if not isinstance(line, StepLine)]
-    return {
-        **asdict(result.run),
-        "inputs": result.inputs,
-        "steps_so_far": result.tree.steps,
-        "steps_ended": result.tree.steps_ended,
-        "steps": [asdict(step) for step in steps],
-        "items_not_listed": sum(sum(items.counts.values()) for items in hidden),
-        "is_cut": result.tree.is_cut,
-    }
+        run, inputs, tree = await _run(self, run_id)
+        steps = [asdict(line) for line in tree.lines if isinstance(line, StepLine)]
+        hidden = [line for line in tree.lines if not isinstance(line, StepLine)]
+        self.write(
+            {
+                **asdict(run),
+                "inputs": inputs,
+                "steps_so_far": tree.steps,
+                "steps_ended": tree.steps_ended,
+                "steps": steps,
+                "items_not_listed": sum(sum(items.counts.values()) for items in hidden),
+                "is_cut": tree.is_cut,
+            }
+        )
 
 
 HANDLERS = [

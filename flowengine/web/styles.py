@@ -87,15 +87,11 @@ def run_note(run: RunSummary) -> str:
 
 def age_label(milliseconds: int) -> str:
     """Return how long ago something happened, in whole units."""
-    return "just now" if milliseconds < 1000 else f"{_rounded(milliseconds)} ago"
-
-
-def _rounded(milliseconds: int) -> str:
     seconds = milliseconds // 1000
-    for unit, length in (("days", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= (2 * length if unit == "days" else length):
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
+    for unit, length, least in (("days", 86_400, 2), ("h", 3_600, 1), ("min", 60, 1), ("s", 1, 1)):
+        if seconds >= least * length:
+            return f"{seconds // length} {unit} ago"
+    return "just now"
 
 
 def utc_time(milliseconds: int) -> str:

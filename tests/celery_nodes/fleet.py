@@ -13,7 +13,7 @@ import kombu.pools
 from celery import Celery
 
 from flowengine.assembly import FlowEngine
-from flowengine.authoring.launcher_slot import replace_launcher_source
+from flowengine.authoring import set_launcher_source
 from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
@@ -201,9 +201,9 @@ def _client(environment: Mapping[str, str]) -> tuple[Celery, Engine]:
         backend=environment["FLOWENGINE_RESULT_BACKEND"],
         set_as_current=False,
     )
-    before = replace_launcher_source(None)
+    before = set_launcher_source(None)
     try:
         flowengine = FlowEngine(app, settings=Settings.from_environment(environment))
     finally:
-        replace_launcher_source(before)
+        set_launcher_source(before)
     return app, flowengine.engine

@@ -15,7 +15,7 @@ from rich.console import Console
 from flowengine import Breaker, Retry, RunFailed, event_facet, foreach, workflow
 from flowengine.assembly.plugin import redis_of
 from flowengine.authoring import event_facet_names
-from flowengine.cli.tree import run_tree
+from flowengine.cli.run_view import run_tree
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine
 from flowengine.engine.recovery import notify_due_tasks

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from flowengine import Retry, event_facet, load_program
-from flowengine.authoring.registry import empty_registry
 from flowengine.engine import Engine
 from flowengine.errors import InvalidText, ProgramError
 from flowengine.evaluator import RunState
@@ -16,6 +15,7 @@ from flowengine.program import Program, write_program
 from flowengine.program.nodes import EventOptions, FacetDeclaration, Namespace
 from flowengine.store import Database, ensure_schema
 from flowengine.worker import execute_try
+from tests.registries import empty_registry
 
 TEXT = """namespace n {
   event facet One(x: Long) => (n: Long)

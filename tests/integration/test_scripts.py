@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from flowengine.assembly.embedded import Embedded
-from flowengine.authoring.registry import empty_registry
 from flowengine.engine import Engine
 from flowengine.errors import InvalidProgram, ScriptFailed
 from flowengine.evaluator.triggers import Succeeded
@@ -18,6 +17,7 @@ from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.script_runner import run_script
 from tests.builders import block, facet, of, program, step, to, workflow
+from tests.registries import empty_registry
 
 MEGABYTE = 1024 * 1024
 

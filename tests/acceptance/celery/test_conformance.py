@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowengine.authoring.registry import empty_registry
 from flowengine.engine import Engine, Run
 from flowengine.errors import ProgramError
 from flowengine.evaluator import TaskState
@@ -22,6 +21,7 @@ from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 from tests.acceptance.celery.rows import about_runs, wait_for
 from tests.celery_nodes import Fleet, until
 from tests.corpus import CASES, Case, answers, check, check_told, event_facets, unanswered
+from tests.registries import empty_registry
 
 INVALID = {n: case for n, case in CASES.items() if case["expect"]["status"] == "INVALID"}
 WAITING = {n: case for n, case in CASES.items() if case["expect"]["status"] == "WAITING"}

@@ -6,7 +6,6 @@ import linecache
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from flowengine.authoring.registry import empty_registry
 from flowengine.program import write_program
 from tests.integration.front_ends.descriptions import (
     DEFAULT_BY,
@@ -31,6 +30,7 @@ from tests.integration.front_ends.descriptions import (
     Statement,
     Value,
 )
+from tests.registries import empty_registry
 
 _FILE = "described.py"
 _HEAD = f"""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis
 
-from flowengine.messaging import FailureType, SyncMessageCoordinator, queue_plans
+from flowengine.messaging import FailureType, SyncMessageCoordinator, message_plans
 from tests.integration.messaging.samples import ASKER, HIGH, LOW, WORKER, reserved, sample
 
 
@@ -262,7 +262,7 @@ def test_a_batch_of_several_priorities_keeps_their_order_when_it_expires(coordin
 def test_a_repeated_receive_returns_the_unsettled_messages_of_its_token(
     coordinator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_plans, "new_token", lambda: "res_0123456789abcdef")
+    monkeypatch.setattr(message_plans, "new_token", lambda: "res_0123456789abcdef")
     coordinator.configure(backoff_base=0)
     send(coordinator, 1)
     coordinator.nack(WORKER, coordinator.receive(WORKER).token, error="first")
@@ -280,7 +280,7 @@ def test_a_repeated_receive_returns_the_unsettled_messages_of_its_token(
 def test_a_repeated_receive_of_one_message_returns_it_again(
     coordinator: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_plans, "new_token", lambda: "res_0123456789abcdef")
+    monkeypatch.setattr(message_plans, "new_token", lambda: "res_0123456789abcdef")
     send(coordinator, 2)
     first = coordinator.receive(WORKER)
     assert coordinator.receive(WORKER) == first

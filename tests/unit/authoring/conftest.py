@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowengine.authoring.registry import empty_registry
+from tests.registries import empty_registry
 
 
 @pytest.fixture(autouse=True)

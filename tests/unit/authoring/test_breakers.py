@@ -9,8 +9,8 @@ import pytest
 
 from flowengine import AuthoringError, Breaker, event_facet, workflow
 from flowengine.authoring import breaker_named
-from flowengine.authoring.registry import empty_registry
 from flowengine.program import parse_program, program_text, write_program
+from tests.registries import empty_registry
 
 DESCRIBED = Breaker("bank", failure_threshold=2)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flowengine.authoring import event_facet, facet, workflow
-from flowengine.authoring.names import main_namespace
+from flowengine.authoring.definitions import main_namespace
 from flowengine.errors import AuthoringError
 
 USER_FILE = """

@@ -15,8 +15,8 @@ import pydantic
 import pytest
 
 from flowengine.authoring import event_facet, json_value
-from flowengine.authoring.registry import empty_registry
 from flowengine.errors import DoesNotFit, NotJson
+from tests.registries import empty_registry
 
 
 class Line(pydantic.BaseModel):

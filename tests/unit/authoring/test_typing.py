@@ -53,7 +53,7 @@ REVEALED = [
     "RunHandle[int]",
     "int",
     "int",
-    "dict[str, Any] | flowengine.authoring.calls.WorkflowCall",
+    "dict[str, Any] | flowengine.authoring.standard.WorkflowCall",
     "RunHandle[int]",
     "int",
 ]

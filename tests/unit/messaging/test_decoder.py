@@ -16,8 +16,7 @@ from flowengine.messaging import (
     QueueMessage,
     ReceivedMessage,
 )
-from flowengine.messaging.decoder import Rejected, decode_received
-from flowengine.messaging.encoder import MessageEncoder
+from flowengine.messaging.codec import MessageEncoder, Rejected, decode_received
 
 TOKEN = "res_0123456789abcdef"
 HEAD = b"1763205000123456 %d - - {}"

@@ -1,13 +1,18 @@
-"""Decoding of received messages and dead letters.
+"""Messages in the form in which `send.lua` stores them, and the tokens of reservations.
 
 A message is validated when it is sent. The decoder therefore parses its JSON, checks the types of
 the fields and builds the models without validation, which is faster. A body that differs from the
 encoder's form is validated completely.
+
+One receive has one token. In a batch, the first message has the token itself and the second has it
+with the suffix `-2`.
 """
 
 from __future__ import annotations
 
 import json
+import random
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +23,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
-from flowengine.messaging.fast_models import make
 from flowengine.messaging.models import (
     AgentId,
     AgentMessage,
@@ -28,10 +32,77 @@ from flowengine.messaging.models import (
     MessageType,
     QueueMessage,
     ReceivedMessage,
+    make,
 )
-from flowengine.messaging.tokens import suffix
 
 UNREADABLE = "the stored message cannot be read"
+_TOKEN = re.compile(r"(res_[0-9a-f]{16})(?:-([2-9]|[1-9][0-9]{1,2}))?")
+
+
+def new_token() -> str:
+    return f"res_{random.getrandbits(64):016x}"
+
+
+def sanitized(token: str) -> str:
+    """The token, or `?` for a malformed one: its spaces would break the script's argument."""
+    return token if _TOKEN.fullmatch(token) else "?"
+
+
+def token_ranges(tokens: Sequence[str]) -> str:
+    """The argument of `ack.lua`: consecutive tokens of one batch become one range."""
+    if len(tokens) == 1:
+        return sanitized(tokens[0])
+    ranges: list[str] = []
+    batch, first, last, following = "", 0, 0, ""
+    for token in tokens:
+        if token == following:
+            last += 1
+        else:
+            if batch:
+                ranges.append(f"{batch} {first} {last} ")
+            match = _TOKEN.fullmatch(token)
+            batch, first = (match[1], int(match[2] or 1)) if match else ("?", 1)
+            last = first
+        following = f"{batch}-{last + 1}"
+    return "".join([*ranges, f"{batch} {first} {last} "])
+
+
+class MessageEncoder:
+    """Encodes messages from one sender to one recipient.
+
+    The addresses come from the call, not from the message: a broadcast is one message to many
+    recipients. They are encoded once and appended to each message.
+    """
+
+    def __init__(self, sender: AgentId, recipient: AgentId) -> None:
+        self._address = _address(sender, recipient)
+        now = datetime.now(UTC).isoformat()
+        self._timestamp_and_address = f',"timestamp":"{now}"{self._address}'
+
+    def body(self, message: AgentMessage) -> str:
+        # Fields without a value are left out: that saves space and time.
+        if message.timestamp:
+            excluded, rest = _ADDRESS, self._address
+        else:
+            excluded, rest = _TIMESTAMP_AND_ADDRESS, self._timestamp_and_address
+        return message.model_dump_json(exclude=excluded[message.correlation_id is None])[:-1] + rest
+
+    def batch(self, messages: Sequence[AgentMessage]) -> tuple[str, bytes]:
+        """The headers of all messages, and all ids and bodies concatenated."""
+        headers: list[str] = []
+        texts: list[bytes] = []
+        for message in messages:
+            name, body = message.message_id.encode(), self.body(message).encode()
+            header = _HEADERS[message.priority, message.message_type]
+            headers.append(f"{header} {len(name)} {len(body)} ")
+            texts += (name, body)
+        return "".join(headers), b"".join(texts)
+
+
+@lru_cache(maxsize=1000)
+def _address(sender: AgentId, recipient: AgentId) -> str:
+    agents = (agent.model_dump_json(exclude_none=True) for agent in (sender, recipient))
+    return ',"sender":{},"recipient":{}}}'.format(*agents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +122,13 @@ def decode_received(
     if len(lines) != int(count):
         return None  # a message contains line breaks: it does not come from our encoder
     places = range(1, len(lines) + 1) if numbers == b"-" else map(int, numbers.split(b","))
-    tokens = [token + suffix(place) for place in places]
+    tokens = [token if place == 1 else f"{token}-{place}" for place in places]
     subscribed = () if types == b"-" else types.split(b",")
     tries: Mapping[str, str] = (
         {} if retried == b"{}" else json.loads(retried.decode(errors="replace"))
     )
     until, stored = _iso(deadline), [line.split(b" ", 4) for line in lines]
-    bodies = [parts[-1].rpartition(_ADDRESS) for parts in stored]
+    bodies = [parts[-1].rpartition(_SENDER) for parts in stored]
     parsed = _parse_all([text for text, _, _ in bodies])
     return [
         _received(
@@ -198,6 +269,14 @@ def _iso(microseconds: bytes) -> str:
     return _time(int(microseconds)).isoformat()
 
 
-_ADDRESS = b',"sender":'
+#: Excluded fields of a message with a correlation id, and of one without.
+_ADDRESS = ({"sender", "recipient"}, {"sender", "recipient", "correlation_id"})
+_TIMESTAMP_AND_ADDRESS = ({*_ADDRESS[0], "timestamp"}, {*_ADDRESS[1], "timestamp"})
+_HEADERS = {
+    (priority, kind): f"{priority.value} {kind.value}"
+    for priority in MessagePriority
+    for kind in MessageType
+}
+_SENDER = b',"sender":'
 _TYPES = {kind.value: kind for kind in MessageType}
 _PRIORITIES = {priority.value: priority for priority in MessagePriority}

@@ -1,4 +1,4 @@
-"""Plans for the messages of one agent, from receipt to acknowledgement or dead letter.
+"""Plans for messages, from sending to acknowledgement or dead letter.
 
 Invariant: a message is in exactly one of three places: the schedule of its priority, reserved under
 a token, or the dead letters. Each script moves it atomically. The list `queue` has the ids of the
@@ -14,12 +14,17 @@ from asyncio import CancelledError
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from flowengine.messaging.decoder import Rejected, decode_dead_letters, decode_received
-from flowengine.messaging.drivers import Argument, Call, Members, Plan, Wait
-from flowengine.messaging.encoder import microseconds
-from flowengine.messaging.keys import agent_of, endpoint
-from flowengine.messaging.lua import Script
-from flowengine.messaging.metrics import MetricsRecorder
+from flowengine.messaging.codec import (
+    Rejected,
+    decode_dead_letters,
+    decode_received,
+    new_token,
+    sanitized,
+    token_ranges,
+)
+from flowengine.messaging.drivers import Members, Plan, Wait
+from flowengine.messaging.keys import BATCH_LIMIT, agent_of, endpoint
+from flowengine.messaging.lua import Argument, Call, Script, microseconds
 from flowengine.messaging.models import (
     AgentId,
     CoordinatorConfig,
@@ -31,8 +36,7 @@ from flowengine.messaging.models import (
     QueueDepths,
     ReceivedMessage,
 )
-from flowengine.messaging.script_calls import BATCH_LIMIT, ScriptCalls
-from flowengine.messaging.tokens import new_token, sanitized, token_ranges
+from flowengine.messaging.send_plans import SendPlans
 
 _RECEIVE = Script.load("receive")
 _RELEASE = Script.load("release")
@@ -54,19 +58,29 @@ _CANCELLED_SECONDS = 10
 _Item = TypeVar("_Item")
 
 
-class QueuePlans:
+class MessagePlans(SendPlans):
     """Plans for the messages under one key prefix."""
-
-    def __init__(self, calls: ScriptCalls, metrics: MetricsRecorder) -> None:
-        self._calls, self._metrics = calls, metrics
 
     # --- receiving ---
 
     def receive(
-        self, agent_id: AgentId, limit: int, visibility_timeout: float, timeout: float | None
+        self, agent_id: AgentId, visibility_timeout: float = 5, *, timeout: float | None = None
+    ) -> Plan[ReceivedMessage | None]:
+        """Reserve the next message; wait up to `timeout` seconds for one."""
+        received = yield from self.receive_batch(agent_id, 1, visibility_timeout, timeout=timeout)
+        return received[0] if received else None
+
+    def receive_batch(
+        self,
+        agent_id: AgentId,
+        max_messages: int,
+        visibility_timeout: float = 5,
+        *,
+        timeout: float | None = None,
     ) -> Plan[list[ReceivedMessage]]:
+        """Reserve up to `max_messages` (500 at most); wait up to `timeout` for the first."""
         call, visibility = self._calls.call, microseconds(visibility_timeout)
-        limit = max(min(limit, BATCH_LIMIT), 0)
+        limit = max(min(max_messages, BATCH_LIMIT), 0)
         until = time.monotonic() + (timeout or 0.0)
         usual = () if timeout is None else ("wait",)
         token, mode = new_token(), usual
@@ -88,7 +102,7 @@ class QueuePlans:
             elif decoded:
                 token, mode = new_token(), usual
             elif response == _EXPIRED:
-                yield from self.recover(agent_id)
+                yield from self.recover_pending(agent_id)
             else:
                 left = until - time.monotonic()
                 if left <= 0:
@@ -108,7 +122,13 @@ class QueuePlans:
 
     # --- settling ---
 
-    def ack(self, agent_id: AgentId, tokens: Sequence[str]) -> Plan[list[bool]]:
+    def ack(self, agent_id: AgentId, token: str) -> Plan[bool]:
+        """Acknowledge a processed message; False, without effect, if its reservation ended."""
+        (settled,) = yield from self.ack_batch(agent_id, [token])
+        return settled
+
+    def ack_batch(self, agent_id: AgentId, tokens: Sequence[str]) -> Plan[list[bool]]:
+        """Acknowledge several messages; the results are in the same order."""
         settled: list[bool] = []
         for batch in _chunks(tokens):
             codes = yield self._calls.call(_ACK, agent_id, token_ranges(batch))
@@ -116,8 +136,13 @@ class QueuePlans:
         return settled
 
     def nack(
-        self, agent_id: AgentId, token: str, failure: FailureType, error: str | None
+        self,
+        agent_id: AgentId,
+        token: str,
+        failure: FailureType = FailureType.TRANSIENT,
+        error: str | None = None,
     ) -> Plan[bool]:
+        """Schedule a retry of a message, or make it a dead letter; False as for `ack`."""
         arguments = (sanitized(token), failure.value, error or "", random.random())
         outcome, backoff = yield self._calls.call(_NACK, agent_id, *arguments)
         if outcome:
@@ -125,11 +150,16 @@ class QueuePlans:
         return bool(outcome)
 
     def extend(self, agent_id: AgentId, token: str, visibility_timeout: float) -> Plan[bool]:
+        """Set the deadline to `visibility_timeout` seconds from now; False as for `ack`."""
         visibility = microseconds(visibility_timeout)
         deadline = yield self._calls.call(_EXTEND, agent_id, sanitized(token), visibility)
         return bool(deadline)
 
-    def recover(self, agent_id: AgentId | None) -> Plan[int]:
+    def recover_pending(self, agent_id: AgentId | None = None) -> Plan[int]:
+        """Return messages with an expired reservation to the queue.
+
+        `receive` does this for its own agent.
+        """
         if agent_id is None:
             (index,) = self._calls.keys.named(["endpoints"], "")
             names = yield Members(index)
@@ -148,6 +178,7 @@ class QueuePlans:
     # --- inspection ---
 
     def depths(self, agent_id: AgentId) -> Plan[QueueDepths]:
+        """The number of messages of an agent by state, and the age of the oldest."""
         response = yield self._calls.call(_DEPTHS, agent_id)
         high, normal, low, delayed, reserved, total, oldest, dead, dropped = response
         levels = (MessagePriority.HIGH, MessagePriority.NORMAL, MessagePriority.LOW)
@@ -163,23 +194,31 @@ class QueuePlans:
 
     # --- dead letters ---
 
-    def dead_letters(self, agent_id: AgentId, first: int, limit: int) -> Plan[list[DeadLetter]]:
+    def dead_letters(
+        self, agent_id: AgentId, *, first: int = 0, limit: int = 100
+    ) -> Plan[list[DeadLetter]]:
+        """Dead letters, the oldest first."""
         response = yield self._calls.call(_DEAD_LETTERS, agent_id, first, first + limit - 1)
         return decode_dead_letters(response)
 
     def dead_letter(self, agent_id: AgentId, message_id: str) -> Plan[DeadLetter | None]:
+        """The dead letter with this id."""
         response = yield self._calls.call(_DEAD_LETTERS, agent_id, message_id)
         return next(iter(decode_dead_letters(response)), None)
 
-    def requeue(
-        self, agent_id: AgentId, message_ids: Sequence[str] | None, limit: int
+    def requeue_dead_letters(
+        self, agent_id: AgentId, message_ids: Sequence[str] | None = None, *, limit: int = 1000
     ) -> Plan[int]:
+        """Requeue these dead letters, or the oldest, while there is room; their number."""
         count = 0
         for batch in _selected(message_ids):
             count += yield self._calls.call(_REQUEUE, agent_id, endpoint(agent_id), limit, *batch)
         return count
 
-    def purge(self, agent_id: AgentId, message_ids: Sequence[str] | None, limit: int) -> Plan[int]:
+    def purge_dead_letters(
+        self, agent_id: AgentId, message_ids: Sequence[str] | None = None, *, limit: int = 1000
+    ) -> Plan[int]:
+        """Delete these dead letters, or the oldest; their number."""
         count = 0
         for batch in _selected(message_ids):
             count += yield self._calls.call(_PURGE, agent_id, limit, *batch)
@@ -187,7 +226,28 @@ class QueuePlans:
 
     # --- configuration and subscriptions ---
 
-    def configure(self, changes: Mapping[str, float | None]) -> Plan[CoordinatorConfig]:
+    def configure(
+        self,
+        *,
+        queue_size: int | None = None,
+        retry_attempts: int | None = None,
+        backoff_base: float | None = None,
+        backoff_factor: float | None = None,
+        backoff_max: float | None = None,
+        backoff_jitter: float | None = None,
+        fairness: int | None = None,
+        dedup_window: float | None = None,
+        dlq_size: int | None = None,
+    ) -> Plan[None]:
+        """Change the `CoordinatorConfig` of all processes with this key prefix."""
+        changes = {name: value for name, value in locals().items() if name != "self"}
+        yield from self._configure(changes)
+
+    def configuration(self) -> Plan[CoordinatorConfig]:
+        """The current configuration."""
+        return self._configure({})
+
+    def _configure(self, changes: Mapping[str, float | None]) -> Plan[CoordinatorConfig]:
         given = {name: value for name, value in changes.items() if value is not None}
         # Validated before anything is written: either all values change, or none.
         valid = CoordinatorConfig.model_validate(given).model_dump(include=set(given))
@@ -205,13 +265,16 @@ class QueuePlans:
         return CoordinatorConfig.model_validate(config)
 
     def subscribe(self, subscription: MessageSubscription) -> Plan[bool]:
-        types = (kind.value for kind in subscription.message_types)
-        arguments = (subscription.subscription_id, *types)
-        changed = yield self._calls.call(_SUBSCRIBE, subscription.agent_id, *arguments)
-        return bool(changed)
+        return self._subscribe(subscription, subscription.message_types)
 
     def unsubscribe(self, subscription: MessageSubscription) -> Plan[bool]:
-        arguments = (subscription.subscription_id,)
+        """End a subscription; an agent without subscriptions takes all types."""
+        return self._subscribe(subscription, ())
+
+    def _subscribe(
+        self, subscription: MessageSubscription, types: Sequence[MessageType]
+    ) -> Plan[bool]:
+        arguments = (subscription.subscription_id, *(kind.value for kind in types))
         changed = yield self._calls.call(_SUBSCRIBE, subscription.agent_id, *arguments)
         return bool(changed)
 

@@ -1,19 +1,23 @@
-"""The tree of a run's steps on a terminal."""
+"""A run on a terminal: the tree of its steps, and its progress until it ends."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from rich.console import Group
+from rich.console import Console, Group
+from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
-from flowengine.engine import RunInfo, StepInfo
+from flowengine.engine import Run, RunInfo, StepInfo
 from flowengine.engine.presentation import SYMBOLS, StepStatus, breaker_wait, duration, step_status
 from flowengine.evaluator.states import ObjectType, RunState, StepState
+from flowengine.store.database import system_clock
 
+_REFRESH = 0.1  #: seconds
 _COLOURS = {
     StepStatus.COMPLETE: "green",
     StepStatus.FAILED: "red",
@@ -25,7 +29,7 @@ _COLOURS = {
     StepStatus.CHILD_RUN: "cyan",
     StepStatus.IN_PROGRESS: "cyan",
 }
-_RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
+RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
 
 #: Items shown of a wide foreach; the others are counted.
 _MAX_ITEMS = 12
@@ -55,7 +59,7 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
         ("run ", "dim"),
         (run.id, "bold"),
         "  ",
-        (run.state, f"bold {_RUN_COLOURS.get(run.state, 'white')}"),
+        (run.state, f"bold {RUN_COLOURS.get(run.state, 'white')}"),
         (f"  {duration((run.finished or now) - run.created)}", "dim"),
     )
     if run.parent:
@@ -132,3 +136,65 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
     if step.error and step.state == StepState.SKIPPED:
         line.append(f"  because of {step.error['path']}", style="dim")
     return line
+
+
+def watch(run: Run[object], console: Console, *, stop_at_alarm: bool = False) -> RunInfo:
+    """Show a run until it ends: a live tree on a terminal, else a line per ended step.
+
+    `stop_at_alarm` stops when the run waits for code that this process does not have.
+    """
+    show = _show_live if console.is_terminal else _print_steps
+    return show(run, console, stop_at_alarm)
+
+
+def _show_live(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
+    with Live(console=console, refresh_per_second=1 / _REFRESH, vertical_overflow="crop") as live:
+        while True:
+            began = time.monotonic()
+            info = run.info()
+            live.update(run_tree(info, run.steps(), system_clock()))
+            if info.is_final or (info.alarm and stop_at_alarm):
+                return info
+            _pause(began)
+
+
+def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
+    printed = {step.id for step in run.steps() if step.state in StepState.FINAL}
+    alarm: str | None = None
+    open_circuits: set[str] = set()
+    while True:
+        began = time.monotonic()
+        info = run.info()
+        steps = run.steps()
+        # If steps ended together, print the inner ones first: they caused the end of the outer.
+        for step in sorted(steps, key=lambda step: (step.updated, -len(step.path))):
+            if step.state not in StepState.FINAL or step.id in printed:
+                continue
+            printed.add(step.id)
+            if step.object_type in ObjectType.BLOCKS:
+                continue
+            sign, colour, label = status_of(step, system_clock())
+            at = duration(step.updated - info.created)
+            line = Text.assemble(
+                (f"{at:>9} ", "dim"), (f"{sign} ", colour), step.path, (f"  {label}", colour)
+            )
+            if step.error and step.error["path"] == step.path:
+                line.append(f"  {step.error['type']}: {step.error['message']}", style="red")
+            console.print(line, soft_wrap=True)
+        now = system_clock()
+        parked = {step.circuit: step for step in steps if (step.parked_until or 0) > now}
+        for circuit in sorted(parked.keys() - open_circuits):
+            line = Text(f"          ! {wait_of(parked[circuit])}", style="yellow")
+            console.print(line, soft_wrap=True)
+        open_circuits = set(parked)
+        if info.alarm and info.alarm != alarm and not info.is_final:
+            alarm = info.alarm
+            console.print(Text(f"          ! {alarm}", style="yellow"), soft_wrap=True)
+        if info.is_final or (info.alarm and stop_at_alarm):
+            return info
+        _pause(began)
+
+
+def _pause(began: float) -> None:
+    """Poll at most a tenth of the time: a run of many steps takes long to read."""
+    time.sleep(max(_REFRESH, 9 * (time.monotonic() - began)))

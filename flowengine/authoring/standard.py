@@ -1,0 +1,120 @@
+"""The standard steps: `now`, `uuid`, and `.start()` of another workflow in a traced body.
+
+A body is traced once for all runs, so a clock read there would give all of them the same
+time. `now` and `uuid` are steps that the engine completes without a worker.
+
+A step that starts a child run completes when that run is started. If the body calls `.result()`
+of the handle, the step completes with the child run instead, and its dependents wait for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import uuid as python_uuid
+from typing import Any, cast
+
+from flowengine.authoring.definitions import Definition
+from flowengine.authoring.locations import location_of, user_location
+from flowengine.authoring.scopes import Scope, current_scope
+from flowengine.authoring.symbols import Symbol, info_of
+from flowengine.errors import AuthoringError
+from flowengine.program import nodes
+from flowengine.program.standard import AFTER, CHILD, NOW, RESULT, RUN, STANDARD, UUID
+
+
+def now(*, after: object = None) -> datetime.datetime:
+    """Return the time at which the run reaches this step, in UTC.
+
+    Without `after` that is near the start of its body; the step waits for the value `after`.
+    """
+    scope = current_scope()
+    if scope is not None:
+        waits = {} if after is None else {AFTER: after}
+        return cast(datetime.datetime, scope.call_standard(NOW, waits, datetime.datetime))
+    if isinstance(after, Symbol):
+        raise info_of(after).visibility.escape_error(info_of(after).label)
+    # Outside a run: a unit test calls the body as plain Python.
+    return datetime.datetime.now(datetime.UTC)  # noqa: TID251
+
+
+def uuid() -> python_uuid.UUID:
+    """Return a random id, recorded by the run."""
+    scope = current_scope()
+    if scope is not None:
+        return cast(python_uuid.UUID, scope.call_standard(UUID, {}, python_uuid.UUID))
+    return python_uuid.uuid4()  # noqa: TID251
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkflowCall:
+    """Returned by an event facet: a workflow, chosen at run time, whose result is its own."""
+
+    program: nodes.Program | None  #: None: the program of the facet's run
+    workflow: str
+    inputs: dict[str, nodes.Json]
+    waits: bool = True
+
+
+class ChildRun:
+    """The handle of a run that a step will start."""
+
+    def __init__(self, scope: Scope, step: str, definition: Definition) -> None:
+        self._scope, self._step, self._definition = scope, step, definition
+
+    @property
+    def id(self) -> str:
+        """The id of the run."""
+        label = f"the id of the run that step {self._step!r} starts"
+        return cast(str, Symbol(nodes.StepRef((self._step, RUN)), self._scope, label, str))
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the result of the run; the step that starts it waits for it."""
+        if timeout is not None:
+            raise AuthoringError(
+                f"{user_location()}: result() inside a workflow takes no timeout; leave it out"
+            )
+        statements = self._scope.statements
+        at = next(i for i, other in enumerate(statements) if other.name == self._step)
+        call = statements[at].call
+        arguments = (*call.arguments[:-1], nodes.Argument("waits", nodes.Literal(True)))
+        waiting = dataclasses.replace(call, arguments=arguments)
+        statements[at] = dataclasses.replace(statements[at], call=waiting)
+        label = f"step {self._step!r}"
+        hint = self._definition.signature.result.hint
+        return Symbol(nodes.StepRef((self._step, RESULT)), self._scope, label, hint)
+
+    async def aresult(self, timeout: float | None = None) -> Any:
+        raise AuthoringError(
+            f"{user_location()}: a workflow body is traced, not awaited; use .result() there"
+        )
+
+
+def start_child(
+    scope: Scope, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+) -> ChildRun:
+    """Append a step that starts a child run."""
+    location = user_location()
+    inputs = scope.arguments(definition, args, kwargs, location)
+    scope.declare(CHILD, STANDARD[CHILD])
+    step = scope.step_name(definition.short_name, name, location)
+    call = nodes.Call(
+        CHILD,
+        (
+            nodes.Argument("workflow", nodes.Literal(definition.name)),
+            nodes.Argument("inputs", nodes.MapLiteral(tuple((a.name, a.value) for a in inputs))),
+            nodes.Argument("waits", nodes.Literal(False)),
+        ),
+    )
+    scope.append(nodes.StepStatement(step, call, location=location), str)
+    return ChildRun(scope, step, definition)
+
+
+def _child(workflow: str, inputs: dict[str, Any], waits: bool) -> Any:
+    """Run by a worker: the child run uses the program of its parent."""
+    return WorkflowCall(None, workflow, inputs, waits)
+
+
+CHILD_DEFINITION = Definition(
+    nodes.FacetKind.EVENT, _child, CHILD, (), location_of(_child), STANDARD[CHILD].options
+)

@@ -1,0 +1,168 @@
+"""The target of a command: a workflow of a Python module or of a program file, and its inputs."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+from flowengine.authoring import Workflow, event_facet_named
+from flowengine.engine import Engine
+from flowengine.program import Plan, link_program
+from flowengine.program.inputs import check_inputs
+from flowengine.program.nodes import FacetKind, Field
+from flowengine.program.plan import FacetPlan
+
+_FILES = (".afl", ".json")
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module by name or by file. The working directory is searched first."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    if name.endswith(".py"):
+        path = Path(name)
+        if not path.is_file():
+            raise click.ClickException(f"there is no file {name}")
+        # Import it under its stem, so that qualified names equal those of `python file.py`.
+        sys.path.insert(0, str(path.parent.resolve()))
+        name = path.stem
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        if missing.name and name.startswith(missing.name):
+            raise click.ClickException(
+                f"there is no module {name!r}: use a module that can be imported from "
+                f"{here}, or a file like examples/quickstart.py"
+            ) from None
+        raise
+
+
+def load_modules(names: Sequence[str]) -> None:
+    for name in names:
+        load_module(name.partition(":")[0])
+
+
+@dataclass(frozen=True)
+class PreparedStart:
+    """A start with validated program and inputs; no database is open yet."""
+
+    start: Callable[[Engine, str | None], str]  #: takes the key, returns the run id
+    modules: str  #: modules with the code of its facets
+
+
+def prepare(
+    target: str,
+    workflow: str | None,
+    modules: Sequence[str],
+    given: Sequence[str],
+    *,
+    needs_code: bool,
+) -> PreparedStart:
+    """Load the workflow of a target and validate the inputs.
+
+    With `needs_code`, refuse a program if none of its event facets has code in this process:
+    it would wait for ever.
+    """
+    load_modules(modules)
+    file, _, named = target.partition(":")
+    if Path(file).suffix not in _FILES:
+        if workflow:
+            target = f"{file}:{workflow}"
+        return _of_python(_load_workflow(target), given, " ".join((file, *modules)))
+    if not Path(file).is_file():
+        raise click.ClickException(f"there is no file {file}")
+    from flowengine.assembly import load_program  # imports Celery
+
+    program = load_program(file)
+    plan = link_program(program)
+    facet = _select_workflow(plan, file, workflow or named)
+    if needs_code:
+        _require_code(plan)
+    inputs = _read_inputs(facet.params, given)
+    check_inputs(facet, inputs)
+
+    def start(engine: Engine, key: str | None) -> str:
+        return engine.start(program, facet.name, inputs, key=key).id
+
+    return PreparedStart(start, " ".join(modules) or "MODULE")
+
+
+def _of_python(workflow: Workflow[..., Any], given: Sequence[str], modules: str) -> PreparedStart:
+    params = link_program(workflow.program()).workflow(workflow.name).params
+    inputs = _read_inputs(params, given)
+    workflow.inputs(**inputs)
+
+    def start(_: Engine, key: str | None) -> str:
+        return workflow.options(key=key).start(**inputs).id  # uses the launcher of its module
+
+    return PreparedStart(start, modules)
+
+
+def _select_workflow(plan: Plan, file: str, name: str) -> FacetPlan:
+    if name:
+        return plan.workflow(name)
+    workflows = sorted(n for n, f in plan.facets.items() if f.kind is FacetKind.WORKFLOW)
+    if len(workflows) == 1:
+        return plan.facets[workflows[0]]
+    names = ", ".join(workflows) or "none"
+    raise click.ClickException(f"name a workflow of {file} with --workflow; it has: {names}")
+
+
+def _require_code(plan: Plan) -> None:
+    events = sorted(n for n, f in plan.facets.items() if f.kind is FacetKind.EVENT)
+    if events and not any(event_facet_named(name) for name in events):
+        raise click.ClickException(
+            f"no Python code for {', '.join(events)} in this process: name its module with "
+            f'--module, and declare the facet there with @event_facet(name="{events[0]}")'
+        )
+
+
+def _load_workflow(target: str) -> Workflow[..., Any]:
+    """Return the workflow of a target; without a name, the only one of its module."""
+    module_name, _, name = target.partition(":")
+    module = load_module(module_name)
+    workflows = {key: value for key, value in vars(module).items() if isinstance(value, Workflow)}
+    if name in workflows:
+        return workflows[name]
+    if not name and len(workflows) == 1:
+        return next(iter(workflows.values()))
+    names = ", ".join(f"{module_name}:{key}" for key in workflows) or "none"
+    problem = f"no workflow {name!r}" if name else "not exactly one workflow"
+    raise click.ClickException(f"{module_name} has {problem}; it has: {names}")
+
+
+def _read_inputs(params: Iterable[Field], given: Sequence[str]) -> dict[str, Any]:
+    """Return the inputs. A value is JSON, plain text for a text parameter, or @file."""
+    fields = {field.name: field for field in params}
+    inputs: dict[str, Any] = {}
+    for pair in given:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{pair!r} is not name=value", param_hint="--input")
+        if name in inputs:
+            raise click.BadParameter(f"{name!r} is given twice", param_hint="--input")
+        inputs[name] = _value(text, fields.get(name))
+    return inputs
+
+
+def _value(text: str, field: Field | None) -> Any:
+    if text.startswith("@"):
+        path = Path(text[1:])
+        if not path.is_file():
+            raise click.BadParameter(f"there is no file {path}", param_hint="--input")
+        text = path.read_text()
+    if field is not None and field.type == "String":
+        return text
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text

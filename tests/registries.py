@@ -1,0 +1,25 @@
+"""The registry of facets and workflows, for tests that define their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flowengine.authoring import registry
+
+
+@contextmanager
+def empty_registry() -> Iterator[None]:
+    """Empty the registry and restore it at the end; built-in facets stay."""
+    registered = (registry._event_facets, registry._workflows)
+    kept = [each.copy() for each in registered]
+    with registry._lock:
+        for each in registered:
+            each.clear()
+    try:
+        yield
+    finally:
+        with registry._lock:
+            for each, before in zip(registered, kept, strict=True):
+                each.clear()
+                each.update(before)
