@@ -14,9 +14,9 @@ from flowengine.cli.inputs import read_inputs
 from flowengine.cli.workflow_loader import load_modules, load_workflow
 from flowengine.engine import Engine
 from flowengine.program import Plan, Program, link_program
-from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import FacetKind
 from flowengine.program.plan import FacetPlan
+from flowengine.program.types import check_inputs
 
 _FILES = (".afl", ".json")
 
