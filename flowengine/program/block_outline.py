@@ -15,7 +15,6 @@ from flowengine.program.plan import (
     StatementKind,
     StatementPlan,
 )
-from flowengine.program.scripts import script_statement
 
 #: They separate the parts of a path: in a step name they would give two rows one path.
 _PATH_MARKS = frozenset("./[]")
@@ -65,10 +64,7 @@ class BlockOutline:
             )
         if node.script:
             plan.is_script = True
-            facet = self._context.script_facet()
-            statement = script_statement(node.script, facet, plan, plan.address, hops=1)
-            self._context.plan.statements[statement.address] = statement
-            plan.statements = (statement,)
+            plan.statements = (self._context.add_script(node.script, plan, plan.address, hops=1),)
         if not node.cases:
             return
         cases = []

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from flowengine.errors import Problem
+from flowengine.program.addresses import StepSource
 from flowengine.program.names import Declared, Names
-from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementPlan
-from flowengine.program.scripts import SCRIPT, script_facet
+from flowengine.program.nodes import Literal, ScriptBlock, StepRef
+from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementKind, StatementPlan
+from flowengine.program.standard import SCRIPT, SCRIPT_FACET
 
 #: block → statement → statements of that block it waits for, through its body too
 Waits = dict[BlockPlan, dict[StatementPlan, set[StatementPlan]]]
+_OWNER = "$step"  # no step can have that name
 
 
 class LinkContext:
@@ -34,9 +37,17 @@ class LinkContext:
         """Return the declaration of a name, or the reason why there is none."""
         return self.names.resolve(target, self.declared)
 
-    def script_facet(self) -> FacetPlan:
-        """Return the facet that runs scripts: part of a program only when it has some."""
-        return self.plan.facets.setdefault(SCRIPT, script_facet())
+    def add_script(
+        self, script: ScriptBlock, block: BlockPlan, address: str, *, hops: int
+    ) -> StatementPlan:
+        """Add the step that runs a script; `hops` are the links from its scope row to its owner."""
+        facet = self.plan.facets.setdefault(SCRIPT, FacetPlan(SCRIPT, SCRIPT_FACET))
+        kind = StatementKind.CALL if hops else StatementKind.SCRIPT
+        plan = StatementPlan(f"{address}/script", 0, "script", kind, block, facet)
+        plan.arguments = (("code", Literal(script.code)), ("params", StepRef((_OWNER,))))
+        plan.sources.steps[_OWNER] = StepSource(hops, None)
+        self.plan.statements[plan.address] = plan
+        return plan
 
 
 def repeated(names: Iterable[str]) -> list[str]:

@@ -30,7 +30,6 @@ from flowengine.program.plan import (
 )
 from flowengine.program.read_sets import add_read_sets
 from flowengine.program.scopes import Frame
-from flowengine.program.scripts import script_statement
 from flowengine.program.types import field_misfit
 
 
@@ -142,9 +141,8 @@ class Linker:
             for name in repeated(field.name for field in fields):
                 self._context.report(facet.name, f"declares the {what} {name!r} twice")
         if facet.node.pre_script:
-            run, bare = self._context.script_facet(), BlockPlan("", 0, "")
-            script = script_statement(facet.node.pre_script, run, bare, facet.name, hops=0)
-            self._plan.statements[script.address] = facet.pre_script = script
+            script, bare = facet.node.pre_script, BlockPlan("", 0, "")
+            facet.pre_script = self._context.add_script(script, bare, facet.name, hops=0)
         frame = Frame(RowKind.STEP, None, facet=facet)
         facet.body = self._blocks.body(facet.node.body, frame, facet.name, facet.name)
         if facet.node.catch:
