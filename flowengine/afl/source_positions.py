@@ -12,37 +12,22 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from flowengine.errors import InvalidProgram, Problem
-from flowengine.program.nodes import (
-    Block,
-    CatchClause,
-    Declaration,
-    FacetDeclaration,
-    ImplicitDeclaration,
-    Location,
-    LogStatement,
-    Namespace,
-    Program,
-    SchemaDeclaration,
-    Statement,
-    StepStatement,
-    WhenCase,
-    YieldStatement,
-)
+from flowengine.program import nodes
 
-_Declared: TypeAlias = FacetDeclaration | SchemaDeclaration | ImplicitDeclaration
+_Declared: TypeAlias = nodes.FacetDeclaration | nodes.SchemaDeclaration | nodes.ImplicitDeclaration
 
 
 @dataclass(slots=True)
 class _Position:
-    location: Location | None
+    location: nodes.Location | None
     inside: dict[str, _Position] = field(default_factory=dict)
 
-    def child(self, word: str, location: Location | None) -> _Position:
+    def child(self, word: str, location: nodes.Location | None) -> _Position:
         """Return the child of that name; the first one, if there are several."""
         return self.inside.setdefault(word, _Position(location))
 
 
-def with_positions(problems: InvalidProgram, program: Program, file: str) -> InvalidProgram:
+def with_positions(problems: InvalidProgram, program: nodes.Program, file: str) -> InvalidProgram:
     """Return the problems with line and column."""
     root = _positions(program)
     return InvalidProgram([_with_position(problem, root, file) for problem in problems.problems])
@@ -60,28 +45,28 @@ def _with_position(problem: Problem, root: _Position, file: str) -> Problem:
     return replace(problem, where=", ".join(filter(None, (at, problem.where))))
 
 
-def _positions(program: Program) -> _Position:
+def _positions(program: nodes.Program) -> _Position:
     root = _Position(None)
     for name, declared in _named(program.declarations):
         place = root.child(name, declared.location)
-        if isinstance(declared, FacetDeclaration):
+        if isinstance(declared, nodes.FacetDeclaration):
             _body(place, declared.body)
             _catch(place, declared.catch)
     return root
 
 
 def _named(
-    declarations: Iterable[Declaration], namespace: str = ""
+    declarations: Iterable[nodes.Declaration], namespace: str = ""
 ) -> Iterator[tuple[str, _Declared]]:
     for declared in declarations:
         name = f"{namespace}.{declared.name}" if namespace else declared.name
-        if isinstance(declared, Namespace):
+        if isinstance(declared, nodes.Namespace):
             yield from _named(declared.declarations, name)
         else:
             yield name, declared
 
 
-def _body(container: _Position, blocks: tuple[Block, ...]) -> None:
+def _body(container: _Position, blocks: tuple[nodes.Block, ...]) -> None:
     for index, block in enumerate(blocks):
         place = container
         if len(blocks) > 1:
@@ -92,7 +77,7 @@ def _body(container: _Position, blocks: tuple[Block, ...]) -> None:
         _statements(place, block.statements, block.yields)
 
 
-def _catch(container: _Position, catch: CatchClause | None) -> None:
+def _catch(container: _Position, catch: nodes.CatchClause | None) -> None:
     if catch is not None:
         first = next((s.location for s in (*catch.statements, *catch.yields)), None)
         place = container.child("catch", first)
@@ -100,7 +85,7 @@ def _catch(container: _Position, catch: CatchClause | None) -> None:
         _statements(place, catch.statements, catch.yields)
 
 
-def _cases(container: _Position, cases: tuple[WhenCase, ...]) -> None:
+def _cases(container: _Position, cases: tuple[nodes.WhenCase, ...]) -> None:
     for index, case in enumerate(cases):
         first = next((s.location for s in (*case.statements, *case.yields)), None)
         _statements(container.child(f"case {index}", first), case.statements, case.yields)
@@ -108,16 +93,18 @@ def _cases(container: _Position, cases: tuple[WhenCase, ...]) -> None:
 
 
 def _statements(
-    container: _Position, statements: tuple[Statement, ...], yields: tuple[YieldStatement, ...]
+    container: _Position,
+    statements: tuple[nodes.Statement, ...],
+    yields: tuple[nodes.YieldStatement, ...],
 ) -> None:
     counts: dict[str, int] = {}
     for statement in statements:
-        if isinstance(statement, StepStatement):
+        if isinstance(statement, nodes.StepStatement):
             place = container.child(f"step {statement.name!r}", statement.location)
             _body(place, statement.body)
             _catch(place, statement.catch)
             continue
-        word = "sys.log" if isinstance(statement, LogStatement) else "sys.assert"
+        word = "sys.log" if isinstance(statement, nodes.LogStatement) else "sys.assert"
         counts[word] = counts.get(word, 0) + 1
         name = word if counts[word] == 1 else f"{word}_{counts[word]}"
         container.child(f"step {name!r}", statement.location)

@@ -6,22 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from flowengine.program import nodes
 from flowengine.program.json_reader import DocumentReader, kind_of
-from flowengine.program.nodes import (
-    BINARY_OPERATORS,
-    UNARY_OPERATORS,
-    ArrayLiteral,
-    Binary,
-    Concat,
-    Expression,
-    Index,
-    InputRef,
-    Json,
-    Literal,
-    MapLiteral,
-    StepRef,
-    Unary,
-)
+from flowengine.program.nodes import Json
 
 _LITERALS: dict[str, tuple[type, ...]] = {
     "String": (str,),
@@ -37,50 +24,50 @@ class ExpressionParser:
     def __init__(self, json: DocumentReader) -> None:
         self._json = json
 
-    def parse(self, node: Json) -> Expression:
+    def parse(self, node: Json) -> nodes.Expression:
         if isinstance(node, list):
-            return ArrayLiteral(tuple(self.parse(child) for child in node))
+            return nodes.ArrayLiteral(tuple(self.parse(child) for child in node))
         if not isinstance(node, dict):
-            return self._finite(Literal(node))
+            return self._finite(nodes.Literal(node))
         kind = node.get("type")
         match kind:
             case "Null":
-                return Literal(None)
+                return nodes.Literal(None)
             case "String" | "Int" | "Boolean" | "Double":
                 return self._literal(kind, node)
             case "InputRef":
-                return InputRef(self._path(node))
+                return nodes.InputRef(self._path(node))
             case "StepRef":
-                return StepRef(self._path(node))
+                return nodes.StepRef(self._path(node))
             case "ConcatExpr":
-                return Concat(self._json.each(node, "operands", self.parse))
+                return nodes.Concat(self._json.each(node, "operands", self.parse))
             case "BinaryExpr":
                 left, right = (
                     self.parse(node.get("left")),
                     self.parse(node.get("right")),
                 )
-                return Binary(self._operator(node, BINARY_OPERATORS), left, right)
+                return nodes.Binary(self._operator(node, nodes.BINARY_OPERATORS), left, right)
             case "UnaryExpr":
                 operand = self.parse(node.get("operand"))
-                return Unary(self._operator(node, UNARY_OPERATORS), operand)
+                return nodes.Unary(self._operator(node, nodes.UNARY_OPERATORS), operand)
             case "ArrayLiteral":
-                return ArrayLiteral(self._json.each(node, "elements", self.parse))
+                return nodes.ArrayLiteral(self._json.each(node, "elements", self.parse))
             case "MapLiteral":
-                return MapLiteral(self._json.each(node, "entries", self._entry))
+                return nodes.MapLiteral(self._json.each(node, "entries", self._entry))
             case "IndexExpr":
-                return Index(self.parse(node.get("target")), self.parse(node.get("index")))
+                return nodes.Index(self.parse(node.get("target")), self.parse(node.get("index")))
         self._json.problem(f"unknown expression node {kind!r}")
-        return Literal(None)
+        return nodes.Literal(None)
 
-    def _literal(self, kind: str, node: Mapping[str, Any]) -> Literal:
+    def _literal(self, kind: str, node: Mapping[str, Any]) -> nodes.Literal:
         value = node.get("value")
         if not isinstance(value, _LITERALS[kind]) or (
             kind != "Boolean" and isinstance(value, bool)
         ):
             self._json.problem(f"{kind} literal holds {kind_of(value)}")
-        return self._finite(Literal(value))
+        return self._finite(nodes.Literal(value))
 
-    def _finite(self, literal: Literal) -> Literal:
+    def _finite(self, literal: nodes.Literal) -> nodes.Literal:
         if isinstance(literal.value, float) and not math.isfinite(literal.value):
             self._json.problem(f"{literal.value} is not a number that JSON can write")
         return literal
@@ -99,7 +86,7 @@ class ExpressionParser:
         self._json.problem(f"unknown operator {operator!r}")
         return "+"
 
-    def _entry(self, child: Json) -> tuple[str, Expression]:
+    def _entry(self, child: Json) -> tuple[str, nodes.Expression]:
         node = self._json.mapping(child, "an entry of a map")
         return self._json.text({"type": "a map entry", **node}, "key"), self.parse(
             node.get("value")

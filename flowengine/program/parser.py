@@ -11,29 +11,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowengine.errors import InvalidProgram
+from flowengine.program import nodes
 from flowengine.program.block_parser import BlockParser
 from flowengine.program.expression_parser import ExpressionParser
 from flowengine.program.json_reader import DocumentReader, kind_of, location_of
-from flowengine.program.nodes import (
-    ArrayType,
-    Declaration,
-    EventOptions,
-    FacetDeclaration,
-    FacetKind,
-    Field,
-    ImplicitDeclaration,
-    Json,
-    Namespace,
-    Program,
-    RetryPolicy,
-    SchemaDeclaration,
-    Type,
-)
+from flowengine.program.nodes import Json
 
 _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", "schemas")
 
 
-def parse_program(document: Json) -> Program:
+def parse_program(document: Json) -> nodes.Program:
     """Return the program of a JSON document, or raise all its problems at once."""
     reader = DocumentReader()
     try:
@@ -53,14 +40,14 @@ class ProgramParser:
         self._expressions = ExpressionParser(json)
         self._blocks = BlockParser(json, self._expressions)
 
-    def parse(self, document: Json) -> Program:
+    def parse(self, document: Json) -> nodes.Program:
         node = self._json.mapping(document, "a Program")
         if isinstance(document, dict) and node.get("type") != "Program":
             self._json.problem(f"expected a Program, found {node.get('type')!r}")
-            return Program()
-        return Program(self._declarations(node))
+            return nodes.Program()
+        return nodes.Program(self._declarations(node))
 
-    def _declarations(self, node: Mapping[str, Any]) -> tuple[Declaration, ...]:
+    def _declarations(self, node: Mapping[str, Any]) -> tuple[nodes.Declaration, ...]:
         listed = [*self._json.elements(node, "declarations")]
         seen = {_identity(child) for child in listed}
         for category in _CATEGORIES:
@@ -68,7 +55,7 @@ class ProgramParser:
         declarations = (self._declaration(child) for child in listed)
         return tuple(declaration for declaration in declarations if declaration is not None)
 
-    def _declaration(self, child: Json) -> Declaration | None:
+    def _declaration(self, child: Json) -> nodes.Declaration | None:
         node = self._json.mapping(child, "a declaration")
         kind, name = node.get("type"), node.get("name")
         with self._json.inside(str(name or "a declaration without name")):
@@ -78,23 +65,25 @@ class ProgramParser:
             match kind:
                 case "Namespace":
                     uses = tuple(str(used) for used in self._json.elements(node, "uses"))
-                    return Namespace(name, uses, self._declarations(node))
+                    return nodes.Namespace(name, uses, self._declarations(node))
                 case "FacetDecl" | "EventFacetDecl" | "WorkflowDecl":
-                    return self._facet(FacetKind(kind), name, node)
+                    return self._facet(nodes.FacetKind(kind), name, node)
                 case "SchemaDecl":
                     fields = self._json.each(node, "fields", self._field)
-                    return SchemaDeclaration(name, fields, location_of(node))
+                    return nodes.SchemaDeclaration(name, fields, location_of(node))
                 case "ImplicitDecl":
-                    return ImplicitDeclaration(
+                    return nodes.ImplicitDeclaration(
                         name, self._blocks.call(node.get("call")), location_of(node)
                     )
             self._json.problem(f"unknown kind of declaration {kind!r}")
             return None
 
-    def _facet(self, kind: FacetKind, name: str, node: Mapping[str, Any]) -> FacetDeclaration:
+    def _facet(
+        self, kind: nodes.FacetKind, name: str, node: Mapping[str, Any]
+    ) -> nodes.FacetDeclaration:
         body = node.get("body")
         prompt = isinstance(body, dict) and body.get("type") == "PromptBlock"
-        return FacetDeclaration(
+        return nodes.FacetDeclaration(
             kind,
             name,
             params=self._json.each(node, "params", self._field),
@@ -104,18 +93,18 @@ class ProgramParser:
             prompt=self._blocks.prompt(body) if prompt else None,
             pre_script=self._blocks.script(node["pre_script"]) if node.get("pre_script") else None,
             catch=self._blocks.catch(node["catch"]) if node.get("catch") else None,
-            options=self._options(node["options"]) if node.get("options") else EventOptions(),
+            options=self._options(node["options"]) if node.get("options") else nodes.EventOptions(),
             location=location_of(node),
         )
 
-    def _options(self, child: Json) -> EventOptions:
+    def _options(self, child: Json) -> nodes.EventOptions:
         node = self._json.mapping(child, "the options of an event facet")
         try:
-            retry = RetryPolicy(**node.get("retry", {}))
-            options = EventOptions(**{**node, "retry": retry})
+            retry = nodes.RetryPolicy(**node.get("retry", {}))
+            options = nodes.EventOptions(**{**node, "retry": retry})
         except TypeError as problem:
             self._json.problem(f"unreadable options: {problem}")
-            return EventOptions()
+            return nodes.EventOptions()
         numbers: dict[str, Any] = {"max_losses": options.max_losses}
         numbers |= {} if options.timeout is None else {"timeout": options.timeout}
         numbers |= {name: getattr(retry, name) for name in ("first_wait", "factor", "max_wait")}
@@ -132,18 +121,20 @@ class ProgramParser:
             self._json.problem(f"option 'breaker' must be text, found {kind_of(options.breaker)}")
         return options
 
-    def _field(self, child: Json) -> Field:
+    def _field(self, child: Json) -> nodes.Field:
         node = self._json.mapping(child, "a parameter")
         name = self._json.text({**node, "type": "a parameter"}, "name")
         with self._json.inside(f"parameter {name!r}"):
             default = self._expressions.parse(node["default"]) if "default" in node else None
-            return Field(name, self._type(node.get("type", "Json")), default, node.get("schema"))
+            return nodes.Field(
+                name, self._type(node.get("type", "Json")), default, node.get("schema")
+            )
 
-    def _type(self, node: Json) -> Type:
+    def _type(self, node: Json) -> nodes.Type:
         if isinstance(node, str):
             return node
         if isinstance(node, dict) and node.get("type") == "ArrayType":
-            return ArrayType(self._type(node.get("elementType", "Json")))
+            return nodes.ArrayType(self._type(node.get("elementType", "Json")))
         self._json.problem(f"unknown type {node!r}")
         return "Json"
 
