@@ -23,14 +23,7 @@ Node = dict[str, Json]
 _Contents = tuple[list[Node], list[Node]]
 
 #: The order in which AFL's compiler lists declarations.
-_KINDS = (
-    "Namespace",
-    "FacetDecl",
-    "EventFacetDecl",
-    "WorkflowDecl",
-    "ImplicitDecl",
-    "SchemaDecl",
-)
+_KINDS = ("Namespace", "FacetDecl", "EventFacetDecl", "WorkflowDecl", "ImplicitDecl", "SchemaDecl")
 _DIRECTIVES = ("system", "template", "model")
 
 

@@ -7,7 +7,7 @@ that the error of a run names that step.
 from __future__ import annotations
 
 from flowengine.evaluator.records import Error, Step
-from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.evaluator.states import ObjectType, Signal, StepState
 
 
 class StepFailed(Exception):
@@ -70,3 +70,13 @@ def item_error(item: Step) -> Error:
     """The entry of a failed item in the error of its foreach."""
     assert item.error is not None
     return {"index": item.index, **{n: item.error[n] for n in ("type", "message", "path")}}
+
+
+def children_ended(row: Step) -> Signal | None:
+    """Return the signal of a row whose children may have ended."""
+    if row.remaining:
+        return None
+    if row.failure is None:
+        return Signal.ADVANCE
+    row.error = row.failure["error"]
+    return Signal.FAIL if row.failure["rank"][0] == 0 else Signal.SKIP

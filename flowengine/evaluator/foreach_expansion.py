@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
-from flowengine.evaluator.foreach_items import virtual_item
+from flowengine.evaluator.failures import StepFailed, StepSkipped, children_ended, problem
 from flowengine.evaluator.records import Error, FollowUp, Step
-from flowengine.evaluator.scope import RowScope, source_key
+from flowengine.evaluator.scope import RowScope, source_key, virtual_item
 from flowengine.evaluator.states import ObjectType, Signal
-from flowengine.evaluator.steps import children_ended, create_statement
+from flowengine.evaluator.steps import create_statement
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate

@@ -168,29 +168,18 @@ STEP_TRANSITIONS = {
         Signal.SCRIPT: _S.FACET_SCRIPTS_BEGIN,
         Signal.MIX: _S.MIXIN_BLOCKS_BEGIN,
     },
-    _S.FACET_INIT_END: {
-        **STEP_TRANSITIONS[_S.FACET_INIT_END],
-        Signal.ADVANCE: _S.EVENT_TRANSMIT,
-    },
+    _S.FACET_INIT_END: {**STEP_TRANSITIONS[_S.FACET_INIT_END], Signal.ADVANCE: _S.EVENT_TRANSMIT},
     _S.FACET_SCRIPTS_END: {
         **STEP_TRANSITIONS[_S.FACET_SCRIPTS_END],
         Signal.ADVANCE: _S.EVENT_TRANSMIT,
         Signal.MIX: _S.MIXIN_BLOCKS_BEGIN,
     },
-    _S.EVENT_TRANSMIT: {
-        **STEP_TRANSITIONS[_S.EVENT_TRANSMIT],
-        Signal.CONTINUE: _S.BLOCKS_BEGIN,
-    },
+    _S.EVENT_TRANSMIT: {**STEP_TRANSITIONS[_S.EVENT_TRANSMIT], Signal.CONTINUE: _S.BLOCKS_BEGIN},
 }
 
 #: A block, a foreach block and one item of it, a when block and one case of it.
 BLOCK_TRANSITIONS: Table = _in_order(
-    _S.CREATED,
-    _S.EXECUTION_BEGIN,
-    _S.EXECUTION_CONTINUE,
-    _S.EXECUTION_END,
-    _S.END,
-    _S.COMPLETE,
+    _S.CREATED, _S.EXECUTION_BEGIN, _S.EXECUTION_CONTINUE, _S.EXECUTION_END, _S.END, _S.COMPLETE
 )
 
 #: sys.log and sys.assert.

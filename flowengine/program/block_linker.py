@@ -74,10 +74,7 @@ class BlockLinker:
     ) -> BlockPlan:
         """Link a catch: a block that reads the error of its step."""
         node = nodes.Block(
-            clause.statements,
-            clause.yields,
-            cases=clause.cases,
-            first_match=clause.first_match,
+            clause.statements, clause.yields, cases=clause.cases, first_match=clause.first_match
         )
         where = f"{where}, catch"
         plan = self._outline(node, BlockPlan(f"{address}/catch", 0, segment), where)

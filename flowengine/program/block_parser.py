@@ -100,8 +100,7 @@ class BlockParser:
     def script(self, child: Json) -> nodes.ScriptBlock:
         node = self._json.mapping(child, "a ScriptBlock")
         return nodes.ScriptBlock(
-            self._json.text(node, "language", default="python"),
-            self._json.text(node, "code"),
+            self._json.text(node, "language", default="python"), self._json.text(node, "code")
         )
 
     def prompt(self, child: Json) -> nodes.PromptBlock:

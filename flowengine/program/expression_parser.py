@@ -42,10 +42,7 @@ class ExpressionParser:
             case "ConcatExpr":
                 return nodes.Concat(self._json.each(node, "operands", self.parse))
             case "BinaryExpr":
-                left, right = (
-                    self.parse(node.get("left")),
-                    self.parse(node.get("right")),
-                )
+                left, right = self.parse(node.get("left")), self.parse(node.get("right"))
                 return nodes.Binary(self._operator(node, nodes.BINARY_OPERATORS), left, right)
             case "UnaryExpr":
                 operand = self.parse(node.get("operand"))

@@ -202,11 +202,7 @@ def _expression(node: nodes.Expression) -> Json:
             written = [{"key": key, "value": _expression(value)} for key, value in entries]
             return {"type": "MapLiteral", "entries": written}
         case nodes.Index(target, index):
-            return {
-                "type": "IndexExpr",
-                "target": _expression(target),
-                "index": _expression(index),
-            }
+            return {"type": "IndexExpr", "target": _expression(target), "index": _expression(index)}
 
 
 def _literal(value: Json) -> Json:

@@ -1,8 +1,8 @@
-"""Mixins of a signature: steps that run before the event or the body of their facet.
+"""Steps that run before the event or the body of their facet: a script, then mixins.
 
-The arguments and results of such a mixin are a map among the parameters of the step, below the
-mixin's alias. So the event, the body and later steps read it like any parameter, and yields to
-the mixin are merged into that map.
+The result of the script is merged into the parameters of the step. The arguments and results of
+a mixin are a map among those parameters, below the mixin's alias. So the event, the body and
+later steps read it like any parameter, and yields to the mixin are merged into that map.
 """
 
 from __future__ import annotations
@@ -10,15 +10,50 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+from flowengine.evaluator.failures import StepFailed, children_ended, problem
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope
 from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
+from flowengine.program.nodes import Json
 from flowengine.program.plan import MixinPlan, StatementPlan
 
 
-def begin(work: WorkingSet, step: Step) -> Signal:
+def begin_script(work: WorkingSet, step: Step) -> Signal:
+    """Create the step of the script that runs first."""
+    plan = work.step_plan(step).pre_script
+    assert plan is not None
+    script = work.create(
+        RowKind.STEP, f"{step.path}[script]", ObjectType.SCRIPT, plan.address, step, -1000
+    )
+    script.facet_name = plan.target
+    work.queue.append(script)
+    step.remaining = 1
+    return Signal.ADVANCE
+
+
+def capture_script(work: WorkingSet, step: Step) -> Signal | None:
+    """Merge the result of the script into the parameters."""
+    signal = children_ended(step)
+    if signal is not Signal.ADVANCE:
+        return signal
+    step.params = {**step.params, **result_of(work, row_key(RowKind.STEP, f"{step.path}[script]"))}
+    return Signal.MIX if work.step_plan(step).mixins else Signal.ADVANCE
+
+
+def result_of(work: WorkingSet, key: str) -> dict[str, Json]:
+    script = work.get(key)
+    result = work.read(script.returns.get("result"))
+    if not isinstance(result, dict):
+        raise StepFailed(problem("ScriptFailed", "the script gave no map", script.path))
+    return result
+
+
+# --- mixins ---
+
+
+def begin_mixins(work: WorkingSet, step: Step) -> Signal:
     """Create the steps of the mixins; they run side by side."""
     mixins = _mixins(work, step)
     for position, mixin in enumerate(mixins):
@@ -36,7 +71,7 @@ def begin(work: WorkingSet, step: Step) -> Signal:
     return Signal.ADVANCE
 
 
-def arguments(
+def mixin_arguments(
     work: WorkingSet, mixin: Step, plan: StatementPlan, scope: RowScope
 ) -> dict[str, Any]:
     """The arguments of the call for the mixin, else those of the signature."""
@@ -44,7 +79,7 @@ def arguments(
     return scope.values((n, value) for n, value in plan.arguments if n not in given) | given
 
 
-def capture(work: WorkingSet, step: Step) -> Signal:
+def capture_mixins(work: WorkingSet, step: Step) -> Signal:
     """Add the arguments and results of the mixins to the parameters."""
     mixins = _mixins(work, step)
     work.want([row_key(RowKind.STEP, _path(step, mixin)) for mixin in mixins])
