@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
@@ -20,20 +19,17 @@ from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program import standard
 from flowengine.program.addresses import RowKind
-from flowengine.program.nodes import EventOptions, FacetKind, Json
+from flowengine.program.nodes import EventOptions, FacetKind
 from flowengine.program.plan import EdgeKind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-# --- tasks ---
 
 
 def transmit(work: WorkingSet, step: Step) -> Signal | None:
     """Create the event of an event facet and its first task, and wait for the report."""
     facet = work.facet(step)
     if facet is None or facet.kind is not FacetKind.EVENT:
-        answer(work, step, facet.name if facet else "")
+        _answer(work, step, facet.name if facet else "")
         return Signal.ADVANCE
     work.changes.add_created_event(event_of(step))
     work.run.open_steps += 1
@@ -69,18 +65,18 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
             runs_once=facet.options.on_loss == "fail",
             circuit=facet.options.breaker,
             # A second try is not part of a group: it is evaluated when it is reported.
-            join=join_of(work, step) if again.try_number + again.losses == 1 else "",
+            join=_join_of(work, step) if again.try_number + again.losses == 1 else "",
         )
     )
 
 
-def join_of(work: WorkingSet, step: Step) -> str:
+def _join_of(work: WorkingSet, step: Step) -> str:
     """Return the key of the row that the end of this step only counts down, or nothing.
 
     A wrong answer costs time, not correctness: every report is evaluated in the end.
     """
     statement = work.statement(step)
-    if statement.body is not None or statement.always is not None:
+    if statement.body is not None or statement.always is not None or len(statement.edges) > 1:
         return ""
     block = work.parent(step)
     if not statement.edges:
@@ -90,8 +86,6 @@ def join_of(work: WorkingSet, step: Step) -> str:
             return block.key if block.object_type in (ObjectType.BLOCK, ObjectType.CASE) else ""
         if block.object_type == ObjectType.ITEM:
             return _of_items(work.parent(block))
-        return ""
-    if len(statement.edges) > 1:
         return ""
     (edge,) = statement.edges
     if edge.kind is not EdgeKind.NEEDS or edge.sibling is None or edge.sibling.is_lazy:
@@ -122,15 +116,12 @@ class GiveUp:
 Decision: TypeAlias = TryAgain | GiveUp
 
 
-def after_failure(
-    options: EventOptions, try_number: int, losses: int, now: int
-) -> TryAgain | GiveUp:
+def after_failure(options: EventOptions, try_number: int, losses: int, now: int) -> Decision:
     """Decide after a try that ended with an error."""
     policy = options.retry
     if try_number >= policy.attempts:
-        return GiveUp(
-            f"failed {try_number} of {policy.attempts} tries" if policy.attempts > 1 else ""
-        )
+        is_retried = policy.attempts > 1
+        return GiveUp(f"failed {try_number} of {policy.attempts} tries" if is_retried else "")
     try:
         wait = min(policy.first_wait * policy.factor ** (try_number - 1), policy.max_wait)
     except OverflowError:  # after about a thousand tries
@@ -142,34 +133,26 @@ def after_loss(options: EventOptions, try_number: int, losses: int, now: int) ->
     """Decide after a try whose worker died: losses have a limit of their own."""
     if options.on_loss == "fail":
         return GiveUp("it may have done its work, and must not run twice")
-    if losses + 1 > options.max_losses:
-        return GiveUp(
-            f"its worker died {losses + 1} times, {options.max_losses} losses are allowed"
-        )
-    return TryAgain(try_number, losses + 1, now)
+    losses, allowed = losses + 1, options.max_losses
+    if losses > allowed:
+        return GiveUp(f"its worker died {losses} times, {allowed} losses are allowed")
+    return TryAgain(try_number, losses, now)
 
 
-# --- built-in facets that are answered without a worker, deterministically: from the time of the
-# evaluation and from the step's id ---
+# --- built-in facets ---
 
 
-def _now(work: WorkingSet, step: Step) -> str:
-    moment = _EPOCH + timedelta(milliseconds=work.now)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _answer(work: WorkingSet, step: Step, facet: str) -> None:
+    """Answer a built-in facet without a worker: from the time of the evaluation and the step's id.
 
-
-def _uuid(work: WorkingSet, step: Step) -> str:
-    # Marked as version 4, for readers that check; it is a digest, not a random number.
-    return str(UUID(hex=derived_id(step.id, "uuid"), version=4))
-
-
-ANSWERS: Mapping[str, Callable[[WorkingSet, Step], Json]] = {
-    standard.NOW: _now,
-    standard.UUID: _uuid,
-}
-
-
-def answer(work: WorkingSet, step: Step, facet: str) -> None:
-    """Set the result of a step of a built-in facet."""
-    if facet in ANSWERS:
-        step.returns = {**step.returns, standard.RESULT: ANSWERS[facet](work, step)}
+    Both are deterministic, and the answer is recorded with the step.
+    """
+    if facet == standard.NOW:
+        moment = _EPOCH + timedelta(milliseconds=work.now)
+        result = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    elif facet == standard.UUID:
+        # Marked as version 4, for readers that check; it is a digest, not a random number.
+        result = str(UUID(hex=derived_id(step.id, "uuid"), version=4))
+    else:
+        return
+    step.returns = {**step.returns, standard.RESULT: result}

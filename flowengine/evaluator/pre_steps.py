@@ -13,7 +13,7 @@ from typing import Any
 from flowengine.evaluator.failures import StepFailed, children_ended, problem
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope
-from flowengine.evaluator.states import ObjectType, Signal
+from flowengine.evaluator.states import Signal
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
@@ -24,13 +24,15 @@ def begin_script(work: WorkingSet, step: Step) -> Signal:
     """Create the step of the script that runs first."""
     plan = work.step_plan(step).pre_script
     assert plan is not None
-    script = work.create(
-        RowKind.STEP, f"{step.path}[script]", ObjectType.SCRIPT, plan.address, step, -1000
-    )
-    script.facet_name = plan.target
-    work.queue.append(script)
+    _begin(work, step, plan, f"{step.path}[script]", -1000)
     step.remaining = 1
     return Signal.ADVANCE
+
+
+def _begin(work: WorkingSet, step: Step, plan: StatementPlan, path: str, index: int) -> None:
+    created = work.create(RowKind.STEP, path, plan.kind.value, plan.address, step, index)
+    created.facet_name = plan.target
+    work.queue.append(created)
 
 
 def capture_script(work: WorkingSet, step: Step) -> Signal | None:
@@ -55,18 +57,10 @@ def result_of(work: WorkingSet, key: str) -> dict[str, Json]:
 
 def begin_mixins(work: WorkingSet, step: Step) -> Signal:
     """Create the steps of the mixins; they run side by side."""
-    mixins = _mixins(work, step)
+    mixins = work.step_plan(step).mixins
     for position, mixin in enumerate(mixins):
-        created = work.create(
-            RowKind.STEP,
-            _path(step, mixin),
-            ObjectType.MIXIN,
-            mixin.statement.address,
-            step,
-            position - len(mixins),  # before the blocks of the body
-        )
-        created.facet_name = mixin.statement.target
-        work.queue.append(created)
+        index = position - len(mixins)  # before the blocks of the body
+        _begin(work, step, mixin.statement, _path(step, mixin), index)
     step.remaining = len(mixins)
     return Signal.ADVANCE
 
@@ -81,7 +75,7 @@ def mixin_arguments(
 
 def capture_mixins(work: WorkingSet, step: Step) -> Signal:
     """Add the arguments and results of the mixins to the parameters."""
-    mixins = _mixins(work, step)
+    mixins = work.step_plan(step).mixins
     work.want([row_key(RowKind.STEP, _path(step, mixin)) for mixin in mixins])
     for mixin in mixins:
         row = work.get(row_key(RowKind.STEP, _path(step, mixin)))
@@ -113,8 +107,3 @@ def split_aliases(work: WorkingSet, step: Step, aliases: Collection[str]) -> Non
 
 def _path(step: Step, mixin: MixinPlan) -> str:
     return f"{step.path}[with-{mixin.alias}]"
-
-
-def _mixins(work: WorkingSet, step: Step) -> tuple[MixinPlan, ...]:
-    facet = work.facet(step)
-    return facet.mixins if facet else ()
