@@ -16,7 +16,7 @@ from typing import Any
 
 from lark import Token, Transformer, v_args
 
-from flowengine.afl.token_values import documentation, script_code, string_value
+from flowengine.afl.tokens import documentation, script_code, string_value
 from flowengine.program.nodes import Json
 
 Node = dict[str, Json]
