@@ -7,6 +7,7 @@ position, such as arguments, are skipped: the innermost known position is shown.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -33,7 +34,9 @@ def checked(document: nodes.Json, file: str = "") -> nodes.Program:
     try:
         link_program(program)
     except InvalidProgram as problems:
-        raise with_positions(problems, program, file) from None
+        root = _positions(program)
+        found = [_with_position(problem, root, file) for problem in problems.problems]
+        raise InvalidProgram(found) from None
     return program
 
 
@@ -47,21 +50,16 @@ class _Position:
         return self.inside.setdefault(word, _Position(location))
 
 
-def with_positions(problems: InvalidProgram, program: nodes.Program, file: str) -> InvalidProgram:
-    """Return the problems with line and column."""
-    root = _positions(program)
-    return InvalidProgram([_with_position(problem, root, file) for problem in problems.problems])
-
-
 def _with_position(problem: Problem, root: _Position, file: str) -> Problem:
     place, location = root, None
     for word in (*problem.where.split(", "), problem.what.partition(",")[0]):
         place = place.inside.get(word, place)
         location = place.location or location
-    if location is None:
-        return replace(problem, where=", ".join(filter(None, (file, problem.where))))
-    at = f"{location.line}:{location.column}"
-    at = f"{file}:{at}" if file else f"line {location.line}, column {location.column}"
+    at = file
+    if location is not None and file:
+        at = f"{file}:{location.line}:{location.column}"
+    elif location is not None:
+        at = f"line {location.line}, column {location.column}"
     return replace(problem, where=", ".join(filter(None, (at, problem.where))))
 
 
@@ -93,41 +91,33 @@ def _body(container: _Position, blocks: tuple[nodes.Block, ...]) -> None:
             place = container.child(f"block {index}", block.location)
         if block.foreach is not None:
             place.child("foreach", block.location)
-        _cases(place, block.cases)
-        _statements(place, block.statements, block.yields)
+        _contents(place, block)
 
 
 def _catch(container: _Position, catch: nodes.CatchClause | None) -> None:
     if catch is not None:
-        first = next((s.location for s in (*catch.statements, *catch.yields)), None)
-        place = container.child("catch", first)
-        _cases(place, catch.cases)
-        _statements(place, catch.statements, catch.yields)
+        _contents(container.child("catch", _first(catch)), catch)
 
 
-def _cases(container: _Position, cases: tuple[nodes.WhenCase, ...]) -> None:
-    for index, case in enumerate(cases):
-        first = next((s.location for s in (*case.statements, *case.yields)), None)
-        _statements(container.child(f"case {index}", first), case.statements, case.yields)
-        _statements(container, case.statements, case.yields)
+def _first(part: nodes.CatchClause | nodes.WhenCase) -> nodes.Location | None:
+    return next((inner.location for inner in (*part.statements, *part.yields)), None)
 
 
-def _statements(
-    container: _Position,
-    statements: tuple[nodes.Statement, ...],
-    yields: tuple[nodes.YieldStatement, ...],
-) -> None:
-    counts: dict[str, int] = {}
-    for statement in statements:
+def _contents(place: _Position, part: nodes.Block | nodes.CatchClause | nodes.WhenCase) -> None:
+    for index, case in enumerate(() if isinstance(part, nodes.WhenCase) else part.cases):
+        name = "default" if case.condition is None else f"case-{index}"
+        _contents(place.child(name, _first(case)), case)
+    counts: Counter[str] = Counter()
+    for statement in part.statements:
         if isinstance(statement, nodes.StepStatement):
-            place = container.child(f"step {statement.name!r}", statement.location)
-            _body(place, statement.body)
-            _catch(place, statement.catch)
+            step = place.child(f"step {statement.name!r}", statement.location)
+            _body(step, statement.body)
+            _catch(step, statement.catch)
             continue
         word = "sys.log" if isinstance(statement, nodes.LogStatement) else "sys.assert"
-        counts[word] = counts.get(word, 0) + 1
+        counts[word] += 1
         name = word if counts[word] == 1 else f"{word}_{counts[word]}"
-        container.child(f"step {name!r}", statement.location)
-    for one in yields:
-        container.child("yield", one.location)
-        container.child(f"yields to {one.call.target!r}", one.location)
+        place.child(f"step {name!r}", statement.location)
+    for one in part.yields:
+        place.child("yield", one.location)
+        place.child(f"yields to {one.call.target!r}", one.location)
