@@ -21,9 +21,11 @@ from flowengine.program.nodes import Json
 
 Node = dict[str, Json]
 _Contents = tuple[list[Node], list[Node]]
+_Mixin = tuple[Token, Node]
 
 #: The order in which AFL's compiler lists declarations.
 _KINDS = ("Namespace", "FacetDecl", "EventFacetDecl", "WorkflowDecl", "ImplicitDecl", "SchemaDecl")
+_FACETS = {"facet": "FacetDecl", "event": "EventFacetDecl", "workflow": "WorkflowDecl"}
 _DIRECTIVES = ("system", "template", "model")
 
 
@@ -38,11 +40,9 @@ class SyntaxMistake(Exception):
 def _node(kind: str, at: Token | None = None, **parts: Json) -> Node:
     """Return a node without its empty parts; ``yield_`` is the key ``yield``."""
     kept = {k.rstrip("_"): v for k, v in parts.items() if v is not None and v != []}
-    return {"type": kind, **kept} | ({"location": _place(at)} if at is not None else {})
-
-
-def _place(token: Token) -> Node:
-    return {"line": token.line, "column": token.column}
+    if at is not None:
+        kept["location"] = {"line": at.line, "column": at.column}
+    return {"type": kind, **kept}
 
 
 def _binary(operator: str, left: Node, right: Node) -> Node:
@@ -122,20 +122,13 @@ class ProgramTransformer(Transformer[Token, Node]):
             catch=catch,
         )
 
-    def plain(self, at: Token) -> tuple[str, Token]:
-        return "FacetDecl", at
+    def kind(self, at: Token, *_: Token) -> tuple[str, Token]:
+        return _FACETS[at], at
 
-    def event(self, at: Token, _: Token) -> tuple[str, Token]:
-        return "EventFacetDecl", at
+    def params(self, *nodes: Any) -> list[Any]:
+        return list(nodes)
 
-    def workflow(self, at: Token) -> tuple[str, Token]:
-        return "WorkflowDecl", at
-
-    def params(self, *params: Node) -> list[Node]:
-        return list(params)
-
-    def returns(self, params: list[Node]) -> list[Node]:
-        return params
+    blocks = statements = mixins = arguments = params
 
     def param(self, name: Token, type_: Json, default: Node | None = None) -> Node:
         declared = {"name": str(name), "type": type_}
@@ -171,9 +164,6 @@ class ProgramTransformer(Transformer[Token, Node]):
 
     # --- blocks ---
 
-    def blocks(self, *blocks: Node) -> list[Node]:
-        return list(blocks)
-
     def plain_block(self, at: Token, contents: _Contents) -> Node:
         return _node("AndThenBlock", at, **_content_parts(contents))
 
@@ -195,9 +185,6 @@ class ProgramTransformer(Transformer[Token, Node]):
 
     def content(self, steps: list[Node], yields: list[Node]) -> _Contents:
         return steps, yields
-
-    def statements(self, *statements: Node) -> list[Node]:
-        return list(statements)
 
     def yields(self, *yields: list[Node]) -> list[Node]:
         return [one for chain in yields for one in chain]
@@ -242,23 +229,13 @@ class ProgramTransformer(Transformer[Token, Node]):
             calls.append({"type": "CallExpr", **parts})
         return [_node("YieldStmt", at, call=one) for one in calls]
 
-    def call(
-        self, name: list[Token], arguments: list[Node], mixins: list[tuple[Token, Node]]
-    ) -> Node:
+    def call(self, name: list[Token], arguments: list[Node], mixins: list[_Mixin]) -> Node:
         called = [_node("MixinCall", at, **mixin) for at, mixin in mixins]
         return _node("CallExpr", name[0], target=_dotted(name), args=arguments, mixins=called)
 
-    def mixins(self, *mixins: tuple[Token, Node]) -> list[tuple[Token, Node]]:
-        return list(mixins)
-
-    def mixin(
-        self, name: list[Token], arguments: list[Node], alias: Token | None = None
-    ) -> tuple[Token, Node]:
+    def mixin(self, name: list[Token], arguments: list[Node], alias: Token | None = None) -> _Mixin:
         named = None if alias is None else str(alias)
         return name[0], {"target": _dotted(name), "args": arguments, "alias": named}
-
-    def arguments(self, *arguments: Node) -> list[Node]:
-        return list(arguments)
 
     def argument(self, name: Token, value: Node) -> Node:
         return {"name": str(name), "value": value}
@@ -271,11 +248,8 @@ class ProgramTransformer(Transformer[Token, Node]):
     def both(self, left: Node, right: Node) -> Node:
         return _binary("&&", left, right)
 
-    def compare(self, left: Node, operator: Token, right: Node) -> Node:
+    def binary(self, left: Node, operator: Token, right: Node) -> Node:
         return _binary(" ".join(operator.split()), left, right)
-
-    def arithmetic(self, left: Node, operator: Token, right: Node) -> Node:
-        return _binary(str(operator), left, right)
 
     def join(self, *operands: Node) -> Node:
         return {"type": "ConcatExpr", "operands": list(operands)}
@@ -306,11 +280,8 @@ class ProgramTransformer(Transformer[Token, Node]):
             raise SyntaxMistake(token, "the number is too large")
         return {"type": "Double", "value": value}
 
-    def true(self, _: Token) -> Node:
-        return {"type": "Boolean", "value": True}
-
-    def false(self, _: Token) -> Node:
-        return {"type": "Boolean", "value": False}
+    def boolean(self, token: Token) -> Node:
+        return {"type": "Boolean", "value": token == "true"}
 
     def null(self, _: Token) -> Node:
         return {"type": "Null"}
