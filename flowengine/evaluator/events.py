@@ -76,7 +76,7 @@ def _join_of(work: WorkingSet, step: Step) -> str:
     A wrong answer costs time, not correctness: every report is evaluated in the end.
     """
     statement = work.statement(step)
-    if statement.body is not None or statement.always is not None or len(statement.edges) > 1:
+    if statement.body or statement.always or len(statement.edges) > 1:
         return ""
     block = work.parent(step)
     if not statement.edges:

@@ -93,7 +93,7 @@ def _may_end(work: WorkingSet, row: Step) -> bool:
     plan = work.plan_of(row)
     if isinstance(plan, BlockPlan):
         return True
-    has_body = plan.body is not None and row.state == StepState.EVENT_TRANSMIT
+    has_body = bool(plan.body) and row.state == StepState.EVENT_TRANSMIT
     return plan.read_set.is_last and not has_body
 
 
@@ -108,7 +108,7 @@ def _read_at_end(work: WorkingSet, row: Step) -> Iterator[str]:
                 yield source_key(work, row, source)
         return
     yield from _around(work, row)
-    for block in plan.body.blocks if plan.body else ():
+    for block in plan.body:
         key = row_key(block.kind, row.path + block.segment)
         fan = work.look(key) if block.foreach and work.knows(key) else None
         if fan is not None:
@@ -199,9 +199,8 @@ def _before_body(
 
 
 def _block(plan: FacetPlan | StatementPlan, path: str, at: int) -> BlockPlan | None:
-    bodies = [body.blocks for body in (plan.always, plan.body) if body]
     only = None
-    for block in (*plan.catches, *(block for blocks in bodies for block in blocks)):
+    for block in (*plan.catches, *plan.always, *plan.body):
         end = at + len(block.segment)
         if not block.segment:
             only = block

@@ -56,9 +56,8 @@ def _instantiate(work: WorkingSet, step: Step, schema: SchemaPlan) -> None:
 
 def begin_blocks(work: WorkingSet, step: Step) -> Signal:
     """Create the blocks of the body; they run side by side."""
-    body = work.step_plan(step).body
-    if body is not None:
-        create_blocks(work, step, body.blocks)
+    if body := work.step_plan(step).body:
+        create_blocks(work, step, body)
     return Signal.ADVANCE
 
 

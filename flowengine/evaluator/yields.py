@@ -52,7 +52,7 @@ class Merge:
 def capture(work: WorkingSet, step: Step) -> Signal:
     """Merge the yields of the body, and of a catch, into the results, in program order."""
     plan = work.step_plan(step)
-    blocks = list(plan.body.blocks) if plan.body else []
+    blocks = list(plan.body)
     if step.next_index:  # caught: some blocks have not completed
         blocks = [b for b in blocks if _is_complete(work, step, b)]
         blocks.append(plan.catches[step.next_index - 1])
@@ -64,7 +64,7 @@ def capture(work: WorkingSet, step: Step) -> Signal:
         split_aliases(work, step, plan.aliases)
     elif step.object_type == ObjectType.CALL:
         yield_as_item(work, step)
-    return Signal.ADVANCE if plan.always is None else Signal.CLOSE
+    return Signal.ADVANCE if not plan.always else Signal.CLOSE
 
 
 def _is_complete(work: WorkingSet, step: Step, plan: BlockPlan) -> bool:

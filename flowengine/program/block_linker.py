@@ -13,7 +13,7 @@ from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.link_context import LinkContext, repeated
 from flowengine.program.plan import (
     BlockPlan,
-    BodyPlan,
+    Body,
     ChoicePlan,
     EdgeKind,
     FacetPlan,
@@ -44,10 +44,8 @@ class BlockLinker:
         where: str,
         *,
         role: str = "",
-    ) -> BodyPlan | None:
+    ) -> Body:
         """Link blocks that stand side by side: a body, or an always block."""
-        if not blocks:
-            return None
         around = f"[{role}]" if role else ""
         plans = []
         for index, node in enumerate(blocks):
@@ -67,7 +65,7 @@ class BlockLinker:
                 role=role,
             )
             self._block(node, plan, site, place)
-        return BodyPlan(tuple(plans))
+        return tuple(plans)
 
     def catch(
         self, clause: nodes.CatchClause, container: Frame, address: str, segment: str, where: str
@@ -224,11 +222,8 @@ class BlockLinker:
             second = plan.facet is not None and plan.facet.node.catch is not None
             segment = "[catch-2]" if second else "[catch]"
             plan.own_catch = self.catch(node.catch, inner, plan.address, segment, here)
-        plan.always = (
-            self.body(node.always, inner, plan.address, f"{here}, always", role="always")
-            if node.always
-            else None
-        )
+        where = f"{here}, always"
+        plan.always = self.body(node.always, inner, plan.address, where, role="always")
 
     def _yield(self, node: nodes.YieldStatement, frame: Frame, where: str) -> YieldPlan | None:
         target, levels = node.call.target, -1

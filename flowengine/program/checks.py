@@ -16,7 +16,7 @@ from flowengine.program.nodes import (
     StepStatement,
     WhenCase,
 )
-from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, Plan, StatementPlan
+from flowengine.program.plan import BlockPlan, Body, FacetPlan, Plan, StatementPlan
 
 _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
 
@@ -121,8 +121,8 @@ def _mixed_in(facet: FacetPlan) -> Iterator[FacetPlan]:
             yield mixin.statement.facet
 
 
-def _always_called(body: BodyPlan | None) -> Iterator[FacetPlan]:
-    for block in body.blocks if body else ():
+def _always_called(body: Body) -> Iterator[FacetPlan]:
+    for block in body:
         for statement in () if block.foreach else block.statements:
             yield from _always_called(statement.always)
             if statement.facet:
@@ -190,10 +190,8 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
                 return f"{'.'.join(path[:depth])} has no {name!r}; {facet.name!r} returns: {known}"
             schema = {**properties[name], "$defs": schema.get("$defs", {})}
         return ""
-    blocks = step.inline_body or facet.body
-    if any(block.script for block in facet.node.body) or (
-        blocks and any(block.is_script for block in blocks.blocks)
-    ):
+    is_script = any(block.is_script for block in step.body)
+    if is_script or any(block.script for block in facet.node.body):
         return ""  # the results of a script are known only when it has run
     yielded = step.own_yields | yielded_attributes(facet.node.body, facet.node.catch)
     if facet.kind is FacetKind.EVENT or attribute in yielded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from flowengine.errors import UnknownWorkflow
 from flowengine.program.addresses import NO_READS, ReadSet, RowAddress, RowKind, Sources, StepSource
@@ -70,18 +71,18 @@ class StatementPlan:
     condition: Expression | None = None  #: of an assert
     sources: Sources = field(default_factory=Sources)
     needs: tuple[StepSource, ...] = ()
-    inline_body: BodyPlan | None = None
+    inline_body: Body = ()
     own_catch: BlockPlan | None = None
-    always: BodyPlan | None = None
+    always: Body = ()
     own_yields: frozenset[str] = frozenset()  #: attributes that its own body yields, to any step
     edges: list[Edge] = field(default_factory=list)
     carries: bool = False  #: a yield in its own body goes further out than this step
     read_set: ReadSet = NO_READS
 
     @property
-    def body(self) -> BodyPlan | None:
+    def body(self) -> Body:
         """The body to run: a statement's own replaces the facet's."""
-        return self.inline_body or (self.facet.body if self.facet else None)
+        return self.inline_body or (self.facet.body if self.facet else ())
 
     @property
     def target(self) -> str:
@@ -223,11 +224,7 @@ class BlockPlan:
         return tuple(self.foreach.awaits) if self.foreach else ()
 
 
-@dataclass(slots=True, eq=False)
-class BodyPlan:
-    """The blocks that run after a step's event, side by side."""
-
-    blocks: tuple[BlockPlan, ...] = ()
+Body: TypeAlias = tuple[BlockPlan, ...]  #: blocks that run side by side, after a step's event
 
 
 @dataclass(slots=True, eq=False)
@@ -237,7 +234,7 @@ class FacetPlan:
     name: str
     node: FacetDeclaration
     defaults: dict[str, Json] = field(default_factory=dict)
-    body: BodyPlan | None = None
+    body: Body = ()
     catch: BlockPlan | None = None
     mixins: tuple[MixinPlan, ...] = ()  #: those with an alias
     pre_script: StatementPlan | None = None  #: changes the parameters first
@@ -270,8 +267,8 @@ class FacetPlan:
         return () if self.catch is None else (self.catch,)
 
     @property
-    def always(self) -> BodyPlan | None:
-        return None  # only a statement has one
+    def always(self) -> Body:
+        return ()  # only a statement has one
 
     @property
     def short_name(self) -> str:
