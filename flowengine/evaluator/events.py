@@ -8,14 +8,14 @@ from typing import TypeAlias
 from uuid import UUID
 
 from flowengine.evaluator.records import (
+    EventDefinition,
     Step,
     TaskDefinition,
     derived_id,
-    event_of,
     id_within,
     row_key,
 )
-from flowengine.evaluator.states import ObjectType, Signal
+from flowengine.evaluator.states import EventState, ObjectType, Signal
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program import standard
 from flowengine.program.addresses import RowKind
@@ -31,7 +31,15 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
     if facet is None or facet.kind is not FacetKind.EVENT:
         _answer(work, step, facet.name if facet else "")
         return Signal.ADVANCE
-    work.changes.add_created_event(event_of(step))
+    event = EventDefinition(
+        id=id_within(step.id, "event"),
+        step_id=step.id,
+        workflow_id=step.run_id,
+        state=EventState.CREATED,
+        event_type=step.facet_name,
+        payload=step.params,  # stored with the step
+    )
+    work.changes.add_created_event(event)
     work.run.open_steps += 1
     create_task(work, step, TryAgain(try_number=1, losses=0, due=work.now))
     return None

@@ -73,25 +73,19 @@ def _begin_items(work: WorkingSet, fan: Step) -> None:
     items = None if fan.is_limited else _items(work, fan, foreach)
     for index in range(fan.next_index, end):
         value = _ahead(work, fan, foreach, index) if items is None else items[index]
-        _begin_item(work, fan, plan, index, {foreach.variable: value})
+        if foreach.single_call is not None:
+            item = virtual_item(fan, index)
+            item.params = {foreach.variable: value}
+            create_statement(work, item, foreach.single_call)
+            continue
+        path = f"{fan.path}[{index}]"
+        item = work.create(RowKind.ITEM, path, ObjectType.ITEM, plan.address, fan, index)
+        item.params = {foreach.variable: value}
+        work.queue.append(item)
     work.portion -= end - fan.next_index
     fan.next_index = end
     if end < room:
         work.changes.follow_ups.append(FollowUp("Unfold", {"step_key": fan.key}))
-
-
-def _begin_item(
-    work: WorkingSet, fan: Step, plan: BlockPlan, index: int, params: dict[str, Json]
-) -> None:
-    if (call := _foreach(plan).single_call) is not None:
-        item = virtual_item(fan, index)
-        item.params = params
-        create_statement(work, item, call)
-        return
-    path = f"{fan.path}[{index}]"
-    item = work.create(RowKind.ITEM, path, ObjectType.ITEM, plan.address, fan, index)
-    item.params = params
-    work.queue.append(item)
 
 
 def _ahead(work: WorkingSet, fan: Step, foreach: ForeachPlan, index: int) -> Json:

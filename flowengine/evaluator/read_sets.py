@@ -107,19 +107,14 @@ def _read_at_end(work: WorkingSet, row: Step) -> Iterator[str]:
             if source.hops:
                 yield source_key(work, row, source)
         return
-    yield from _around(work, row)
+    # The rows that its end touches: those above it, and those that wait for it.
+    yield from _above(work, row, plan.read_set.levels)
+    yield from _addressed(work, row, plan.read_set.waiting)
     for block in plan.body:
         key = row_key(block.kind, row.path + block.segment)
         fan = work.look(key) if block.foreach and work.knows(key) else None
         if fan is not None:
             yield from item_keys(block, fan.path, fan.item_count)
-
-
-def _around(work: WorkingSet, row: Step) -> Iterator[str]:
-    """The rows that the end of a row touches: those above it, and those that wait for it."""
-    read_set = work.plan_of(row).read_set
-    yield from _above(work, row, read_set.levels)
-    yield from _addressed(work, row, read_set.waiting)
 
 
 def _above(work: WorkingSet, row: Step, levels: int) -> list[str]:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.evaluator.states import EventState, ObjectType, RunState, StepState, TaskState
+from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 
@@ -244,15 +244,3 @@ class IterationChanges:
             or self.canceled_steps
             or self.follow_ups
         )
-
-
-def event_of(step: Step) -> EventDefinition:
-    """The event of a step. Its payload is the step's parameters, which are stored there."""
-    return EventDefinition(
-        id=id_within(step.id, "event"),
-        step_id=step.id,
-        workflow_id=step.run_id,
-        state=EventState.CREATED,
-        event_type=step.facet_name,
-        payload=step.params,
-    )

@@ -12,14 +12,12 @@ from flowengine.program.nodes import (
     CatchClause,
     FacetDeclaration,
     FacetKind,
-    ScriptBlock,
     StepStatement,
     WhenCase,
 )
 from flowengine.program.plan import BlockPlan, Body, FacetPlan, Plan, StatementPlan
 
 _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
-
 
 _NO_SCRIPTS = (
     "uses a script block; scripts are run only where the setting `scripts` is on "
@@ -40,7 +38,9 @@ def unsupported(names: Names, allow_scripts: bool) -> list[Problem]:
             continue
         if node.prompt:
             problems.append(Problem(declared.name, _NO_AGENTS))
-        scripts = [*_scripts(node)]
+        scripts = [node.pre_script] if node.pre_script else []
+        for part in _parts(node.body, node.catch, with_always=True):
+            scripts += [part.script] if isinstance(part, Block) and part.script else []
         if scripts and not allow_scripts:
             problems.append(Problem(declared.name, _NO_SCRIPTS))
         for language in sorted({script.language for script in scripts} - {"python"}):
@@ -49,20 +49,19 @@ def unsupported(names: Names, allow_scripts: bool) -> list[Problem]:
     return problems
 
 
-def _scripts(node: FacetDeclaration) -> Iterator[ScriptBlock]:
-    if node.pre_script:
-        yield node.pre_script
-    parts: list[Block | WhenCase | CatchClause] = [*node.body]
-    parts += [node.catch] if node.catch else []
+def _parts(
+    body: tuple[Block, ...], catch: CatchClause | None, *, with_always: bool = False
+) -> Iterator[Block | WhenCase | CatchClause]:
+    """Return all blocks, cases and catches, those inside the statements too."""
+    parts: list[Block | WhenCase | CatchClause] = [*body, *([catch] if catch else [])]
     while parts:
         part = parts.pop()
-        if isinstance(part, Block) and part.script:
-            yield part.script
+        yield part
         if not isinstance(part, WhenCase):
             parts += part.cases
         for statement in part.statements:
             if isinstance(statement, StepStatement):
-                parts += [*statement.body, *statement.always]
+                parts += [*statement.body, *(statement.always if with_always else ())]
                 parts += [statement.catch] if statement.catch else []
 
 
@@ -210,17 +209,9 @@ def _inner_schema(schema: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def yielded_attributes(body: tuple[Block, ...], catch: CatchClause | None) -> frozenset[str]:
     """Return the attributes that some yield in the blocks gives, declared or not."""
-    parts: list[Block | WhenCase | CatchClause] = [*body, *([catch] if catch else [])]
     attributes: set[str] = set()
-    while parts:
-        part = parts.pop()
+    for part in _parts(body, catch):
         attributes |= {a.name for y in part.yields for a in y.call.arguments}
-        if not isinstance(part, WhenCase):
-            parts += part.cases
         if isinstance(part, Block) and part.foreach and part.foreach.collect_errors:
             attributes.add("errors")
-        for statement in part.statements:
-            if isinstance(statement, StepStatement):
-                parts += statement.body
-                parts += [statement.catch] if statement.catch else []
     return frozenset(attributes)
