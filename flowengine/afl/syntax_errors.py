@@ -67,7 +67,6 @@ _OMITTED = frozenset(["SEMICOLON", "DOC", "DOT"])
 
 
 def expected(terminals: Collection[str]) -> str:
-    """Describe the expected terminals of the grammar."""
     remaining = set(terminals)
     if len(remaining) > 1:
         remaining -= _OMITTED

@@ -77,16 +77,12 @@ def _declarations(nodes: Iterable[Node]) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The part of a declaration after its signature."""
-
     body: Json
     script: Node | None = None
 
 
 @v_args(inline=True)
 class ProgramTransformer(Transformer[Token, Node]):
-    """Builds the JSON of each rule."""
-
     # --- declarations ---
 
     def start(self, *nodes: Node | None) -> Node:

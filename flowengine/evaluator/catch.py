@@ -30,7 +30,6 @@ def redirect(work: WorkingSet, row: Step, signal: Signal) -> Signal:
 
 
 def begin_catch(work: WorkingSet, step: Step) -> Signal:
-    """Create the block of the next catch."""
     step.failure = None
     step.next_index += 1
     create_blocks(work, step, [work.step_plan(step).catches[step.next_index - 1]])

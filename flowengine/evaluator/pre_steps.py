@@ -21,7 +21,6 @@ from flowengine.program.plan import MixinPlan, StatementPlan
 
 
 def begin_script(work: WorkingSet, step: Step) -> Signal:
-    """Create the step of the script that runs first."""
     plan = work.step_plan(step).pre_script
     assert plan is not None
     _begin(work, step, plan, f"{step.path}[script]", -1000)

@@ -183,7 +183,6 @@ class RunView:
     waiter: Waiter | None = None
 
     def copied(self) -> RunView:
-        """Return a copy that can be changed."""
         return RunView(*_RUN_FIELDS(self))
 
 
@@ -213,7 +212,6 @@ class IterationChanges:
     _updated_ids: dict[str, int] = field(default_factory=dict)
 
     def add_created_step(self, step: Step) -> None:
-        """Record a new step, once."""
         if step.id not in self._created_ids:
             self._created_ids.add(step.id)
             self.created_steps.append(step)

@@ -37,8 +37,6 @@ def source_key(work: WorkingSet, scope_row: Step, source: StepSource) -> str:
 
 
 class RowScope:
-    """The names that an expression sees from a scope row."""
-
     def __init__(self, work: WorkingSet, row: Step, sources: Sources) -> None:
         self._work, self._row, self._sources = work, row, sources
         # All at once: a join of thousands of steps is one round trip to the store.
@@ -107,7 +105,6 @@ def scope_row(work: WorkingSet, step: Step) -> Step:
 
 
 def virtual_item(fan: Step, index: int) -> Step:
-    """Return the row of an item that is not stored."""
     path = f"{fan.path}[{index}]"
     return Step(
         id="",

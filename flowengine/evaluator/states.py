@@ -18,8 +18,6 @@ from flowengine.errors import IllegalTransition
 
 
 class StepState:
-    """The state of a step or a block."""
-
     CREATED = "state.statement.Created"
     FACET_INIT_BEGIN = "state.facet.initialization.Begin"
     FACET_INIT_END = "state.facet.initialization.End"
@@ -57,8 +55,6 @@ class StepState:
 
 
 class EventState:
-    """The state of an event."""
-
     CREATED = "event.Created"
     DISPATCHED = "event.Dispatched"
     PROCESSING = "event.Processing"
@@ -85,8 +81,6 @@ class TaskState:
 
 
 class RunState:
-    """The state of a run."""
-
     RUNNING = "RUNNING"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"

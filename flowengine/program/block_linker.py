@@ -29,8 +29,6 @@ _PATH_MARKS = frozenset("./[]")
 
 
 class BlockLinker:
-    """Links blocks."""
-
     def __init__(
         self, context: LinkContext, calls: CallLinker, dependencies: DependencyLinker
     ) -> None:

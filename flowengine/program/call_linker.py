@@ -77,8 +77,6 @@ class Implicits:
 
 
 class CallLinker:
-    """Links calls."""
-
     def __init__(self, context: LinkContext) -> None:
         self._context = context
         self._implicits = Implicits(context)

@@ -15,8 +15,6 @@ from flowengine.program.scopes import ERROR_NAMES, Frame, ResolvedStep
 
 
 class DependencyLinker:
-    """Resolves names, and adds edges."""
-
     def __init__(self, context: LinkContext) -> None:
         self._context = context
 

@@ -19,8 +19,6 @@ _LITERALS: dict[str, tuple[type, ...]] = {
 
 
 class ExpressionParser(DocumentReader):
-    """Parses the expressions of a document."""
-
     def expression(self, node: Json) -> nodes.Expression:
         if isinstance(node, list):
             return nodes.ArrayLiteral(tuple(self.expression(child) for child in node))

@@ -52,8 +52,6 @@ def link_program(
 
 
 class Linker:
-    """Links the facets and schemas of a program."""
-
     def __init__(self, context: LinkContext) -> None:
         self._context, self._plan = context, context.plan
         self._calls = CallLinker(context)

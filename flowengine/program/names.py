@@ -34,8 +34,6 @@ class Declared:
 
 @dataclass
 class Names:
-    """All names of a program."""
-
     callables: dict[str, Declared] = field(default_factory=dict)
     implicits: list[Declared] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)

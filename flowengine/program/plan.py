@@ -29,8 +29,6 @@ class EdgeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From a statement to a row that waits for it."""
-
     kind: EdgeKind
     row: RowAddress
     #: The waiting statement, when it stands in the same block: its row may not exist yet.
@@ -48,16 +46,12 @@ class StatementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlan:
-    """The fields of an instance of a schema."""
-
     name: str
     fields: tuple[Field, ...]
 
 
 @dataclass(slots=True, eq=False)
 class StatementPlan:
-    """One statement of a block."""
-
     address: str  #: static place in the program, e.g. ``shop.Order/0/charge``
     index: int
     name: str
@@ -127,8 +121,6 @@ class MixinPlan:
 
 @dataclass(frozen=True, slots=True)
 class YieldPlan:
-    """One yield of a block."""
-
     levels: int  #: 0: to the step whose body this is, 1: to the next enclosing one, …
     #: An attribute that is yielded to a mixin is named ``alias.attribute``.
     attributes: tuple[tuple[str, Expression], ...]
@@ -229,8 +221,6 @@ Body: TypeAlias = tuple[BlockPlan, ...]  #: blocks that run side by side, after 
 
 @dataclass(slots=True, eq=False)
 class FacetPlan:
-    """A facet with its body linked."""
-
     name: str
     node: FacetDeclaration
     defaults: dict[str, Json] = field(default_factory=dict)
@@ -277,8 +267,6 @@ class FacetPlan:
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """A linked program."""
-
     facets: dict[str, FacetPlan] = field(default_factory=dict)
     statements: dict[str, StatementPlan] = field(default_factory=dict)
     blocks: dict[str, BlockPlan] = field(default_factory=dict)

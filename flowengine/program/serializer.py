@@ -24,7 +24,6 @@ def write_program(program: nodes.Program) -> Json:
 
 
 def program_text(program: nodes.Program) -> str:
-    """Return the canonical JSON text of a program."""
     return json.dumps(write_program(program), sort_keys=True, separators=(",", ":"))
 
 
