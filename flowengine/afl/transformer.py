@@ -45,10 +45,6 @@ def _node(kind: str, at: Token | None = None, **parts: Json) -> Node:
     return {"type": kind, **kept}
 
 
-def _binary(operator: str, left: Node, right: Node) -> Node:
-    return {"type": "BinaryExpr", "operator": operator, "left": left, "right": right}
-
-
 def _text(token: Token) -> str:
     try:
         return string_value(token)
@@ -239,13 +235,13 @@ class ProgramTransformer(Transformer[Token, Node]):
     # --- expressions ---
 
     def either(self, left: Node, right: Node) -> Node:
-        return _binary("||", left, right)
+        return _node("BinaryExpr", operator="||", left=left, right=right)
 
     def both(self, left: Node, right: Node) -> Node:
-        return _binary("&&", left, right)
+        return _node("BinaryExpr", operator="&&", left=left, right=right)
 
     def binary(self, left: Node, operator: Token, right: Node) -> Node:
-        return _binary(" ".join(operator.split()), left, right)
+        return _node("BinaryExpr", operator=" ".join(operator.split()), left=left, right=right)
 
     def join(self, *operands: Node) -> Node:
         return {"type": "ConcatExpr", "operands": list(operands)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowengine.evaluator import foreach_expansion
-from flowengine.evaluator.failures import StepFailed, StepSkipped, children_ended, problem
+from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children, problem
 from flowengine.evaluator.pre_steps import result_of
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope, source_key
@@ -37,7 +37,7 @@ def go_on(work: WorkingSet, row: Step) -> Signal | None:
     """Begin further items, and advance when all children have ended."""
     if row.object_type == ObjectType.FAN:
         return foreach_expansion.go_on(work, row)
-    return children_ended(row)
+    return await_children(work, row)
 
 
 def yield_values(work: WorkingSet, row: Step) -> Signal:
@@ -79,7 +79,7 @@ def _choose(work: WorkingSet, row: Step, plan: BlockPlan) -> Signal:
             row.error = problem("Skipped", "no case of the catch is for this error", row.path)
             return Signal.SKIP
         message = "no case matches, and there is no default"
-        raise StepFailed(problem("NoCaseMatches", message, row.path))
+        raise StepFailed("NoCaseMatches", message, row.path)
     container = row.path.removesuffix(plan.segment)
     for index, case in enumerate(choice.cases):
         path = container + case.segment
@@ -103,7 +103,7 @@ def _taken(work: WorkingSet, row: Step, choice: ChoicePlan) -> set[int]:
                 taken.add(index)
         except EvaluationError as error:
             message = f"condition of case {index}: {error}"
-            raise StepFailed(problem("EvaluationError", message, row.path)) from None
+            raise StepFailed("EvaluationError", message, row.path) from None
         if taken and choice.is_first_only:
             return taken
     return taken or {i for i, condition in enumerate(choice.conditions) if condition is None}

@@ -13,9 +13,9 @@ from flowengine.evaluator.states import ObjectType, Signal, StepState
 class StepFailed(Exception):
     """The step being worked on ends with this error."""
 
-    def __init__(self, error: Error) -> None:
-        super().__init__(error)
-        self.error = error
+    def __init__(self, kind: str, message: str, path: str) -> None:
+        super().__init__(message)
+        self.error = problem(kind, message, path)
 
 
 class StepSkipped(Exception):
@@ -72,8 +72,8 @@ def item_error(item: Step) -> Error:
     return {"index": item.index, **{n: item.error[n] for n in ("type", "message", "path")}}
 
 
-def children_ended(row: Step) -> Signal | None:
-    """Return the signal of a row whose children may have ended."""
+def await_children(_: object, row: Step) -> Signal | None:
+    """Advance when the last child has ended; fail with the error of the first failed one."""
     if row.remaining:
         return None
     if row.failure is None:

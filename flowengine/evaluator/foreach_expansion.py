@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowengine.evaluator.failures import StepFailed, StepSkipped, children_ended, problem
+from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children
 from flowengine.evaluator.records import Error, FollowUp, Step
 from flowengine.evaluator.scope import RowScope, source_key, virtual_item
 from flowengine.evaluator.states import ObjectType, Signal
@@ -34,7 +34,7 @@ def begin(work: WorkingSet, fan: Step, plan: BlockPlan) -> Signal:
         limit = _value(work, fan, foreach, foreach.limit)
         if not is_count(limit):
             message = f"the limit of a foreach must be a whole number of at least 1, not {limit!r}"
-            raise StepFailed(problem("EvaluationError", message, fan.path))
+            raise StepFailed("EvaluationError", message, fan.path)
         fan.params = {"limit": limit}
     fan.item_count = fan.remaining = len(items)
     return Signal.ADVANCE
@@ -44,7 +44,7 @@ def go_on(work: WorkingSet, fan: Step) -> Signal | None:
     """Begin further items, and advance when all have ended."""
     if fan.next_index < fan.item_count:
         _begin_items(work, fan)
-    signal = children_ended(fan)
+    signal = await_children(work, fan)
     if signal is Signal.FAIL and fan.failure is not None:
         fan.error = _error_of_items(fan, fan.failure)
     return signal
@@ -102,7 +102,7 @@ def _items(work: WorkingSet, fan: Step, foreach: ForeachPlan) -> list[Json]:
     items = _value(work, fan, foreach, foreach.iterable)
     if not isinstance(items, list):
         message = f"foreach needs a list, found {type(items).__name__}"
-        raise StepFailed(problem("EvaluationError", message, fan.path))
+        raise StepFailed("EvaluationError", message, fan.path)
     return items
 
 
@@ -117,7 +117,7 @@ def _value(work: WorkingSet, fan: Step, foreach: ForeachPlan, expression: Expres
     try:
         return evaluate(expression, RowScope(work, container, foreach.sources))
     except EvaluationError as error:
-        raise StepFailed(problem("EvaluationError", str(error), fan.path)) from None
+        raise StepFailed("EvaluationError", str(error), fan.path) from None
 
 
 def _foreach(plan: BlockPlan) -> ForeachPlan:

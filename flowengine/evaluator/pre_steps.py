@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from flowengine.evaluator.failures import StepFailed, children_ended, problem
+from flowengine.evaluator.failures import StepFailed, await_children
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope
 from flowengine.evaluator.states import Signal
@@ -36,7 +36,7 @@ def _begin(work: WorkingSet, step: Step, plan: StatementPlan, path: str, index: 
 
 def capture_script(work: WorkingSet, step: Step) -> Signal | None:
     """Merge the result of the script into the parameters."""
-    signal = children_ended(step)
+    signal = await_children(work, step)
     if signal is not Signal.ADVANCE:
         return signal
     step.params = {**step.params, **result_of(work, row_key(RowKind.STEP, f"{step.path}[script]"))}
@@ -47,7 +47,7 @@ def result_of(work: WorkingSet, key: str) -> dict[str, Json]:
     script = work.get(key)
     result = work.read(script.returns.get("result"))
     if not isinstance(result, dict):
-        raise StepFailed(problem("ScriptFailed", "the script gave no map", script.path))
+        raise StepFailed("ScriptFailed", "the script gave no map", script.path)
     return result
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flowengine.evaluator.failures import StepFailed, children_ended, problem
+from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.pre_steps import mixin_arguments
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope, scope_row, source_key
@@ -35,9 +35,9 @@ def initialize(work: WorkingSet, step: Step) -> Signal:
             else:
                 step.params = scope.values(plan.arguments)
             if plan.condition is not None and not evaluate(plan.condition, scope):
-                raise StepFailed(problem("AssertionFailed", "sys.assert does not hold", step.path))
+                raise StepFailed("AssertionFailed", "sys.assert does not hold", step.path)
         except EvaluationError as error:
-            raise StepFailed(problem("EvaluationError", str(error), step.path)) from None
+            raise StepFailed("EvaluationError", str(error), step.path) from None
         if plan.schema is not None:
             _instantiate(work, step, plan.schema)
     if plan.pre_script is not None:
@@ -50,7 +50,7 @@ def _instantiate(work: WorkingSet, step: Step, schema: SchemaPlan) -> None:
     values = {name: work.read(value) for name, value in step.params.items()}
     if problems := misfits(schema.fields, values, work.plan.schemas):
         message = f"not a {schema.name}: {'; '.join(problems)}"
-        raise StepFailed(problem("TypeMismatch", message, step.path))
+        raise StepFailed("TypeMismatch", message, step.path)
     step.params, step.returns = {}, step.params
 
 
@@ -79,7 +79,7 @@ def _check_recursion(work: WorkingSet, step: Step) -> None:
     """
     if step.path.count(".") > DEEPEST:
         message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
-        raise StepFailed(problem("NestedTooDeep", message, step.path))
+        raise StepFailed("NestedTooDeep", message, step.path)
     facet, limit = work.facet(step), work.plan.max_recursive_calls
     if facet is None or not facet.is_recursive:
         return
@@ -90,7 +90,7 @@ def _check_recursion(work: WorkingSet, step: Step) -> None:
             "is the limit (setting max_recursive_calls): the recursion must end, or the limit "
             "must be raised"
         )
-        raise StepFailed(problem("TooManyRecursiveCalls", message, step.path))
+        raise StepFailed("TooManyRecursiveCalls", message, step.path)
     root.item_count += 1
     work.touch(root)
 
@@ -125,11 +125,6 @@ def _create_block(work: WorkingSet, step: Step, plan: BlockPlan) -> Step:
 def has_ended(work: WorkingSet, key: str) -> bool:
     row = work.find(key)
     return row is not None and row.is_final
-
-
-def await_blocks(work: WorkingSet, step: Step) -> Signal | None:
-    """Advance when the last block has ended; fail with the first failed block's error."""
-    return children_ended(step)
 
 
 # --- rows of statements ---

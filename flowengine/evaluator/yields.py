@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from flowengine.evaluator.failures import StepFailed, item_error, problem
+from flowengine.evaluator.failures import StepFailed, item_error
 from flowengine.evaluator.pre_steps import split_aliases, with_aliases
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.scope import RowScope, virtual_item
@@ -129,4 +129,4 @@ def yielded(
     try:
         return [(y.levels, scope.values(y.attributes)) for y in plan.yields]
     except EvaluationError as error:
-        raise StepFailed(problem("EvaluationError", f"yield: {error}", path)) from None
+        raise StepFailed("EvaluationError", f"yield: {error}", path) from None

@@ -33,6 +33,7 @@ class BlockLinker:
         self, context: LinkContext, calls: CallLinker, dependencies: DependencyLinker
     ) -> None:
         self._context, self._calls, self._dependencies = context, calls, dependencies
+        self._report = context.report
 
     def body(
         self,
@@ -153,11 +154,9 @@ class BlockLinker:
             if isinstance(statement, nodes.StepStatement):
                 name, row = statement.name, StatementKind.CALL
                 if name in plan.by_name:
-                    self._context.report(where, f"the step name {name!r} is used twice in a block")
+                    self._report(where, f"the step name {name!r} is used twice in a block")
                 if set(name) & _PATH_MARKS:
-                    self._context.report(
-                        where, f"the step name {name!r} may not hold any of . / [ ]"
-                    )
+                    self._report(where, f"the step name {name!r} may not hold any of . / [ ]")
             else:
                 is_log = isinstance(statement, nodes.LogStatement)
                 row = StatementKind.LOG if is_log else StatementKind.ASSERT
@@ -234,22 +233,18 @@ class BlockLinker:
                     break
             crossed.append(outer)
             if outer.role == "always":
-                self._context.report(
-                    where, "an always block yields nothing: its step has its results"
-                )
+                self._report(where, "an always block yields nothing: its step has its results")
                 return None
         else:
-            self._context.report(
+            self._report(
                 where, f"yields to {target!r}, which is neither an enclosing facet nor its mixin"
             )
             return None
         for name in repeated(argument.name for argument in node.call.arguments):
-            self._context.report(where, f"yields {name!r} twice in one yield")
+            self._report(where, f"yields {name!r} twice in one yield")
         for argument in node.call.arguments:
             if "." in argument.name:
-                self._context.report(
-                    where, f"the yielded name {argument.name!r} may not hold a dot"
-                )
+                self._report(where, f"the yielded name {argument.name!r} may not hold a dot")
         attributes = tuple((prefix + a.name, a.value) for a in node.call.arguments)
         declared = outer.facet.returns if outer.facet and not prefix else ()
         listed = {f.name for f in declared if isinstance(f.type, nodes.ArrayType)}

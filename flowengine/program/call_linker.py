@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from flowengine.errors import Problem
 from flowengine.program.expressions import Constants, EvaluationError, evaluate, references
 from flowengine.program.limits import timeout_of
-from flowengine.program.link_context import LinkContext, repeated
-from flowengine.program.names import Declared, Names, did_you_mean
+from flowengine.program.link_context import Declared, LinkContext, Names, did_you_mean, repeated
 from flowengine.program.nodes import (
     Argument,
     Call,
@@ -79,12 +78,13 @@ class Implicits:
 class CallLinker:
     def __init__(self, context: LinkContext) -> None:
         self._context = context
+        self._report = context.report
         self._implicits = Implicits(context)
 
     def link(self, node: StepStatement, plan: StatementPlan, where: str) -> None:
         resolved = self._context.resolve(node.call.target)
         if isinstance(resolved, str):
-            self._context.report(where, resolved)
+            self._report(where, resolved)
         elif isinstance(resolved.node, SchemaDeclaration):
             self._instance(node.call, plan, resolved.name, where)
         else:
@@ -97,7 +97,7 @@ class CallLinker:
             plan.arguments = (*given.items(), *nested.items())
             timeout = timeout_of((*node.call.mixins, *facet.node.mixins))  # the call's comes first
             if isinstance(timeout, str):
-                self._context.report(where, timeout)
+                self._report(where, timeout)
             else:
                 plan.timeout = timeout
 
@@ -106,7 +106,7 @@ class CallLinker:
         plan.kind = StatementKind.SCHEMA
         plan.schema = SchemaPlan(name, self._context.plan.schemas[name])
         if call.mixins:
-            self._context.report(where, f"{name!r} is a schema, and takes no mixins")
+            self._report(where, f"{name!r} is a schema, and takes no mixins")
         given = self.given(call.arguments, name, plan.schema.fields, where)
         given |= _defaults(plan.schema.fields, given)
         self.check_given(name, plan.schema.fields, given, where)
@@ -118,14 +118,14 @@ class CallLinker:
         """Return the arguments that a call or a mixin names, each of them checked."""
         given = {argument.name: argument.value for argument in arguments}
         for name in repeated(argument.name for argument in arguments):
-            self._context.report(where, f"argument {name!r} is given twice")
+            self._report(where, f"argument {name!r} is given twice")
         known = {field.name: field for field in fields}
         for name, value in given.items():
             if name not in known:
                 hint = did_you_mean(name, list(known))
-                self._context.report(where, f"{target!r} has no parameter {name!r}{hint}")
+                self._report(where, f"{target!r} has no parameter {name!r}{hint}")
             elif why := self._literal_misfit(known[name], value):
-                self._context.report(where, f"argument {name!r} of {target!r}: {why}")
+                self._report(where, f"argument {name!r} of {target!r}: {why}")
         return given
 
     def _mixed_in(self, call: Call, facet: FacetPlan, given: _Given) -> _Given:
@@ -138,7 +138,7 @@ class CallLinker:
         """Return the arguments from implicit declarations and defaults."""
         implicit = self._implicits.nearest(facet.name, self._context.declared)
         if isinstance(implicit, str):
-            self._context.report(where, implicit)
+            self._report(where, implicit)
             implicit = {}
         assumed = {name: value for name, value in implicit.items() if name not in given}
         return assumed | _defaults(facet.params, {**given, **assumed})
@@ -148,7 +148,7 @@ class CallLinker:
     ) -> None:
         for field in fields:
             if field.name not in given:
-                self._context.report(where, f"{target!r} needs an argument {field.name!r}")
+                self._report(where, f"{target!r} needs an argument {field.name!r}")
 
     # --- mixins with an alias ---
 
@@ -162,7 +162,7 @@ class CallLinker:
                 continue
             taken = {*nested, *(param.name for param in facet.params)}
             if mixin.alias in taken:
-                self._context.report(where, f"the name {mixin.alias!r} of a mixin is taken already")
+                self._report(where, f"the name {mixin.alias!r} of a mixin is taken already")
             target = self.mixin_target(mixin, where)
             given: _Given = {}
             if target is not None:
@@ -172,7 +172,7 @@ class CallLinker:
         for run in facet.mixins:
             given_names = dict(nested[run.alias].entries) if run.alias in nested else {}
             for name in (name for name in run.missing if name not in given_names):
-                self._context.report(where, f"mixin {run.alias!r} of {facet.name!r} needs {name!r}")
+                self._report(where, f"mixin {run.alias!r} of {facet.name!r} needs {name!r}")
         return nested
 
     def signature(self, facet: FacetPlan, where: str) -> tuple[Mixin, ...]:
@@ -180,16 +180,16 @@ class CallLinker:
         run = tuple(mixin for mixin in facet.node.mixins if mixin.alias)
         aliases, params = [mixin.alias for mixin in run], {param.name for param in facet.params}
         for name in (*repeated(aliases), *params.intersection(aliases)):
-            self._context.report(where, f"the name {name!r} of a mixin is taken already")
+            self._report(where, f"the name {name!r} of a mixin is taken already")
         return run
 
     def mixin_target(self, mixin: Mixin, where: str) -> FacetPlan | None:
         resolved = self._context.resolve(mixin.target)
         if isinstance(resolved, str):
-            self._context.report(where, resolved)
+            self._report(where, resolved)
             return None
         if resolved.name not in self._context.plan.facets:
-            self._context.report(where, f"the mixin {mixin.target!r} is a schema, not a facet")
+            self._report(where, f"the mixin {mixin.target!r} is a schema, not a facet")
             return None
         return self._context.plan.facets[resolved.name]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowengine.errors import Problem
-from flowengine.program.names import Names
+from flowengine.program.link_context import Names
 from flowengine.program.nodes import (
     Block,
     CatchClause,

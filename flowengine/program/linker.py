@@ -17,8 +17,7 @@ from flowengine.program.checks import call_cycles, mark_recursive, step_cycles, 
 from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.limits import MAX_RECURSIVE_CALLS, beyond_limits
-from flowengine.program.link_context import LinkContext, repeated
-from flowengine.program.names import Names
+from flowengine.program.link_context import LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
 from flowengine.program.plan import (
     BlockPlan,
@@ -40,7 +39,7 @@ def link_program(
 
     A script block is Python text that a worker runs, so the caller must allow it.
     """
-    context = LinkContext(Names.of(program))
+    context = LinkContext(Names(program))
     try:
         Linker(context).link(allow_scripts)
     except RecursionError:
@@ -59,26 +58,19 @@ class Linker:
         self._blocks = BlockLinker(context, self._calls, self._dependencies)
 
     def link(self, allow_scripts: bool) -> None:
-        facets = [
-            d
-            for d in self._context.names.callables.values()
-            if isinstance(d.node, FacetDeclaration)
-        ]
+        declared = self._context.names.callables
         self._context.problems += unsupported(self._context.names, allow_scripts)
         if self._context.problems:
             return  # linking an unsupported construct would report problems that are none
         self._schemas()
-        for declared in facets:
-            assert isinstance(declared.node, FacetDeclaration)
-            facet = FacetPlan(declared.name, declared.node, schemas=self._plan.schemas)
-            self._plan.facets[declared.name] = facet
+        for name, node in ((name, one.node) for name, one in declared.items()):
+            if isinstance(node, FacetDeclaration):
+                self._plan.facets[name] = FacetPlan(name, node, schemas=self._plan.schemas)
         # One pass after the other: a call may be of a facet that is declared further down.
-        for declared in facets:
-            self._defaults(self._plan.facets[declared.name])
-        for each in (self._mixins, self._facet):
-            for declared in facets:
-                self._context.declared = declared
-                each(self._plan.facets[declared.name])
+        for link in (self._defaults, self._mixins, self._facet):
+            for name in [name for name in declared if name in self._plan.facets]:
+                self._context.declared = declared[name]
+                link(self._plan.facets[name])
         for block in self._plan.blocks.values():
             if block.foreach is not None:
                 block.foreach.single_call = block.single_call_step

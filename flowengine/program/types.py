@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from flowengine.errors import InvalidInputs
-from flowengine.program.names import did_you_mean
+from flowengine.program.link_context import did_you_mean
 from flowengine.program.nodes import ArrayType, Field, Json, Schemas, Type
 from flowengine.program.plan import FacetPlan
 
