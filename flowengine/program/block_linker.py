@@ -54,15 +54,8 @@ class BlockLinker:
             plans.append(self._outline(node, plan, where))
         for index, (node, plan) in enumerate(zip(blocks, plans, strict=True)):
             place = where if len(blocks) == 1 else f"{where}, block {index}"
-            site = Frame(
-                plan.kind,
-                container,
-                plan.segment,
-                plan,
-                tuple(plans[:index]),
-                tuple(plans[index + 1 :]),
-                role=role,
-            )
+            earlier, later = tuple(plans[:index]), tuple(plans[index + 1 :])
+            site = Frame(plan.kind, container, plan.segment, plan, earlier, later, role=role)
             self._block(node, plan, site, place)
         return tuple(plans)
 
@@ -84,16 +77,9 @@ class BlockLinker:
         """Link a block whose row stands at that site."""
         if plan.foreach:
             self._foreach(plan.foreach, site, where)
-            frame = Frame(
-                RowKind.ITEM,
-                site,
-                "[]",
-                plan,
-                site.earlier,
-                site.later,
-                variable=plan.foreach.variable,
-            )
-            self._contents(node, plan, frame, where)
+            name = plan.foreach.variable
+            item = Frame(RowKind.ITEM, site, "[]", plan, site.earlier, site.later, variable=name)
+            self._contents(node, plan, item, where)
         elif plan.is_script:
             self._context.waits[plan] = {statement: set() for statement in plan.statements}
         elif plan.choice:
@@ -133,9 +119,8 @@ class BlockLinker:
                 self._calls.link(statement, outlined, f"{where}, step {outlined.name!r}")
         for statement, outlined in zip(node.statements, plan.statements, strict=True):
             self._statement(statement, outlined, frame, where)
-        plan.yields = tuple(
-            y for y in (self._yield(y, frame, where) for y in node.yields) if y is not None
-        )
+        yields = [self._yield(y, frame, where) for y in node.yields]
+        plan.yields = tuple(y for y in yields if y is not None)
         values = [value for y in plan.yields for _, value in y.attributes]
         steps = self._dependencies.resolve(values, frame, plan.yield_sources, f"{where}, yield")
         outside = [step for step in steps if step.owner is not frame]
