@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from flowengine.program.scripts import SCRIPT
+from flowengine.program.standard import SCRIPT
 from flowengine.testing import Outcome
 from flowengine.testing.program_runner import NoAnswer
 from tests.builders import Node

@@ -1,7 +1,7 @@
 """Front end for AFL text: compiles to the same program as AFL's own compiler.
 
-`parser` drives the grammar, `transformer` builds program JSON, `expectations` and `hints`
-explain syntax errors, `source_positions` locates problems of the program in the text.
+`parser` drives the grammar, `transformer` builds program JSON, `syntax_errors` explains syntax
+errors, `compiler` resolves names and locates problems of the program in the text.
 """
 
 from flowengine.afl.compiler import checked, compile_text

@@ -8,9 +8,8 @@ from functools import cache
 from lark import Lark, Token, UnexpectedCharacters, UnexpectedToken
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
-from flowengine.afl import scripts
-from flowengine.afl.expectations import expected
-from flowengine.afl.hints import hint
+from flowengine.afl.syntax_errors import SyntaxProblem, expected, hint
+from flowengine.afl.tokens import CLOSE, OPEN, mark_scripts
 from flowengine.afl.transformer import Node, ProgramTransformer, SyntaxMistake
 from flowengine.errors import InvalidText
 
@@ -83,10 +82,10 @@ def read_text(text: str | bytes, file: str = "") -> Node:
     Bytes are UTF-8. Names are not resolved; see `compile_text`.
     """
     text = (_decode(text, file) if isinstance(text, bytes) else text).removeprefix("\ufeff")
-    reserved = [at for mark in (scripts.OPEN, scripts.CLOSE) if (at := text.find(mark)) >= 0]
+    reserved = [at for mark in (OPEN, CLOSE) if (at := text.find(mark)) >= 0]
     if reserved:
         raise _at(text, file, min(reserved), "this character is not allowed in text")
-    marked = scripts.mark_scripts(text)
+    marked = mark_scripts(text)
     parser = _grammar().parse_interactive(marked)
     history = _TokenHistory()
     pending: Token | None = None  # given to the parser, which may refuse it
@@ -115,9 +114,8 @@ def read_text(text: str | bytes, file: str = "") -> Node:
         history.record(pending)  # the lexer failed after it
     accepted: set[str] = parser.accepts()  # type: ignore[no-untyped-call]
     what = f"expected {expected(accepted)}, found {_token_text(text, at, unexpected)}"
-    raise _at(
-        text, file, at, what, hint(text, at, unexpected, history.last, history.opened, accepted)
-    )
+    error = SyntaxProblem(text, at, unexpected, history.last, history.opened, accepted)
+    raise _at(text, file, at, what, hint(error))
 
 
 def _decode(stored: bytes, file: str) -> str:

@@ -16,21 +16,16 @@ from typing import Any
 
 from lark import Token, Transformer, v_args
 
-from flowengine.afl.token_values import documentation, script_code, string_value
+from flowengine.afl.tokens import documentation, script_code, string_value
 from flowengine.program.nodes import Json
 
 Node = dict[str, Json]
 _Contents = tuple[list[Node], list[Node]]
+_Mixin = tuple[Token, Node]
 
 #: The order in which AFL's compiler lists declarations.
-_KINDS = (
-    "Namespace",
-    "FacetDecl",
-    "EventFacetDecl",
-    "WorkflowDecl",
-    "ImplicitDecl",
-    "SchemaDecl",
-)
+_KINDS = ("Namespace", "FacetDecl", "EventFacetDecl", "WorkflowDecl", "ImplicitDecl", "SchemaDecl")
+_FACETS = {"facet": "FacetDecl", "event": "EventFacetDecl", "workflow": "WorkflowDecl"}
 _DIRECTIVES = ("system", "template", "model")
 
 
@@ -45,15 +40,9 @@ class SyntaxMistake(Exception):
 def _node(kind: str, at: Token | None = None, **parts: Json) -> Node:
     """Return a node without its empty parts; ``yield_`` is the key ``yield``."""
     kept = {k.rstrip("_"): v for k, v in parts.items() if v is not None and v != []}
-    return {"type": kind, **kept} | ({"location": _place(at)} if at is not None else {})
-
-
-def _place(token: Token) -> Node:
-    return {"line": token.line, "column": token.column}
-
-
-def _binary(operator: str, left: Node, right: Node) -> Node:
-    return {"type": "BinaryExpr", "operator": operator, "left": left, "right": right}
+    if at is not None:
+        kept["location"] = {"line": at.line, "column": at.column}
+    return {"type": kind, **kept}
 
 
 def _text(token: Token) -> str:
@@ -84,16 +73,12 @@ def _declarations(nodes: Iterable[Node]) -> list[Node]:
 
 @dataclass(frozen=True, slots=True)
 class _Tail:
-    """The part of a declaration after its signature."""
-
     body: Json
     script: Node | None = None
 
 
 @v_args(inline=True)
 class ProgramTransformer(Transformer[Token, Node]):
-    """Builds the JSON of each rule."""
-
     # --- declarations ---
 
     def start(self, *nodes: Node | None) -> Node:
@@ -129,20 +114,13 @@ class ProgramTransformer(Transformer[Token, Node]):
             catch=catch,
         )
 
-    def plain(self, at: Token) -> tuple[str, Token]:
-        return "FacetDecl", at
+    def kind(self, at: Token, *_: Token) -> tuple[str, Token]:
+        return _FACETS[at], at
 
-    def event(self, at: Token, _: Token) -> tuple[str, Token]:
-        return "EventFacetDecl", at
+    def params(self, *nodes: Any) -> list[Any]:
+        return list(nodes)
 
-    def workflow(self, at: Token) -> tuple[str, Token]:
-        return "WorkflowDecl", at
-
-    def params(self, *params: Node) -> list[Node]:
-        return list(params)
-
-    def returns(self, params: list[Node]) -> list[Node]:
-        return params
+    blocks = statements = mixins = arguments = params
 
     def param(self, name: Token, type_: Json, default: Node | None = None) -> Node:
         declared = {"name": str(name), "type": type_}
@@ -178,9 +156,6 @@ class ProgramTransformer(Transformer[Token, Node]):
 
     # --- blocks ---
 
-    def blocks(self, *blocks: Node) -> list[Node]:
-        return list(blocks)
-
     def plain_block(self, at: Token, contents: _Contents) -> Node:
         return _node("AndThenBlock", at, **_content_parts(contents))
 
@@ -202,9 +177,6 @@ class ProgramTransformer(Transformer[Token, Node]):
 
     def content(self, steps: list[Node], yields: list[Node]) -> _Contents:
         return steps, yields
-
-    def statements(self, *statements: Node) -> list[Node]:
-        return list(statements)
 
     def yields(self, *yields: list[Node]) -> list[Node]:
         return [one for chain in yields for one in chain]
@@ -249,23 +221,13 @@ class ProgramTransformer(Transformer[Token, Node]):
             calls.append({"type": "CallExpr", **parts})
         return [_node("YieldStmt", at, call=one) for one in calls]
 
-    def call(
-        self, name: list[Token], arguments: list[Node], mixins: list[tuple[Token, Node]]
-    ) -> Node:
+    def call(self, name: list[Token], arguments: list[Node], mixins: list[_Mixin]) -> Node:
         called = [_node("MixinCall", at, **mixin) for at, mixin in mixins]
         return _node("CallExpr", name[0], target=_dotted(name), args=arguments, mixins=called)
 
-    def mixins(self, *mixins: tuple[Token, Node]) -> list[tuple[Token, Node]]:
-        return list(mixins)
-
-    def mixin(
-        self, name: list[Token], arguments: list[Node], alias: Token | None = None
-    ) -> tuple[Token, Node]:
+    def mixin(self, name: list[Token], arguments: list[Node], alias: Token | None = None) -> _Mixin:
         named = None if alias is None else str(alias)
         return name[0], {"target": _dotted(name), "args": arguments, "alias": named}
-
-    def arguments(self, *arguments: Node) -> list[Node]:
-        return list(arguments)
 
     def argument(self, name: Token, value: Node) -> Node:
         return {"name": str(name), "value": value}
@@ -273,16 +235,13 @@ class ProgramTransformer(Transformer[Token, Node]):
     # --- expressions ---
 
     def either(self, left: Node, right: Node) -> Node:
-        return _binary("||", left, right)
+        return _node("BinaryExpr", operator="||", left=left, right=right)
 
     def both(self, left: Node, right: Node) -> Node:
-        return _binary("&&", left, right)
+        return _node("BinaryExpr", operator="&&", left=left, right=right)
 
-    def compare(self, left: Node, operator: Token, right: Node) -> Node:
-        return _binary(" ".join(operator.split()), left, right)
-
-    def arithmetic(self, left: Node, operator: Token, right: Node) -> Node:
-        return _binary(str(operator), left, right)
+    def binary(self, left: Node, operator: Token, right: Node) -> Node:
+        return _node("BinaryExpr", operator=" ".join(operator.split()), left=left, right=right)
 
     def join(self, *operands: Node) -> Node:
         return {"type": "ConcatExpr", "operands": list(operands)}
@@ -313,11 +272,8 @@ class ProgramTransformer(Transformer[Token, Node]):
             raise SyntaxMistake(token, "the number is too large")
         return {"type": "Double", "value": value}
 
-    def true(self, _: Token) -> Node:
-        return {"type": "Boolean", "value": True}
-
-    def false(self, _: Token) -> Node:
-        return {"type": "Boolean", "value": False}
+    def boolean(self, token: Token) -> Node:
+        return {"type": "Boolean", "value": token == "true"}
 
     def null(self, _: Token) -> Node:
         return {"type": "Null"}

@@ -16,9 +16,9 @@ import click
 from flowengine.authoring import Workflow, event_facet_named
 from flowengine.engine import Engine
 from flowengine.program import Plan, link_program
-from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import FacetKind, Field
 from flowengine.program.plan import FacetPlan
+from flowengine.program.types import check_inputs
 
 _FILES = (".afl", ".json")
 

@@ -16,7 +16,7 @@ from flowengine.program import (
     program_text,
 )
 from flowengine.program.limits import MAX_RECURSIVE_CALLS
-from flowengine.program.scripts import SCRIPT
+from flowengine.program.standard import SCRIPT
 from flowengine.store import Session, Store
 
 _MAX_PROGRAMS = 128

@@ -23,8 +23,8 @@ from flowengine.evaluator import Missing, RunView, Snapshot, Step, TaskDefinitio
 from flowengine.evaluator.records import Waiter, derived_id
 from flowengine.evaluator.triggers import Started
 from flowengine.program import Plan, Program
-from flowengine.program.inputs import check_inputs
 from flowengine.program.nodes import Json
+from flowengine.program.types import check_inputs
 from flowengine.store import Session, Store, codec
 from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from flowengine.evaluator import foreach_expansion, scripts, when
-from flowengine.evaluator.failures import StepSkipped
-from flowengine.evaluator.foreach_items import yielded
+from flowengine.evaluator import foreach_expansion
+from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children, problem
+from flowengine.evaluator.pre_steps import result_of
 from flowengine.evaluator.records import Step, row_key
-from flowengine.evaluator.scope import source_key
-from flowengine.evaluator.states import ObjectType, Signal
-from flowengine.evaluator.steps import children_ended, create_statement, has_ended
+from flowengine.evaluator.scope import RowScope, source_key
+from flowengine.evaluator.states import ObjectType, Signal, StepState, next_state
+from flowengine.evaluator.steps import create_statement, has_ended
 from flowengine.evaluator.working_set import WorkingSet
+from flowengine.evaluator.yields import yielded
 from flowengine.program.addresses import RowKind
+from flowengine.program.expressions import EvaluationError, evaluate
+from flowengine.program.plan import BlockPlan, ChoicePlan
 
 
 def begin(work: WorkingSet, row: Step) -> Signal:
@@ -19,7 +22,7 @@ def begin(work: WorkingSet, row: Step) -> Signal:
     if row.object_type == ObjectType.FAN:
         return foreach_expansion.begin(work, row, plan)
     if row.object_type == ObjectType.WHEN:
-        return when.choose(work, row, plan)
+        return _choose(work, row, plan)
     waiting_for = [source_key(work, row, source) for source in plan.captures]
     work.want(waiting_for)
     awaited = sum(1 for key in waiting_for if not has_ended(work, key))
@@ -34,7 +37,7 @@ def go_on(work: WorkingSet, row: Step) -> Signal | None:
     """Begin further items, and advance when all children have ended."""
     if row.object_type == ObjectType.FAN:
         return foreach_expansion.go_on(work, row)
-    return children_ended(row)
+    return await_children(work, row)
 
 
 def yield_values(work: WorkingSet, row: Step) -> Signal:
@@ -43,10 +46,10 @@ def yield_values(work: WorkingSet, row: Step) -> Signal:
     if row.object_type == ObjectType.FAN:
         return Signal.ADVANCE  # its items yield; its container reads them in item order
     if row.object_type == ObjectType.WHEN:
-        return when.capture(work, row, plan)
+        return _capture_cases(work, row, plan)
     if plan.is_script:
         script = row_key(RowKind.STEP, f"{row.path}.script")
-        row.yields = [(0, scripts.result_of(work, script))]
+        row.yields = [(0, result_of(work, script))]
         return Signal.ADVANCE
     outside = [source_key(work, row, source) for source in plan.captures]
     carriers = [row_key(RowKind.STEP, f"{row.path}.{s.name}") for s in plan.carriers]
@@ -57,4 +60,61 @@ def yield_values(work: WorkingSet, row: Step) -> Signal:
     row.yields = [entry for key in carriers for entry in work.get(key).yields]
     if plan.yields:
         row.yields += yielded(work, row, plan, row.path)
+    return Signal.ADVANCE
+
+
+# --- when ---
+
+
+def _choose(work: WorkingSet, row: Step, plan: BlockPlan) -> Signal:
+    """Create a row for each case; the taken ones begin.
+
+    A case that is not taken gets a skipped row, so that a page can show it.
+    """
+    choice = plan.choice
+    assert choice is not None
+    taken = _taken(work, row, choice)
+    if not taken:
+        if choice.is_optional:
+            row.error = problem("Skipped", "no case of the catch is for this error", row.path)
+            return Signal.SKIP
+        message = "no case matches, and there is no default"
+        raise StepFailed("NoCaseMatches", message, row.path)
+    container = row.path.removesuffix(plan.segment)
+    for index, case in enumerate(choice.cases):
+        path = container + case.segment
+        created = work.create(RowKind.CASE, path, ObjectType.CASE, case.address, row, index)
+        if index in taken:
+            work.queue.append(created)
+        else:
+            created.state = next_state(ObjectType.CASE, path, created.state, Signal.SKIP)
+    row.remaining = len(taken)
+    return Signal.ADVANCE
+
+
+def _taken(work: WorkingSet, row: Step, choice: ChoicePlan) -> set[int]:
+    scope = RowScope(work, row, choice.sources)
+    taken: set[int] = set()
+    for index, condition in enumerate(choice.conditions):
+        if condition is None:
+            continue
+        try:
+            if evaluate(condition, scope):
+                taken.add(index)
+        except EvaluationError as error:
+            message = f"condition of case {index}: {error}"
+            raise StepFailed("EvaluationError", message, row.path) from None
+        if taken and choice.is_first_only:
+            return taken
+    return taken or {i for i, condition in enumerate(choice.conditions) if condition is None}
+
+
+def _capture_cases(work: WorkingSet, row: Step, plan: BlockPlan) -> Signal:
+    """Take over the yields of the cases that ran, in program order."""
+    assert plan.choice is not None
+    container = row.path.removesuffix(plan.segment)
+    keys = [row_key(RowKind.CASE, container + case.segment) for case in plan.choice.cases]
+    work.want(keys)
+    cases = [work.get(key) for key in keys]
+    row.yields = [y for case in cases if case.state == StepState.COMPLETE for y in case.yields]
     return Signal.ADVANCE

@@ -21,7 +21,7 @@ def redirect(work: WorkingSet, row: Step, signal: Signal) -> Signal:
     plan = work.step_plan(row)
     if signal is Signal.FAIL and row.next_index < len(plan.catches):
         return Signal.CATCH
-    if plan.always is None:
+    if not plan.always:
         return signal
     if signal is Signal.SKIP:
         assert row.error is not None
@@ -30,7 +30,6 @@ def redirect(work: WorkingSet, row: Step, signal: Signal) -> Signal:
 
 
 def begin_catch(work: WorkingSet, step: Step) -> Signal:
-    """Create the block of the next catch."""
     step.failure = None
     step.next_index += 1
     create_blocks(work, step, [work.step_plan(step).catches[step.next_index - 1]])
@@ -53,10 +52,8 @@ def await_catch(work: WorkingSet, step: Step) -> Signal | None:
 
 def begin_always(work: WorkingSet, step: Step) -> Signal:
     """Create the blocks that run after success and failure."""
-    plan = work.step_plan(step)
-    assert plan.always is not None
     step.failure = None
-    create_blocks(work, step, plan.always.blocks)
+    create_blocks(work, step, work.step_plan(step).always)
     return Signal.ADVANCE
 
 

@@ -7,15 +7,15 @@ that the error of a run names that step.
 from __future__ import annotations
 
 from flowengine.evaluator.records import Error, Step
-from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.evaluator.states import ObjectType, Signal, StepState
 
 
 class StepFailed(Exception):
     """The step being worked on ends with this error."""
 
-    def __init__(self, error: Error) -> None:
-        super().__init__(error)
-        self.error = error
+    def __init__(self, kind: str, message: str, path: str) -> None:
+        super().__init__(message)
+        self.error = problem(kind, message, path)
 
 
 class StepSkipped(Exception):
@@ -70,3 +70,13 @@ def item_error(item: Step) -> Error:
     """The entry of a failed item in the error of its foreach."""
     assert item.error is not None
     return {"index": item.index, **{n: item.error[n] for n in ("type", "message", "path")}}
+
+
+def await_children(_: object, row: Step) -> Signal | None:
+    """Advance when the last child has ended; fail with the error of the first failed one."""
+    if row.remaining:
+        return None
+    if row.failure is None:
+        return Signal.ADVANCE
+    row.error = row.failure["error"]
+    return Signal.FAIL if row.failure["rank"][0] == 0 else Signal.SKIP

@@ -10,19 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
-from flowengine.evaluator import blocks, catch, mixin_steps, scripts, steps
-from flowengine.evaluator.failures import StepFailed, StepSkipped
+from flowengine.evaluator import blocks, catch, events, pre_steps, steps, yields
+from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children
 from flowengine.evaluator.propagation import ended
 from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
-from flowengine.evaluator.retries import GiveUp, TryAgain, after_failure, after_loss
-from flowengine.evaluator.states import (
-    ObjectType,
-    RunState,
-    Signal,
-    StepState,
-    next_state,
-)
+from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
 from flowengine.evaluator.triggers import (
     Failed,
     HandedOver,
@@ -44,15 +37,15 @@ Handler = Callable[[WorkingSet, Step], Signal | None]
 #: A state without a handler is passed through.
 HANDLERS: dict[str, Handler] = {
     StepState.FACET_INIT_BEGIN: steps.initialize,
-    StepState.FACET_SCRIPTS_BEGIN: scripts.begin,
-    StepState.FACET_SCRIPTS_END: scripts.capture,
-    StepState.MIXIN_BLOCKS_BEGIN: mixin_steps.begin,
-    StepState.MIXIN_BLOCKS_CONTINUE: steps.await_blocks,
-    StepState.MIXIN_CAPTURE_BEGIN: mixin_steps.capture,
-    StepState.EVENT_TRANSMIT: steps.transmit,
+    StepState.FACET_SCRIPTS_BEGIN: pre_steps.begin_script,
+    StepState.FACET_SCRIPTS_END: pre_steps.capture_script,
+    StepState.MIXIN_BLOCKS_BEGIN: pre_steps.begin_mixins,
+    StepState.MIXIN_BLOCKS_CONTINUE: await_children,
+    StepState.MIXIN_CAPTURE_BEGIN: pre_steps.capture_mixins,
+    StepState.EVENT_TRANSMIT: events.transmit,
     StepState.BLOCKS_BEGIN: steps.begin_blocks,
-    StepState.BLOCKS_CONTINUE: steps.await_blocks,
-    StepState.CAPTURE_BEGIN: steps.capture,
+    StepState.BLOCKS_CONTINUE: await_children,
+    StepState.CAPTURE_BEGIN: yields.capture,
     StepState.CATCH_BEGIN: catch.begin_catch,
     StepState.CATCH_CONTINUE: catch.await_catch,
     StepState.ALWAYS_BEGIN: catch.begin_always,
@@ -232,12 +225,12 @@ def _report(work: WorkingSet, report: Report) -> None:
             _answer(work, step, result)
             return
         case Failed(error, retry):
-            decision = after_failure(*counts) if retry else GiveUp("")
+            decision = events.after_failure(*counts) if retry else events.GiveUp("")
         case Lost(reason):
-            decision = after_loss(*counts)
+            decision = events.after_loss(*counts)
             error = {"type": "WorkerLost", "message": reason}
-    if isinstance(decision, TryAgain):
-        steps.create_task(work, step, decision)
+    if isinstance(decision, events.TryAgain):
+        events.create_task(work, step, decision)
         return
     if decision.reason:
         error = {**error, "message": f"{error['message']} ({decision.reason})"}

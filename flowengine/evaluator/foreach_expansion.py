@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowengine.evaluator.failures import StepFailed, StepSkipped, problem
-from flowengine.evaluator.foreach_items import virtual_item
+from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children
 from flowengine.evaluator.records import Error, FollowUp, Step
-from flowengine.evaluator.scope import RowScope, source_key
+from flowengine.evaluator.scope import RowScope, source_key, virtual_item
 from flowengine.evaluator.states import ObjectType, Signal
-from flowengine.evaluator.steps import children_ended, create_statement
+from flowengine.evaluator.steps import create_statement
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
@@ -35,7 +34,7 @@ def begin(work: WorkingSet, fan: Step, plan: BlockPlan) -> Signal:
         limit = _value(work, fan, foreach, foreach.limit)
         if not is_count(limit):
             message = f"the limit of a foreach must be a whole number of at least 1, not {limit!r}"
-            raise StepFailed(problem("EvaluationError", message, fan.path))
+            raise StepFailed("EvaluationError", message, fan.path)
         fan.params = {"limit": limit}
     fan.item_count = fan.remaining = len(items)
     return Signal.ADVANCE
@@ -45,7 +44,7 @@ def go_on(work: WorkingSet, fan: Step) -> Signal | None:
     """Begin further items, and advance when all have ended."""
     if fan.next_index < fan.item_count:
         _begin_items(work, fan)
-    signal = children_ended(fan)
+    signal = await_children(work, fan)
     if signal is Signal.FAIL and fan.failure is not None:
         fan.error = _error_of_items(fan, fan.failure)
     return signal
@@ -74,25 +73,19 @@ def _begin_items(work: WorkingSet, fan: Step) -> None:
     items = None if fan.is_limited else _items(work, fan, foreach)
     for index in range(fan.next_index, end):
         value = _ahead(work, fan, foreach, index) if items is None else items[index]
-        _begin_item(work, fan, plan, index, {foreach.variable: value})
+        if foreach.single_call is not None:
+            item = virtual_item(fan, index)
+            item.params = {foreach.variable: value}
+            create_statement(work, item, foreach.single_call)
+            continue
+        path = f"{fan.path}[{index}]"
+        item = work.create(RowKind.ITEM, path, ObjectType.ITEM, plan.address, fan, index)
+        item.params = {foreach.variable: value}
+        work.queue.append(item)
     work.portion -= end - fan.next_index
     fan.next_index = end
     if end < room:
         work.changes.follow_ups.append(FollowUp("Unfold", {"step_key": fan.key}))
-
-
-def _begin_item(
-    work: WorkingSet, fan: Step, plan: BlockPlan, index: int, params: dict[str, Json]
-) -> None:
-    if (call := _foreach(plan).single_call) is not None:
-        item = virtual_item(fan, index)
-        item.params = params
-        create_statement(work, item, call)
-        return
-    path = f"{fan.path}[{index}]"
-    item = work.create(RowKind.ITEM, path, ObjectType.ITEM, plan.address, fan, index)
-    item.params = params
-    work.queue.append(item)
 
 
 def _ahead(work: WorkingSet, fan: Step, foreach: ForeachPlan, index: int) -> Json:
@@ -109,7 +102,7 @@ def _items(work: WorkingSet, fan: Step, foreach: ForeachPlan) -> list[Json]:
     items = _value(work, fan, foreach, foreach.iterable)
     if not isinstance(items, list):
         message = f"foreach needs a list, found {type(items).__name__}"
-        raise StepFailed(problem("EvaluationError", message, fan.path))
+        raise StepFailed("EvaluationError", message, fan.path)
     return items
 
 
@@ -124,7 +117,7 @@ def _value(work: WorkingSet, fan: Step, foreach: ForeachPlan, expression: Expres
     try:
         return evaluate(expression, RowScope(work, container, foreach.sources))
     except EvaluationError as error:
-        raise StepFailed(problem("EvaluationError", str(error), fan.path)) from None
+        raise StepFailed("EvaluationError", str(error), fan.path) from None
 
 
 def _foreach(plan: BlockPlan) -> ForeachPlan:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.evaluator.states import EventState, ObjectType, RunState, StepState, TaskState
+from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 
@@ -183,7 +183,6 @@ class RunView:
     waiter: Waiter | None = None
 
     def copied(self) -> RunView:
-        """Return a copy that can be changed."""
         return RunView(*_RUN_FIELDS(self))
 
 
@@ -213,7 +212,6 @@ class IterationChanges:
     _updated_ids: dict[str, int] = field(default_factory=dict)
 
     def add_created_step(self, step: Step) -> None:
-        """Record a new step, once."""
         if step.id not in self._created_ids:
             self._created_ids.add(step.id)
             self.created_steps.append(step)
@@ -244,15 +242,3 @@ class IterationChanges:
             or self.canceled_steps
             or self.follow_ups
         )
-
-
-def event_of(step: Step) -> EventDefinition:
-    """The event of a step. Its payload is the step's parameters, which are stored there."""
-    return EventDefinition(
-        id=id_within(step.id, "event"),
-        step_id=step.id,
-        workflow_id=step.run_id,
-        state=EventState.CREATED,
-        event_type=step.facet_name,
-        payload=step.params,
-    )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from flowengine.evaluator.records import Step, row_key
-from flowengine.evaluator.states import StepState
+from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind, Sources, StepSource
 from flowengine.program.expressions import EvaluationError, evaluate
@@ -37,8 +37,6 @@ def source_key(work: WorkingSet, scope_row: Step, source: StepSource) -> str:
 
 
 class RowScope:
-    """The names that an expression sees from a scope row."""
-
     def __init__(self, work: WorkingSet, row: Step, sources: Sources) -> None:
         self._work, self._row, self._sources = work, row, sources
         # All at once: a join of thousands of steps is one round trip to the store.
@@ -89,3 +87,32 @@ class RowScope:
 
     def values(self, expressions: Iterable[tuple[str, Expression]]) -> dict[str, Any]:
         return {name: self.value(expression) for name, expression in expressions}
+
+
+# --- scope rows ---
+
+
+def scope_row(work: WorkingSet, step: Step) -> Step:
+    """Return the row from which the names in a statement are resolved: that of its block.
+
+    For the step of a virtual item it is an item without a stored row. Only the evaluation that
+    creates the step has the item's variable, and only that one reads it.
+    """
+    block = work.parent(step)
+    if block.object_type != ObjectType.FAN:
+        return block
+    return work.virtual_items.get(step.key) or virtual_item(block, step.index)
+
+
+def virtual_item(fan: Step, index: int) -> Step:
+    path = f"{fan.path}[{index}]"
+    return Step(
+        id="",
+        run_id=fan.run_id,
+        key=row_key(RowKind.ITEM, path),
+        path=path,
+        object_type=ObjectType.ITEM,
+        address=fan.address,
+        parent=fan.key,
+        index=index,
+    )

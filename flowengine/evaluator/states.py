@@ -18,8 +18,6 @@ from flowengine.errors import IllegalTransition
 
 
 class StepState:
-    """The state of a step or a block."""
-
     CREATED = "state.statement.Created"
     FACET_INIT_BEGIN = "state.facet.initialization.Begin"
     FACET_INIT_END = "state.facet.initialization.End"
@@ -55,14 +53,8 @@ class StepState:
     #: While a step is here, its error can be read.
     HANDLING = frozenset({CATCH_BEGIN, CATCH_CONTINUE, CATCH_END}) | CLOSING
 
-    @classmethod
-    def is_final(cls, state: str) -> bool:
-        return state in cls.FINAL
-
 
 class EventState:
-    """The state of an event."""
-
     CREATED = "event.Created"
     DISPATCHED = "event.Dispatched"
     PROCESSING = "event.Processing"
@@ -85,11 +77,10 @@ class TaskState:
     CANCELED = "canceled"
 
     OPEN = frozenset({PENDING, RUNNING})
+    FINAL = frozenset({COMPLETED, FAILED, IGNORED, CANCELED})
 
 
 class RunState:
-    """The state of a run."""
-
     RUNNING = "RUNNING"
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -168,29 +159,18 @@ STEP_TRANSITIONS = {
         Signal.SCRIPT: _S.FACET_SCRIPTS_BEGIN,
         Signal.MIX: _S.MIXIN_BLOCKS_BEGIN,
     },
-    _S.FACET_INIT_END: {
-        **STEP_TRANSITIONS[_S.FACET_INIT_END],
-        Signal.ADVANCE: _S.EVENT_TRANSMIT,
-    },
+    _S.FACET_INIT_END: {**STEP_TRANSITIONS[_S.FACET_INIT_END], Signal.ADVANCE: _S.EVENT_TRANSMIT},
     _S.FACET_SCRIPTS_END: {
         **STEP_TRANSITIONS[_S.FACET_SCRIPTS_END],
         Signal.ADVANCE: _S.EVENT_TRANSMIT,
         Signal.MIX: _S.MIXIN_BLOCKS_BEGIN,
     },
-    _S.EVENT_TRANSMIT: {
-        **STEP_TRANSITIONS[_S.EVENT_TRANSMIT],
-        Signal.CONTINUE: _S.BLOCKS_BEGIN,
-    },
+    _S.EVENT_TRANSMIT: {**STEP_TRANSITIONS[_S.EVENT_TRANSMIT], Signal.CONTINUE: _S.BLOCKS_BEGIN},
 }
 
 #: A block, a foreach block and one item of it, a when block and one case of it.
 BLOCK_TRANSITIONS: Table = _in_order(
-    _S.CREATED,
-    _S.EXECUTION_BEGIN,
-    _S.EXECUTION_CONTINUE,
-    _S.EXECUTION_END,
-    _S.END,
-    _S.COMPLETE,
+    _S.CREATED, _S.EXECUTION_BEGIN, _S.EXECUTION_CONTINUE, _S.EXECUTION_END, _S.END, _S.COMPLETE
 )
 
 #: sys.log and sys.assert.
@@ -221,37 +201,18 @@ class ObjectType:
 
 
 MACHINES: Mapping[str, Table] = {
-    ObjectType.WORKFLOW: STEP_TRANSITIONS,
-    ObjectType.CALL: STEP_TRANSITIONS,
-    ObjectType.SCHEMA: STEP_TRANSITIONS,
-    ObjectType.MIXIN: STEP_TRANSITIONS,
-    ObjectType.SCRIPT: STEP_TRANSITIONS,
-    ObjectType.LOG: SYS_TRANSITIONS,
-    ObjectType.ASSERT: SYS_TRANSITIONS,
-    ObjectType.BLOCK: BLOCK_TRANSITIONS,
-    ObjectType.FAN: BLOCK_TRANSITIONS,
-    ObjectType.ITEM: BLOCK_TRANSITIONS,
-    ObjectType.WHEN: BLOCK_TRANSITIONS,
-    ObjectType.CASE: BLOCK_TRANSITIONS,
+    **dict.fromkeys(sorted(ObjectType.HANDLING), STEP_TRANSITIONS),
+    **dict.fromkeys((ObjectType.LOG, ObjectType.ASSERT), SYS_TRANSITIONS),
+    **dict.fromkeys(sorted(ObjectType.BLOCKS), BLOCK_TRANSITIONS),
 }
 
 #: Transitions of a task by a claim, a report or an intent of the evaluator. The guards of the
 #: store's statements are built from it.
 TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
     TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.CANCELED, TaskState.IGNORED}),
-    TaskState.RUNNING: frozenset(
-        {
-            TaskState.COMPLETED,
-            TaskState.FAILED,
-            TaskState.CANCELED,
-            TaskState.PENDING,
-            TaskState.IGNORED,  # a child run continues its step
-        }
-    ),
-    TaskState.COMPLETED: frozenset(),
-    TaskState.FAILED: frozenset(),
-    TaskState.IGNORED: frozenset(),
-    TaskState.CANCELED: frozenset(),
+    # Ignored: a child run continues its step.
+    TaskState.RUNNING: frozenset({TaskState.PENDING}) | TaskState.FINAL,
+    **dict.fromkeys(sorted(TaskState.FINAL), frozenset()),
 }
 
 
@@ -260,15 +221,12 @@ def tasks_that_may_become(state: str) -> list[str]:
     return sorted(before for before, after in TASK_TRANSITIONS.items() if state in after)
 
 
+_ENDED = {EventState.COMPLETED, EventState.ERROR}
 EVENT_TRANSITIONS: Mapping[str, frozenset[str]] = {
     EventState.CREATED: frozenset({EventState.DISPATCHED, EventState.ERROR}),
-    EventState.DISPATCHED: frozenset(
-        {EventState.PROCESSING, EventState.COMPLETED, EventState.ERROR}
-    ),
+    EventState.DISPATCHED: frozenset({EventState.PROCESSING, *_ENDED}),
     # A task that is released, or followed by another try, waits for a worker again.
-    EventState.PROCESSING: frozenset(
-        {EventState.DISPATCHED, EventState.COMPLETED, EventState.ERROR}
-    ),
+    EventState.PROCESSING: frozenset({EventState.DISPATCHED, *_ENDED}),
     EventState.COMPLETED: frozenset(),
     EventState.ERROR: frozenset(),
 }

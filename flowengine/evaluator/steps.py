@@ -6,23 +6,16 @@ the step waits in that state for an input.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from flowengine.evaluator import mixin_steps
-from flowengine.evaluator.builtins import answer
-from flowengine.evaluator.failures import StepFailed, item_error, problem
-from flowengine.evaluator.foreach_items import item_keys, scope_row, yield_as_item
-from flowengine.evaluator.joins import join_of
-from flowengine.evaluator.records import Step, TaskDefinition, event_of, id_within, row_key
-from flowengine.evaluator.retries import TryAgain
-from flowengine.evaluator.scope import RowScope, source_key
-from flowengine.evaluator.states import ObjectType, Signal, StepState
+from flowengine.evaluator.failures import StepFailed
+from flowengine.evaluator.pre_steps import mixin_arguments
+from flowengine.evaluator.records import Step, row_key
+from flowengine.evaluator.scope import RowScope, scope_row, source_key
+from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.working_set import WorkingSet
-from flowengine.evaluator.yields import Merge
 from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
-from flowengine.program.nodes import FacetKind
 from flowengine.program.plan import BlockPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.types import misfits
 
@@ -38,13 +31,13 @@ def initialize(work: WorkingSet, step: Step) -> Signal:
         scope = RowScope(work, scope_row(work, step), plan.sources)
         try:
             if plan.kind is StatementKind.MIXIN:
-                step.params = mixin_steps.arguments(work, step, plan, scope)
+                step.params = mixin_arguments(work, step, plan, scope)
             else:
                 step.params = scope.values(plan.arguments)
             if plan.condition is not None and not evaluate(plan.condition, scope):
-                raise StepFailed(problem("AssertionFailed", "sys.assert does not hold", step.path))
+                raise StepFailed("AssertionFailed", "sys.assert does not hold", step.path)
         except EvaluationError as error:
-            raise StepFailed(problem("EvaluationError", str(error), step.path)) from None
+            raise StepFailed("EvaluationError", str(error), step.path) from None
         if plan.schema is not None:
             _instantiate(work, step, plan.schema)
     if plan.pre_script is not None:
@@ -57,60 +50,14 @@ def _instantiate(work: WorkingSet, step: Step, schema: SchemaPlan) -> None:
     values = {name: work.read(value) for name, value in step.params.items()}
     if problems := misfits(schema.fields, values, work.plan.schemas):
         message = f"not a {schema.name}: {'; '.join(problems)}"
-        raise StepFailed(problem("TypeMismatch", message, step.path))
+        raise StepFailed("TypeMismatch", message, step.path)
     step.params, step.returns = {}, step.params
-
-
-def transmit(work: WorkingSet, step: Step) -> Signal | None:
-    """Create the event of an event facet and its first task, and wait for the report."""
-    facet = work.facet(step)
-    if facet is None or facet.kind is not FacetKind.EVENT:
-        answer(work, step, facet.name if facet else "")
-        return Signal.ADVANCE
-    work.changes.add_created_event(event_of(step))
-    work.run.open_steps += 1
-    create_task(work, step, TryAgain(try_number=1, losses=0, due=work.now))
-    return None
-
-
-def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
-    """Open one try of a step's event."""
-    plan = work.statement(step)
-    facet = plan.facet
-    assert facet is not None
-    timeout = facet.options.timeout if plan.timeout is None else plan.timeout
-    work.changes.add_created_task(
-        TaskDefinition(
-            uuid=id_within(step.id, again.try_number, again.losses),
-            name=facet.name,
-            runner_id="",
-            workflow_id=work.run.id,
-            flow_id=work.run.program_hash,
-            step_id=step.id,
-            created=work.now,
-            updated=work.now,
-            task_list_name=facet.options.task_list,
-            data=step.params,
-            step_key=step.key,
-            step_path=step.path,
-            try_number=again.try_number,
-            losses=again.losses,
-            due=again.due,
-            priority=work.run.priority,
-            timeout_ms=round(timeout * 1000) if timeout is not None else None,
-            runs_once=facet.options.on_loss == "fail",
-            circuit=facet.options.breaker,
-            # A second try is not part of a group: it is evaluated when it is reported.
-            join=join_of(work, step) if again.try_number + again.losses == 1 else "",
-        )
-    )
 
 
 def begin_blocks(work: WorkingSet, step: Step) -> Signal:
     """Create the blocks of the body; they run side by side."""
-    body = work.step_plan(step).body
-    if body is not None:
-        create_blocks(work, step, body.blocks)
+    if body := work.step_plan(step).body:
+        create_blocks(work, step, body)
     return Signal.ADVANCE
 
 
@@ -132,7 +79,7 @@ def _check_recursion(work: WorkingSet, step: Step) -> None:
     """
     if step.path.count(".") > DEEPEST:
         message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
-        raise StepFailed(problem("NestedTooDeep", message, step.path))
+        raise StepFailed("NestedTooDeep", message, step.path)
     facet, limit = work.facet(step), work.plan.max_recursive_calls
     if facet is None or not facet.is_recursive:
         return
@@ -143,7 +90,7 @@ def _check_recursion(work: WorkingSet, step: Step) -> None:
             "is the limit (setting max_recursive_calls): the recursion must end, or the limit "
             "must be raised"
         )
-        raise StepFailed(problem("TooManyRecursiveCalls", message, step.path))
+        raise StepFailed("TooManyRecursiveCalls", message, step.path)
     root.item_count += 1
     work.touch(root)
 
@@ -178,79 +125,6 @@ def _create_block(work: WorkingSet, step: Step, plan: BlockPlan) -> Step:
 def has_ended(work: WorkingSet, key: str) -> bool:
     row = work.find(key)
     return row is not None and row.is_final
-
-
-def await_blocks(work: WorkingSet, step: Step) -> Signal | None:
-    """Advance when the last block has ended; fail with the first failed block's error."""
-    return children_ended(step)
-
-
-def children_ended(row: Step) -> Signal | None:
-    """Return the signal of a row whose children may have ended."""
-    if row.remaining:
-        return None
-    if row.failure is None:
-        return Signal.ADVANCE
-    row.error = row.failure["error"]
-    return Signal.FAIL if row.failure["rank"][0] == 0 else Signal.SKIP
-
-
-def capture(work: WorkingSet, step: Step) -> Signal:
-    """Merge the yields of the body, and of a catch, into the results, in program order."""
-    plan = work.step_plan(step)
-    blocks = list(plan.body.blocks) if plan.body else []
-    if step.next_index:  # caught: some blocks have not completed
-        blocks = [b for b in blocks if _is_complete(work, step, b)]
-        blocks.append(plan.catches[step.next_index - 1])
-    if blocks:
-        _want_yields(work, step, blocks)
-        merge = Merge(mixin_steps.with_aliases(work, step, plan.aliases), work.read)
-        step.yields = [entry for b in blocks for entry in _merge_block(work, step, b, merge)]
-        step.returns = merge.values
-        mixin_steps.split_aliases(work, step, plan.aliases)
-    elif step.object_type == ObjectType.CALL:
-        yield_as_item(work, step)
-    return Signal.ADVANCE if plan.always is None else Signal.CLOSE
-
-
-def _is_complete(work: WorkingSet, step: Step, plan: BlockPlan) -> bool:
-    block = work.find(row_key(plan.kind, step.path + plan.segment))
-    return block is not None and block.state == StepState.COMPLETE
-
-
-def _merge_block(
-    work: WorkingSet, step: Step, plan: BlockPlan, merge: Merge
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Merge the yields of a block to the step; return those that go further out."""
-    path = step.path + plan.segment
-    if plan.foreach is None:
-        sources = [work.get(row_key(plan.kind, path))]
-    else:
-        count = work.get(row_key(RowKind.FAN, path)).item_count
-        sources = [work.get(key) for key in item_keys(plan, path, count)]
-        # The same if all items failed and their errors were collected.
-        is_empty = all(item.has_failed for item in sources)
-        for levels, name in plan.foreach.empty_lists if is_empty else ():
-            if levels == 0:
-                merge.set_empty_list(name)
-            else:
-                yield levels - 1, {name: []}
-        if plan.foreach.collects_errors:
-            merge.add({"errors": [item_error(item) for item in sources if item.has_failed]})
-    for levels, attributes in (entry for source in sources for entry in source.yields):
-        if levels == 0:
-            merge.add(attributes)
-        else:
-            yield levels - 1, attributes
-
-
-def _want_yields(work: WorkingSet, step: Step, blocks: Sequence[BlockPlan]) -> None:
-    """Want all rows that hold yields: a wide foreach is read in one round trip."""
-    work.want([row_key(plan.kind, step.path + plan.segment) for plan in blocks])
-    for plan in blocks:
-        if plan.foreach:
-            path = step.path + plan.segment
-            work.want(item_keys(plan, path, work.get(row_key(RowKind.FAN, path)).item_count))
 
 
 # --- rows of statements ---

@@ -99,7 +99,6 @@ class WorkingSet:
 
     @property
     def loaded(self) -> int:
-        """The number of rows that were loaded."""
         return len(self._snapshot.steps)
 
     def knows(self, key: str) -> bool:

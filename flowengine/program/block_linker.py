@@ -2,111 +2,84 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
-from flowengine.program.addresses import RowKind, StepSource
-from flowengine.program.block_outline import BlockOutline
+from flowengine.program import nodes
+from flowengine.program.addresses import RowKind, Sources, StepSource
 from flowengine.program.call_linker import CallLinker
+from flowengine.program.checks import yielded_attributes
 from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.link_context import LinkContext, repeated
-from flowengine.program.nodes import (
-    ArrayLiteral,
-    ArrayType,
-    AssertStatement,
-    Block,
-    CatchClause,
-    LogStatement,
-    Statement,
-    StepStatement,
-    WhenCase,
-    YieldStatement,
-)
 from flowengine.program.plan import (
     BlockPlan,
-    BodyPlan,
+    Body,
     ChoicePlan,
     EdgeKind,
     FacetPlan,
     ForeachPlan,
+    StatementKind,
     StatementPlan,
     YieldPlan,
 )
 from flowengine.program.scopes import Frame
 
+#: They separate the parts of a path: in a step name they would give two rows one path.
+_PATH_MARKS = frozenset("./[]")
+
 
 class BlockLinker:
-    """Links blocks."""
-
     def __init__(
         self, context: LinkContext, calls: CallLinker, dependencies: DependencyLinker
     ) -> None:
         self._context, self._calls, self._dependencies = context, calls, dependencies
-        self._outlines = BlockOutline(context)
+        self._report = context.report
 
     def body(
         self,
-        blocks: tuple[Block, ...],
+        blocks: tuple[nodes.Block, ...],
         container: Frame,
         address: str,
         where: str,
         *,
         role: str = "",
-    ) -> BodyPlan | None:
+    ) -> Body:
         """Link blocks that stand side by side: a body, or an always block."""
-        if not blocks:
-            return None
         around = f"[{role}]" if role else ""
         plans = []
         for index, node in enumerate(blocks):
             kind = "foreach" if node.foreach else "when" if node.cases else "block"
             segment = around if len(blocks) == 1 else f"{around}.{kind}-{index}"
             plan = BlockPlan(f"{address}/{role}{index}", index, segment)
-            plans.append(self._outlines.outline(node, plan, where))
+            plans.append(self._outline(node, plan, where))
         for index, (node, plan) in enumerate(zip(blocks, plans, strict=True)):
             place = where if len(blocks) == 1 else f"{where}, block {index}"
-            site = Frame(
-                plan.kind,
-                container,
-                plan.segment,
-                plan,
-                tuple(plans[:index]),
-                tuple(plans[index + 1 :]),
-                role=role,
-            )
+            earlier, later = tuple(plans[:index]), tuple(plans[index + 1 :])
+            site = Frame(plan.kind, container, plan.segment, plan, earlier, later, role=role)
             self._block(node, plan, site, place)
-        return BodyPlan(tuple(plans))
+        return tuple(plans)
 
     def catch(
-        self, clause: CatchClause, container: Frame, address: str, segment: str, where: str
+        self, clause: nodes.CatchClause, container: Frame, address: str, segment: str, where: str
     ) -> BlockPlan:
         """Link a catch: a block that reads the error of its step."""
-        node = Block(
-            clause.statements,
-            clause.yields,
-            cases=clause.cases,
-            first_match=clause.first_match,
+        node = nodes.Block(
+            clause.statements, clause.yields, cases=clause.cases, first_match=clause.first_match
         )
         where = f"{where}, catch"
-        plan = self._outlines.outline(node, BlockPlan(f"{address}/catch", 0, segment), where)
+        plan = self._outline(node, BlockPlan(f"{address}/catch", 0, segment), where)
         if plan.choice:
             plan.choice.is_optional = True
         self._block(node, plan, Frame(plan.kind, container, segment, plan, role="catch"), where)
         return plan
 
-    def _block(self, node: Block, plan: BlockPlan, site: Frame, where: str) -> None:
+    def _block(self, node: nodes.Block, plan: BlockPlan, site: Frame, where: str) -> None:
         """Link a block whose row stands at that site."""
         if plan.foreach:
             self._foreach(plan.foreach, site, where)
-            frame = Frame(
-                RowKind.ITEM,
-                site,
-                "[]",
-                plan,
-                site.earlier,
-                site.later,
-                variable=plan.foreach.variable,
-            )
-            self._contents(node, plan, frame, where)
+            name = plan.foreach.variable
+            item = Frame(RowKind.ITEM, site, "[]", plan, site.earlier, site.later, variable=name)
+            self._contents(node, plan, item, where)
         elif plan.is_script:
             self._context.waits[plan] = {statement: set() for statement in plan.statements}
         elif plan.choice:
@@ -124,7 +97,7 @@ class BlockLinker:
         # Resolved from the block's frame, but read from the container's row.
         foreach.needs = tuple(StepSource(s.hops - 1, s.suffix) for s in needs)
 
-    def _choice(self, node: Block, choice: ChoicePlan, site: Frame, where: str) -> None:
+    def _choice(self, node: nodes.Block, choice: ChoicePlan, site: Frame, where: str) -> None:
         conditions = [condition for condition in choice.conditions if condition is not None]
         steps = self._dependencies.resolve(conditions, site, choice.sources, f"{where}, when")
         needs = self._dependencies.add_edges(steps, site, EdgeKind.NEEDS, RowKind.WHEN)
@@ -135,30 +108,84 @@ class BlockLinker:
             frame = Frame(RowKind.CASE, site, tail, plan)
             self._contents(case, plan, frame, f"{where}, {tail.strip('[]')}")
 
-    def _contents(self, node: Block | WhenCase, plan: BlockPlan, frame: Frame, where: str) -> None:
+    def _contents(
+        self, node: nodes.Block | nodes.WhenCase, plan: BlockPlan, frame: Frame, where: str
+    ) -> None:
         """Link the statements and yields of a block, of an item or of a case."""
         self._context.waits[plan] = {statement: set() for statement in plan.statements}
         # All calls first: an expression may name a step that stands further down.
         for statement, outlined in zip(node.statements, plan.statements, strict=True):
-            if isinstance(statement, StepStatement):
+            if isinstance(statement, nodes.StepStatement):
                 self._calls.link(statement, outlined, f"{where}, step {outlined.name!r}")
         for statement, outlined in zip(node.statements, plan.statements, strict=True):
             self._statement(statement, outlined, frame, where)
-        plan.yields = tuple(
-            y for y in (self._yield(y, frame, where) for y in node.yields) if y is not None
-        )
+        yields = [self._yield(y, frame, where) for y in node.yields]
+        plan.yields = tuple(y for y in yields if y is not None)
         values = [value for y in plan.yields for _, value in y.attributes]
         steps = self._dependencies.resolve(values, frame, plan.yield_sources, f"{where}, yield")
         outside = [step for step in steps if step.owner is not frame]
         plan.captures = self._dependencies.add_edges(outside, frame, EdgeKind.CAPTURES, frame.kind)
 
+    # --- the outline: statements and cases by name, before anything is linked ---
+
+    def _outline(
+        self, node: nodes.Block | nodes.WhenCase, plan: BlockPlan, where: str
+    ) -> BlockPlan:
+        """Name the statements of a block but do not link them yet: siblings may refer to them."""
+        self._context.plan.blocks[plan.address] = plan
+        statements = []
+        counts: Counter[str] = Counter()
+        for position, statement in enumerate(node.statements):
+            if isinstance(statement, nodes.StepStatement):
+                name, row = statement.name, StatementKind.CALL
+                if name in plan.by_name:
+                    self._report(where, f"the step name {name!r} is used twice in a block")
+                if set(name) & _PATH_MARKS:
+                    self._report(where, f"the step name {name!r} may not hold any of . / [ ]")
+            else:
+                is_log = isinstance(statement, nodes.LogStatement)
+                row = StatementKind.LOG if is_log else StatementKind.ASSERT
+                word = "sys.log" if is_log else "sys.assert"
+                counts[word] += 1
+                name = word if counts[word] == 1 else f"{word}_{counts[word]}"
+            outlined = StatementPlan(f"{plan.address}/{name}", position, name, row, plan)
+            if isinstance(statement, nodes.StepStatement):
+                outlined.own_yields = yielded_attributes(statement.body, statement.catch)
+            self._context.plan.statements[outlined.address] = plan.by_name[name] = outlined
+            statements.append(outlined)
+        plan.statements = tuple(statements)
+        if isinstance(node, nodes.Block):
+            self._add_parts(node, plan, where)
+        return plan
+
+    def _add_parts(self, node: nodes.Block, plan: BlockPlan, where: str) -> None:
+        if node.foreach:
+            clause = node.foreach
+            plan.foreach = ForeachPlan(
+                clause.variable, clause.iterable, Sources(), clause.limit, clause.collect_errors
+            )
+        if node.script:
+            plan.is_script = True
+            plan.statements = (self._context.add_script(node.script, plan, plan.address, hops=1),)
+        if not node.cases:
+            return
+        cases = []
+        for index, case in enumerate(node.cases):
+            name = "default" if case.condition is None else f"case-{index}"
+            inner = BlockPlan(f"{plan.address}/{name}", index, f"{plan.segment}[{name}]", when=plan)
+            cases.append(self._outline(case, inner, f"{where}, {name}"))
+        conditions = tuple(case.condition for case in node.cases)
+        plan.choice = ChoicePlan(conditions, tuple(cases), node.first_match, is_optional=False)
+
     # --- statements and yields ---
 
-    def _statement(self, node: Statement, plan: StatementPlan, frame: Frame, where: str) -> None:
+    def _statement(
+        self, node: nodes.Statement, plan: StatementPlan, frame: Frame, where: str
+    ) -> None:
         here = f"{where}, step {plan.name!r}"
-        if isinstance(node, LogStatement):
+        if isinstance(node, nodes.LogStatement):
             plan.arguments = tuple((a.name, a.value) for a in node.arguments)
-        elif isinstance(node, AssertStatement):
+        elif isinstance(node, nodes.AssertStatement):
             plan.condition = node.condition
         values = [value for _, value in plan.arguments]
         values += [plan.condition] if plan.condition is not None else []
@@ -166,7 +193,9 @@ class BlockLinker:
         plan.needs = self._dependencies.add_edges(
             steps, frame, EdgeKind.NEEDS, RowKind.STEP, f".{plan.name}", plan
         )
-        if not isinstance(node, StepStatement) or not (node.body or node.catch or node.always):
+        if not isinstance(node, nodes.StepStatement) or not (
+            node.body or node.catch or node.always
+        ):
             return
         inner = Frame(RowKind.STEP, frame, f".{plan.name}", facet=plan.facet, statement=plan)
         plan.inline_body = self.body(node.body, inner, plan.address, here)
@@ -175,13 +204,10 @@ class BlockLinker:
             second = plan.facet is not None and plan.facet.node.catch is not None
             segment = "[catch-2]" if second else "[catch]"
             plan.own_catch = self.catch(node.catch, inner, plan.address, segment, here)
-        plan.always = (
-            self.body(node.always, inner, plan.address, f"{here}, always", role="always")
-            if node.always
-            else None
-        )
+        where = f"{here}, always"
+        plan.always = self.body(node.always, inner, plan.address, where, role="always")
 
-    def _yield(self, node: YieldStatement, frame: Frame, where: str) -> YieldPlan | None:
+    def _yield(self, node: nodes.YieldStatement, frame: Frame, where: str) -> YieldPlan | None:
         target, levels = node.call.target, -1
         crossed: list[Frame] = []
         for _, outer in frame.outwards():
@@ -192,25 +218,21 @@ class BlockLinker:
                     break
             crossed.append(outer)
             if outer.role == "always":
-                self._context.report(
-                    where, "an always block yields nothing: its step has its results"
-                )
+                self._report(where, "an always block yields nothing: its step has its results")
                 return None
         else:
-            self._context.report(
+            self._report(
                 where, f"yields to {target!r}, which is neither an enclosing facet nor its mixin"
             )
             return None
         for name in repeated(argument.name for argument in node.call.arguments):
-            self._context.report(where, f"yields {name!r} twice in one yield")
+            self._report(where, f"yields {name!r} twice in one yield")
         for argument in node.call.arguments:
             if "." in argument.name:
-                self._context.report(
-                    where, f"the yielded name {argument.name!r} may not hold a dot"
-                )
+                self._report(where, f"the yielded name {argument.name!r} may not hold a dot")
         attributes = tuple((prefix + a.name, a.value) for a in node.call.arguments)
         declared = outer.facet.returns if outer.facet and not prefix else ()
-        listed = {f.name for f in declared if isinstance(f.type, ArrayType)}
+        listed = {f.name for f in declared if isinstance(f.type, nodes.ArrayType)}
         inside = 0  # steps between the yield and the foreach
         for between in crossed:
             if between.statement is not None:
@@ -220,7 +242,7 @@ class BlockLinker:
                 between.block.foreach.empty_lists += [
                     (levels - inside, name)
                     for name, value in attributes
-                    if name in listed or isinstance(value, ArrayLiteral)
+                    if name in listed or isinstance(value, nodes.ArrayLiteral)
                 ]
         return YieldPlan(levels, attributes)
 

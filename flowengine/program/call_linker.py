@@ -6,41 +6,85 @@ declaration, else from the parameter's default.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
+from flowengine.errors import Problem
 from flowengine.program.expressions import Constants, EvaluationError, evaluate, references
-from flowengine.program.implicits import Implicits
-from flowengine.program.link_context import LinkContext, repeated
-from flowengine.program.names import did_you_mean
+from flowengine.program.limits import timeout_of
+from flowengine.program.link_context import Declared, LinkContext, Names, did_you_mean, repeated
 from flowengine.program.nodes import (
     Argument,
     Call,
     Expression,
+    FacetDeclaration,
     Field,
+    ImplicitDeclaration,
     MapLiteral,
     Mixin,
     SchemaDeclaration,
     StepStatement,
 )
 from flowengine.program.plan import FacetPlan, SchemaPlan, StatementKind, StatementPlan
-from flowengine.program.timeouts import timeout_of
 from flowengine.program.types import field_misfit
 
 _Given = dict[str, Expression]
 
 
-class CallLinker:
-    """Links calls."""
+class Implicits:
+    """Implicit declarations: default arguments for all calls of a facet."""
 
     def __init__(self, context: LinkContext) -> None:
+        self._declared: defaultdict[str, list[Declared]] = defaultdict(list)  # by the facet's name
+        for declared in context.names.implicits:
+            where = f"implicit {declared.name}"
+            context.problems += [Problem(where, w) for w in self._add(declared, context.names)]
+
+    def _add(self, declared: Declared, names: Names) -> Iterator[str]:
+        """Add one declaration; return its problems."""
+        assert isinstance(declared.node, ImplicitDeclaration)
+        call = declared.node.call
+        resolved = names.resolve(call.target, declared)
+        if isinstance(resolved, str):
+            yield resolved
+            return
+        if not isinstance(resolved.node, FacetDeclaration):
+            yield f"{resolved.name!r} is a schema, not a facet"
+            return
+        known = [param.name for param in resolved.node.params]
+        for argument in call.arguments:
+            if argument.name not in known:
+                hint = did_you_mean(argument.name, known)
+                yield f"{resolved.name!r} has no parameter {argument.name!r}{hint}"
+            if any(True for _ in references(argument.value)):
+                yield f"argument {argument.name!r} must be a constant: it holds for every call"
+        self._declared[resolved.name].append(declared)
+
+    def nearest(self, facet: str, seen_from: Declared) -> dict[str, Expression] | str:
+        """Return the implicit arguments of calls of the facet, or why they are ambiguous.
+
+        Those of the own namespace come first, then those of used namespaces, then all others.
+        """
+        declared = self._declared.get(facet, [])
+        near = [d for d in declared if d.namespace == seen_from.namespace]
+        near = near or [d for d in declared if d.namespace in seen_from.uses] or declared
+        if len(near) > 1:
+            choice = " and ".join(declared.name for declared in near)
+            return f"the implicit arguments of {facet!r} are ambiguous: {choice} give them"
+        nodes = [d.node for d in near if isinstance(d.node, ImplicitDeclaration)]
+        return {a.name: a.value for node in nodes for a in node.call.arguments}
+
+
+class CallLinker:
+    def __init__(self, context: LinkContext) -> None:
         self._context = context
-        self._implicits = Implicits.of(context.names)
-        context.problems += self._implicits.problems
+        self._report = context.report
+        self._implicits = Implicits(context)
 
     def link(self, node: StepStatement, plan: StatementPlan, where: str) -> None:
         resolved = self._context.resolve(node.call.target)
         if isinstance(resolved, str):
-            self._context.report(where, resolved)
+            self._report(where, resolved)
         elif isinstance(resolved.node, SchemaDeclaration):
             self._instance(node.call, plan, resolved.name, where)
         else:
@@ -51,23 +95,18 @@ class CallLinker:
             self.check_given(facet.name, facet.params, given, where)
             nested = self._nested(node.call, plan, facet, where)
             plan.arguments = (*given.items(), *nested.items())
-            self._limit(node.call, plan, facet, where)
-
-    def _limit(self, call: Call, plan: StatementPlan, facet: FacetPlan, where: str) -> None:
-        timeout = timeout_of((*call.mixins, *facet.node.mixins))  # the call's own comes first
-        if isinstance(timeout, str):
-            self._context.report(where, timeout)
-        else:
-            plan.timeout = timeout
+            timeout = timeout_of((*node.call.mixins, *facet.node.mixins))  # the call's comes first
+            if isinstance(timeout, str):
+                self._report(where, timeout)
+            else:
+                plan.timeout = timeout
 
     def _instance(self, call: Call, plan: StatementPlan, name: str, where: str) -> None:
         """Link a step that is an instance of a schema: its fields are its results."""
-        plan.kind, plan.schema = (
-            StatementKind.SCHEMA,
-            SchemaPlan(name, self._context.plan.schemas[name]),
-        )
+        plan.kind = StatementKind.SCHEMA
+        plan.schema = SchemaPlan(name, self._context.plan.schemas[name])
         if call.mixins:
-            self._context.report(where, f"{name!r} is a schema, and takes no mixins")
+            self._report(where, f"{name!r} is a schema, and takes no mixins")
         given = self.given(call.arguments, name, plan.schema.fields, where)
         given |= _defaults(plan.schema.fields, given)
         self.check_given(name, plan.schema.fields, given, where)
@@ -79,14 +118,14 @@ class CallLinker:
         """Return the arguments that a call or a mixin names, each of them checked."""
         given = {argument.name: argument.value for argument in arguments}
         for name in repeated(argument.name for argument in arguments):
-            self._context.report(where, f"argument {name!r} is given twice")
+            self._report(where, f"argument {name!r} is given twice")
         known = {field.name: field for field in fields}
         for name, value in given.items():
             if name not in known:
                 hint = did_you_mean(name, list(known))
-                self._context.report(where, f"{target!r} has no parameter {name!r}{hint}")
+                self._report(where, f"{target!r} has no parameter {name!r}{hint}")
             elif why := self._literal_misfit(known[name], value):
-                self._context.report(where, f"argument {name!r} of {target!r}: {why}")
+                self._report(where, f"argument {name!r} of {target!r}: {why}")
         return given
 
     def _mixed_in(self, call: Call, facet: FacetPlan, given: _Given) -> _Given:
@@ -99,7 +138,7 @@ class CallLinker:
         """Return the arguments from implicit declarations and defaults."""
         implicit = self._implicits.nearest(facet.name, self._context.declared)
         if isinstance(implicit, str):
-            self._context.report(where, implicit)
+            self._report(where, implicit)
             implicit = {}
         assumed = {name: value for name, value in implicit.items() if name not in given}
         return assumed | _defaults(facet.params, {**given, **assumed})
@@ -109,7 +148,7 @@ class CallLinker:
     ) -> None:
         for field in fields:
             if field.name not in given:
-                self._context.report(where, f"{target!r} needs an argument {field.name!r}")
+                self._report(where, f"{target!r} needs an argument {field.name!r}")
 
     # --- mixins with an alias ---
 
@@ -123,7 +162,7 @@ class CallLinker:
                 continue
             taken = {*nested, *(param.name for param in facet.params)}
             if mixin.alias in taken:
-                self._context.report(where, f"the name {mixin.alias!r} of a mixin is taken already")
+                self._report(where, f"the name {mixin.alias!r} of a mixin is taken already")
             target = self.mixin_target(mixin, where)
             given: _Given = {}
             if target is not None:
@@ -133,7 +172,7 @@ class CallLinker:
         for run in facet.mixins:
             given_names = dict(nested[run.alias].entries) if run.alias in nested else {}
             for name in (name for name in run.missing if name not in given_names):
-                self._context.report(where, f"mixin {run.alias!r} of {facet.name!r} needs {name!r}")
+                self._report(where, f"mixin {run.alias!r} of {facet.name!r} needs {name!r}")
         return nested
 
     def signature(self, facet: FacetPlan, where: str) -> tuple[Mixin, ...]:
@@ -141,16 +180,16 @@ class CallLinker:
         run = tuple(mixin for mixin in facet.node.mixins if mixin.alias)
         aliases, params = [mixin.alias for mixin in run], {param.name for param in facet.params}
         for name in (*repeated(aliases), *params.intersection(aliases)):
-            self._context.report(where, f"the name {name!r} of a mixin is taken already")
+            self._report(where, f"the name {name!r} of a mixin is taken already")
         return run
 
     def mixin_target(self, mixin: Mixin, where: str) -> FacetPlan | None:
         resolved = self._context.resolve(mixin.target)
         if isinstance(resolved, str):
-            self._context.report(where, resolved)
+            self._report(where, resolved)
             return None
         if resolved.name not in self._context.plan.facets:
-            self._context.report(where, f"the mixin {mixin.target!r} is a schema, not a facet")
+            self._report(where, f"the mixin {mixin.target!r} is a schema, not a facet")
             return None
         return self._context.plan.facets[resolved.name]
 

@@ -6,20 +6,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowengine.errors import Problem
-from flowengine.program.names import Names
+from flowengine.program.link_context import Names
 from flowengine.program.nodes import (
     Block,
     CatchClause,
     FacetDeclaration,
     FacetKind,
-    ScriptBlock,
     StepStatement,
     WhenCase,
 )
-from flowengine.program.plan import BlockPlan, BodyPlan, FacetPlan, Plan, StatementPlan
+from flowengine.program.plan import BlockPlan, Body, FacetPlan, Plan, StatementPlan
 
 _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
-
 
 _NO_SCRIPTS = (
     "uses a script block; scripts are run only where the setting `scripts` is on "
@@ -40,7 +38,9 @@ def unsupported(names: Names, allow_scripts: bool) -> list[Problem]:
             continue
         if node.prompt:
             problems.append(Problem(declared.name, _NO_AGENTS))
-        scripts = [*_scripts(node)]
+        scripts = [node.pre_script] if node.pre_script else []
+        for part in _parts(node.body, node.catch, with_always=True):
+            scripts += [part.script] if isinstance(part, Block) and part.script else []
         if scripts and not allow_scripts:
             problems.append(Problem(declared.name, _NO_SCRIPTS))
         for language in sorted({script.language for script in scripts} - {"python"}):
@@ -49,20 +49,19 @@ def unsupported(names: Names, allow_scripts: bool) -> list[Problem]:
     return problems
 
 
-def _scripts(node: FacetDeclaration) -> Iterator[ScriptBlock]:
-    if node.pre_script:
-        yield node.pre_script
-    parts: list[Block | WhenCase | CatchClause] = [*node.body]
-    parts += [node.catch] if node.catch else []
+def _parts(
+    body: tuple[Block, ...], catch: CatchClause | None, *, with_always: bool = False
+) -> Iterator[Block | WhenCase | CatchClause]:
+    """Return all blocks, cases and catches, those inside the statements too."""
+    parts: list[Block | WhenCase | CatchClause] = [*body, *([catch] if catch else [])]
     while parts:
         part = parts.pop()
-        if isinstance(part, Block) and part.script:
-            yield part.script
+        yield part
         if not isinstance(part, WhenCase):
             parts += part.cases
         for statement in part.statements:
             if isinstance(statement, StepStatement):
-                parts += [*statement.body, *statement.always]
+                parts += [*statement.body, *(statement.always if with_always else ())]
                 parts += [statement.catch] if statement.catch else []
 
 
@@ -121,8 +120,8 @@ def _mixed_in(facet: FacetPlan) -> Iterator[FacetPlan]:
             yield mixin.statement.facet
 
 
-def _always_called(body: BodyPlan | None) -> Iterator[FacetPlan]:
-    for block in body.blocks if body else ():
+def _always_called(body: Body) -> Iterator[FacetPlan]:
+    for block in body:
         for statement in () if block.foreach else block.statements:
             yield from _always_called(statement.always)
             if statement.facet:
@@ -190,10 +189,8 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
                 return f"{'.'.join(path[:depth])} has no {name!r}; {facet.name!r} returns: {known}"
             schema = {**properties[name], "$defs": schema.get("$defs", {})}
         return ""
-    blocks = step.inline_body or facet.body
-    if any(block.script for block in facet.node.body) or (
-        blocks and any(block.is_script for block in blocks.blocks)
-    ):
+    is_script = any(block.is_script for block in step.body)
+    if is_script or any(block.script for block in facet.node.body):
         return ""  # the results of a script are known only when it has run
     yielded = step.own_yields | yielded_attributes(facet.node.body, facet.node.catch)
     if facet.kind is FacetKind.EVENT or attribute in yielded:
@@ -212,17 +209,9 @@ def _inner_schema(schema: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def yielded_attributes(body: tuple[Block, ...], catch: CatchClause | None) -> frozenset[str]:
     """Return the attributes that some yield in the blocks gives, declared or not."""
-    parts: list[Block | WhenCase | CatchClause] = [*body, *([catch] if catch else [])]
     attributes: set[str] = set()
-    while parts:
-        part = parts.pop()
+    for part in _parts(body, catch):
         attributes |= {a.name for y in part.yields for a in y.call.arguments}
-        if not isinstance(part, WhenCase):
-            parts += part.cases
         if isinstance(part, Block) and part.foreach and part.foreach.collect_errors:
             attributes.add("errors")
-        for statement in part.statements:
-            if isinstance(statement, StepStatement):
-                parts += statement.body
-                parts += [statement.catch] if statement.catch else []
     return frozenset(attributes)

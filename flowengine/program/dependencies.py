@@ -7,16 +7,13 @@ from collections.abc import Iterable
 from flowengine.program.addresses import Base, RowAddress, RowKind, Sources, StepSource
 from flowengine.program.checks import unread_attribute
 from flowengine.program.expressions import references
-from flowengine.program.link_context import LinkContext
-from flowengine.program.names import did_you_mean
+from flowengine.program.link_context import LinkContext, did_you_mean
 from flowengine.program.nodes import Expression, InputRef
 from flowengine.program.plan import Edge, EdgeKind, StatementPlan
 from flowengine.program.scopes import ERROR_NAMES, Frame, ResolvedStep
 
 
 class DependencyLinker:
-    """Resolves names, and adds edges."""
-
     def __init__(self, context: LinkContext) -> None:
         self._context = context
 

@@ -6,22 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from flowengine.program import nodes
 from flowengine.program.json_reader import DocumentReader, kind_of
-from flowengine.program.nodes import (
-    BINARY_OPERATORS,
-    UNARY_OPERATORS,
-    ArrayLiteral,
-    Binary,
-    Concat,
-    Expression,
-    Index,
-    InputRef,
-    Json,
-    Literal,
-    MapLiteral,
-    StepRef,
-    Unary,
-)
+from flowengine.program.nodes import Json
 
 _LITERALS: dict[str, tuple[type, ...]] = {
     "String": (str,),
@@ -31,64 +18,58 @@ _LITERALS: dict[str, tuple[type, ...]] = {
 }
 
 
-class ExpressionParser:
-    """Parses expressions."""
-
-    def __init__(self, json: DocumentReader) -> None:
-        self._json = json
-
-    def parse(self, node: Json) -> Expression:
+class ExpressionParser(DocumentReader):
+    def expression(self, node: Json) -> nodes.Expression:
         if isinstance(node, list):
-            return ArrayLiteral(tuple(self.parse(child) for child in node))
+            return nodes.ArrayLiteral(tuple(self.expression(child) for child in node))
         if not isinstance(node, dict):
-            return self._finite(Literal(node))
+            return self._finite(nodes.Literal(node))
         kind = node.get("type")
         match kind:
             case "Null":
-                return Literal(None)
+                return nodes.Literal(None)
             case "String" | "Int" | "Boolean" | "Double":
                 return self._literal(kind, node)
             case "InputRef":
-                return InputRef(self._path(node))
+                return nodes.InputRef(self._path(node))
             case "StepRef":
-                return StepRef(self._path(node))
+                return nodes.StepRef(self._path(node))
             case "ConcatExpr":
-                return Concat(self._json.each(node, "operands", self.parse))
+                return nodes.Concat(self.each(node, "operands", self.expression))
             case "BinaryExpr":
-                left, right = (
-                    self.parse(node.get("left")),
-                    self.parse(node.get("right")),
-                )
-                return Binary(self._operator(node, BINARY_OPERATORS), left, right)
+                left, right = self.expression(node.get("left")), self.expression(node.get("right"))
+                return nodes.Binary(self._operator(node, nodes.BINARY_OPERATORS), left, right)
             case "UnaryExpr":
-                operand = self.parse(node.get("operand"))
-                return Unary(self._operator(node, UNARY_OPERATORS), operand)
+                operand = self.expression(node.get("operand"))
+                return nodes.Unary(self._operator(node, nodes.UNARY_OPERATORS), operand)
             case "ArrayLiteral":
-                return ArrayLiteral(self._json.each(node, "elements", self.parse))
+                return nodes.ArrayLiteral(self.each(node, "elements", self.expression))
             case "MapLiteral":
-                return MapLiteral(self._json.each(node, "entries", self._entry))
+                return nodes.MapLiteral(self.each(node, "entries", self._entry))
             case "IndexExpr":
-                return Index(self.parse(node.get("target")), self.parse(node.get("index")))
-        self._json.problem(f"unknown expression node {kind!r}")
-        return Literal(None)
+                return nodes.Index(
+                    self.expression(node.get("target")), self.expression(node.get("index"))
+                )
+        self.problem(f"unknown expression node {kind!r}")
+        return nodes.Literal(None)
 
-    def _literal(self, kind: str, node: Mapping[str, Any]) -> Literal:
+    def _literal(self, kind: str, node: Mapping[str, Any]) -> nodes.Literal:
         value = node.get("value")
         if not isinstance(value, _LITERALS[kind]) or (
             kind != "Boolean" and isinstance(value, bool)
         ):
-            self._json.problem(f"{kind} literal holds {kind_of(value)}")
-        return self._finite(Literal(value))
+            self.problem(f"{kind} literal holds {kind_of(value)}")
+        return self._finite(nodes.Literal(value))
 
-    def _finite(self, literal: Literal) -> Literal:
+    def _finite(self, literal: nodes.Literal) -> nodes.Literal:
         if isinstance(literal.value, float) and not math.isfinite(literal.value):
-            self._json.problem(f"{literal.value} is not a number that JSON can write")
+            self.problem(f"{literal.value} is not a number that JSON can write")
         return literal
 
     def _path(self, node: Mapping[str, Any]) -> tuple[str, ...]:
-        path = self._json.elements(node, "path")
+        path = self.elements(node, "path")
         if not path or not all(isinstance(part, str) and part for part in path):
-            self._json.problem(f"{node.get('type')} needs a path of names, found {path!r}")
+            self.problem(f"{node.get('type')} needs a path of names, found {path!r}")
             return ("?",)
         return tuple(path)
 
@@ -96,11 +77,9 @@ class ExpressionParser:
         operator = node.get("operator")
         if isinstance(operator, str) and operator in known:
             return operator
-        self._json.problem(f"unknown operator {operator!r}")
+        self.problem(f"unknown operator {operator!r}")
         return "+"
 
-    def _entry(self, child: Json) -> tuple[str, Expression]:
-        node = self._json.mapping(child, "an entry of a map")
-        return self._json.text({"type": "a map entry", **node}, "key"), self.parse(
-            node.get("value")
-        )
+    def _entry(self, child: Json) -> tuple[str, nodes.Expression]:
+        node = self.mapping(child, "an entry of a map")
+        return self.text({"type": "a map entry", **node}, "key"), self.expression(node.get("value"))

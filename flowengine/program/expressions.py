@@ -51,11 +51,10 @@ class Constants:
     def input(self, name: str) -> Json:
         raise EvaluationError(f"a constant cannot refer to $.{name}")
 
-    def step_attribute(self, name: str, attribute: str) -> Json:
+    def whole_step(self, name: str, attribute: str = "") -> Json:
         raise EvaluationError(f"a constant cannot refer to step {name!r}")
 
-    def whole_step(self, name: str) -> Json:
-        raise EvaluationError(f"a constant cannot refer to step {name!r}")
+    step_attribute = whole_step
 
 
 def evaluate(node: Expression, scope: Scope) -> Json:

@@ -66,7 +66,6 @@ class DocumentReader:
         return False
 
     def each(self, node: Mapping[str, Any], key: str, parse: Callable[[Any], T]) -> tuple[T, ...]:
-        """Parse every element of the list at that key."""
         return tuple(parse(child) for child in self.elements(node, key))
 
 

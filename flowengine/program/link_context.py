@@ -1,16 +1,88 @@
-"""The state that the parts of the linker share."""
+"""The state that the parts of the linker share: names, the plan so far, and problems.
+
+Names are resolved when a program is loaded. A qualified name is exact. A short name means the
+facet of the own namespace, else the one that a used namespace declares, else the only one in the
+program. Two candidates at the same distance are an error.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
 
 from flowengine.errors import Problem
-from flowengine.program.names import Declared, Names
-from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementPlan
-from flowengine.program.scripts import SCRIPT, script_facet
+from flowengine.program import nodes
+from flowengine.program.addresses import StepSource
+from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementKind, StatementPlan
+from flowengine.program.standard import SCRIPT, SCRIPT_FACET
 
 #: block → statement → statements of that block it waits for, through its body too
 Waits = dict[BlockPlan, dict[StatementPlan, set[StatementPlan]]]
+_OWNER = "$step"  # no step can have that name
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A declaration with its namespace."""
+
+    name: str  #: qualified
+    namespace: str
+    uses: tuple[str, ...]
+    node: nodes.FacetDeclaration | nodes.SchemaDeclaration | nodes.ImplicitDeclaration
+
+
+class Names:
+    def __init__(self, program: nodes.Program) -> None:
+        self.callables: dict[str, Declared] = {}
+        self.implicits: list[Declared] = []
+        self.problems: list[Problem] = []
+        for declared in _declared(program.declarations, "", ()):
+            if isinstance(declared.node, nodes.ImplicitDeclaration):
+                self.implicits.append(declared)
+            elif declared.name in self.callables:
+                self.problems.append(Problem(declared.name, "is declared twice in this program"))
+            else:
+                self.callables[declared.name] = declared
+
+    def resolve(self, target: str, seen_from: Declared) -> Declared | str:
+        """Return the declaration of a name, or the reason why there is none."""
+        own = f"{seen_from.namespace}.{target}" if seen_from.namespace else target
+        for exact in (own, target):
+            if exact in self.callables:
+                return self.callables[exact]
+        if "." in target:
+            return self._unknown(target)
+        used = [f"{namespace}.{target}" for namespace in seen_from.uses]
+        candidates = [name for name in dict.fromkeys(used) if name in self.callables]
+        candidates = candidates or [n for n in self.callables if n.rpartition(".")[2] == target]
+        if len(candidates) == 1:
+            return self.callables[candidates[0]]
+        if candidates:
+            choice = " and ".join(candidates)
+            return f"{target!r} is ambiguous: {choice} have that name; write the qualified name"
+        return self._unknown(target)
+
+    def _unknown(self, target: str) -> str:
+        return f"unknown facet {target!r}{did_you_mean(target, self.callables)}"
+
+
+def did_you_mean(name: str, known: Sequence[str] | dict[str, Declared]) -> str:
+    """Return a hint at the most similar name, or nothing."""
+    short = {candidate.rpartition(".")[2]: candidate for candidate in known}
+    near = get_close_matches(name, [*known, *short], n=1)
+    return f"; did you mean {short.get(near[0], near[0])!r}?" if near else ""
+
+
+def _declared(
+    declarations: tuple[nodes.Declaration, ...], namespace: str, uses: tuple[str, ...]
+) -> Iterator[Declared]:
+    for node in declarations:
+        qualified = f"{namespace}.{node.name}" if namespace else node.name
+        if isinstance(node, nodes.Namespace):
+            yield from _declared(node.declarations, qualified, uses + node.uses)
+        else:
+            yield Declared(qualified, namespace, uses, node)
 
 
 class LinkContext:
@@ -21,7 +93,7 @@ class LinkContext:
     def __init__(self, names: Names) -> None:
         self.names = names
         self.plan = Plan()
-        self.problems: list[Problem] = list(names.problems)
+        self.problems = names.problems
         self.waits: Waits = {}
 
     def report(self, where: str, what: str) -> None:
@@ -34,9 +106,20 @@ class LinkContext:
         """Return the declaration of a name, or the reason why there is none."""
         return self.names.resolve(target, self.declared)
 
-    def script_facet(self) -> FacetPlan:
-        """Return the facet that runs scripts: part of a program only when it has some."""
-        return self.plan.facets.setdefault(SCRIPT, script_facet())
+    def add_script(
+        self, script: nodes.ScriptBlock, block: BlockPlan, address: str, *, hops: int
+    ) -> StatementPlan:
+        """Add the step that runs a script; `hops` are the links from its scope row to its owner."""
+        facet = self.plan.facets.setdefault(SCRIPT, FacetPlan(SCRIPT, SCRIPT_FACET))
+        kind = StatementKind.CALL if hops else StatementKind.SCRIPT
+        plan = StatementPlan(f"{address}/script", 0, "script", kind, block, facet)
+        plan.arguments = (
+            ("code", nodes.Literal(script.code)),
+            ("params", nodes.StepRef((_OWNER,))),
+        )
+        plan.sources.steps[_OWNER] = StepSource(hops, None)
+        self.plan.statements[plan.address] = plan
+        return plan
 
 
 def repeated(names: Iterable[str]) -> list[str]:

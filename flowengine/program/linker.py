@@ -17,8 +17,7 @@ from flowengine.program.checks import call_cycles, mark_recursive, step_cycles, 
 from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.limits import MAX_RECURSIVE_CALLS, beyond_limits
-from flowengine.program.link_context import LinkContext, repeated
-from flowengine.program.names import Names
+from flowengine.program.link_context import LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
 from flowengine.program.plan import (
     BlockPlan,
@@ -30,7 +29,6 @@ from flowengine.program.plan import (
 )
 from flowengine.program.read_sets import add_read_sets
 from flowengine.program.scopes import Frame
-from flowengine.program.scripts import script_statement
 from flowengine.program.types import field_misfit
 
 
@@ -41,7 +39,7 @@ def link_program(
 
     A script block is Python text that a worker runs, so the caller must allow it.
     """
-    context = LinkContext(Names.of(program))
+    context = LinkContext(Names(program))
     try:
         Linker(context).link(allow_scripts)
     except RecursionError:
@@ -53,8 +51,6 @@ def link_program(
 
 
 class Linker:
-    """Links the facets and schemas of a program."""
-
     def __init__(self, context: LinkContext) -> None:
         self._context, self._plan = context, context.plan
         self._calls = CallLinker(context)
@@ -62,26 +58,19 @@ class Linker:
         self._blocks = BlockLinker(context, self._calls, self._dependencies)
 
     def link(self, allow_scripts: bool) -> None:
-        facets = [
-            d
-            for d in self._context.names.callables.values()
-            if isinstance(d.node, FacetDeclaration)
-        ]
+        declared = self._context.names.callables
         self._context.problems += unsupported(self._context.names, allow_scripts)
         if self._context.problems:
             return  # linking an unsupported construct would report problems that are none
         self._schemas()
-        for declared in facets:
-            assert isinstance(declared.node, FacetDeclaration)
-            facet = FacetPlan(declared.name, declared.node, schemas=self._plan.schemas)
-            self._plan.facets[declared.name] = facet
+        for name, node in ((name, one.node) for name, one in declared.items()):
+            if isinstance(node, FacetDeclaration):
+                self._plan.facets[name] = FacetPlan(name, node, schemas=self._plan.schemas)
         # One pass after the other: a call may be of a facet that is declared further down.
-        for declared in facets:
-            self._defaults(self._plan.facets[declared.name])
-        for each in (self._mixins, self._facet):
-            for declared in facets:
-                self._context.declared = declared
-                each(self._plan.facets[declared.name])
+        for link in (self._defaults, self._mixins, self._facet):
+            for name in [name for name in declared if name in self._plan.facets]:
+                self._context.declared = declared[name]
+                link(self._plan.facets[name])
         for block in self._plan.blocks.values():
             if block.foreach is not None:
                 block.foreach.single_call = block.single_call_step
@@ -142,9 +131,8 @@ class Linker:
             for name in repeated(field.name for field in fields):
                 self._context.report(facet.name, f"declares the {what} {name!r} twice")
         if facet.node.pre_script:
-            run, bare = self._context.script_facet(), BlockPlan("", 0, "")
-            script = script_statement(facet.node.pre_script, run, bare, facet.name, hops=0)
-            self._plan.statements[script.address] = facet.pre_script = script
+            script, bare = facet.node.pre_script, BlockPlan("", 0, "")
+            facet.pre_script = self._context.add_script(script, bare, facet.name, hops=0)
         frame = Frame(RowKind.STEP, None, facet=facet)
         facet.body = self._blocks.body(facet.node.body, frame, facet.name, facet.name)
         if facet.node.catch:

@@ -16,8 +16,6 @@ Json: TypeAlias = Any  #: None, bool, int, float, str, list and dict with text k
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The position of a node in its source text."""
-
     line: int
     column: int = 0
     file: str = ""  #: empty for AFL text; the Python file for traced functions
@@ -234,8 +232,6 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class EventOptions:
-    """The options of an event facet."""
-
     task_list: str = "default"
     retry: RetryPolicy = RetryPolicy()
     timeout: float | None = None  #: seconds without activity after which a try has failed

@@ -11,141 +11,270 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowengine.errors import InvalidProgram
-from flowengine.program.block_parser import BlockParser
+from flowengine.program import nodes
 from flowengine.program.expression_parser import ExpressionParser
-from flowengine.program.json_reader import DocumentReader, kind_of, location_of
-from flowengine.program.nodes import (
-    ArrayType,
-    Declaration,
-    EventOptions,
-    FacetDeclaration,
-    FacetKind,
-    Field,
-    ImplicitDeclaration,
-    Json,
-    Namespace,
-    Program,
-    RetryPolicy,
-    SchemaDeclaration,
-    Type,
-)
+from flowengine.program.json_reader import is_count, kind_of, location_of
+from flowengine.program.nodes import Json
 
 _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", "schemas")
 
 
-def parse_program(document: Json) -> Program:
+def parse_program(document: Json) -> nodes.Program:
     """Return the program of a JSON document, or raise all its problems at once."""
-    reader = DocumentReader()
+    parser = ProgramParser()
     try:
-        program = ProgramParser(reader).parse(document)
+        program = parser.parse(document)
     except RecursionError:
-        raise InvalidProgram([reader.nested_too_deeply()]) from None
-    if reader.problems:
-        raise InvalidProgram(reader.problems)
+        raise InvalidProgram([parser.nested_too_deeply()]) from None
+    if parser.problems:
+        raise InvalidProgram(parser.problems)
     return program
 
 
-class ProgramParser:
-    """Parses the declarations of a program."""
+class ProgramParser(ExpressionParser):
+    """Parses declarations, blocks and statements."""
 
-    def __init__(self, json: DocumentReader) -> None:
-        self._json = json
-        self._expressions = ExpressionParser(json)
-        self._blocks = BlockParser(json, self._expressions)
-
-    def parse(self, document: Json) -> Program:
-        node = self._json.mapping(document, "a Program")
+    def parse(self, document: Json) -> nodes.Program:
+        node = self.mapping(document, "a Program")
         if isinstance(document, dict) and node.get("type") != "Program":
-            self._json.problem(f"expected a Program, found {node.get('type')!r}")
-            return Program()
-        return Program(self._declarations(node))
+            self.problem(f"expected a Program, found {node.get('type')!r}")
+            return nodes.Program()
+        return nodes.Program(self._declarations(node))
 
-    def _declarations(self, node: Mapping[str, Any]) -> tuple[Declaration, ...]:
-        listed = [*self._json.elements(node, "declarations")]
+    def _declarations(self, node: Mapping[str, Any]) -> tuple[nodes.Declaration, ...]:
+        listed = [*self.elements(node, "declarations")]
         seen = {_identity(child) for child in listed}
         for category in _CATEGORIES:
-            listed += [c for c in self._json.elements(node, category) if _identity(c) not in seen]
+            listed += [c for c in self.elements(node, category) if _identity(c) not in seen]
         declarations = (self._declaration(child) for child in listed)
         return tuple(declaration for declaration in declarations if declaration is not None)
 
-    def _declaration(self, child: Json) -> Declaration | None:
-        node = self._json.mapping(child, "a declaration")
+    def _declaration(self, child: Json) -> nodes.Declaration | None:
+        node = self.mapping(child, "a declaration")
         kind, name = node.get("type"), node.get("name")
-        with self._json.inside(str(name or "a declaration without name")):
+        with self.inside(str(name or "a declaration without name")):
             if not isinstance(name, str) or not name:
-                self._json.problem(f"a {kind} needs a name")
+                self.problem(f"a {kind} needs a name")
                 return None
             match kind:
                 case "Namespace":
-                    uses = tuple(str(used) for used in self._json.elements(node, "uses"))
-                    return Namespace(name, uses, self._declarations(node))
+                    uses = tuple(str(used) for used in self.elements(node, "uses"))
+                    return nodes.Namespace(name, uses, self._declarations(node))
                 case "FacetDecl" | "EventFacetDecl" | "WorkflowDecl":
-                    return self._facet(FacetKind(kind), name, node)
+                    return self._facet(nodes.FacetKind(kind), name, node)
                 case "SchemaDecl":
-                    fields = self._json.each(node, "fields", self._field)
-                    return SchemaDeclaration(name, fields, location_of(node))
+                    fields = self.each(node, "fields", self._field)
+                    return nodes.SchemaDeclaration(name, fields, location_of(node))
                 case "ImplicitDecl":
-                    return ImplicitDeclaration(
-                        name, self._blocks.call(node.get("call")), location_of(node)
+                    return nodes.ImplicitDeclaration(
+                        name, self._call(node.get("call")), location_of(node)
                     )
-            self._json.problem(f"unknown kind of declaration {kind!r}")
+            self.problem(f"unknown kind of declaration {kind!r}")
             return None
 
-    def _facet(self, kind: FacetKind, name: str, node: Mapping[str, Any]) -> FacetDeclaration:
+    def _facet(
+        self, kind: nodes.FacetKind, name: str, node: Mapping[str, Any]
+    ) -> nodes.FacetDeclaration:
         body = node.get("body")
         prompt = isinstance(body, dict) and body.get("type") == "PromptBlock"
-        return FacetDeclaration(
+        return nodes.FacetDeclaration(
             kind,
             name,
-            params=self._json.each(node, "params", self._field),
-            returns=self._json.each(node, "returns", self._field),
-            mixins=self._json.each(node, "mixins", self._blocks.mixin),
-            body=() if prompt else self._blocks.body(body),
-            prompt=self._blocks.prompt(body) if prompt else None,
-            pre_script=self._blocks.script(node["pre_script"]) if node.get("pre_script") else None,
-            catch=self._blocks.catch(node["catch"]) if node.get("catch") else None,
-            options=self._options(node["options"]) if node.get("options") else EventOptions(),
+            params=self.each(node, "params", self._field),
+            returns=self.each(node, "returns", self._field),
+            mixins=self.each(node, "mixins", self._mixin),
+            body=() if prompt else self._body(body),
+            prompt=self._prompt(body) if prompt else None,
+            pre_script=self._script(node["pre_script"]) if node.get("pre_script") else None,
+            catch=self._catch(node["catch"]) if node.get("catch") else None,
+            options=self._options(node["options"]) if node.get("options") else nodes.EventOptions(),
             location=location_of(node),
         )
 
-    def _options(self, child: Json) -> EventOptions:
-        node = self._json.mapping(child, "the options of an event facet")
+    def _options(self, child: Json) -> nodes.EventOptions:
+        node = self.mapping(child, "the options of an event facet")
         try:
-            retry = RetryPolicy(**node.get("retry", {}))
-            options = EventOptions(**{**node, "retry": retry})
+            retry = nodes.RetryPolicy(**node.get("retry", {}))
+            options = nodes.EventOptions(**{**node, "retry": retry})
         except TypeError as problem:
-            self._json.problem(f"unreadable options: {problem}")
-            return EventOptions()
+            self.problem(f"unreadable options: {problem}")
+            return nodes.EventOptions()
         numbers: dict[str, Any] = {"max_losses": options.max_losses}
         numbers |= {} if options.timeout is None else {"timeout": options.timeout}
         numbers |= {name: getattr(retry, name) for name in ("first_wait", "factor", "max_wait")}
         for name, value in numbers.items():
             if not (_is_number(value) and value >= 0):
-                self._json.problem(f"option {name!r} must be a number of at least 0")
+                self.problem(f"option {name!r} must be a number of at least 0")
         if not _is_number(retry.attempts) or retry.attempts < 1:
-            self._json.problem("retry needs at least one attempt")
+            self.problem("retry needs at least one attempt")
         if not isinstance(options.task_list, str) or not options.task_list:
-            self._json.problem(
-                f"option 'task_list' must be text, found {kind_of(options.task_list)}"
-            )
+            self.problem(f"option 'task_list' must be text, found {kind_of(options.task_list)}")
         if not isinstance(options.breaker, str):
-            self._json.problem(f"option 'breaker' must be text, found {kind_of(options.breaker)}")
+            self.problem(f"option 'breaker' must be text, found {kind_of(options.breaker)}")
         return options
 
-    def _field(self, child: Json) -> Field:
-        node = self._json.mapping(child, "a parameter")
-        name = self._json.text({**node, "type": "a parameter"}, "name")
-        with self._json.inside(f"parameter {name!r}"):
-            default = self._expressions.parse(node["default"]) if "default" in node else None
-            return Field(name, self._type(node.get("type", "Json")), default, node.get("schema"))
+    def _field(self, child: Json) -> nodes.Field:
+        node = self.mapping(child, "a parameter")
+        name = self.text({**node, "type": "a parameter"}, "name")
+        with self.inside(f"parameter {name!r}"):
+            default = self.expression(node["default"]) if "default" in node else None
+            type_ = self._type(node.get("type", "Json"))
+            return nodes.Field(name, type_, default, node.get("schema"))
 
-    def _type(self, node: Json) -> Type:
+    def _type(self, node: Json) -> nodes.Type:
         if isinstance(node, str):
             return node
         if isinstance(node, dict) and node.get("type") == "ArrayType":
-            return ArrayType(self._type(node.get("elementType", "Json")))
-        self._json.problem(f"unknown type {node!r}")
+            return nodes.ArrayType(self._type(node.get("elementType", "Json")))
+        self.problem(f"unknown type {node!r}")
         return "Json"
+
+    # --- blocks and statements ---
+
+    def _body(self, node: Json) -> tuple[nodes.Block, ...]:
+        if node is None:
+            return ()
+        blocks = node if isinstance(node, list) else [node]
+        return tuple(self._block(child) for child in blocks)
+
+    def _block(self, child: Json) -> nodes.Block:
+        node = self.mapping(child, "a block")
+        if node.get("type") == "ScriptBlock":
+            return nodes.Block(script=self._script(node), location=location_of(node))
+        if node.get("type") == "PromptBlock":
+            self.problem("a prompt block can only be the body of an event facet")
+            return nodes.Block()
+        if node and node.get("type") != "AndThenBlock":
+            self.problem(f"unknown kind of block {node.get('type')!r}")
+        foreach, when = node.get("foreach"), node.get("when")
+        block = nodes.Block(
+            self._statements(node),
+            self._yields(node),
+            foreach=self._foreach(foreach) if foreach else None,
+            cases=self._cases(when) if when else (),
+            script=self._script(node["script"]) if node.get("script") else None,
+            first_match=self._first_match(when),
+            location=location_of(node),
+        )
+        content = bool(block.statements or block.yields or foreach)
+        if sum((content, bool(block.cases), block.script is not None)) > 1:
+            self.problem("a block is made of steps, of cases or of a script, not of several")
+        return block
+
+    def _foreach(self, child: Json) -> nodes.ForeachClause:
+        node = self.mapping(child, "a ForeachClause")
+        with self.inside("foreach"):
+            limit = None if node.get("limit") is None else self.expression(node["limit"])
+            if isinstance(limit, nodes.Literal) and not is_count(limit.value):
+                self.problem("'limit' must be a whole number of at least 1")
+            return nodes.ForeachClause(
+                self.text(node, "variable"),
+                self.expression(node.get("iterable")),
+                limit,
+                self.truth(node, "collect_errors"),
+            )
+
+    def _cases(self, child: Json) -> tuple[nodes.WhenCase, ...]:
+        node = self.mapping(child, "a WhenBlock")
+        with self.inside("when"):
+            cases = self.each(node, "cases", self._case)
+            if not cases:
+                self.problem("needs at least one case")
+            if sum(1 for case in cases if case.condition is None) > 1:
+                self.problem("has more than one default")
+            return cases
+
+    def _first_match(self, child: Json) -> bool:
+        match = child.get("match") if isinstance(child, dict) else None
+        if match not in (None, "first"):
+            with self.inside("when"):
+                self.problem(f"'match' can only be 'first', found {match!r}")
+        return match == "first"
+
+    def _case(self, child: Json) -> nodes.WhenCase:
+        node = self.mapping(child, "a WhenCase")
+        is_default = self.truth(node, "default")
+        if not is_default and "condition" not in node:
+            self.problem("a WhenCase needs a condition, or must be the default")
+        condition = None if is_default else self.expression(node.get("condition"))
+        return nodes.WhenCase(condition, self._statements(node), self._yields(node))
+
+    def _catch(self, child: Json) -> nodes.CatchClause:
+        node = self.mapping(child, "a CatchClause")
+        with self.inside("catch"):
+            when = node.get("when")
+            cases = self._cases(when) if when else ()
+            statements, yields = self._statements(node), self._yields(node)
+            if cases and (statements or yields):
+                self.problem("a catch is made of steps or of cases, not of both")
+            return nodes.CatchClause(statements, yields, cases, self._first_match(when))
+
+    def _script(self, child: Json) -> nodes.ScriptBlock:
+        node = self.mapping(child, "a ScriptBlock")
+        language = self.text(node, "language", default="python")
+        return nodes.ScriptBlock(language, self.text(node, "code"))
+
+    def _prompt(self, child: Json) -> nodes.PromptBlock:
+        node = self.mapping(child, "a PromptBlock")
+        keys = ("system", "template", "model")
+        return nodes.PromptBlock(*(self.text(node, key, default="") for key in keys))
+
+    def _statements(self, node: Mapping[str, Any]) -> tuple[nodes.Statement, ...]:
+        statements = self.each(node, "steps", self._statement)
+        return tuple(statement for statement in statements if statement is not None)
+
+    def _statement(self, child: Json) -> nodes.Statement | None:
+        node = self.mapping(child, "a statement")
+        match node.get("type"):
+            case "StepStmt":
+                name = self.text(node, "name")
+                with self.inside(f"step {name!r}"):
+                    catch = self._catch(node["catch"]) if node.get("catch") else None
+                    call, body = self._call(node.get("call")), self._body(node.get("body"))
+                    with self.inside("always"):
+                        always = self._body(node.get("always"))
+                    return nodes.StepStatement(name, call, body, catch, always, location_of(node))
+            case "SysLogStmt":
+                with self.inside("sys.log"):
+                    arguments = self.each(node, "args", self._argument)
+                    return nodes.LogStatement(arguments, location_of(node))
+            case "SysAssertStmt":
+                with self.inside("sys.assert"):
+                    condition = self.expression(node.get("condition"))
+                    return nodes.AssertStatement(condition, location_of(node))
+        self.problem(f"unknown kind of statement {node.get('type')!r}")
+        return None
+
+    def _yields(self, node: Mapping[str, Any]) -> tuple[nodes.YieldStatement, ...]:
+        one = [node["yield"]] if node.get("yield") else []
+        return tuple(self._yield(child) for child in one + self.elements(node, "yields"))
+
+    def _yield(self, child: Json) -> nodes.YieldStatement:
+        node = self.mapping(child, "a YieldStmt")
+        with self.inside("yield"):
+            return nodes.YieldStatement(self._call(node.get("call")), location_of(node))
+
+    def _call(self, child: Json) -> nodes.Call:
+        node = self.mapping(child, "a CallExpr")
+        return nodes.Call(
+            self.text({"type": "a call", **node}, "target"),
+            self.each(node, "args", self._argument),
+            self.each(node, "mixins", self._mixin),
+        )
+
+    def _argument(self, child: Json) -> nodes.Argument:
+        node = self.mapping(child, "an argument")
+        name = self.text({"type": "an argument", **node}, "name")
+        with self.inside(f"argument {name!r}"):
+            return nodes.Argument(name, self.expression(node.get("value")))
+
+    def _mixin(self, child: Json) -> nodes.Mixin:
+        node = self.mapping(child, "a mixin")
+        return nodes.Mixin(
+            self.text(node, "target"),
+            self.each(node, "args", self._argument),
+            self.text(node, "alias", default=""),
+        )
 
 
 def _identity(node: Json) -> tuple[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeAlias
 
 from flowengine.errors import UnknownWorkflow
 from flowengine.program.addresses import NO_READS, ReadSet, RowAddress, RowKind, Sources, StepSource
@@ -28,8 +29,6 @@ class EdgeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """From a statement to a row that waits for it."""
-
     kind: EdgeKind
     row: RowAddress
     #: The waiting statement, when it stands in the same block: its row may not exist yet.
@@ -47,16 +46,12 @@ class StatementKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SchemaPlan:
-    """The fields of an instance of a schema."""
-
     name: str
     fields: tuple[Field, ...]
 
 
 @dataclass(slots=True, eq=False)
 class StatementPlan:
-    """One statement of a block."""
-
     address: str  #: static place in the program, e.g. ``shop.Order/0/charge``
     index: int
     name: str
@@ -70,18 +65,18 @@ class StatementPlan:
     condition: Expression | None = None  #: of an assert
     sources: Sources = field(default_factory=Sources)
     needs: tuple[StepSource, ...] = ()
-    inline_body: BodyPlan | None = None
+    inline_body: Body = ()
     own_catch: BlockPlan | None = None
-    always: BodyPlan | None = None
+    always: Body = ()
     own_yields: frozenset[str] = frozenset()  #: attributes that its own body yields, to any step
     edges: list[Edge] = field(default_factory=list)
     carries: bool = False  #: a yield in its own body goes further out than this step
     read_set: ReadSet = NO_READS
 
     @property
-    def body(self) -> BodyPlan | None:
+    def body(self) -> Body:
         """The body to run: a statement's own replaces the facet's."""
-        return self.inline_body or (self.facet.body if self.facet else None)
+        return self.inline_body or (self.facet.body if self.facet else ())
 
     @property
     def target(self) -> str:
@@ -126,8 +121,6 @@ class MixinPlan:
 
 @dataclass(frozen=True, slots=True)
 class YieldPlan:
-    """One yield of a block."""
-
     levels: int  #: 0: to the step whose body this is, 1: to the next enclosing one, …
     #: An attribute that is yielded to a mixin is named ``alias.attribute``.
     attributes: tuple[tuple[str, Expression], ...]
@@ -223,21 +216,15 @@ class BlockPlan:
         return tuple(self.foreach.awaits) if self.foreach else ()
 
 
-@dataclass(slots=True, eq=False)
-class BodyPlan:
-    """The blocks that run after a step's event, side by side."""
-
-    blocks: tuple[BlockPlan, ...] = ()
+Body: TypeAlias = tuple[BlockPlan, ...]  #: blocks that run side by side, after a step's event
 
 
 @dataclass(slots=True, eq=False)
 class FacetPlan:
-    """A facet with its body linked."""
-
     name: str
     node: FacetDeclaration
     defaults: dict[str, Json] = field(default_factory=dict)
-    body: BodyPlan | None = None
+    body: Body = ()
     catch: BlockPlan | None = None
     mixins: tuple[MixinPlan, ...] = ()  #: those with an alias
     pre_script: StatementPlan | None = None  #: changes the parameters first
@@ -270,8 +257,8 @@ class FacetPlan:
         return () if self.catch is None else (self.catch,)
 
     @property
-    def always(self) -> BodyPlan | None:
-        return None  # only a statement has one
+    def always(self) -> Body:
+        return ()  # only a statement has one
 
     @property
     def short_name(self) -> str:
@@ -280,8 +267,6 @@ class FacetPlan:
 
 @dataclass(slots=True, eq=False)
 class Plan:
-    """A linked program."""
-
     facets: dict[str, FacetPlan] = field(default_factory=dict)
     statements: dict[str, StatementPlan] = field(default_factory=dict)
     blocks: dict[str, BlockPlan] = field(default_factory=dict)

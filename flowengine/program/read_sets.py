@@ -7,7 +7,7 @@ from itertools import islice
 
 from flowengine.program.addresses import Base, ReadSet, RowAddress, RowKind
 from flowengine.program.nodes import FacetKind
-from flowengine.program.plan import BlockPlan, BodyPlan, Plan, StatementKind, StatementPlan
+from flowengine.program.plan import BlockPlan, Body, Plan, StatementKind, StatementPlan
 
 #: Statements of a chain without events that a read set looks ahead: linking stays linear.
 _CHAIN = 8
@@ -25,13 +25,12 @@ def add_read_sets(plan: Plan) -> None:
             captured=_blocks(statement.body),
             waiting=tuple(dict.fromkeys(_waiting(statement, next_statements))),
             levels=max(_to_container(statement), *map(_levels_read, next_statements), 1),
-            is_last=not next_statements and statement.always is None,
+            is_last=not next_statements and not statement.always,
         )
 
 
-def _blocks(body: BodyPlan | None) -> tuple[RowAddress, ...]:
-    blocks = body.blocks if body else ()
-    return tuple(RowAddress(Base.OWN, block.segment, block.kind) for block in blocks)
+def _blocks(body: Body) -> tuple[RowAddress, ...]:
+    return tuple(RowAddress(Base.OWN, block.segment, block.kind) for block in body)
 
 
 def _yielding(block: BlockPlan) -> Iterator[RowAddress]:

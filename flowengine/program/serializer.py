@@ -12,56 +12,22 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from flowengine.program.nodes import (
-    Argument,
-    ArrayLiteral,
-    ArrayType,
-    AssertStatement,
-    Binary,
-    Block,
-    Call,
-    CatchClause,
-    Concat,
-    Declaration,
-    EventOptions,
-    Expression,
-    FacetDeclaration,
-    Field,
-    ImplicitDeclaration,
-    Index,
-    InputRef,
-    Json,
-    Literal,
-    LogStatement,
-    MapLiteral,
-    Mixin,
-    Namespace,
-    Program,
-    PromptBlock,
-    SchemaDeclaration,
-    ScriptBlock,
-    Statement,
-    StepRef,
-    Type,
-    Unary,
-    WhenCase,
-    YieldStatement,
-)
+from flowengine.program import nodes
+from flowengine.program.nodes import Json
 
 _Node = dict[str, Any]
 
 
-def write_program(program: Program) -> Json:
+def write_program(program: nodes.Program) -> Json:
     """Return the canonical JSON document of a program."""
     return _node("Program", declarations=[_declaration(d) for d in program.declarations])
 
 
-def program_text(program: Program) -> str:
-    """Return the canonical JSON text of a program."""
+def program_text(program: nodes.Program) -> str:
     return json.dumps(write_program(program), sort_keys=True, separators=(",", ":"))
 
 
-def program_hash(program: Program) -> str:
+def program_hash(program: nodes.Program) -> str:
     """Return the content hash: the same for equal programs."""
     return hashlib.blake2b(program_text(program).encode(), digest_size=16).hexdigest()
 
@@ -72,20 +38,20 @@ def _node(kind: str, **parts: Any) -> _Node:
     return {"type": kind, **kept}
 
 
-def _declaration(node: Declaration) -> _Node:
+def _declaration(node: nodes.Declaration) -> _Node:
     match node:
-        case Namespace():
+        case nodes.Namespace():
             children = [_declaration(d) for d in node.declarations]
             return _node("Namespace", name=node.name, uses=list(node.uses), declarations=children)
-        case FacetDeclaration():
+        case nodes.FacetDeclaration():
             return _facet(node)
-        case SchemaDeclaration():
+        case nodes.SchemaDeclaration():
             return _node("SchemaDecl", name=node.name, fields=_fields(node.fields))
-        case ImplicitDeclaration():
+        case nodes.ImplicitDeclaration():
             return _node("ImplicitDecl", name=node.name, call=_call(node.call))
 
 
-def _facet(node: FacetDeclaration) -> _Node:
+def _facet(node: nodes.FacetDeclaration) -> _Node:
     return _node(
         node.kind.value,
         name=node.name,
@@ -99,11 +65,11 @@ def _facet(node: FacetDeclaration) -> _Node:
     )
 
 
-def _options(options: EventOptions) -> _Node:
+def _options(options: nodes.EventOptions) -> _Node:
     """The options that differ from the defaults: an AFL program has none."""
-    chosen = _changed(options, EventOptions())
+    chosen = _changed(options, nodes.EventOptions())
     if "retry" in chosen:
-        chosen["retry"] = _changed(options.retry, EventOptions().retry)
+        chosen["retry"] = _changed(options.retry, nodes.EventOptions().retry)
     return chosen
 
 
@@ -115,7 +81,7 @@ def _changed(value: Any, default: Any) -> _Node:
     }
 
 
-def _fields(declared: Iterable[Field]) -> list[_Node]:
+def _fields(declared: Iterable[nodes.Field]) -> list[_Node]:
     return [
         {"name": f.name, "type": _type(f.type)}
         | ({"default": _expression(f.default)} if f.default is not None else {})
@@ -124,13 +90,13 @@ def _fields(declared: Iterable[Field]) -> list[_Node]:
     ]
 
 
-def _type(node: Type) -> Json:
-    if isinstance(node, ArrayType):
+def _type(node: nodes.Type) -> Json:
+    if isinstance(node, nodes.ArrayType):
         return {"type": "ArrayType", "elementType": _type(node.element)}
     return node
 
 
-def _block(node: Block) -> _Node:
+def _block(node: nodes.Block) -> _Node:
     foreach = node.foreach and _node(
         "ForeachClause",
         variable=node.foreach.variable,
@@ -147,42 +113,44 @@ def _block(node: Block) -> _Node:
     )
 
 
-def _contents(statements: Iterable[Statement], yields: tuple[YieldStatement, ...]) -> _Node:
+def _contents(
+    statements: Iterable[nodes.Statement], yields: tuple[nodes.YieldStatement, ...]
+) -> _Node:
     written = [_node("YieldStmt", call=_call(y.call)) for y in yields]
     parts: _Node = {"steps": [_statement(s) for s in statements]}
     return parts | ({"_yield": written[0]} if len(written) == 1 else {"yields": written})
 
 
-def _when(cases: tuple[WhenCase, ...], first_match: bool) -> _Node | None:
+def _when(cases: tuple[nodes.WhenCase, ...], first_match: bool) -> _Node | None:
     match = "first" if first_match else None
     return _node("WhenBlock", cases=[_case(c) for c in cases], match=match) if cases else None
 
 
-def _case(node: WhenCase) -> _Node:
+def _case(node: nodes.WhenCase) -> _Node:
     condition: _Node = (
         {"default": True} if node.condition is None else {"condition": _expression(node.condition)}
     )
     return _node("WhenCase", **condition, **_contents(node.statements, node.yields))
 
 
-def _catch(node: CatchClause) -> _Node:
+def _catch(node: nodes.CatchClause) -> _Node:
     when = _when(node.cases, node.first_match)
     return _node("CatchClause", when=when, **_contents(node.statements, node.yields))
 
 
-def _script(node: ScriptBlock) -> _Node:
+def _script(node: nodes.ScriptBlock) -> _Node:
     return _node("ScriptBlock", language=node.language, code=node.code)
 
 
-def _prompt(node: PromptBlock) -> _Node:
+def _prompt(node: nodes.PromptBlock) -> _Node:
     return _node("PromptBlock", system=node.system, template=node.template, model=node.model)
 
 
-def _statement(node: Statement) -> _Node:
+def _statement(node: nodes.Statement) -> _Node:
     match node:
-        case LogStatement():
+        case nodes.LogStatement():
             return _node("SysLogStmt", args=_arguments(node.arguments))
-        case AssertStatement():
+        case nodes.AssertStatement():
             return _node("SysAssertStmt", condition=_expression(node.condition))
         case _:
             return _node(
@@ -195,7 +163,7 @@ def _statement(node: Statement) -> _Node:
             )
 
 
-def _call(node: Call) -> _Node:
+def _call(node: nodes.Call) -> _Node:
     return _node(
         "CallExpr",
         target=node.target,
@@ -204,40 +172,36 @@ def _call(node: Call) -> _Node:
     )
 
 
-def _mixin(kind: str, node: Mixin) -> _Node:
+def _mixin(kind: str, node: nodes.Mixin) -> _Node:
     return _node(kind, target=node.target, args=_arguments(node.arguments), alias=node.alias)
 
 
-def _arguments(arguments: Iterable[Argument]) -> list[_Node]:
+def _arguments(arguments: Iterable[nodes.Argument]) -> list[_Node]:
     return [{"name": a.name, "value": _expression(a.value)} for a in arguments]
 
 
-def _expression(node: Expression) -> Json:
+def _expression(node: nodes.Expression) -> Json:
     match node:
-        case Literal(value):
+        case nodes.Literal(value):
             return _literal(value)
-        case InputRef(path):
+        case nodes.InputRef(path):
             return {"type": "InputRef", "path": list(path)}
-        case StepRef(path):
+        case nodes.StepRef(path):
             return {"type": "StepRef", "path": list(path)}
-        case Concat(operands):
+        case nodes.Concat(operands):
             return {"type": "ConcatExpr", "operands": [_expression(o) for o in operands]}
-        case Binary(operator, left, right):
+        case nodes.Binary(operator, left, right):
             sides = {"left": _expression(left), "right": _expression(right)}
             return {"type": "BinaryExpr", "operator": operator, **sides}
-        case Unary(operator, operand):
+        case nodes.Unary(operator, operand):
             return {"type": "UnaryExpr", "operator": operator, "operand": _expression(operand)}
-        case ArrayLiteral(elements):
+        case nodes.ArrayLiteral(elements):
             return {"type": "ArrayLiteral", "elements": [_expression(e) for e in elements]}
-        case MapLiteral(entries):
+        case nodes.MapLiteral(entries):
             written = [{"key": key, "value": _expression(value)} for key, value in entries]
             return {"type": "MapLiteral", "entries": written}
-        case Index(target, index):
-            return {
-                "type": "IndexExpr",
-                "target": _expression(target),
-                "index": _expression(index),
-            }
+        case nodes.Index(target, index):
+            return {"type": "IndexExpr", "target": _expression(target), "index": _expression(index)}
 
 
 def _literal(value: Json) -> Json:

@@ -2,7 +2,9 @@
 
 A statement that calls `foreach`, `when` or `attempt` has a body of its own, and the facet
 declares the result of that body. `now` and `uuid` have no body: the evaluator answers them.
-`child` is an event facet: a worker starts a run for it.
+`child` is an event facet: a worker starts a run for it. `script` is one too: for the evaluator
+a script is an event like any other; the worker runs it and limits its time and memory. A script
+reads the parameters and results of its step so far as ``params``, and fills the map ``result``.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ ATTEMPT = f"{NAMESPACE}.attempt"
 NOW = f"{NAMESPACE}.now"
 UUID = f"{NAMESPACE}.uuid"
 CHILD = f"{NAMESPACE}.child"
+SCRIPT = f"{NAMESPACE}.script"
+SCRIPT_LIST = "scripts"  #: its task list: scripts do not delay other work
 
 RESULT = "result"  #: the result of each of them
 ITEMS = "items"  #: the list of a `foreach`
@@ -52,7 +56,7 @@ def _facet(
     return FacetDeclaration(kind, short, params=fields, returns=returns, options=options)
 
 
-#: The declaration of each, by its qualified name.
+#: The declaration of each that a front end calls, by its qualified name.
 STANDARD: Mapping[str, FacetDeclaration] = {
     FOREACH: _facet(FOREACH, Field(ITEMS, _List), result=_List),
     WHEN: _facet(WHEN),
@@ -75,6 +79,15 @@ STANDARD: Mapping[str, FacetDeclaration] = {
         options=EventOptions(max_losses=1_000_000),
     ),
 }
+
+#: Added by the linker to the plan of a program with scripts.
+SCRIPT_FACET = FacetDeclaration(
+    FacetKind.EVENT,
+    SCRIPT,
+    params=(Field("code", "String"), Field("params")),
+    returns=(Field(RESULT),),
+    options=EventOptions(task_list=SCRIPT_LIST),
+)
 
 #: `foreach` in a program that collects the errors of its items.
 COLLECTING = _facet(FOREACH, Field(ITEMS, _List), result=_List, others=(Field(ERRORS, _List),))

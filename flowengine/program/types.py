@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from flowengine.errors import InvalidInputs
+from flowengine.program.link_context import did_you_mean
 from flowengine.program.nodes import ArrayType, Field, Json, Schemas, Type
+from flowengine.program.plan import FacetPlan
 
 _WHOLE = frozenset({"Long", "Int", "Integer"})
 _NUMBER = frozenset({"Double", "Float", "Number"})
 _TEXT = frozenset({"String", "Text"})
 _TRUTH = frozenset({"Boolean", "Bool"})
-
-
 _NO_SCHEMAS: Schemas = {}
 
 
@@ -78,6 +79,27 @@ def misfits(
     """Return the reason for each value that does not fit its field."""
     found = [(f, field_misfit(f, values[f.name], schemas)) for f in fields if f.name in values]
     return [f"{field.name!r}: {why}" for field, why in found if why]
+
+
+def check_inputs(workflow: FacetPlan, inputs: Mapping[str, Json]) -> None:
+    """Raise `InvalidInputs` with all problems: unknown, missing or of another type."""
+    declared = [param.name for param in workflow.params]
+    problems = [
+        f"unknown input {name!r}{did_you_mean(name, declared)} "
+        f"(it takes: {', '.join(declared) or 'nothing'})"
+        for name in inputs
+        if name not in declared
+    ]
+    problems += [
+        f"input {param.name!r} is missing and has no default"
+        for param in workflow.params
+        if param.default is None and param.name not in inputs
+    ]
+    problems += [
+        f"input {problem}" for problem in misfits(workflow.params, inputs, workflow.schemas)
+    ]
+    if problems:
+        raise InvalidInputs(workflow.name, problems)
 
 
 class _Frozen:

@@ -14,7 +14,7 @@ from typing import Any
 
 from flowengine.authoring import event_facet
 from flowengine.errors import ScriptFailed
-from flowengine.program.scripts import SCRIPT, SCRIPT_LIST
+from flowengine.program.standard import SCRIPT, SCRIPT_LIST
 from flowengine.settings import Settings
 
 #: The code of the process. It sets the limits before it compiles the script.

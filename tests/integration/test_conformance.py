@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowengine.errors import ProgramError
-from flowengine.program.scripts import SCRIPT
+from flowengine.program.standard import SCRIPT
 from flowengine.settings import Settings
 from flowengine.testing import Outcome, run_program
 from flowengine.worker.script_runner import run_script

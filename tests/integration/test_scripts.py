@@ -11,7 +11,7 @@ from flowengine.assembly.embedded import Embedded
 from flowengine.engine import Engine
 from flowengine.errors import InvalidProgram, ScriptFailed
 from flowengine.evaluator.triggers import Succeeded
-from flowengine.program.scripts import SCRIPT, SCRIPT_LIST
+from flowengine.program.standard import SCRIPT, SCRIPT_LIST
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity

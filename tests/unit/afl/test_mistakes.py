@@ -135,3 +135,18 @@ def test_a_problem_of_the_program_has_a_line_and_a_column() -> None:
 def test_without_a_file_the_error_names_line_and_column() -> None:
     with pytest.raises(InvalidProgram, match=r"line 1, column 27, W, step 'a': unknown facet"):
         compile_text("workflow W() andThen {    a = Nowhere() }")
+
+
+def test_a_problem_in_a_case_has_the_position_of_that_case() -> None:
+    text = """event facet E(x: Long) => (y: Long)
+workflow W(x: Long) => (y: Long) andThen when {
+  case $.x > 1 => { s = E(x = 1) yield W(y = s.y) }
+  case $.x > 2 => { s = E(x = 1) yield W(y = ghost.y) }
+  case _ => { s = E(x = ghost.y) }
+}"""
+    with pytest.raises(InvalidProgram) as caught:
+        compile_text(text, "n.afl")
+    assert [problem.where for problem in caught.value.problems] == [
+        "n.afl:4:34, W, case-1, yield",
+        "n.afl:5:15, W, default, step 's'",
+    ]

@@ -380,7 +380,7 @@ class MemoryRun:
             else self.plan.statements[row.address]
         )
         before = len(plan.mixins) + (plan.pre_script is not None)
-        assert begun == before + (len(plan.body.blocks) if plan.body else 0)
+        assert begun == before + len(plan.body)
         return begun - ended[row.key]
 
     def _has_ended(self, row: Step, source: StepSource) -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given
 
 from flowengine.errors import InvalidProgram
 from flowengine.evaluator import IterationChanges, Missing, Snapshot, Step, evaluate, lacking
-from flowengine.evaluator.paths import rows_on_path
+from flowengine.evaluator.read_sets import rows_on_path
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.triggers import Failed, Outcome, Started, Succeeded, Trigger
 from flowengine.program.addresses import RowKind

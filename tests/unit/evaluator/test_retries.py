@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowengine.evaluator.retries import GiveUp, TryAgain, after_failure, after_loss
+from flowengine.evaluator.events import GiveUp, TryAgain, after_failure, after_loss
 from flowengine.program.nodes import EventOptions, RetryPolicy
 
 

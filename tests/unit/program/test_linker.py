@@ -9,8 +9,8 @@ import pytest
 from flowengine.errors import InvalidInputs, InvalidProgram, UnknownWorkflow
 from flowengine.program import Plan, link_program, parse_program
 from flowengine.program.addresses import RowKind, StepSource
-from flowengine.program.inputs import check_inputs
 from flowengine.program.plan import EdgeKind
+from flowengine.program.types import check_inputs
 from tests.builders import (
     Node,
     always,

@@ -1,0 +1,166 @@
+"""The event of a step: the tasks that are its tries, and the decision after each of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeAlias
+from uuid import UUID
+
+from flowengine.evaluator.records import (
+    EventDefinition,
+    Step,
+    TaskDefinition,
+    derived_id,
+    id_within,
+    row_key,
+)
+from flowengine.evaluator.states import EventState, ObjectType, Signal
+from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program import standard
+from flowengine.program.addresses import RowKind
+from flowengine.program.nodes import EventOptions, FacetKind
+from flowengine.program.plan import EdgeKind
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def transmit(work: WorkingSet, step: Step) -> Signal | None:
+    """Create the event of an event facet and its first task, and wait for the report."""
+    facet = work.facet(step)
+    if facet is None or facet.kind is not FacetKind.EVENT:
+        _answer(work, step, facet.name if facet else "")
+        return Signal.ADVANCE
+    event = EventDefinition(
+        id=id_within(step.id, "event"),
+        step_id=step.id,
+        workflow_id=step.run_id,
+        state=EventState.CREATED,
+        event_type=step.facet_name,
+        payload=step.params,  # stored with the step
+    )
+    work.changes.add_created_event(event)
+    work.run.open_steps += 1
+    create_task(work, step, TryAgain(try_number=1, losses=0, due=work.now))
+    return None
+
+
+def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
+    """Open one try of a step's event."""
+    plan = work.statement(step)
+    facet = plan.facet
+    assert facet is not None
+    timeout = facet.options.timeout if plan.timeout is None else plan.timeout
+    work.changes.add_created_task(
+        TaskDefinition(
+            uuid=id_within(step.id, again.try_number, again.losses),
+            name=facet.name,
+            runner_id="",
+            workflow_id=work.run.id,
+            flow_id=work.run.program_hash,
+            step_id=step.id,
+            created=work.now,
+            updated=work.now,
+            task_list_name=facet.options.task_list,
+            data=step.params,
+            step_key=step.key,
+            step_path=step.path,
+            try_number=again.try_number,
+            losses=again.losses,
+            due=again.due,
+            priority=work.run.priority,
+            timeout_ms=round(timeout * 1000) if timeout is not None else None,
+            runs_once=facet.options.on_loss == "fail",
+            circuit=facet.options.breaker,
+            # A second try is not part of a group: it is evaluated when it is reported.
+            join=_join_of(work, step) if again.try_number + again.losses == 1 else "",
+        )
+    )
+
+
+def _join_of(work: WorkingSet, step: Step) -> str:
+    """Return the key of the row that the end of this step only counts down, or nothing.
+
+    A wrong answer costs time, not correctness: every report is evaluated in the end.
+    """
+    statement = work.statement(step)
+    if statement.body or statement.always or len(statement.edges) > 1:
+        return ""
+    block = work.parent(step)
+    if not statement.edges:
+        if block.object_type == ObjectType.FAN:
+            return _of_items(block)
+        if block.remaining > 1:
+            return block.key if block.object_type in (ObjectType.BLOCK, ObjectType.CASE) else ""
+        if block.object_type == ObjectType.ITEM:
+            return _of_items(work.parent(block))
+        return ""
+    (edge,) = statement.edges
+    if edge.kind is not EdgeKind.NEEDS or edge.sibling is None or edge.sibling.is_lazy:
+        return ""
+    waiting = work.find(row_key(RowKind.STEP, block.path + edge.row.suffix))
+    return waiting.key if waiting is not None and waiting.waiting > 1 else ""
+
+
+def _of_items(fan: Step) -> str:
+    return fan.key if fan.remaining > 1 and not fan.is_held_back else ""
+
+
+# --- retries ---
+
+
+@dataclass(frozen=True, slots=True)
+class TryAgain:
+    try_number: int
+    losses: int
+    due: int  #: milliseconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    reason: str  #: added to the error message; may be empty
+
+
+Decision: TypeAlias = TryAgain | GiveUp
+
+
+def after_failure(options: EventOptions, try_number: int, losses: int, now: int) -> Decision:
+    """Decide after a try that ended with an error."""
+    policy = options.retry
+    if try_number >= policy.attempts:
+        is_retried = policy.attempts > 1
+        return GiveUp(f"failed {try_number} of {policy.attempts} tries" if is_retried else "")
+    try:
+        wait = min(policy.first_wait * policy.factor ** (try_number - 1), policy.max_wait)
+    except OverflowError:  # after about a thousand tries
+        wait = policy.max_wait
+    return TryAgain(try_number + 1, losses, now + round(wait * 1000))
+
+
+def after_loss(options: EventOptions, try_number: int, losses: int, now: int) -> Decision:
+    """Decide after a try whose worker died: losses have a limit of their own."""
+    if options.on_loss == "fail":
+        return GiveUp("it may have done its work, and must not run twice")
+    losses, allowed = losses + 1, options.max_losses
+    if losses > allowed:
+        return GiveUp(f"its worker died {losses} times, {allowed} losses are allowed")
+    return TryAgain(try_number, losses, now)
+
+
+# --- built-in facets ---
+
+
+def _answer(work: WorkingSet, step: Step, facet: str) -> None:
+    """Answer a built-in facet without a worker: from the time of the evaluation and the step's id.
+
+    Both are deterministic, and the answer is recorded with the step.
+    """
+    if facet == standard.NOW:
+        moment = _EPOCH + timedelta(milliseconds=work.now)
+        result = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    elif facet == standard.UUID:
+        # Marked as version 4, for readers that check; it is a digest, not a random number.
+        result = str(UUID(hex=derived_id(step.id, "uuid"), version=4))
+    else:
+        return
+    step.returns = {**step.returns, standard.RESULT: result}
