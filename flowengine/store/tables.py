@@ -124,7 +124,6 @@ class RunRow(_Table, table=True):
     parent_step_id: str | None = _id(default=None)
     waiting_step_key: str | None = _id(default=None)  #: of the parent's step, if it waits
     root_run_id: str | None = _id(default=None)
-    trace_id: str | None = _name(None, 64)
     deadline: int | None = _time(None)
     created: int = _time()
     updated: int = _time()
@@ -161,7 +160,8 @@ class StepRow(_Table, table=True):
     next_index: int = _count()
     failure: str | None = _text()
     yields: str | None = _text()
-    program_hash: str | None = _id(default=None)  #: when it is not the run's
+    #: Of a step whose program is not the run's. No writer yet: kept for retries with a new program.
+    program_hash: str | None = _id(default=None)
     created: int = _time()
     updated: int = _time()
 
@@ -241,8 +241,7 @@ class TaskRow(_Table, table=True):
     outcome: str | None = _name(None, 16)  #: of a reported try: succeeded, failed, final, lost
     result: str | None = _text()
     error: str | None = _text()
-    usage: str | None = _text()
-    progress: str | None = _text()
+    progress: str | None = _text()  #: no writer yet: kept for the progress that a try reports
     taken_in: bool = _flag()
     created: int = _time()
     updated: int = _time()
