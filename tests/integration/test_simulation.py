@@ -36,8 +36,7 @@ from flowengine.store import ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.executors import Executor
 from flowengine.store.session import SqlSession
-from flowengine.store.sqlite.database import SqliteDatabase
-from flowengine.store.sqlite.executor import SqliteExecutor
+from flowengine.store.sqlite.database import SqliteDatabase, SqliteExecutor
 from tests.builders import (
     Node,
     always,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from flowengine.store import claim_texts
+from flowengine.store.commit_rows import SECTIONS
 from flowengine.store.commits import CommitPlan
 from flowengine.store.dialect import EncodedReport
 from flowengine.store.executors import Executor
 from flowengine.store.rows import MANY
-from flowengine.store.sqlite import commit as sqlite_commit
 
 IDS = PAIRS = "json_each(%s) w"
 PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
@@ -103,10 +103,84 @@ def park(executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int
 
 # --- commits ---
 
+# SQLite has one writer at a time and no round trips: a plan is written section by section, and
+# the guard of an optimistic commit is a query before the part of a run is written.
+_IS_CURRENT = "SELECT revision = %s FROM flowengine_run WHERE id = %s"
+_COUNT_HELD = f"SELECT count(*) FROM flowengine_task WHERE {_IS_HELD}"
+#: Of the sections that are updated: the key of the table, the column of the section that names
+#: it, and the columns that are not written.
+_KEYS = {
+    "runs": ("id", "run_id", {"expected_revision", "reports"}),
+    "steps": ("id", "id", {"run_id"}),
+    "reports": ("uuid", "uuid", {"run_id", "lease"}),
+}
+
+
+def _insert(name: str, how: str = "") -> str:
+    section = SECTIONS[name]
+    names = ", ".join((*section.columns, *section.constants))
+    values = ", ".join((*(["?"] * len(section.columns)), *section.constants.values()))
+    return f"INSERT{how} INTO {section.table.name} ({names}) VALUES ({values})"
+
+
+def _update(name: str) -> str:
+    section = SECTIONS[name]
+    place = {column: f"?{number}" for number, column in enumerate(section.columns, 1)}
+    key, source, unwritten = _KEYS[name]
+    changed = [
+        f"{c} = COALESCE({place[c]}, {c})" if c in section.optional else f"{c} = {place[c]}"
+        for c in section.columns
+        if c != source and c not in unwritten
+    ]
+    if name == "reports":
+        changed += [f"activity = {place['updated']}", "taken_in = 1"]
+    return f"UPDATE {section.table.name} SET {', '.join(changed)} WHERE {key} = {place[source]}"
+
+
+_INSERT_RUN = _insert("new_runs", " OR IGNORE") + " RETURNING id"
+#: Bound by position: to look up parameter names takes the driver longer than to bind them.
+_WRITE = {name: _update(name) if name in _KEYS else _insert(name) for name in SECTIONS} | {
+    "joins": f"{_insert('joins')} "
+    "ON CONFLICT (id) DO UPDATE SET remaining = remaining + excluded.remaining",
+    "consumed_tasks": "UPDATE flowengine_task SET taken_in = 1 WHERE uuid = ?2",
+    "consumed_facts": "UPDATE flowengine_fact SET taken_in = 1 WHERE id = ?2",
+    "parent_facts": "INSERT OR IGNORE INTO flowengine_fact "
+    "(id, run_id, kind, payload, created, taken_in) VALUES (?3, ?2, ?4, ?5, ?6, 0)",
+    "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
+    "VALUES (?2, ?3, ?4)",
+}
+
 
 def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     with executor.atomic():
-        return sqlite_commit.write(executor, plan, guarded=guarded)
+        allowed = _allowed(executor, plan, guarded)
+        is_whole = not guarded and len(allowed) == len(plan.runs) + len(plan.new_runs)
+        for name, rows in plan.filled():
+            if name == "new_runs":
+                continue
+            if not is_whole:
+                place = SECTIONS[name].columns.index("run_id")
+                rows = [row for row in rows if row[place] in allowed]
+            if rows:
+                executor.many(_WRITE[name], rows)
+    return allowed
+
+
+def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
+    """Insert new runs, or check the guard; return the runs whose part may be written."""
+    if plan.new_runs:
+        return {run[0] for run in plan.new_runs if executor.rows(_INSERT_RUN, run)}
+    if not guarded:
+        return {run.run_id for run in plan.runs}
+    current = {
+        run.run_id
+        for run in plan.runs
+        if executor.rows(_IS_CURRENT, (run.expected_revision, run.run_id)) == [(1,)]
+    }
+    for report in plan.reports:
+        if executor.rows(_COUNT_HELD, (report.uuid, report.lease)) != [(1,)]:
+            current.discard(report.run_id)
+    return current
 
 
 @contextmanager
