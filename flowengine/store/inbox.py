@@ -9,10 +9,9 @@ from typing import Any
 from flowengine.evaluator import Step, TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
-from flowengine.store.dialect import Dialect
+from flowengine.store.backend import Dialect
 from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
-from flowengine.store.rows import insert_or_ignore
 from flowengine.store.tables import FactRow
 
 _fact = FactRow.__table__  # type: ignore[attr-defined]
@@ -51,7 +50,7 @@ class Inbox(Part):
             "taken_in": False,
             "created": now,
         }
-        insert_or_ignore(self._session.connection, _fact, [row])
+        self._insert_or_ignore(_fact, row)
 
     def facts(self, run_id: str, limit: int) -> list[tuple[str, str, dict[str, Any]]]:
         """Return the id, kind and payload of unconsumed facts."""

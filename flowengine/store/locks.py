@@ -5,7 +5,6 @@ from __future__ import annotations
 from sqlalchemy import and_, bindparam, or_, select, update
 
 from flowengine.store.parts import Part
-from flowengine.store.rows import insert_or_ignore
 from flowengine.store.tables import LockRow
 
 _table = LockRow.__table__  # type: ignore[attr-defined]
@@ -35,9 +34,7 @@ class Locks(Part):
 
     def acquire(self, name: str, owner: str, duration_ms: int, now: int) -> bool:
         """Acquire or extend a lease; False while another owner holds it."""
-        insert_or_ignore(
-            self._session.connection, _table, [{"name": name, "owner": "", "until": 0}]
-        )
+        self._insert_or_ignore(_table, {"name": name, "owner": "", "until": 0})
         end = now + duration_ms
         values = {
             "lock": name,

@@ -10,7 +10,7 @@ from typing import Any
 from flowengine.evaluator import PayloadRef
 from flowengine.program.nodes import Json
 from flowengine.store import codec
-from flowengine.store.dialect import Dialect
+from flowengine.store.backend import Dialect
 from flowengine.store.parts import Part
 
 _SAVE_PROGRAM = (

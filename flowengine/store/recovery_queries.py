@@ -9,9 +9,8 @@ from dataclasses import dataclass, fields
 from sqlalchemy import and_, bindparam, exists, func, or_, select, text, update
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
-from flowengine.store.parts import Part
+from flowengine.store.parts import MANY, Part
 from flowengine.store.records import WorkerIdentity
-from flowengine.store.rows import MANY
 from flowengine.store.tables import (
     FACT_IS_WAITING,
     REPORTED,

@@ -15,8 +15,8 @@ from flowengine.evaluator import TaskState
 from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.evaluator.triggers import Report
 from flowengine.store import codec
+from flowengine.store.backend import EncodedReport
 from flowengine.store.commits import ending_of
-from flowengine.store.dialect import EncodedReport
 from flowengine.store.parts import Part
 from flowengine.store.records import limit_key
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING, JoinRow, TaskRow

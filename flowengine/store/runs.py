@@ -11,8 +11,8 @@ from sqlalchemy import Row, and_, bindparam, or_, select
 
 from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
+from flowengine.store.backend import Dialect
 from flowengine.store.commits import RunHeader
-from flowengine.store.dialect import Dialect
 from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.tables import RunRow

@@ -10,7 +10,6 @@ from sqlalchemy import Row, and_, bindparam, select, update
 
 from flowengine.store import codec
 from flowengine.store.parts import Part
-from flowengine.store.rows import insert_or_ignore, upsert
 from flowengine.store.tables import HandledRow, ServerRow
 
 _table = ServerRow.__table__  # type: ignore[attr-defined]
@@ -103,7 +102,7 @@ class Servers(Part):
             for name in _COLUMNS
             for value in [getattr(server, name)]
         }
-        insert_or_ignore(self._session.connection, _table, [row])
+        self._insert_or_ignore(_table, row)
 
     def record_heartbeat(self, server: ServerDefinition, now: int) -> None:
         """Record a heartbeat, with the facets and task lists of the server."""
@@ -136,7 +135,7 @@ class Servers(Part):
 
     def add_handled(self, server_id: str, counts: Sequence[HandledCount]) -> None:
         """Add to the counts of a server. Its processes do so concurrently."""
-        statement = upsert(self._session.connection, _handled)
+        statement = self._upsert(_handled)
         statement = statement.on_conflict_do_update(
             index_elements=["server_id", "handler"],
             set_={

@@ -11,10 +11,9 @@ from sqlalchemy import Row, and_, bindparam, case, func, select
 
 from flowengine.evaluator import Step
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.store.dialect import Dialect
-from flowengine.store.parts import Part
+from flowengine.store.backend import Dialect
+from flowengine.store.parts import Part, portions
 from flowengine.store.records import STEP_COLUMNS, step_from
-from flowengine.store.rows import portions
 from flowengine.store.tables import StepRow
 
 table = StepRow.__table__  # type: ignore[attr-defined]

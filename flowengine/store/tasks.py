@@ -10,9 +10,8 @@ from sqlalchemy import Row, bindparam, select
 from flowengine.evaluator import EventDefinition, TaskDefinition
 from flowengine.evaluator.states import event_state
 from flowengine.store import codec
-from flowengine.store.parts import Part
+from flowengine.store.parts import Part, portions
 from flowengine.store.records import TASK_COLUMNS, task_from
-from flowengine.store.rows import portions
 from flowengine.store.tables import EventRow, StepRow, TaskRow
 
 table = TaskRow.__table__  # type: ignore[attr-defined]

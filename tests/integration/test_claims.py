@@ -15,8 +15,8 @@ from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import EventOptions, Literal, RetryPolicy
 from flowengine.store import tasks
+from flowengine.store.backend import sqlite_text
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.executors import sqlite_text
 from tests.integration.engines import (
     MovedClock,
     call,

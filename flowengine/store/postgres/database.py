@@ -16,8 +16,8 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from flowengine.errors import StoreError
 from flowengine.fork import at_fork
+from flowengine.store.backend import Executor
 from flowengine.store.database import Clock, Database
-from flowengine.store.executors import Executor
 from flowengine.store.postgres import dialect
 from flowengine.store.postgres.executors import (
     PipelineExecutor,
@@ -25,7 +25,7 @@ from flowengine.store.postgres.executors import (
     as_sqlalchemy,
 )
 from flowengine.store.postgres.listener import Listener
-from flowengine.store.session import SqlSession
+from flowengine.store.session import Session
 
 _IDLE_LIMIT = 30.0  #: seconds that a transaction may be idle
 _PING_AFTER = 1.0  #: seconds after which an unused connection is pinged before it is used
@@ -66,7 +66,7 @@ class PostgresDatabase(Database):
     def _executor(self, connection: Connection) -> Executor:
         return PipelineExecutor(connection)
 
-    def autocommit(self) -> AbstractContextManager[SqlSession]:
+    def autocommit(self) -> AbstractContextManager[Session]:
         return _Autocommit(self)
 
     autocommit_read = optimistic = autocommit
@@ -104,7 +104,7 @@ class PostgresDatabase(Database):
         with self.autocommit() as session:
             return self.read_clock(session)
 
-    def read_clock(self, session: SqlSession) -> int:
+    def read_clock(self, session: Session) -> int:
         """Return the server's time, from an earlier reading or read on this connection.
 
         The result is late by the duration of the query, never early: a task that is written as
@@ -138,7 +138,7 @@ class _Autocommit:
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
-    def __enter__(self) -> SqlSession:
+    def __enter__(self) -> Session:
         kept = self._database._kept
         proxy = getattr(kept, "proxy", None)
         if proxy is not None and time.monotonic() - kept.used < _PING_AFTER:
@@ -159,7 +159,7 @@ class _Autocommit:
             pinging.is_off = False
         return self._session()
 
-    def _session(self) -> SqlSession:
+    def _session(self) -> Session:
         prepared = None
         # Prepared statements go through libpq, whose wait Ctrl-C does not interrupt. Only worker
         # threads, which keep their connection, use them.

@@ -15,9 +15,9 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
+from flowengine.store.backend import Executor, Parameters, SqlalchemyExecutor, sqlite_text
 from flowengine.store.database import Clock, Database
-from flowengine.store.executors import Executor, Parameters, SqlalchemyExecutor, sqlite_text
-from flowengine.store.session import SqlSession
+from flowengine.store.session import Session
 from flowengine.store.sqlite import dialect
 from flowengine.store.sqlite.fork_gate import fork_gate
 
@@ -64,12 +64,12 @@ class SqliteDatabase(Database):
             yield
 
     @contextmanager
-    def autocommit(self) -> Iterator[SqlSession]:
+    def autocommit(self) -> Iterator[Session]:
         with self._driver() as driver:
             yield self.session(SqliteExecutor(driver))
 
     @contextmanager
-    def optimistic(self) -> Iterator[SqlSession]:
+    def optimistic(self) -> Iterator[Session]:
         with self._driver() as driver:
             executor = SqliteExecutor(driver)
             with executor.transaction():
@@ -85,7 +85,7 @@ class SqliteDatabase(Database):
             except sqlite3.Error as problem:
                 raise DBAPIError.instance(None, None, problem, sqlite3.Error) from problem
 
-    def autocommit_read(self) -> AbstractContextManager[SqlSession]:
+    def autocommit_read(self) -> AbstractContextManager[Session]:
         return self.read()
 
 

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from flowengine.store import claim_texts
+from flowengine.store import claims
+from flowengine.store.backend import EncodedReport, Executor
 from flowengine.store.commit_rows import SECTIONS
 from flowengine.store.commits import CommitPlan
-from flowengine.store.dialect import EncodedReport
-from flowengine.store.executors import Executor
-from flowengine.store.rows import MANY
+from flowengine.store.parts import MANY
 
 IDS = PAIRS = "json_each(%s) w"
 PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
@@ -25,8 +24,8 @@ CLOCK = "%(now)s"  # SQLite has the clock of this process
 
 _DUE = f"""
 WITH candidates AS (
-    SELECT uuid, rank, due, position, {claim_texts.IS_QUICK} AS is_quick FROM flowengine_task
-    WHERE {claim_texts.IS_DUE} ORDER BY rank, due, position LIMIT %(limit)s + 1
+    SELECT uuid, rank, due, position, {claims.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claims.IS_DUE} ORDER BY rank, due, position LIMIT %(limit)s + 1
 ), numbered AS (
     SELECT uuid, is_quick, row_number() OVER (ORDER BY rank, due, position) AS place
     FROM candidates
@@ -39,11 +38,11 @@ WITH candidates AS (
 _THESE = (
     "WITH chosen AS MATERIALIZED (SELECT t.uuid "
     "FROM json_each(%(ids)s) AS w CROSS JOIN flowengine_task AS t WHERE t.uuid = w.value "
-    f"AND +t.state = 'pending' AND {claim_texts.IS_CLAIMABLE} LIMIT %(limit)s) "
+    f"AND +t.state = 'pending' AND {claims.IS_CLAIMABLE} LIMIT %(limit)s) "
 )
 _IN = "IN (SELECT value FROM json_each(%({})s))"
-CLAIM = claim_texts.claim(_DUE, _IN, count="(SELECT count(*) FROM candidates)")
-CLAIM_THESE = claim_texts.claim(_THESE, _IN)
+CLAIM = claims.claim_text(_DUE, _IN, count="(SELECT count(*) FROM candidates)")
+CLAIM_THESE = claims.claim_text(_THESE, _IN)
 
 
 def listed(values: Collection[str]) -> str:
@@ -62,7 +61,7 @@ _PARK = (
     "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, due = %s, "
     f"published = NULL, updated = %s WHERE {_IS_HELD} RETURNING uuid"
 )
-PARK_WAITING = claim_texts.park_waiting(MANY)
+PARK_WAITING = claims.park_waiting_text(MANY)
 _RECORD = (
     "UPDATE flowengine_task SET state = %s, outcome = %s, result = %s, error = %s, "
     f"updated = %s, activity = %s WHERE {_IS_HELD} RETURNING join_id"
