@@ -10,11 +10,13 @@ from flowengine.evaluator import Step, TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
 from flowengine.store.backend import Dialect
-from flowengine.store.parts import Part
+from flowengine.store.parts import Part, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
-from flowengine.store.tables import FactRow
 
-_fact = FactRow.__table__  # type: ignore[attr-defined]
+_ADD_FACT = statement(
+    "INSERT INTO flowengine_fact (id, run_id, kind, payload, taken_in, created) "
+    "VALUES (:id, :run, :kind, :payload, false, :now) ON CONFLICT DO NOTHING"
+)
 _FACTS = (
     "SELECT id, kind, payload FROM flowengine_fact WHERE run_id = %s AND NOT taken_in "
     "ORDER BY created, id LIMIT %s"
@@ -42,15 +44,8 @@ class Inbox(Part):
         self, fact_id: str, run_id: str, kind: str, payload: Mapping[str, Any], now: int
     ) -> None:
         """Add a fact; idempotent by its id."""
-        row = {
-            "id": fact_id,
-            "run_id": run_id,
-            "kind": kind,
-            "payload": codec.dump(payload),
-            "taken_in": False,
-            "created": now,
-        }
-        self._insert_or_ignore(_fact, row)
+        values = {"id": fact_id, "run": run_id, "kind": kind, "now": now}
+        self._session.execute(_ADD_FACT, {**values, "payload": codec.dump(payload)})
 
     def facts(self, run_id: str, limit: int) -> list[tuple[str, str, dict[str, Any]]]:
         """Return the id, kind and payload of unconsumed facts."""

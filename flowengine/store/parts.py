@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Table
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Row, TextClause, bindparam, text
 
 if TYPE_CHECKING:
     from flowengine.store.session import Session
@@ -15,10 +14,14 @@ if TYPE_CHECKING:
 MANY = 500
 
 
-def portions(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Cut a list into pieces that fit one statement."""
-    for start in range(0, len(items), MANY):
-        yield items[start : start + MANY]
+def statement(sql: str, *lists: str) -> TextClause:
+    """Return a statement of SQLAlchemy; the parameters `lists` are lists, written `IN :name`."""
+    return text(sql).bindparams(*(bindparam(name, expanding=True) for name in lists))
+
+
+def quoted(values: Iterable[str]) -> str:
+    """Return constants as an SQL list: a bound parameter would hide them from the planner."""
+    return ", ".join(f"'{value}'" for value in sorted(values))
 
 
 class Part:
@@ -27,10 +30,10 @@ class Part:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def _upsert(self, table: Table) -> postgresql.Insert | sqlite.Insert:
-        """Return an INSERT that can have an ON CONFLICT clause."""
-        is_postgres = self._session.connection.dialect.name == "postgresql"
-        return postgresql.insert(table) if is_postgres else sqlite.insert(table)
-
-    def _insert_or_ignore(self, table: Table, row: Mapping[str, Any]) -> None:
-        self._session.execute(self._upsert(table).on_conflict_do_nothing(), row)
+    def _in_portions(
+        self, query: TextClause, ids: Sequence[str], **values: Any
+    ) -> Iterator[Row[Any]]:
+        """Execute a query for a list `ids`, cut into pieces that fit one statement."""
+        for start in range(0, len(ids), MANY):
+            values["ids"] = list(ids[start : start + MANY])
+            yield from self._session.execute(query, values)

@@ -41,7 +41,7 @@ class StoredRun(NamedTuple):
     program_hash: str
 
 
-table = RunRow.__table__  # type: ignore[attr-defined]
+table = RunRow.__table__
 _columns = [table.c[name] for name in StoredRun._fields]
 _GET = f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run WHERE id = %s"
 _WITH_KEY = (

@@ -12,6 +12,7 @@ from flowengine.store.backend import EncodedReport, Executor
 from flowengine.store.commit_rows import SECTIONS
 from flowengine.store.commits import CommitPlan
 from flowengine.store.parts import MANY
+from flowengine.store.reports import COUNT_DOWN
 
 IDS = PAIRS = "json_each(%s) w"
 PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
@@ -67,10 +68,6 @@ _RECORD = (
     f"updated = %s, activity = %s WHERE {_IS_HELD} RETURNING join_id"
 )
 _PAYLOAD = "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) VALUES (?, ?, ?)"
-_COUNT_DOWN = (
-    "UPDATE flowengine_join SET remaining = remaining - %s, updated = %s WHERE id = %s "
-    "RETURNING remaining"
-)
 
 
 def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> dict[str, int | None]:
@@ -84,7 +81,7 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
                     executor.many(_PAYLOAD, [(*item, now) for item in report.payloads.items()])
         counts = Counter(join_id for join_id in joins.values() if join_id)
         remaining: dict[str | None, int] = {
-            join_id: executor.rows(_COUNT_DOWN, (count, now, join_id))[0][0]
+            join_id: executor.rows(COUNT_DOWN, (count, now, join_id))[0][0]
             for join_id, count in counts.items()
         }
     return {task_id: remaining.get(join_id) for task_id, join_id in joins.items()}
