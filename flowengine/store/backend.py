@@ -103,9 +103,10 @@ class Dialect(Protocol):
     ) -> dict[str, int | None]: ...
 
     def release(
-        self, executor: Executor, held: Sequence[tuple[str, int]], now: int
-    ) -> list[str]: ...
-
-    def park(
-        self, executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int
-    ) -> int: ...
+        self,
+        executor: Executor,
+        held: Sequence[tuple[str, int]],
+        now: int,
+        due: int | None = None,
+    ) -> list[str]:
+        """Release tasks, or park them until `due`; return their task lists."""

@@ -18,10 +18,7 @@ from typing import Any
 from flowengine.evaluator import TaskDefinition
 from flowengine.store import codec
 from flowengine.store.parts import Part
-from flowengine.store.records import TASK_COLUMNS, WorkerIdentity, task_from
-
-__all__ = ["Claim", "Claims", "WorkerIdentity"]
-
+from flowengine.store.records import TASK_COLUMNS, task_from
 
 # --- the SQL that PostgreSQL and SQLite share ---
 
@@ -52,10 +49,9 @@ def claim_text(chosen: str, member: str, *, skipped: str = "0", count: str = "0"
     tasks were locked and `skipped`, the `count` of due tasks, and the parameters of the step. It
     is a format string with {now} for the time.
     """
-    lists = {f"in_{name}": member.format(name) for name in ("names", "short_names", "quick")}
     text = f"{chosen}{_CLAIM}{skipped}, {count}{_PARAMS}"
-    for name, test in lists.items():
-        text = text.replace(f"{{{name}}}", test)
+    for name in ("names", "short_names", "quick"):
+        text = text.replace(f"{{in_{name}}}", member.format(name))
     return text
 
 
@@ -73,6 +69,15 @@ WHERE uuid IN (SELECT uuid FROM waiting) AND state = 'pending' RETURNING uuid"""
 
 
 # --- claims ---
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerIdentity:
+    """The holder of a claim: a server, its boot, and the process."""
+
+    server_id: str = ""
+    boot_id: str = ""
+    pid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ class Claims(Part):
     def _take(
         self, text: str, values: dict[str, Any], identity: WorkerIdentity, names: Collection[str]
     ) -> list[tuple[Any, ...]]:
-        dialect, now = self._session.dialect, self._session.statement_time
+        dialect, now = self._session.dialect, self._session.database.statement_time
         values |= {
             "names": dialect.listed(names),
             "short_names": dialect.listed([name for name in names if "." not in name]),

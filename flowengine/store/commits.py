@@ -15,6 +15,7 @@ from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.store import codec, records
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
     SECTIONS,
     ConsumedFact,
@@ -30,7 +31,7 @@ from flowengine.store.commit_rows import (
     RunUpdate,
     TaskReport,
 )
-from flowengine.store.records import Row, WorkerIdentity
+from flowengine.store.records import Row
 
 
 @dataclass(slots=True)

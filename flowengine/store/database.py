@@ -106,7 +106,7 @@ class Database:
 
     def autocommit_read(self) -> AbstractContextManager[Session]:
         """Read operations without a common snapshot: the cheapest query."""
-        raise NotImplementedError
+        return self.read()
 
     def optimistic(self) -> AbstractContextManager[Session]:
         """Reads that are followed by a guarded commit.
@@ -124,7 +124,7 @@ class Database:
         return Session(self, executor, connection)
 
     def _executor(self, connection: Connection) -> Executor:
-        raise NotImplementedError
+        return SqlalchemyExecutor(connection)
 
     def _turn(self, *, writes: bool) -> AbstractContextManager[object]:
         """Wait for the other threads of this process where they must not overlap."""

@@ -59,18 +59,9 @@ class Inbox(Part):
         for row in sorted(rows, key=lambda row: row[6]):
             task_id, try_number, losses, outcome, result, error = row[:6]
             step = step_from(row[len(_REPORT) :])
-            task = TaskDefinition(
-                task_id,
-                step.facet_name,
-                "",
-                run_id,
-                "",
-                step.id,
-                step_key=step.key,
-                step_path=step.path,
-                try_number=try_number,
-                losses=losses,
-            )
+            task = TaskDefinition(task_id, step.facet_name, "", run_id, "", step.id)
+            task.step_key, task.step_path = step.key, step.path
+            task.try_number, task.losses = try_number, losses
             found.append((Report(task, _outcome(outcome, result, error)), step))
         return found
 

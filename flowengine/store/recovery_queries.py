@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import Select, TextClause, select
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.parts import MANY, Part, statement
-from flowengine.store.records import WorkerIdentity
 from flowengine.store.tables import (
     FACT_IS_WAITING,
     RUN_HAS_ALARM,
@@ -42,20 +43,15 @@ class HeldTask:
     activity: int = 0  #: when it was claimed or sent a heartbeat; 0: not read
 
 
+_held_values = attrgetter(
+    *("uuid", "lease", "workflow_id", "name", "task_list_name"),
+    *("step_path", "timeout_ms", "boot_id", "pid", "runs_once"),
+)
+
+
 def held_task(task: TaskDefinition) -> HeldTask:
     """Return a claimed task as recovery reads it."""
-    return HeldTask(
-        task.uuid,
-        task.lease,
-        task.workflow_id,
-        task.name,
-        task.task_list_name,
-        task.step_path,
-        task.timeout_ms,
-        task.boot_id,
-        task.pid,
-        task.runs_once,
-    )
+    return HeldTask(*_held_values(task))
 
 
 _RENAMED = {"task_id": "uuid", "task_list": "task_list_name"}

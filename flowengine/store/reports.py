@@ -63,7 +63,7 @@ class Reports(Part):
 
     def park(self, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
         """Release tasks until `due`; that counts neither as a try nor as a loss."""
-        return self._session.dialect.park(self._session.executor, held, due, now)
+        return len(self._session.dialect.release(self._session.executor, held, now, due))
 
     def park_waiting(self, task_list: str, circuit: str, due: int, now: int) -> int:
         """Postpone due tasks of a list that wait for a circuit breaker, 500 at most."""

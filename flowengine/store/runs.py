@@ -42,22 +42,15 @@ class StoredRun(NamedTuple):
 
 
 table = RunRow.__table__
-_columns = [table.c[name] for name in StoredRun._fields]
+_columns = table.c[StoredRun._fields]
 _GET = f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run WHERE id = %s"
 _WITH_KEY = (
     "SELECT id FROM flowengine_run WHERE tenant = %s AND workflow = %s AND idempotency_key = %s"
 )
-_WITH_PREFIX = (
-    select(*_columns).where(table.c.id.startswith(bindparam("prefix"), autoescape=False)).limit(2)
-)
+_WITH_PREFIX = select(*_columns).where(table.c.id.startswith(bindparam("prefix"))).limit(2)
 _SUMMARY = select(
-    *(
-        table.c[name]
-        for name in (
-            *("id", "workflow", "state", "open_steps", "error", "alarm"),
-            *("idempotency_key", "created", "finished"),
-        )
-    )
+    *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
+    *table.c["idempotency_key", "created", "finished"],
 ).order_by(table.c.created.desc(), table.c.id)
 _HEADER = (
     *("id", "workflow", "program_hash", "generation", "state", "priority", "open_steps"),
@@ -113,12 +106,7 @@ class Runs(Part):
         return [StoredRun(*row) for row in self._session.execute(statement)]
 
     def summaries(
-        self,
-        *,
-        states: Iterable[str],
-        workflow: str | None,
-        before: StoredRun | None,
-        limit: int,
+        self, *, states: Iterable[str], workflow: str | None, before: StoredRun | None, limit: int
     ) -> list[Row[Any]]:
         """Return the newest runs, without their values; with `before` those listed after it.
 

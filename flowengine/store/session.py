@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Executable
 
-from flowengine.store.backend import Executor, Parameters
+from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
 from flowengine.store.inbox import Inbox
@@ -49,12 +49,9 @@ class Session:
     def __init__(
         self, database: Database, executor: Executor, connection: Connection | None = None
     ) -> None:
-        self._database, self._connection = database, connection
+        self.database, self._connection = database, connection
         self.executor, self.dialect = executor, database.dialect
-
-    def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Execute SQL text."""
-        return self.executor.rows(text, parameters)
+        self.rows = executor.rows  #: executes SQL text
 
     def execute(
         self, statement: Executable, parameters: Any = None
@@ -71,12 +68,7 @@ class Session:
 
     def now(self) -> int:
         """Return the time in milliseconds, without a second connection."""
-        return self._database.read_clock(self)
-
-    @property
-    def statement_time(self) -> int | None:
-        """The time to pass to a statement; None if the server reads its own clock."""
-        return self._database.statement_time
+        return self.database.read_clock(self)
 
     # --- commits ---
 

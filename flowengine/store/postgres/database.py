@@ -78,10 +78,7 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def keep_connection(self) -> Iterator[None]:
-        """Let this thread keep its connection between statements.
-
-        Checking one out of the pool takes longer than some statements.
-        """
+        # Checking a connection out of the pool takes longer than some statements.
         self._kept.is_on = True
         try:
             yield
@@ -97,9 +94,7 @@ class PostgresDatabase(Database):
     # --- time ---
 
     def now(self) -> int:
-        if self._clock is not None:
-            return self._clock()
-        if (now := self._extrapolated()) is not None:
+        if (now := self._known_time()) is not None:
             return now
         with self.autocommit() as session:
             return self.read_clock(session)
@@ -110,15 +105,15 @@ class PostgresDatabase(Database):
         The result is late by the duration of the query, never early: a task that is written as
         due now is due.
         """
-        if self._clock is not None:
-            return self._clock()
-        if (now := self._extrapolated()) is not None:
-            return now
+        if (known := self._known_time()) is not None:
+            return known
         ((now,),) = session.rows(f"SELECT {dialect.CLOCK}")
         self._clock_reading = (time.monotonic(), now)
         return int(now)
 
-    def _extrapolated(self) -> int | None:
+    def _known_time(self) -> int | None:
+        if self._clock is not None:
+            return self._clock()
         read_at, reading = self._clock_reading
         elapsed = time.monotonic() - read_at
         return int(reading + elapsed * 1000) if elapsed <= _CLOCK_TRUST else None

@@ -66,18 +66,14 @@ def listed(values: Collection[str]) -> list[str]:
 
 # --- reports ---
 
-_RELEASE = (
-    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, updated = g.now "
-    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, now bigint) "
+_TO_PENDING = (
+    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, updated = g.now{} "
+    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, due bigint, now bigint) "
     f"WHERE {IS_HELD} RETURNING t.task_list_name"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.
-_PARK = (
-    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, due = g.due, "
-    "published = NULL, updated = g.now "
-    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, due bigint, now bigint) "
-    f"WHERE {IS_HELD} RETURNING t.uuid"
-)
+_PARK = _TO_PENDING.format(", due = g.due, published = NULL")
+_RELEASE = _TO_PENDING.format("")
 PARK_WAITING = claims.park_waiting_text(MANY, " FOR UPDATE SKIP LOCKED")
 _RECORD = f"""
 WITH reports AS (
@@ -114,14 +110,12 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
     return dict(executor.rows(_RECORD, (json.dumps(rows), json.dumps(payloads))))
 
 
-def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> list[str]:
-    rows = [{"uuid": task_id, "lease": lease, "now": now} for task_id, lease in held]
-    return [row[0] for row in executor.rows(_RELEASE, (json.dumps(rows),))]
-
-
-def park(executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
-    rows = [{"uuid": task_id, "lease": lease, "due": due, "now": now} for task_id, lease in held]
-    return len(executor.rows(_PARK, (json.dumps(rows),)))
+def release(
+    executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
+) -> list[str]:
+    rows = [{"uuid": uuid, "lease": lease, "due": due, "now": now} for uuid, lease in held]
+    text = _RELEASE if due is None else _PARK
+    return [row[0] for row in executor.rows(text, (json.dumps(rows),))]
 
 
 # --- commits ---

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
-from flowengine.store.backend import Executor, Parameters, SqlalchemyExecutor, sqlite_text
+from flowengine.store.backend import Parameters, sqlite_text
 from flowengine.store.database import Clock, Database
 from flowengine.store.session import Session
 from flowengine.store.sqlite import dialect
@@ -50,9 +50,6 @@ class SqliteDatabase(Database):
         # A file may be replaced at any time, and a check costs no round trip.
         return next(self._generations)
 
-    def _executor(self, connection: Connection) -> Executor:
-        return SqlalchemyExecutor(connection)
-
     @contextmanager
     def _turn(self, *, writes: bool) -> Iterator[None]:
         with ExitStack() as stack:
@@ -84,9 +81,6 @@ class SqliteDatabase(Database):
                     yield proxy.driver_connection
             except sqlite3.Error as problem:
                 raise DBAPIError.instance(None, None, problem, sqlite3.Error) from problem
-
-    def autocommit_read(self) -> AbstractContextManager[Session]:
-        return self.read()
 
 
 class SqliteExecutor:

@@ -53,15 +53,13 @@ def listed(values: Collection[str]) -> str:
 # --- reports ---
 
 _IS_HELD = "uuid = %s AND lease = %s AND state = 'running'"
-_RELEASE = (
-    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = %s "
+_TO_PENDING = (
+    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = %s{} "
     f"WHERE {_IS_HELD} RETURNING task_list_name"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.
-_PARK = (
-    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, due = %s, "
-    f"published = NULL, updated = %s WHERE {_IS_HELD} RETURNING uuid"
-)
+_PARK = _TO_PENDING.format(", due = %s, published = NULL")
+_RELEASE = _TO_PENDING.format("")
 PARK_WAITING = claims.park_waiting_text(MANY)
 _RECORD = (
     "UPDATE flowengine_task SET state = %s, outcome = %s, result = %s, error = %s, "
@@ -87,14 +85,12 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
     return {task_id: remaining.get(join_id) for task_id, join_id in joins.items()}
 
 
-def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> list[str]:
+def release(
+    executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
+) -> list[str]:
+    text, times = (_RELEASE, (now,)) if due is None else (_PARK, (now, due))
     with executor.atomic():
-        return [row[0] for one in held for row in executor.rows(_RELEASE, (now, *one))]
-
-
-def park(executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
-    with executor.atomic():
-        return sum(len(executor.rows(_PARK, (due, now, *one))) for one in held)
+        return [row[0] for one in held for row in executor.rows(text, (*times, *one))]
 
 
 # --- commits ---
