@@ -103,10 +103,6 @@ class Dialect(Protocol):
     ) -> dict[str, int | None]: ...
 
     def release(
-        self,
-        executor: Executor,
-        held: Sequence[tuple[str, int]],
-        now: int,
-        due: int | None = None,
+        self, executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
     ) -> list[str]:
         """Release tasks, or park them until `due`; return their task lists."""

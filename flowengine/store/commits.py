@@ -125,10 +125,7 @@ class CommitPlan:
     # --- steps and events ---
 
     def add_steps(
-        self,
-        created: Iterable[Step],
-        updated: Iterable[Step],
-        stored: Mapping[str, Step | None],
+        self, created: Iterable[Step], updated: Iterable[Step], stored: Mapping[str, Step | None]
     ) -> None:
         """Insert new steps, and update changed ones; `stored` are the steps as read, by key."""
         encoder = self.encoder

@@ -195,6 +195,12 @@ class Database:
             raise
 
 
+def missing_driver(missing: ModuleNotFoundError) -> StoreError:
+    return StoreError(
+        f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
+    )
+
+
 def _backend(url: str) -> type[Database]:
     backend = make_url(url).get_backend_name()
     if backend == "sqlite":
@@ -205,9 +211,7 @@ def _backend(url: str) -> type[Database]:
         try:
             from flowengine.store.postgres.database import PostgresDatabase
         except ModuleNotFoundError as missing:
-            raise StoreError(
-                f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
-            ) from missing
+            raise missing_driver(missing) from missing
         return PostgresDatabase
     raise StoreError(
         f"flowengine stores runs in sqlite or postgresql, not in {backend!r}: "

@@ -14,16 +14,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
-from flowengine.errors import StoreError
 from flowengine.fork import at_fork
 from flowengine.store.backend import Executor
-from flowengine.store.database import Clock, Database
+from flowengine.store.database import Clock, Database, missing_driver
 from flowengine.store.postgres import dialect
-from flowengine.store.postgres.executors import (
-    PipelineExecutor,
-    PostgresExecutor,
-    as_sqlalchemy,
-)
+from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
 from flowengine.store.session import Session
 
@@ -200,9 +195,7 @@ def _engine(url: str, pinging: threading.local) -> Engine:
         # Without a reset: every transaction that begins here also ends here.
         engine = create_engine(parsed, pool_size=16, max_overflow=16, pool_reset_on_return=None)
     except ModuleNotFoundError as missing:
-        raise StoreError(
-            f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
-        ) from missing
+        raise missing_driver(missing) from missing
 
     @event.listens_for(engine, "connect")
     def _prepare(raw: Any, _record: object) -> None:
