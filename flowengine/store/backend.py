@@ -106,3 +106,9 @@ class Dialect(Protocol):
         self, executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
     ) -> list[str]:
         """Release tasks, or park them until `due`; return their task lists."""
+
+
+@functools.cache
+def in_dialect(template: str, dialect: Dialect) -> str:
+    """Return a text with the fragments of a dialect in place of their names in braces."""
+    return template.format_map(vars(dialect))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 from flowengine.evaluator import Step, TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
-from flowengine.store.backend import Dialect
+from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
 
@@ -22,19 +21,14 @@ _FACTS = (
     "ORDER BY created, id LIMIT %s"
 )
 _REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position")
-
-
-@functools.cache
-def _reports(sql: Dialect) -> str:
-    return (
-        f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
-        f"{', '.join(f's.{name}' for name in STEP_COLUMNS)} "
-        f"FROM flowengine_task t {sql.REPORTED_INDEX} "
-        "JOIN flowengine_step s ON s.id = t.step_id "
-        "WHERE t.run_id = %s AND t.state IN ('completed', 'failed') AND NOT t.taken_in "
-        # Unordered: to find the first of thousands in order, all would be sorted each time.
-        "LIMIT %s"
-    )
+_REPORTS = (
+    f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
+    f"{', '.join(f's.{name}' for name in STEP_COLUMNS)} "
+    "FROM flowengine_task t {REPORTED_INDEX} JOIN flowengine_step s ON s.id = t.step_id "
+    "WHERE t.run_id = %s AND t.state IN ('completed', 'failed') AND NOT t.taken_in "
+    # Unordered: to find the first of thousands in order, all would be sorted each time.
+    "LIMIT %s"
+)
 
 
 class Inbox(Part):
@@ -54,7 +48,8 @@ class Inbox(Part):
 
     def reports(self, run_id: str, limit: int) -> list[tuple[Report, Step]]:
         """Return recorded reports that the evaluator has not consumed, each with its step."""
-        rows = self._session.rows(_reports(self._session.dialect), (run_id, limit))
+        text = in_dialect(_REPORTS, self._session.dialect)
+        rows = self._session.rows(text, (run_id, limit))
         found = []
         for row in sorted(rows, key=lambda row: row[6]):
             task_id, try_number, losses, outcome, result, error = row[:6]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ from sqlalchemy import Row, and_, bindparam, or_, select
 
 from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
-from flowengine.store.backend import Dialect
+from flowengine.store.backend import in_dialect
 from flowengine.store.commits import RunHeader
 from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
@@ -59,26 +58,15 @@ _HEADER = (
 _SELECTED = ", ".join(f"r.{name}" for name in _HEADER)
 _LOCK = f"SELECT {_SELECTED} FROM flowengine_run r WHERE r.id = %s"
 _KEY = STEP_COLUMNS.index("key")
-
-
-@functools.cache
-def _headers(sql: Dialect) -> str:
-    return f"SELECT {_SELECTED} FROM {sql.IDS} {sql.JOIN} flowengine_run r ON r.id = w.value"
-
-
-@functools.cache
-def _headers_and_ancestors(sql: Dialect) -> str:
-    columns = [f"{row}.{name}" for row in ("s", "p", "c") for name in STEP_COLUMNS]
-    return (
-        f"SELECT {_SELECTED}, {', '.join(columns)} FROM {sql.PAIRS} "
-        f"{sql.JOIN} flowengine_run r ON r.id = {sql.PAIR_RUN} "
-        f"{sql.JOIN} flowengine_step s ON s.run_id = r.id AND s.key = {sql.PAIR_KEY} "
-        "AND NOT s.superseded "
-        "LEFT JOIN flowengine_step p ON p.run_id = s.run_id AND p.key = s.parent "
-        "AND NOT p.superseded "
-        "LEFT JOIN flowengine_step c ON c.run_id = p.run_id AND c.key = p.parent "
-        "AND NOT c.superseded"
-    )
+_HEADERS = f"SELECT {_SELECTED} FROM {{IDS}} {{JOIN}} flowengine_run r ON r.id = w.value"
+_ROWS = ", ".join(f"{row}.{name}" for row in ("s", "p", "c") for name in STEP_COLUMNS)
+_HEADERS_AND_ANCESTORS = (
+    f"SELECT {_SELECTED}, {_ROWS} FROM {{PAIRS}} "
+    "{JOIN} flowengine_run r ON r.id = {PAIR_RUN} "
+    "{JOIN} flowengine_step s ON s.run_id = r.id AND s.key = {PAIR_KEY} AND NOT s.superseded "
+    "LEFT JOIN flowengine_step p ON p.run_id = s.run_id AND p.key = s.parent AND NOT p.superseded "
+    "LEFT JOIN flowengine_step c ON c.run_id = p.run_id AND c.key = p.parent AND NOT c.superseded"
+)
 
 
 class Runs(Part):
@@ -140,7 +128,7 @@ class Runs(Part):
 
     def headers(self, run_ids: Iterable[str]) -> dict[str, RunHeader]:
         """Return the current headers of these runs, without a lock."""
-        text = _headers(self._session.dialect)
+        text = in_dialect(_HEADERS, self._session.dialect)
         rows = self._session.rows(text, (json.dumps(sorted(run_ids)),))
         return {row[0]: _header(row) for row in rows}
 
@@ -154,7 +142,7 @@ class Runs(Part):
         pairs = [{"run_id": run, "key": key} for run, keys in step_keys.items() for key in keys]
         found: dict[str, tuple[RunHeader, dict[str, Step]]] = {}
         width = len(STEP_COLUMNS)
-        text = _headers_and_ancestors(self._session.dialect)
+        text = in_dialect(_HEADERS_AND_ANCESTORS, self._session.dialect)
         for row in self._session.rows(text, (json.dumps(pairs),)):
             _, steps = found.setdefault(row[0], (_header(row), {}))
             for at in range(len(_HEADER), len(row), width):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -11,7 +10,7 @@ from sqlalchemy import Row
 
 from flowengine.evaluator import Step
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.store.backend import Dialect
+from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part, quoted, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
 
@@ -36,15 +35,11 @@ _DETAILS = statement(
     "SELECT id, path, facet_name, error, created, updated FROM flowengine_step WHERE id IN :ids",
     "ids",
 )
-
-
-@functools.cache
-def _by_keys(sql: Dialect) -> str:
-    return (
-        f"SELECT {', '.join(f's.{name}' for name in STEP_COLUMNS)} FROM {sql.PAIRS} "
-        f"{sql.JOIN} flowengine_step s ON s.run_id = {sql.PAIR_RUN} AND s.key = {sql.PAIR_KEY} "
-        "WHERE NOT s.superseded"
-    )
+_BY_KEYS = (
+    f"SELECT {', '.join(f's.{name}' for name in STEP_COLUMNS)} FROM {{PAIRS}} "
+    "{JOIN} flowengine_step s ON s.run_id = {PAIR_RUN} AND s.key = {PAIR_KEY} "
+    "WHERE NOT s.superseded"
+)
 
 
 class Steps(Part):
@@ -54,7 +49,8 @@ class Steps(Part):
         """Return the steps with these keys by run, without those that a run does not have."""
         found: dict[str, dict[str, Step]] = {run_id: {} for run_id in wanted}
         pairs = [{"run_id": run_id, "key": key} for run_id, keys in wanted.items() for key in keys]
-        for row in self._session.rows(_by_keys(self._session.dialect), (json.dumps(pairs),)):
+        text = in_dialect(_BY_KEYS, self._session.dialect)
+        for row in self._session.rows(text, (json.dumps(pairs),)):
             step = step_from(row)
             found[step.run_id][step.key] = step
         return found
