@@ -49,10 +49,9 @@ from flowengine.program.nodes import (
     WhenCase,
     YieldStatement,
 )
-from flowengine.store import Database, ensure_schema
+from flowengine.store import Database, Session, ensure_schema
+from flowengine.store.backend import Executor
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.executors import Executor
-from flowengine.store.session import SqlSession
 
 SIZES = (100, 1_000, 10_000)
 #: SQLite calls us back after so many instructions. Fewer would count more finely, and slower.
@@ -231,7 +230,7 @@ class Counts:
 
         session = database.session
 
-        def counting(executor: Executor, connection: Connection | None = None) -> SqlSession:
+        def counting(executor: Executor, connection: Connection | None = None) -> Session:
             if connection is None:  # others go through SQLAlchemy, which has events
                 executor = _Counting(executor, self)
             return session(executor, connection)

@@ -12,7 +12,7 @@ from flowengine.engine.committer import Committer
 from flowengine.engine.completion import RunCompletions
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
-from flowengine.store.outages import is_away
+from flowengine.store.database import is_away
 
 log = logging.getLogger("flowengine")
 

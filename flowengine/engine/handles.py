@@ -10,7 +10,7 @@ from flowengine.engine.results import RunInfo, StepInfo
 from flowengine.errors import RunFailed
 from flowengine.evaluator.states import RunState
 from flowengine.program.nodes import Json
-from flowengine.store.outages import is_outage
+from flowengine.store.database import is_outage
 
 if TYPE_CHECKING:
     from flowengine.engine.engine import Engine

@@ -15,8 +15,8 @@ from flowengine.errors import DoesNotFit, FlowengineError, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import HandedOver, Outcome, Report, Succeeded
 from flowengine.program.nodes import Json
-from flowengine.store import Store
-from flowengine.store.outages import is_away
+from flowengine.store import Database
+from flowengine.store.database import is_away
 
 log = logging.getLogger("flowengine")
 
@@ -53,7 +53,7 @@ class Reporter:
 
     def __init__(
         self,
-        database: Store,
+        database: Database,
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,

@@ -142,25 +142,21 @@ class Section(NamedTuple):
     optional: tuple[str, ...] = ()
 
 
-def _section(row: type[object], columns: tuple[str, ...], **options: object) -> Section:
-    return Section(row.__table__, columns, **options)  # type: ignore[attr-defined, arg-type]
-
-
 _UNREAD = {"taken_in": "false"}
 #: The sections of a plan, in the order in which they are written.
 SECTIONS: dict[str, Section] = {
-    "new_runs": _section(RunRow, ("id", *RunUpdate._fields[2:], *RunOrigin._fields)),
-    "runs": _section(RunRow, (*RunUpdate._fields[:2], "reports", *RunUpdate._fields[2:])),
-    "history": _section(HistoryRow, History._fields),
-    "reports": _section(TaskRow, TaskReport._fields),
-    "new_steps": _section(StepRow, STEP_COLUMNS, constants={"superseded": "false"}),
-    "steps": _section(StepRow, STEP_UPDATE_COLUMNS, optional=("params",)),
-    "new_events": _section(EventRow, NewEvent._fields),
-    "joins": _section(JoinRow, JoinCount._fields),
-    "new_tasks": _section(TaskRow, NEW_TASK_COLUMNS, constants=_UNREAD),
-    "consumed_tasks": _section(TaskRow, ConsumedTask._fields),
-    "facts": _section(FactRow, Fact._fields, constants=_UNREAD),
-    "consumed_facts": _section(FactRow, ConsumedFact._fields),
-    "parent_facts": _section(FactRow, ParentFact._fields, constants=_UNREAD),
-    "payloads": _section(PayloadRow, Payload._fields),
+    "new_runs": Section(RunRow.__table__, ("id", *RunUpdate._fields[2:], *RunOrigin._fields)),
+    "runs": Section(RunRow.__table__, (*RunUpdate._fields[:2], "reports", *RunUpdate._fields[2:])),
+    "history": Section(HistoryRow.__table__, History._fields),
+    "reports": Section(TaskRow.__table__, TaskReport._fields),
+    "new_steps": Section(StepRow.__table__, STEP_COLUMNS, constants={"superseded": "false"}),
+    "steps": Section(StepRow.__table__, STEP_UPDATE_COLUMNS, optional=("params",)),
+    "new_events": Section(EventRow.__table__, NewEvent._fields),
+    "joins": Section(JoinRow.__table__, JoinCount._fields),
+    "new_tasks": Section(TaskRow.__table__, NEW_TASK_COLUMNS, constants=_UNREAD),
+    "consumed_tasks": Section(TaskRow.__table__, ConsumedTask._fields),
+    "facts": Section(FactRow.__table__, Fact._fields, constants=_UNREAD),
+    "consumed_facts": Section(FactRow.__table__, ConsumedFact._fields),
+    "parent_facts": Section(FactRow.__table__, ParentFact._fields, constants=_UNREAD),
+    "payloads": Section(PayloadRow.__table__, Payload._fields),
 }

@@ -15,6 +15,7 @@ from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.store import codec, records
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
     SECTIONS,
     ConsumedFact,
@@ -30,7 +31,7 @@ from flowengine.store.commit_rows import (
     RunUpdate,
     TaskReport,
 )
-from flowengine.store.records import Row, WorkerIdentity
+from flowengine.store.records import Row
 
 
 @dataclass(slots=True)
@@ -124,10 +125,7 @@ class CommitPlan:
     # --- steps and events ---
 
     def add_steps(
-        self,
-        created: Iterable[Step],
-        updated: Iterable[Step],
-        stored: Mapping[str, Step | None],
+        self, created: Iterable[Step], updated: Iterable[Step], stored: Mapping[str, Step | None]
     ) -> None:
         """Insert new steps, and update changed ones; `stored` are the steps as read, by key."""
         encoder = self.encoder

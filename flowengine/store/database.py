@@ -1,4 +1,8 @@
-"""A database: its connections, transactions and clock. Implements `protocol.Store`."""
+"""A database: its connections, transactions, clock and errors.
+
+`engine`, `worker` and the layers above them use a `Database`, and inside its transactions a
+`Session`. They do not know which database it is; PostgreSQL and SQLite have a folder each.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +10,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from sqlalchemy import Connection, Engine, make_url
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
-from flowengine.store.dialect import Dialect
-from flowengine.store.executors import Executor, SqlalchemyExecutor
-from flowengine.store.protocol import CompletionListener
-from flowengine.store.session import SqlSession
+from flowengine.store.backend import Dialect, Executor, SqlalchemyExecutor
+from flowengine.store.session import Session
 
+_OPERATIONAL = (OperationalError, InterfaceError, TimeoutError)
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's SQLSTATE for a refused write
 Clock = Callable[[], int]  #: milliseconds since the epoch
 
@@ -25,8 +28,34 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+def is_outage(problem: BaseException) -> bool:
+    """Whether the database is unreachable at the moment, not the statement faulty."""
+    if isinstance(problem, DBAPIError):
+        if problem.connection_invalidated:
+            return True
+        if "no such table" in str(problem.orig):  # SQLite calls a wrong schema operational, too
+            return False
+    return isinstance(problem, (*_OPERATIONAL, DatabaseBusy, OSError))
+
+
+def is_away(problem: BaseException) -> bool:
+    """Whether the same statement could succeed later or elsewhere: an outage, or a refusal."""
+    return is_outage(problem) or isinstance(problem, StoreError)
+
+
+class CompletionListener(Protocol):
+    """A subscription to the ends of runs in all processes."""
+
+    is_listening: bool
+
+    def stop(self) -> None: ...
+
+
 class Database:
-    """An open database. `Database(url)` is a PostgresDatabase or a SqliteDatabase."""
+    """An open database. `Database(url)` is a PostgresDatabase or a SqliteDatabase.
+
+    The same call has the same transaction semantics on each.
+    """
 
     dialect: Dialect
     engine: Engine
@@ -42,6 +71,7 @@ class Database:
 
     @property
     def generation(self) -> int:
+        """Changes when committed rows may be gone: a backup may have been restored meanwhile."""
         raise NotImplementedError
 
     @property
@@ -52,14 +82,16 @@ class Database:
     # --- transactions ---
 
     @contextmanager
-    def write(self) -> Iterator[SqlSession]:
+    def write(self) -> Iterator[Session]:
+        """One transaction that may write; committed at the end, rolled back on an error."""
         with self._turn(writes=True), self.translated_errors(), self.engine.connect() as plain:
             connection = plain.execution_options(flowengine_write=True)
             with connection.begin():
                 yield self.session(self._executor(connection), connection)
 
     @contextmanager
-    def read(self) -> Iterator[SqlSession]:
+    def read(self) -> Iterator[Session]:
+        """One transaction that only reads."""
         with (
             self._turn(writes=False),
             self.translated_errors(),
@@ -68,23 +100,31 @@ class Database:
         ):
             yield self.session(self._executor(connection), connection)
 
-    def autocommit(self) -> AbstractContextManager[SqlSession]:
+    def autocommit(self) -> AbstractContextManager[Session]:
+        """Operations that commit by themselves, one after the other."""
         raise NotImplementedError
 
-    def autocommit_read(self) -> AbstractContextManager[SqlSession]:
+    def autocommit_read(self) -> AbstractContextManager[Session]:
+        """Read operations without a common snapshot: the cheapest query."""
+        return self.read()
+
+    def optimistic(self) -> AbstractContextManager[Session]:
+        """Reads that are followed by a guarded commit.
+
+        The reads are not isolated from other writers: the guard refuses a commit that they made
+        stale. SQLite has one writer at a time, so there the session holds the write lock.
+        """
         raise NotImplementedError
 
-    def optimistic(self) -> AbstractContextManager[SqlSession]:
-        raise NotImplementedError
-
-    def within(self, connection: Connection) -> SqlSession:
+    def within(self, connection: Connection) -> Session:
+        """Return a session inside the caller's own transaction."""
         return self.session(SqlalchemyExecutor(connection), connection)
 
-    def session(self, executor: Executor, connection: Connection | None = None) -> SqlSession:
-        return SqlSession(self, executor, connection)
+    def session(self, executor: Executor, connection: Connection | None = None) -> Session:
+        return Session(self, executor, connection)
 
     def _executor(self, connection: Connection) -> Executor:
-        raise NotImplementedError
+        return SqlalchemyExecutor(connection)
 
     def _turn(self, *, writes: bool) -> AbstractContextManager[object]:
         """Wait for the other threads of this process where they must not overlap."""
@@ -93,14 +133,20 @@ class Database:
     # --- connections ---
 
     def keep_connection(self) -> AbstractContextManager[None]:
+        """Let this thread keep its connection between statements."""
         return nullcontext()
 
     def return_connection(self) -> None:
-        return None
+        """Return this thread's connection to the pool until it needs one again."""
+        return
 
     def listen(
         self, on_end: Callable[[str], object], on_connect: Callable[[], object]
     ) -> CompletionListener | None:
+        """Subscribe to the ends of runs; None if the database cannot notify.
+
+        `on_connect` is called after each connection: notifications before it are lost.
+        """
         return None
 
     def close(self) -> None:
@@ -109,9 +155,13 @@ class Database:
     # --- time ---
 
     def now(self) -> int:
+        """Return the time in milliseconds; a server's own clock, so that all workers agree.
+
+        Inside a transaction use the session's `now`, which needs no second connection.
+        """
         return system_clock() if self._clock is None else self._clock()
 
-    def read_clock(self, _session: SqlSession) -> int:
+    def read_clock(self, _session: Session) -> int:
         return self.now()
 
     @property
@@ -145,6 +195,12 @@ class Database:
             raise
 
 
+def missing_driver(missing: ModuleNotFoundError) -> StoreError:
+    return StoreError(
+        f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
+    )
+
+
 def _backend(url: str) -> type[Database]:
     backend = make_url(url).get_backend_name()
     if backend == "sqlite":
@@ -155,9 +211,7 @@ def _backend(url: str) -> type[Database]:
         try:
             from flowengine.store.postgres.database import PostgresDatabase
         except ModuleNotFoundError as missing:
-            raise StoreError(
-                f"PostgreSQL needs the driver {missing.name!r}: pip install 'flowengine[postgres]'"
-            ) from missing
+            raise missing_driver(missing) from missing
         return PostgresDatabase
     raise StoreError(
         f"flowengine stores runs in sqlite or postgresql, not in {backend!r}: "

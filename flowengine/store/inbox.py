@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from typing import Any
 
 from flowengine.evaluator import Step, TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
-from flowengine.store.dialect import Dialect
-from flowengine.store.parts import Part
+from flowengine.store.backend import in_dialect
+from flowengine.store.parts import Part, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
-from flowengine.store.rows import insert_or_ignore
-from flowengine.store.tables import FactRow
 
-_fact = FactRow.__table__  # type: ignore[attr-defined]
+_ADD_FACT = statement(
+    "INSERT INTO flowengine_fact (id, run_id, kind, payload, taken_in, created) "
+    "VALUES (:id, :run, :kind, :payload, false, :now) ON CONFLICT DO NOTHING"
+)
 _FACTS = (
     "SELECT id, kind, payload FROM flowengine_fact WHERE run_id = %s AND NOT taken_in "
     "ORDER BY created, id LIMIT %s"
 )
 _REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position")
-
-
-@functools.cache
-def _reports(sql: Dialect) -> str:
-    return (
-        f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
-        f"{', '.join(f's.{name}' for name in STEP_COLUMNS)} "
-        f"FROM flowengine_task t {sql.REPORTED_INDEX} "
-        "JOIN flowengine_step s ON s.id = t.step_id "
-        "WHERE t.run_id = %s AND t.state IN ('completed', 'failed') AND NOT t.taken_in "
-        # Unordered: to find the first of thousands in order, all would be sorted each time.
-        "LIMIT %s"
-    )
+_REPORTS = (
+    f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
+    f"{', '.join(f's.{name}' for name in STEP_COLUMNS)} "
+    "FROM flowengine_task t {REPORTED_INDEX} JOIN flowengine_step s ON s.id = t.step_id "
+    "WHERE t.run_id = %s AND t.state IN ('completed', 'failed') AND NOT t.taken_in "
+    # Unordered: to find the first of thousands in order, all would be sorted each time.
+    "LIMIT %s"
+)
 
 
 class Inbox(Part):
@@ -43,15 +38,8 @@ class Inbox(Part):
         self, fact_id: str, run_id: str, kind: str, payload: Mapping[str, Any], now: int
     ) -> None:
         """Add a fact; idempotent by its id."""
-        row = {
-            "id": fact_id,
-            "run_id": run_id,
-            "kind": kind,
-            "payload": codec.dump(payload),
-            "taken_in": False,
-            "created": now,
-        }
-        insert_or_ignore(self._session.connection, _fact, [row])
+        values = {"id": fact_id, "run": run_id, "kind": kind, "now": now}
+        self._session.execute(_ADD_FACT, {**values, "payload": codec.dump(payload)})
 
     def facts(self, run_id: str, limit: int) -> list[tuple[str, str, dict[str, Any]]]:
         """Return the id, kind and payload of unconsumed facts."""
@@ -60,23 +48,15 @@ class Inbox(Part):
 
     def reports(self, run_id: str, limit: int) -> list[tuple[Report, Step]]:
         """Return recorded reports that the evaluator has not consumed, each with its step."""
-        rows = self._session.rows(_reports(self._session.dialect), (run_id, limit))
+        text = in_dialect(_REPORTS, self._session.dialect)
+        rows = self._session.rows(text, (run_id, limit))
         found = []
         for row in sorted(rows, key=lambda row: row[6]):
             task_id, try_number, losses, outcome, result, error = row[:6]
             step = step_from(row[len(_REPORT) :])
-            task = TaskDefinition(
-                task_id,
-                step.facet_name,
-                "",
-                run_id,
-                "",
-                step.id,
-                step_key=step.key,
-                step_path=step.path,
-                try_number=try_number,
-                losses=losses,
-            )
+            task = TaskDefinition(task_id, step.facet_name, "", run_id, "", step.id)
+            task.step_key, task.step_path = step.key, step.path
+            task.try_number, task.losses = try_number, losses
             found.append((Report(task, _outcome(outcome, result, error)), step))
         return found
 

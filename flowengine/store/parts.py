@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Row, TextClause, bindparam, text
 
 if TYPE_CHECKING:
-    from flowengine.store.session import SqlSession
+    from flowengine.store.session import Session
+
+#: Databases limit the parameters of one statement; SQLite's oldest limit is 999.
+MANY = 500
+
+
+def statement(sql: str, *lists: str) -> TextClause:
+    """Return a statement of SQLAlchemy; the parameters `lists` are lists, written `IN :name`."""
+    return text(sql).bindparams(*(bindparam(name, expanding=True) for name in lists))
+
+
+def quoted(values: Iterable[str]) -> str:
+    """Return constants as an SQL list: a bound parameter would hide them from the planner."""
+    return ", ".join(f"'{value}'" for value in sorted(values))
 
 
 class Part:
     """Operations on rows of one kind, in a session."""
 
-    def __init__(self, session: SqlSession) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
+
+    def _in_portions(
+        self, query: TextClause, ids: Sequence[str], **values: Any
+    ) -> Iterator[Row[Any]]:
+        """Execute a query for a list `ids`, cut into pieces that fit one statement."""
+        for start in range(0, len(ids), MANY):
+            values["ids"] = list(ids[start : start + MANY])
+            yield from self._session.execute(query, values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from flowengine.evaluator import PayloadRef
 from flowengine.program.nodes import Json
 from flowengine.store import codec
-from flowengine.store.dialect import Dialect
+from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part
 
 _SAVE_PROGRAM = (
@@ -18,13 +17,7 @@ _SAVE_PROGRAM = (
     "ON CONFLICT DO NOTHING RETURNING hash"
 )
 _LOAD_PROGRAM = "SELECT body FROM flowengine_program WHERE hash = %s"
-
-
-@functools.cache
-def _bodies(sql: Dialect) -> str:
-    return (
-        f"SELECT p.hash, p.body FROM {sql.IDS} {sql.JOIN} flowengine_payload p ON p.hash = w.value"
-    )
+_BODIES = "SELECT p.hash, p.body FROM {IDS} {JOIN} flowengine_payload p ON p.hash = w.value"
 
 
 class Payloads(Part):
@@ -34,7 +27,8 @@ class Payloads(Part):
         wanted = sorted(hashes)
         if not wanted:
             return {}
-        rows = self._session.rows(_bodies(self._session.dialect), (json.dumps(wanted),))
+        text = in_dialect(_BODIES, self._session.dialect)
+        rows = self._session.rows(text, (json.dumps(wanted),))
         return {digest: codec.load(body) for digest, body in rows}
 
     def fill_in(self, several: Sequence[dict[str, Any]]) -> None:

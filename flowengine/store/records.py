@@ -7,7 +7,7 @@ of a record that has a column in `tables` is inserted and read without further c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -16,15 +16,6 @@ from flowengine.store import codec
 from flowengine.store.tables import StepRow, TaskRow
 
 Row = tuple[Any, ...]  #: the values of a row, in the order of its columns
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerIdentity:
-    """The holder of a claim: a server, its boot, and the process."""
-
-    server_id: str = ""
-    boot_id: str = ""
-    pid: int | None = None
 
 
 def _names(record: Any, unstored: tuple[str, ...] = ()) -> list[str]:

@@ -5,31 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any
 
-from sqlalchemy import and_, bindparam, exists, func, or_, select, text, update
+from sqlalchemy import Select, TextClause, select
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
-from flowengine.store.parts import Part
-from flowengine.store.records import WorkerIdentity
-from flowengine.store.rows import MANY
+from flowengine.store.claims import WorkerIdentity
+from flowengine.store.parts import MANY, Part, statement
 from flowengine.store.tables import (
     FACT_IS_WAITING,
-    REPORTED,
     RUN_HAS_ALARM,
     TASK_IS_PENDING,
     TASK_IS_REPORTED,
     TASK_IS_RETRY,
     TASK_IS_RUNNING,
-    FactRow,
-    JoinRow,
-    RunRow,
     TaskRow,
 )
-
-table = TaskRow.__table__  # type: ignore[attr-defined]
-run = RunRow.__table__  # type: ignore[attr-defined]
-join = JoinRow.__table__  # type: ignore[attr-defined]
-fact = FactRow.__table__  # type: ignore[attr-defined]
 
 TIMEOUT = "Timeout"  #: the type of the error of a try that sent no heartbeat in time
 
@@ -51,134 +43,81 @@ class HeldTask:
     activity: int = 0  #: when it was claimed or sent a heartbeat; 0: not read
 
 
+_held_values = attrgetter(
+    *("uuid", "lease", "workflow_id", "name", "task_list_name"),
+    *("step_path", "timeout_ms", "boot_id", "pid", "runs_once"),
+)
+
+
 def held_task(task: TaskDefinition) -> HeldTask:
     """Return a claimed task as recovery reads it."""
-    return HeldTask(
-        task.uuid,
-        task.lease,
-        task.workflow_id,
-        task.name,
-        task.task_list_name,
-        task.step_path,
-        task.timeout_ms,
-        task.boot_id,
-        task.pid,
-        task.runs_once,
-    )
+    return HeldTask(*_held_values(task))
 
 
 _RENAMED = {"task_id": "uuid", "task_list": "task_list_name"}
-_HELD = [table.c[_RENAMED.get(field.name, field.name)] for field in fields(HeldTask)]
-# A loose index scan, one list after the other: DISTINCT would read all pending tasks.
-_LISTS = text(
-    "WITH RECURSIVE lists(name) AS ("
-    "SELECT min(task_list_name) FROM flowengine_task WHERE state = 'pending' "
-    "UNION ALL SELECT (SELECT min(task_list_name) FROM flowengine_task "
-    "WHERE state = 'pending' AND task_list_name > lists.name) "
-    "FROM lists WHERE lists.name IS NOT NULL"
-    ") SELECT name FROM lists WHERE name IS NOT NULL"
-)
-_IN_ORDER = (
-    select(table.c.run_id, table.c.name)
-    .where(and_(TASK_IS_PENDING, table.c.task_list_name == bindparam("task_list")))
-    .order_by(table.c.rank, table.c.due, table.c.position)
-)
-_IS_DUE = _IN_ORDER.where(
-    table.c.due <= bindparam("now"), table.c.name.in_(bindparam("names", expanding=True))
-).limit(1)
-# Reports of a join are left to its last report, or to its chord's callback, for some seconds. A
-# loose index scan finds each run once, however many reports it has.
-_WITH_REPORTS = text(
-    "WITH RECURSIVE runs(id) AS ("
-    f"SELECT min(run_id) FROM flowengine_task WHERE {REPORTED} "
-    "UNION ALL SELECT (SELECT min(run_id) FROM flowengine_task "
-    f"WHERE {REPORTED} AND run_id > runs.id) FROM runs WHERE runs.id IS NOT NULL"
-    f") SELECT id FROM runs WHERE id IS NOT NULL LIMIT {MANY}"
-)
-_REPORTED_ALONE = (
-    select(table.c.run_id)
-    .where(and_(table.c.run_id == bindparam("run"), TASK_IS_REPORTED, table.c.join_id.is_(None)))
-    .limit(1)
-)
-_REPORTED_TOGETHER = (
-    select(join.c.run_id)
-    .where(
-        and_(
-            join.c.run_id == bindparam("run"),
-            or_(
-                and_(join.c.remaining <= 0, join.c.updated <= bindparam("waited")),
-                join.c.updated <= bindparam("forgotten"),
-            ),
-            exists().where(
-                and_(
-                    table.c.run_id == join.c.run_id, table.c.join_id == join.c.id, TASK_IS_REPORTED
-                )
-            ),
-        )
-    )
-    .limit(1)
-)
-_HELD_BY = select(*_HELD).where(
-    and_(
-        TASK_IS_RUNNING,
-        table.c.boot_id.in_(bindparam("boots", expanding=True)),
-    )
-)
-# A loose index scan, one boot after the other.
-_HOLDERS = text(
-    "WITH RECURSIVE boots(id) AS ("
-    "SELECT min(boot_id) FROM flowengine_task WHERE state = 'running' AND boot_id > '' "
-    "UNION ALL SELECT (SELECT min(boot_id) FROM flowengine_task "
-    "WHERE state = 'running' AND boot_id > boots.id) FROM boots WHERE boots.id IS NOT NULL"
-    ") SELECT id FROM boots WHERE id IS NOT NULL"
-)
-_LAST_SIGN = select(func.max(table.c.activity)).where(
-    and_(TASK_IS_RUNNING, table.c.boot_id == bindparam("boot"))
-)
-_HELD_SINCE = _HELD_BY.where(
-    table.c.pid == bindparam("process"), table.c.started < bindparam("before")
-)
-_OVERDUE = (
-    select(*_HELD)
-    .where(
-        and_(
-            TASK_IS_RUNNING,
-            table.c.timeout_ms.is_not(None),
-            table.c.activity + table.c.timeout_ms < bindparam("now"),
-        )
-    )
-    .limit(MANY)
-)
+_HELD = [TaskRow.__table__.c[_RENAMED.get(field.name, field.name)] for field in fields(HeldTask)]
 
 
-_TIMED_OUT = select(table.c.uuid).where(
-    and_(
-        table.c.uuid.in_(bindparam("ids", expanding=True)),
-        table.c.state == TaskState.FAILED,
-        table.c.error.startswith(bindparam("beginning"), autoescape=False),
+def _held(condition: str, *lists: str) -> Select[Any]:
+    return select(*_HELD).where(statement(f"{TASK_IS_RUNNING} AND {condition}", *lists))
+
+
+def _distinct(column: str, condition: str, limit: str = "") -> TextClause:
+    """Return a loose index scan, one value after the other: DISTINCT would read all tasks."""
+    return statement(
+        f"WITH RECURSIVE found(value) AS (SELECT min({column}) FROM flowengine_task "
+        f"WHERE {condition} UNION ALL SELECT (SELECT min({column}) FROM flowengine_task "
+        f"WHERE {condition} AND {column} > found.value) FROM found WHERE found.value IS NOT NULL"
+        f") SELECT value FROM found WHERE value IS NOT NULL{limit}"
     )
+
+
+_LISTS = _distinct("task_list_name", TASK_IS_PENDING)
+_HOLDERS = _distinct("boot_id", f"{TASK_IS_RUNNING} AND boot_id > ''")
+_FIRST = (
+    f"FROM flowengine_task WHERE {TASK_IS_PENDING} AND task_list_name = :task_list{{}} "
+    "ORDER BY rank, due, position LIMIT {}"
 )
-_WITH_FACTS = select(fact.c.run_id).where(FACT_IS_WAITING).distinct().limit(MANY)
-_FIRST = _IN_ORDER.limit(MANY)
-_ALARMS = select(run.c.id, run.c.alarm).where(
-    and_(
-        RUN_HAS_ALARM,
-        run.c.state == RunState.RUNNING,
-        run.c.alarm.startswith(bindparam("beginning")),
-    )
+_PENDING = statement("SELECT run_id, name " + _FIRST.format("", MANY))
+_IS_DUE = statement("SELECT 1 " + _FIRST.format(" AND due <= :now AND name IN :names", 1), "names")
+# Reports of a join are left to its last report, or to its chord's callback, for some seconds.
+_WITH_REPORTS = _distinct("run_id", TASK_IS_REPORTED, f" LIMIT {MANY}")
+_REPORTED_ALONE = statement(
+    f"SELECT 1 FROM flowengine_task WHERE run_id = :run AND {TASK_IS_REPORTED} "
+    "AND join_id IS NULL LIMIT 1"
+)
+_REPORTED_TOGETHER = statement(
+    "SELECT 1 FROM flowengine_join j WHERE j.run_id = :run "
+    "AND (j.remaining <= 0 AND j.updated <= :waited OR j.updated <= :forgotten) "
+    "AND EXISTS (SELECT 1 FROM flowengine_task "
+    f"WHERE run_id = j.run_id AND join_id = j.id AND {TASK_IS_REPORTED}) LIMIT 1"
+)
+_HELD_BY = _held("boot_id IN :boots", "boots")
+_HELD_SINCE = _held("boot_id = :boot AND pid = :process AND started < :before")
+_OVERDUE = _held("timeout_ms IS NOT NULL AND activity + timeout_ms < :now").limit(MANY)
+_LAST_SIGN = statement(
+    f"SELECT max(activity) FROM flowengine_task WHERE {TASK_IS_RUNNING} AND boot_id = :boot"
+)
+_TIMED_OUT = statement(
+    f"SELECT uuid FROM flowengine_task WHERE uuid IN :ids AND state = '{TaskState.FAILED}' "
+    "AND error LIKE :beginning",
+    "ids",
+)
+_WITH_FACTS = statement(
+    f"SELECT DISTINCT run_id FROM flowengine_fact WHERE {FACT_IS_WAITING} LIMIT {MANY}"
+)
+_ALARMS = statement(
+    f"SELECT id, alarm FROM flowengine_run WHERE {RUN_HAS_ALARM} "
+    f"AND state = '{RunState.RUNNING}' AND alarm LIKE :beginning"
 )
 # Only on a running run: nothing would clear the alarm of one that has ended.
-_SET_ALARM = (
-    update(run)
-    .where(and_(run.c.id == bindparam("of"), run.c.state == RunState.RUNNING))
-    .values(alarm=bindparam("text"))
+_SET_ALARM = statement(
+    f"UPDATE flowengine_run SET alarm = :text WHERE id = :run AND state = '{RunState.RUNNING}'"
 )
 # No wake-up was sent for a retry: it was not due when it was committed.
-_DUE_RETRIES = (
-    update(table)
-    .where(and_(TASK_IS_RETRY, table.c.due <= bindparam("now")))
-    .values(published=bindparam("now"))
-    .returning(table.c.task_list_name)
+_DUE_RETRIES = statement(
+    f"UPDATE flowengine_task SET published = :now WHERE {TASK_IS_RETRY} AND due <= :now "
+    "RETURNING task_list_name"
 )
 
 
@@ -232,7 +171,7 @@ class RecoveryQueries(Part):
 
     def held_since(self, identity: WorkerIdentity, before: int) -> list[HeldTask]:
         """Return the tasks that one process has held since before that time."""
-        values = {"boots": [identity.boot_id], "process": identity.pid, "before": before}
+        values = {"boot": identity.boot_id, "process": identity.pid, "before": before}
         return [HeldTask(*row) for row in self._session.execute(_HELD_SINCE, values)]
 
     def overdue(self, now: int) -> list[HeldTask]:
@@ -243,7 +182,7 @@ class RecoveryQueries(Part):
         """Return which of these tasks were ended because they showed no activity."""
         if not task_ids:
             return set()
-        values = {"ids": list(task_ids), "beginning": f'{{"type":"{TIMEOUT}"'}
+        values = {"ids": list(task_ids), "beginning": f'{{"type":"{TIMEOUT}"%'}
         return set(self._session.execute(_TIMED_OUT, values).scalars())
 
     def pending_names(self) -> set[tuple[str, str, str]]:
@@ -254,16 +193,17 @@ class RecoveryQueries(Part):
         return {
             (run_id, name, task_list)
             for task_list in self.pending_lists()
-            for run_id, name in self._session.execute(_FIRST, {"task_list": task_list})
+            for run_id, name in self._session.execute(_PENDING, {"task_list": task_list})
         }
 
     def alarms(self, beginning: str) -> dict[str, str]:
         """Return the alarms of running runs that begin with this text."""
-        return {row[0]: row[1] for row in self._session.execute(_ALARMS, {"beginning": beginning})}
+        rows = self._session.execute(_ALARMS, {"beginning": f"{beginning}%"})
+        return {run_id: alarm for run_id, alarm in rows}  # noqa: C416 - rows are not tuples
 
     def set_alarms(self, alarms: Mapping[str, str | None]) -> None:
         """Set the alarms of these runs; None clears one."""
-        rows = [{"of": run_id, "text": text} for run_id, text in sorted(alarms.items())]
+        rows = [{"run": run_id, "text": text} for run_id, text in sorted(alarms.items())]
         self._session.execute(_SET_ALARM, rows)
 
     def take_due_retries(self, now: int) -> dict[str, int]:

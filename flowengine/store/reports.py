@@ -9,55 +9,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from sqlalchemy import and_, bindparam, func, select, update
-
 from flowengine.evaluator import TaskState
 from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.evaluator.triggers import Report
 from flowengine.store import codec
+from flowengine.store.backend import EncodedReport
 from flowengine.store.commits import ending_of
-from flowengine.store.dialect import EncodedReport
-from flowengine.store.parts import Part
+from flowengine.store.parts import Part, quoted, statement
 from flowengine.store.records import limit_key
-from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING, JoinRow, TaskRow
+from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
 
-_task = TaskRow.__table__  # type: ignore[attr-defined]
-_join = JoinRow.__table__  # type: ignore[attr-defined]
-_HEARTBEAT = (
-    update(_task)
-    .where(
-        and_(_task.c.uuid == bindparam("task"), _task.c.lease == bindparam("held"), TASK_IS_RUNNING)
-    )
-    .values(activity=bindparam("now"))
+_HEARTBEAT = statement(
+    "UPDATE flowengine_task SET activity = :now "
+    f"WHERE uuid = :task AND lease = :lease AND {TASK_IS_RUNNING}"
 )
-_CANCEL = (
-    update(_task)
-    .where(
-        and_(
-            _task.c.run_id == bindparam("run"),
-            _task.c.step_id.in_(bindparam("ids", expanding=True)),
-            _task.c.state.in_(tasks_that_may_become(TaskState.CANCELED)),
-        )
-    )
-    .values(
-        state=TaskState.CANCELED,
-        lease=_task.c.lease + 1,
-        taken_in=True,
-        updated=bindparam("now"),
-    )
-    .returning(_task.c.join_id)
+_CANCEL = statement(
+    f"UPDATE flowengine_task SET state = '{TaskState.CANCELED}', lease = lease + 1, "
+    "taken_in = true, updated = :now WHERE run_id = :run AND step_id IN :ids "
+    f"AND state IN ({quoted(tasks_that_may_become(TaskState.CANCELED))}) RETURNING join_id",
+    "ids",
 )
-_COUNT_DOWN = (
-    update(_join)
-    .where(_join.c.id == bindparam("join"))
-    .values(remaining=_join.c.remaining - bindparam("count"), updated=bindparam("now"))
-    .returning(_join.c.remaining)
+COUNT_DOWN = (
+    "UPDATE flowengine_join SET remaining = remaining - %s, updated = %s WHERE id = %s "
+    "RETURNING remaining"
 )
-_RECORDED_COUNTS = (
-    select(_task.c.run_id, func.count())
-    .where(and_(_task.c.run_id.in_(bindparam("runs", expanding=True)), TASK_IS_REPORTED))
-    .where(_task.c.state == TaskState.COMPLETED)
-    .group_by(_task.c.run_id)
+_RECORDED_COUNTS = statement(
+    f"SELECT run_id, count(*) FROM flowengine_task WHERE run_id IN :runs AND {TASK_IS_REPORTED} "
+    f"AND state = '{TaskState.COMPLETED}' GROUP BY run_id",
+    "runs",
 )
 
 
@@ -84,7 +63,7 @@ class Reports(Part):
 
     def park(self, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
         """Release tasks until `due`; that counts neither as a try nor as a loss."""
-        return self._session.dialect.park(self._session.executor, held, due, now)
+        return len(self._session.dialect.release(self._session.executor, held, now, due))
 
     def park_waiting(self, task_list: str, circuit: str, due: int, now: int) -> int:
         """Postpone due tasks of a list that wait for a circuit breaker, 500 at most."""
@@ -93,7 +72,7 @@ class Reports(Part):
 
     def heartbeat(self, task_id: str, lease: int, now: int) -> bool:
         """Record that a task is being worked on; False if the lease was lost."""
-        values = {"task": task_id, "held": lease, "now": now}
+        values = {"task": task_id, "lease": lease, "now": now}
         return bool(self._session.execute(_HEARTBEAT, values).rowcount)
 
     def cancel_open(self, run_id: str, step_ids: Sequence[str], now: int) -> bool:
@@ -108,10 +87,7 @@ class Reports(Part):
         # Lock order: join counters by id.
         counts = sorted(Counter(join_id for join_id in canceled if join_id).items())
         remaining = [
-            self._session.execute(
-                _COUNT_DOWN, {"join": join_id, "count": count, "now": now}
-            ).scalar_one()
-            for join_id, count in counts
+            self._session.rows(COUNT_DOWN, (count, now, join_id))[0][0] for join_id, count in counts
         ]
         return any(number <= 0 for number in remaining)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -11,8 +10,8 @@ from sqlalchemy import Row, and_, bindparam, or_, select
 
 from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
+from flowengine.store.backend import in_dialect
 from flowengine.store.commits import RunHeader
-from flowengine.store.dialect import Dialect
 from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.tables import RunRow
@@ -41,23 +40,16 @@ class StoredRun(NamedTuple):
     program_hash: str
 
 
-table = RunRow.__table__  # type: ignore[attr-defined]
-_columns = [table.c[name] for name in StoredRun._fields]
+table = RunRow.__table__
+_columns = table.c[StoredRun._fields]
 _GET = f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run WHERE id = %s"
 _WITH_KEY = (
     "SELECT id FROM flowengine_run WHERE tenant = %s AND workflow = %s AND idempotency_key = %s"
 )
-_WITH_PREFIX = (
-    select(*_columns).where(table.c.id.startswith(bindparam("prefix"), autoescape=False)).limit(2)
-)
+_WITH_PREFIX = select(*_columns).where(table.c.id.startswith(bindparam("prefix"))).limit(2)
 _SUMMARY = select(
-    *(
-        table.c[name]
-        for name in (
-            *("id", "workflow", "state", "open_steps", "error", "alarm"),
-            *("idempotency_key", "created", "finished"),
-        )
-    )
+    *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
+    *table.c["idempotency_key", "created", "finished"],
 ).order_by(table.c.created.desc(), table.c.id)
 _HEADER = (
     *("id", "workflow", "program_hash", "generation", "state", "priority", "open_steps"),
@@ -66,26 +58,15 @@ _HEADER = (
 _SELECTED = ", ".join(f"r.{name}" for name in _HEADER)
 _LOCK = f"SELECT {_SELECTED} FROM flowengine_run r WHERE r.id = %s"
 _KEY = STEP_COLUMNS.index("key")
-
-
-@functools.cache
-def _headers(sql: Dialect) -> str:
-    return f"SELECT {_SELECTED} FROM {sql.IDS} {sql.JOIN} flowengine_run r ON r.id = w.value"
-
-
-@functools.cache
-def _headers_and_ancestors(sql: Dialect) -> str:
-    columns = [f"{row}.{name}" for row in ("s", "p", "c") for name in STEP_COLUMNS]
-    return (
-        f"SELECT {_SELECTED}, {', '.join(columns)} FROM {sql.PAIRS} "
-        f"{sql.JOIN} flowengine_run r ON r.id = {sql.PAIR_RUN} "
-        f"{sql.JOIN} flowengine_step s ON s.run_id = r.id AND s.key = {sql.PAIR_KEY} "
-        "AND NOT s.superseded "
-        "LEFT JOIN flowengine_step p ON p.run_id = s.run_id AND p.key = s.parent "
-        "AND NOT p.superseded "
-        "LEFT JOIN flowengine_step c ON c.run_id = p.run_id AND c.key = p.parent "
-        "AND NOT c.superseded"
-    )
+_HEADERS = f"SELECT {_SELECTED} FROM {{IDS}} {{JOIN}} flowengine_run r ON r.id = w.value"
+_ROWS = ", ".join(f"{row}.{name}" for row in ("s", "p", "c") for name in STEP_COLUMNS)
+_HEADERS_AND_ANCESTORS = (
+    f"SELECT {_SELECTED}, {_ROWS} FROM {{PAIRS}} "
+    "{JOIN} flowengine_run r ON r.id = {PAIR_RUN} "
+    "{JOIN} flowengine_step s ON s.run_id = r.id AND s.key = {PAIR_KEY} AND NOT s.superseded "
+    "LEFT JOIN flowengine_step p ON p.run_id = s.run_id AND p.key = s.parent AND NOT p.superseded "
+    "LEFT JOIN flowengine_step c ON c.run_id = p.run_id AND c.key = p.parent AND NOT c.superseded"
+)
 
 
 class Runs(Part):
@@ -113,12 +94,7 @@ class Runs(Part):
         return [StoredRun(*row) for row in self._session.execute(statement)]
 
     def summaries(
-        self,
-        *,
-        states: Iterable[str],
-        workflow: str | None,
-        before: StoredRun | None,
-        limit: int,
+        self, *, states: Iterable[str], workflow: str | None, before: StoredRun | None, limit: int
     ) -> list[Row[Any]]:
         """Return the newest runs, without their values; with `before` those listed after it.
 
@@ -152,7 +128,7 @@ class Runs(Part):
 
     def headers(self, run_ids: Iterable[str]) -> dict[str, RunHeader]:
         """Return the current headers of these runs, without a lock."""
-        text = _headers(self._session.dialect)
+        text = in_dialect(_HEADERS, self._session.dialect)
         rows = self._session.rows(text, (json.dumps(sorted(run_ids)),))
         return {row[0]: _header(row) for row in rows}
 
@@ -166,7 +142,7 @@ class Runs(Part):
         pairs = [{"run_id": run, "key": key} for run, keys in step_keys.items() for key in keys]
         found: dict[str, tuple[RunHeader, dict[str, Step]]] = {}
         width = len(STEP_COLUMNS)
-        text = _headers_and_ancestors(self._session.dialect)
+        text = in_dialect(_HEADERS_AND_ANCESTORS, self._session.dialect)
         for row in self._session.rows(text, (json.dumps(pairs),)):
             _, steps = found.setdefault(row[0], (_header(row), {}))
             for at in range(len(_HEADER), len(row), width):

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from sqlalchemy import Row, and_, bindparam, select, update
+from sqlalchemy import Row
 
 from flowengine.store import codec
-from flowengine.store.parts import Part
-from flowengine.store.rows import insert_or_ignore, upsert
-from flowengine.store.tables import HandledRow, ServerRow
-
-_table = ServerRow.__table__  # type: ignore[attr-defined]
-_handled = HandledRow.__table__  # type: ignore[attr-defined]
+from flowengine.store.parts import Part, quoted, statement
 
 
 class ServerState:
@@ -63,35 +58,34 @@ class ServerDefinition:
 
 _COLUMNS = [field.name for field in fields(ServerDefinition) if field.name != "handled"]
 _JSON = ("server_ips", "topics", "handlers", "error")
-_ALIVE = select(_table).where(_table.c.state.in_(sorted(ServerState.ALIVE)))
-_HEARTBEAT = (
-    update(_table)
-    .where(and_(_table.c.uuid == bindparam("of"), _table.c.state.in_(sorted(ServerState.CAN_BEAT))))
-    .values(
-        ping_time=bindparam("now"),
-        handlers=bindparam("names"),
-        topics=bindparam("lists"),
-        state=ServerState.RUNNING,
-        error=None,
-    )
+_SELECT = f"SELECT {', '.join(_COLUMNS)} FROM flowengine_server"
+_IS_ALIVE = f"state IN ({quoted(ServerState.ALIVE)})"
+_ALIVE = statement(f"{_SELECT} WHERE {_IS_ALIVE}")
+_OF_BOOTS = statement(f"{_SELECT} WHERE boot_id IN :boots", "boots")
+_REGISTER = statement(
+    f"INSERT INTO flowengine_server ({', '.join(_COLUMNS)}) "
+    f"VALUES ({', '.join(f':{name}' for name in _COLUMNS)}) ON CONFLICT DO NOTHING"
 )
-_DEREGISTER = (
-    update(_table).where(_table.c.uuid == bindparam("of")).values(state=ServerState.SHUTDOWN)
+_HEARTBEAT = statement(
+    "UPDATE flowengine_server SET ping_time = :now, handlers = :handlers, topics = :topics, "
+    f"state = '{ServerState.RUNNING}', error = NULL "
+    f"WHERE uuid = :uuid AND state IN ({quoted(ServerState.CAN_BEAT)})"
+)
+_DEREGISTER = statement(
+    f"UPDATE flowengine_server SET state = '{ServerState.SHUTDOWN}' WHERE uuid = :uuid"
 )
 # Optimistic: a server that has sent a heartbeat since it was read is alive and keeps its tasks.
-_MARK_DEAD = (
-    update(_table)
-    .where(
-        and_(
-            _table.c.uuid == bindparam("of"),
-            _table.c.ping_time == bindparam("seen"),
-            _table.c.state.in_(sorted(ServerState.ALIVE)),
-        )
-    )
-    .values(state=ServerState.ERROR, error=bindparam("why"))
+_MARK_DEAD = statement(
+    f"UPDATE flowengine_server SET state = '{ServerState.ERROR}', error = :error "
+    f"WHERE uuid = :uuid AND ping_time = :seen AND {_IS_ALIVE}"
 )
-_OF_BOOTS = select(_table).where(_table.c.boot_id.in_(bindparam("boots", expanding=True)))
-_HANDLED = select(_handled).where(_handled.c.server_id.in_(bindparam("ids", expanding=True)))
+_ADD_HANDLED = statement(
+    "INSERT INTO flowengine_handled AS h (server_id, handler, handled, not_handled) "
+    "VALUES (:server_id, :handler, :handled, :not_handled) "
+    "ON CONFLICT (server_id, handler) DO UPDATE SET handled = h.handled + excluded.handled, "
+    "not_handled = h.not_handled + excluded.not_handled"
+)
+_HANDLED = statement("SELECT * FROM flowengine_handled WHERE server_id IN :ids", "ids")
 
 
 class Servers(Part):
@@ -103,26 +97,23 @@ class Servers(Part):
             for name in _COLUMNS
             for value in [getattr(server, name)]
         }
-        insert_or_ignore(self._session.connection, _table, [row])
+        self._session.execute(_REGISTER, row)
 
     def record_heartbeat(self, server: ServerDefinition, now: int) -> None:
         """Record a heartbeat, with the facets and task lists of the server."""
-        values = {
-            "of": server.uuid,
-            "now": now,
-            "names": codec.dump(server.handlers),
-            "lists": codec.dump(server.topics),
-        }
+        values = {"uuid": server.uuid, "now": now}
+        values |= {name: codec.dump(getattr(server, name)) for name in ("handlers", "topics")}
         self._session.execute(_HEARTBEAT, values)
 
     def deregister(self, server_id: str) -> None:
         """Record that a server has shut down."""
-        self._session.execute(_DEREGISTER, {"of": server_id})
+        self._session.execute(_DEREGISTER, {"uuid": server_id})
 
     def mark_dead(self, server: ServerDefinition) -> None:
         """Declare a server dead, unless it has sent a heartbeat since it was read."""
         why = codec.dump({"type": "WorkerLost", "message": "found dead"})
-        self._session.execute(_MARK_DEAD, {"of": server.uuid, "seen": server.ping_time, "why": why})
+        values = {"uuid": server.uuid, "seen": server.ping_time, "error": why}
+        self._session.execute(_MARK_DEAD, values)
 
     def alive(self) -> list[ServerDefinition]:
         """Return the servers that have not deregistered; some of them may be dead."""
@@ -136,20 +127,10 @@ class Servers(Part):
 
     def add_handled(self, server_id: str, counts: Sequence[HandledCount]) -> None:
         """Add to the counts of a server. Its processes do so concurrently."""
-        statement = upsert(self._session.connection, _handled)
-        statement = statement.on_conflict_do_update(
-            index_elements=["server_id", "handler"],
-            set_={
-                name: _handled.c[name] + statement.excluded[name]
-                for name in ("handled", "not_handled")
-            },
-        )
         # Lock order: by facet. Two processes that count the same facets could deadlock.
-        rows = sorted((c.handler, c.handled, c.not_handled) for c in counts)
-        names = ("server_id", "handler", "handled", "not_handled")
-        self._session.execute(
-            statement, [dict(zip(names, (server_id, *row), strict=True)) for row in rows]
-        )
+        ordered = sorted(counts, key=lambda count: count.handler)
+        rows = [{"server_id": server_id, **asdict(count)} for count in ordered]
+        self._session.execute(_ADD_HANDLED, rows)
 
     def load_handled(self, found: Sequence[ServerDefinition]) -> None:
         """Fill in the counts of these servers."""

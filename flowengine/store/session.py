@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Executable
 
+from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
-from flowengine.store.executors import Executor, Parameters
 from flowengine.store.inbox import Inbox
 from flowengine.store.locks import Locks
 from flowengine.store.parts import Part
@@ -35,12 +35,12 @@ class _PartOf(Generic[T]):
     def __init__(self, part: type[T]) -> None:
         self._part = part
 
-    def __get__(self, session: SqlSession, owner: type[SqlSession]) -> T:
+    def __get__(self, session: Session, owner: type[Session]) -> T:
         return self._part(session)
 
 
-class SqlSession:
-    """Implements `protocol.Session` for both databases; `dialect` has the differences.
+class Session:
+    """Rows, inside a transaction or operation by operation; `dialect` has the differences.
 
     With a SQLAlchemy `connection` it is a transaction. Without one each operation commits by
     itself, and only the operations of the hot path are available.
@@ -49,12 +49,9 @@ class SqlSession:
     def __init__(
         self, database: Database, executor: Executor, connection: Connection | None = None
     ) -> None:
-        self._database, self._connection = database, connection
+        self.database, self._connection = database, connection
         self.executor, self.dialect = executor, database.dialect
-
-    def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Execute SQL text."""
-        return self.executor.rows(text, parameters)
+        self.rows = executor.rows  #: executes SQL text
 
     def execute(
         self, statement: Executable, parameters: Any = None
@@ -70,19 +67,21 @@ class SqlSession:
     # --- time ---
 
     def now(self) -> int:
-        return self._database.read_clock(self)
-
-    @property
-    def statement_time(self) -> int | None:
-        """The time to pass to a statement; None if the server reads its own clock."""
-        return self._database.statement_time
+        """Return the time in milliseconds, without a second connection."""
+        return self.database.read_clock(self)
 
     # --- commits ---
 
     def commit(self, plan: CommitPlan, *, guarded: bool = False) -> set[str]:
+        """Write a commit plan; return the runs whose part was written.
+
+        With `guarded` (optimistic commit) the part of a run is written if its revision is
+        unchanged and its reported leases are held. Without, the caller holds the run's lock.
+        """
         return self.dialect.commit(self.executor, plan, guarded=guarded)
 
     def stream_commits(self) -> AbstractContextManager[Callable[[CommitPlan], object]]:
+        """Return a function that writes commits of a locked run, in this transaction."""
         return self.dialect.stream_commits(self.executor)
 
     # --- rows ---

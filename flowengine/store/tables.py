@@ -11,30 +11,31 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    DDL,
-    BigInteger,
-    Boolean,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Text,
-    TextClause,
-    event,
-    text,
-)
-from sqlalchemy.orm import registry
+from sqlalchemy import DDL, BigInteger, Index, MetaData, String, Table, Text, event, text
+from sqlalchemy.orm import declared_attr, registry
 from sqlmodel import Field, SQLModel
 
-from flowengine.evaluator.states import TaskState, tasks_that_may_become
+# The conditions of the partial indexes, as queries must state them. SQLite uses a partial index
+# only for a query with the same condition, and a bound parameter hides it from both databases.
+TASK_IS_PENDING = "state = 'pending'"
+TASK_IS_RUNNING = "state = 'running'"
+TASK_IS_REPORTED = "state IN ('completed', 'failed') AND NOT taken_in"
+TASK_IS_RETRY = "state = 'pending' AND due > created AND published IS NULL"
+RUN_HAS_ALARM = "alarm IS NOT NULL"
+FACT_IS_WAITING = "NOT taken_in"
 
 metadata = MetaData()
 _ID = 32  # hex digits of a blake2b-128 digest or a uuid
 
 
 class _Table(SQLModel, registry=registry(metadata=metadata)):
-    """The base of all tables."""
+    """The base of all tables. RunRow is flowengine_run, and so on."""
+
+    __table__: ClassVar[Table]
+
+    @declared_attr.directive
+    def __tablename__(cls) -> str:  # noqa: N805 - of the class
+        return f"flowengine_{cls.__name__.removesuffix('Row').lower()}"
 
 
 def _word(length: int) -> Any:
@@ -62,22 +63,13 @@ def _time(default: Any = 0, **options: Any) -> Any:
     return Field(default=default, sa_type=BigInteger, **options)
 
 
-def _count(default: int = 0) -> Any:
-    return Field(default=default, sa_type=Integer)
-
-
-def _flag() -> Any:
-    return Field(default=False, sa_type=Boolean)
-
-
-def _partial(name: str, *columns: str, where: TextClause, unique: bool = False) -> Index:
-    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+def _partial(where: str, name: str, *columns: str, unique: bool = False) -> Index:
+    condition = text(where)
+    return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
 
 class ProgramRow(_Table, table=True):
     """A compiled program, stored once by its content hash and immutable."""
-
-    __tablename__: ClassVar[str] = "flowengine_program"
 
     hash: str = _id(primary_key=True)
     body: str = _text("")
@@ -87,21 +79,17 @@ class ProgramRow(_Table, table=True):
 class RunRow(_Table, table=True):
     """One execution of a workflow."""
 
-    __tablename__: ClassVar[str] = "flowengine_run"
     __table_args__ = (
         Index("flowengine_run_idempotency", "tenant", "workflow", "idempotency_key", unique=True),
         _partial(
-            "flowengine_run_singleton",
-            "tenant",
-            "workflow",
-            "singleton_key",
-            where=text("finished IS NULL"),
+            *("finished IS NULL", "flowengine_run_singleton"),
+            *("tenant", "workflow", "singleton_key"),
             unique=True,
         ),
         Index("flowengine_run_created", "tenant", "created"),
         Index("flowengine_run_state", "state", "created"),
         Index("flowengine_run_parent", "parent_run_id"),
-        _partial("flowengine_run_alarm", "id", where=text("alarm IS NOT NULL")),
+        _partial(RUN_HAS_ALARM, "flowengine_run_alarm", "id"),
     )
 
     id: str = _id(primary_key=True)
@@ -109,11 +97,11 @@ class RunRow(_Table, table=True):
     workflow: str = _name()
     program_hash: str = _id()
     state: str = _name("RUNNING", 16)
-    generation: int = _count()  #: raised when an operator retries from a step
-    revision: int = _count()  #: commits so far; numbers the history
-    priority: int = _count()
-    open_steps: int = _count()  #: steps that wait at their event
-    task_count: int = _count()  #: tasks so far; orders them
+    generation: int = 0  #: raised when an operator retries from a step
+    revision: int = 0  #: commits so far; numbers the history
+    priority: int = 0
+    open_steps: int = 0  #: steps that wait at their event
+    task_count: int = 0  #: tasks so far; orders them
     outputs: str | None = _text()
     error: str | None = _text()
     alarm: str | None = _text()
@@ -124,7 +112,6 @@ class RunRow(_Table, table=True):
     parent_step_id: str | None = _id(default=None)
     waiting_step_key: str | None = _id(default=None)  #: of the parent's step, if it waits
     root_run_id: str | None = _id(default=None)
-    trace_id: str | None = _name(None, 64)
     deadline: int | None = _time(None)
     created: int = _time()
     updated: int = _time()
@@ -134,7 +121,6 @@ class RunRow(_Table, table=True):
 class StepRow(_Table, table=True):
     """One call inside a run, or one block of a body."""
 
-    __tablename__: ClassVar[str] = "flowengine_step"
     __table_args__ = (
         # Idempotent: evaluating twice creates no step twice.
         Index("flowengine_step_instance", "run_id", "key", "generation", unique=True),
@@ -143,42 +129,39 @@ class StepRow(_Table, table=True):
     id: str = _id(primary_key=True)
     run_id: str = _id()
     key: str = _id()  #: digest of the path: long paths break indexes
-    generation: int = _count()
-    superseded: bool = _flag()  #: replaced by a later generation
+    generation: int = 0
+    superseded: bool = False  #: replaced by a later generation
     path: str = _text("")
     object_type: str = _name("", 32)
     address: str = _text("")
     facet_name: str = _name()
     parent: str | None = _id(default=None)
-    position: int = _count()
+    position: int = 0
     state: str = _name("", 48)
     params: str | None = _text()
     returns: str | None = _text()
     error: str | None = _text()
-    waiting: int = _count()
-    remaining: int = _count()
-    item_count: int = _count()
-    next_index: int = _count()
+    waiting: int = 0
+    remaining: int = 0
+    item_count: int = 0
+    next_index: int = 0
     failure: str | None = _text()
     yields: str | None = _text()
-    program_hash: str | None = _id(default=None)  #: when it is not the run's
+    #: Of a step whose program is not the run's. No writer yet: kept for retries with a new program.
+    program_hash: str | None = _id(default=None)
     created: int = _time()
     updated: int = _time()
 
 
 # A row is inserted at the beginning and updated at the end. With room in its page PostgreSQL makes
 # that a heap-only update, which leaves the indexes alone.
-for _table in ("flowengine_run", "flowengine_step"):
-    _fill_factor = DDL(f"ALTER TABLE {_table} SET (fillfactor = 45)")  # type: ignore[no-untyped-call]
-    event.listen(
-        metadata.tables[_table], "after_create", _fill_factor.execute_if(dialect="postgresql")
-    )
+for _table in (RunRow.__table__, StepRow.__table__):
+    _fill_factor = DDL(f"ALTER TABLE {_table.name} SET (fillfactor = 45)")  # type: ignore[no-untyped-call]
+    event.listen(_table, "after_create", _fill_factor.execute_if(dialect="postgresql"))
 
 
 class EventRow(_Table, table=True):
     """The outside work that a step requested. Its state follows from its step and task."""
-
-    __tablename__: ClassVar[str] = "flowengine_event"
 
     run_id: str = _id(primary_key=True)
     id: str = _id(primary_key=True)
@@ -187,25 +170,17 @@ class EventRow(_Table, table=True):
     created: int = _time()
 
 
-_RUNNING = text("state = 'running'")
-_PENDING = text("state = 'pending'")
-_RETRY = text("state = 'pending' AND due > created AND published IS NULL")
-REPORTED = "state IN ('completed', 'failed') AND NOT taken_in"
-_REPORTED = text(REPORTED)
-
-
 class TaskRow(_Table, table=True):
     """One try of a step's event."""
 
-    __tablename__: ClassVar[str] = "flowengine_task"
     __table_args__ = (
-        _partial("flowengine_task_one_running_per_step", "step_id", where=_RUNNING, unique=True),
+        _partial(TASK_IS_RUNNING, "flowengine_task_one_running_per_step", "step_id", unique=True),
         _partial(
-            "flowengine_task_due", "task_list_name", "rank", "due", "position", where=_PENDING
+            TASK_IS_PENDING, "flowengine_task_due", "task_list_name", "rank", "due", "position"
         ),
-        _partial("flowengine_task_running", "boot_id", where=_RUNNING),
-        _partial("flowengine_task_reported", "run_id", "join_id", where=_REPORTED),
-        _partial("flowengine_task_retry", "due", where=_RETRY),
+        _partial(TASK_IS_RUNNING, "flowengine_task_running", "boot_id"),
+        _partial(TASK_IS_REPORTED, "flowengine_task_reported", "run_id", "join_id"),
+        _partial(TASK_IS_RETRY, "flowengine_task_retry", "due"),
         # A query for the tasks of a step knows its run: one index serves both.
         Index("flowengine_task_run", "run_id", "step_id"),
     )
@@ -220,30 +195,29 @@ class TaskRow(_Table, table=True):
     short_name: str = _name()
     task_list_name: str = _name("default")
     data_type: str = _name("", 64)
-    position: int = _count()  #: order of creation inside the run
-    try_number: int = _count(1)
-    losses: int = _count()
-    lease: int = _count()
+    position: int = 0  #: order of creation inside the run
+    try_number: int = 1
+    losses: int = 0
+    lease: int = 0
     state: str = _name("pending", 16)
-    rank: int = _count()  #: the negated priority of the run: the index gives the most urgent first
+    rank: int = 0  #: the negated priority of the run: the index gives the most urgent first
     due: int = _time()
     timeout_ms: int | None = _time(None)
-    runs_once: bool = _flag()  #: at most once: a started try is not repeated
+    runs_once: bool = False  #: at most once: a started try is not repeated
     published: int | None = _time(None)
     started: int | None = _time(None)
     activity: int | None = _time(None)
     server_id: str | None = _id(default=None)
     boot_id: str | None = _id(default=None)
-    pid: int | None = Field(default=None, sa_type=Integer)
+    pid: int | None = None
     limit_key: str | None = _name(None)
-    limit_slot: int | None = Field(default=None, sa_type=Integer)
+    limit_slot: int | None = None
     join_id: str | None = _id(default=None)  #: its join counter
     outcome: str | None = _name(None, 16)  #: of a reported try: succeeded, failed, final, lost
     result: str | None = _text()
     error: str | None = _text()
-    usage: str | None = _text()
-    progress: str | None = _text()
-    taken_in: bool = _flag()
+    progress: str | None = _text()  #: no writer yet: kept for the progress that a try reports
+    taken_in: bool = False
     created: int = _time()
     updated: int = _time()
 
@@ -251,25 +225,20 @@ class TaskRow(_Table, table=True):
 class JoinRow(_Table, table=True):
     """A join counter: the number of unreported tasks of a group."""
 
-    __tablename__: ClassVar[str] = "flowengine_join"
     __table_args__ = (Index("flowengine_join_run", "run_id"),)
 
     id: str = _id(primary_key=True)
     run_id: str = _id()
-    remaining: int = _count()
+    remaining: int = 0
     updated: int = _time()
-
-
-_WAITING = text("NOT taken_in")
 
 
 class FactRow(_Table, table=True):
     """Something that happened to a run: an entry of its inbox."""
 
-    __tablename__: ClassVar[str] = "flowengine_fact"
     __table_args__ = (
         Index("flowengine_fact_once", "run_id", "dedupe_key", unique=True),
-        _partial("flowengine_fact_waiting", "run_id", where=_WAITING),
+        _partial(FACT_IS_WAITING, "flowengine_fact_waiting", "run_id"),
     )
 
     id: str = _id(primary_key=True)
@@ -279,17 +248,15 @@ class FactRow(_Table, table=True):
     payload: str | None = _text()
     actor: str | None = _name(None)
     reason: str | None = _text()
-    taken_in: bool = _flag()
+    taken_in: bool = False
     created: int = _time()
 
 
 class HistoryRow(_Table, table=True):
     """One commit of a run."""
 
-    __tablename__: ClassVar[str] = "flowengine_history"
-
     run_id: str = _id(primary_key=True)
-    revision: int = Field(sa_type=Integer, primary_key=True)
+    revision: int = Field(primary_key=True)
     at: int = _time()
     summary: str = _text("")
 
@@ -297,8 +264,7 @@ class HistoryRow(_Table, table=True):
 class TimerRow(_Table, table=True):
     """Something that is due at a time: a sleep, a deadline."""
 
-    __tablename__: ClassVar[str] = "flowengine_timer"
-    __table_args__ = (_partial("flowengine_timer_due", "due", where=text("fired IS NULL")),)
+    __table_args__ = (_partial("fired IS NULL", "flowengine_timer_due", "due"),)
 
     id: str = _id(primary_key=True)
     run_id: str = _id()
@@ -309,30 +275,8 @@ class TimerRow(_Table, table=True):
     created: int = _time()
 
 
-# The conditions of the partial indexes, as queries must state them. SQLite uses a partial index
-# only for a query with the same condition, and a bound parameter hides it from both databases.
-def _task_may_become(state: str) -> TextClause:
-    (before,) = tasks_that_may_become(state)
-    return text(f"flowengine_task.state = '{before}'")
-
-
-TASK_IS_PENDING = _task_may_become(TaskState.RUNNING)
-TASK_IS_RUNNING = _task_may_become(TaskState.COMPLETED)
-TASK_IS_REPORTED = text(
-    "flowengine_task.state IN ('completed', 'failed') AND NOT flowengine_task.taken_in"
-)
-TASK_IS_RETRY = text(
-    "flowengine_task.state = 'pending' AND flowengine_task.due > flowengine_task.created "
-    "AND flowengine_task.published IS NULL"
-)
-RUN_HAS_ALARM = text("flowengine_run.alarm IS NOT NULL")
-FACT_IS_WAITING = text("NOT flowengine_fact.taken_in")
-
-
 class PayloadRow(_Table, table=True):
     """A large value, stored once by its content hash."""
-
-    __tablename__: ClassVar[str] = "flowengine_payload"
 
     hash: str = _id(primary_key=True)
     body: str = _text("")
@@ -342,7 +286,6 @@ class PayloadRow(_Table, table=True):
 class ServerRow(_Table, table=True):
     """A process that claims tasks."""
 
-    __tablename__: ClassVar[str] = "flowengine_server"
     __table_args__ = (Index("flowengine_server_state", "state", "ping_time"),)
 
     uuid: str = _id(primary_key=True)
@@ -358,25 +301,21 @@ class ServerRow(_Table, table=True):
     state: str = _name("startup", 16)
     manager: str = _name()
     error: str | None = _text()
-    pid: int | None = Field(default=None, sa_type=Integer)
+    pid: int | None = None
     lock_file: str | None = _text()  #: held while an embedded process lives
 
 
 class HandledRow(_Table, table=True):
     """How many tries of one facet a server has run; the sum of its processes."""
 
-    __tablename__: ClassVar[str] = "flowengine_handled"
-
     server_id: str = _id(primary_key=True)
     handler: str = _name(primary_key=True)
-    handled: int = _count()
-    not_handled: int = _count()
+    handled: int = 0
+    not_handled: int = 0
 
 
 class LockRow(_Table, table=True):
     """A lease by name, for work that one process at a time does."""
-
-    __tablename__: ClassVar[str] = "flowengine_lock"
 
     name: str = _name(primary_key=True)
     owner: str = _id()

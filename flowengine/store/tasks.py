@@ -5,44 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Row, bindparam, select
+from sqlalchemy import Row
 
 from flowengine.evaluator import EventDefinition, TaskDefinition
 from flowengine.evaluator.states import event_state
 from flowengine.store import codec
-from flowengine.store.parts import Part
+from flowengine.store.parts import Part, statement
 from flowengine.store.records import TASK_COLUMNS, task_from
-from flowengine.store.rows import portions
-from flowengine.store.tables import EventRow, StepRow, TaskRow
 
-table = TaskRow.__table__  # type: ignore[attr-defined]
-_step = StepRow.__table__  # type: ignore[attr-defined]
-_event = EventRow.__table__  # type: ignore[attr-defined]
-_OF_RUN = (
-    select(*(table.c[name] for name in TASK_COLUMNS), _step.c.params)
-    .join(_step, _step.c.id == table.c.step_id)
-    .where(table.c.run_id == bindparam("run"))
-    .order_by(table.c.position)
+_OF_RUN = statement(
+    f"SELECT {', '.join(f't.{name}' for name in TASK_COLUMNS)}, s.params FROM flowengine_task t "
+    "JOIN flowengine_step s ON s.id = t.step_id WHERE t.run_id = :run ORDER BY t.position"
 )
-_TRIES = (
-    select(
-        *(
-            table.c[name]
-            for name in (
-                *("step_id", "try_number", "losses", "state", "task_list_name", "updated"),
-                *("lease", "due", "limit_key"),
-            )
-        )
-    )
-    .where(table.c.run_id == bindparam("run"))
-    .where(table.c.step_id.in_(bindparam("ids", expanding=True)))
-    .order_by(table.c.position)
+_TRIES = statement(
+    "SELECT step_id, try_number, losses, state, task_list_name, updated, lease, due, limit_key "
+    "FROM flowengine_task WHERE run_id = :run AND step_id IN :ids ORDER BY position",
+    "ids",
 )
-_EVENTS = (
-    select(_event, _step.c.state.label("step_state"), _step.c.params)
-    .join(_step, _step.c.id == _event.c.step_id)
-    .where(_event.c.run_id == bindparam("run"))
-    .order_by(_event.c.created, _step.c.path)
+_EVENTS = statement(
+    "SELECT e.*, s.state AS step_state, s.params FROM flowengine_event e "
+    "JOIN flowengine_step s ON s.id = e.step_id WHERE e.run_id = :run ORDER BY e.created, s.path"
 )
 
 
@@ -59,11 +41,8 @@ class Tasks(Part):
 
     def last_tries(self, run_id: str, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
         """Return the last try of each of these steps of a run, without its data."""
-        found = {}
-        for part in portions(step_ids):
-            for row in self._session.execute(_TRIES, {"run": run_id, "ids": list(part)}):
-                found[row.step_id] = row  # in order: the last wins
-        return found
+        rows = self._in_portions(_TRIES, step_ids, run=run_id)
+        return {row.step_id: row for row in rows}  # in order: the last wins
 
     def events_of_run(self, run_id: str) -> list[EventDefinition]:
         """Return the events of a run; their state follows from that of step and task."""

@@ -17,7 +17,7 @@ from celery.exceptions import Reject
 
 from flowengine.dispatch.notifier import DRAIN, EVALUATE, WORK
 from flowengine.dispatch.packed_ids import unpacked
-from flowengine.store.outages import is_away
+from flowengine.store.database import is_away
 
 log = logging.getLogger("flowengine")
 

@@ -21,7 +21,7 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.recovery import release_dropped, report_lost_tries
 from flowengine.engine.watchdog import Watchdog
 from flowengine.settings import Settings
-from flowengine.store.outages import is_away
+from flowengine.store.database import is_away
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import Spool

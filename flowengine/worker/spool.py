@@ -22,7 +22,7 @@ from flowengine.errors import InvalidProgram, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.program import parse_program, program_text
-from flowengine.store.outages import is_away
+from flowengine.store.database import is_away
 from flowengine.worker.execution import start_child
 
 log = logging.getLogger("flowengine")

@@ -39,7 +39,7 @@ def load(url: str, schema: str, rows: Rows) -> None:
             tables = metadata if schema == HEAD else _earlier(connection, schema)
             for name, table in rows.items():
                 if name in tables.tables:
-                    _insert(connection, tables.tables[name], table)
+                    insert_rows(connection, tables.tables[name], table)
         upgrade_schema(database)
     finally:
         database.close()
@@ -49,17 +49,22 @@ def _earlier(connection: Connection, revision: str) -> MetaData:
     """Replace today's tables by those of an earlier schema."""
     metadata.drop_all(connection)
     connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    config.set_main_option("path_separator", "os")
-    config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    migrate_to(connection, revision)
     found = MetaData()
     found.reflect(connection)
     return found
 
 
-def _insert(connection: Connection, target: Table, table: dict[str, list[Any]]) -> None:
+def migrate_to(connection: Connection, revision: str) -> None:
+    """Apply the migrations up to a revision."""
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, revision)
+
+
+def insert_rows(connection: Connection, target: Table, table: dict[str, list[Any]]) -> None:
     """Insert rows; a column that the schema does not have is left out."""
     rows = [
         {column: value for column, value in pairs if column in target.columns}

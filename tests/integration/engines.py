@@ -30,12 +30,11 @@ from flowengine.program.nodes import (
     YieldStatement,
 )
 from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema
+from flowengine.store import Database, Session, ensure_schema
+from flowengine.store.backend import Executor, SqlalchemyExecutor
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.database import Clock
-from flowengine.store.executors import Executor, SqlalchemyExecutor
 from flowengine.store.postgres.executors import PipelineExecutor
-from flowengine.store.session import SqlSession
 from flowengine.store.tables import metadata
 
 # --- engines ---
@@ -82,7 +81,7 @@ def watched(engine: Engine, notice: Callable[[str, Any], object]) -> Iterator[No
     database: Any = engine.database
     session = database.session
 
-    def noticing(executor: Executor, connection: Connection | None = None) -> SqlSession:
+    def noticing(executor: Executor, connection: Connection | None = None) -> Session:
         if isinstance(executor, PipelineExecutor):
             for name in ("rows", "send"):
                 setattr(executor, name, _noticed(getattr(executor, name), notice))

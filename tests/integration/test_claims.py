@@ -14,9 +14,9 @@ from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import EventOptions, Literal, RetryPolicy
-from flowengine.store import tasks
+from flowengine.store.backend import sqlite_text
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.executors import sqlite_text
+from flowengine.store.tables import TaskRow
 from tests.integration.engines import (
     MovedClock,
     call,
@@ -126,7 +126,7 @@ def test_of_many_that_want_the_same_task_one_gets_it(engine: Engine) -> None:
 def test_a_step_never_has_two_running_tasks(engine: Engine) -> None:
     run = engine.start(one(), "Flow", {}).id
     running = claim(engine)
-    table = tasks.table
+    table = TaskRow.__table__
     with engine.database.read() as connection:
         row = dict(connection.execute(select(table)).one()._mapping)
     before = dump(engine)
@@ -234,7 +234,7 @@ def test_a_claim_brings_what_the_step_was_given_and_says_who_has_it(engine: Engi
     assert (task.workflow_id, task.step_path, task.runner_id) == (run, "Flow.a", who.server_id)
     assert (task.state, task.lease) == (TaskState.RUNNING, 1)
     (row,) = dump(engine)["flowengine_task"]
-    held = dict(zip(tasks.table.c.keys(), row, strict=True))
+    held = dict(zip(TaskRow.__table__.c.keys(), row, strict=True))
     assert (held["server_id"], held["boot_id"], held["pid"]) == (who.server_id, who.boot_id, 17)
     assert held["started"] == held["activity"] == 1_000_000
 

@@ -7,7 +7,7 @@ from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.rows import MANY
+from flowengine.store.parts import MANY
 from tests.builders import block, event, given, listed, of, program, step, to, workflow
 
 

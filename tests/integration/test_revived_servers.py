@@ -183,7 +183,7 @@ def test_a_poller_that_sends_heartbeats_keeps_its_task(fleet: Fleet) -> None:
     assert _losses(fleet, task) == [0, 1]
 
 
-@pytest.mark.parametrize("moment", ["flowengine_server", "max(flowengine_task.activity)"])
+@pytest.mark.parametrize("moment", ["flowengine_server", "max(activity)"])
 def test_a_task_that_is_claimed_during_the_recovery_of_its_server_is_kept(
     fleet: Fleet, moment: str
 ) -> None:

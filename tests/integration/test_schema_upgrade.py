@@ -18,6 +18,7 @@ from flowengine.store import Database, ensure_schema, migrations, upgrade_schema
 from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
 from flowengine.store.schema_upgrade import migrate, revision_of
 from flowengine.store.tables import metadata
+from tests.histories import snapshots
 from tests.integration.engines import one, opened
 from tests.integration.threads import Ready, in_processes, in_threads
 from tests.servers import PostgresServer
@@ -135,6 +136,37 @@ def test_an_upgrade_of_a_database_that_is_up_to_date_does_nothing(database: Data
     ensure_schema(database, upgrade=True)
     ensure_schema(database, upgrade=False)
     assert indexes(database) == before
+
+
+def columns(connection: Connection, table: str) -> list[str]:
+    return [column["name"] for column in inspect(connection).get_columns(table)]
+
+
+def test_an_upgrade_from_0001_drops_the_unused_columns_and_keeps_the_rows(
+    database: Database, empty_database_url: str
+) -> None:
+    with opened(empty_database_url) as engine:
+        engine.start(one(), "Flow", {})
+    rows = snapshots.take(database)
+    with database.write() as session:
+        connection = session.connection
+        metadata.drop_all(connection)
+        connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
+        snapshots.migrate_to(connection, "0001")
+        assert "trace_id" in columns(connection, "flowengine_run")
+        assert "usage" in columns(connection, "flowengine_task")
+        for name, table in rows.items():
+            snapshots.insert_rows(connection, metadata.tables[name], table)
+    before = indexes(database)
+    assert upgrade_schema(database) == ("0001", HEAD)
+    assert snapshots.take(database) == rows
+    assert {"flowengine_run", "flowengine_task"} <= rows.keys()
+    assert indexes(database) == before
+    with database.read() as session:
+        assert "trace_id" not in columns(session.connection, "flowengine_run")
+        assert "usage" not in columns(session.connection, "flowengine_task")
+    with opened(empty_database_url) as engine:
+        engine.start(one(), "Flow", {})
 
 
 def upgrade_in_process(ready: Ready, url: str) -> str:

@@ -32,12 +32,10 @@ from flowengine.engine import Engine
 from flowengine.evaluator import StepState, TaskDefinition, TaskState, working_set
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Succeeded
-from flowengine.store import ensure_schema
+from flowengine.store import Session, ensure_schema
+from flowengine.store.backend import Executor
 from flowengine.store.claims import WorkerIdentity
-from flowengine.store.executors import Executor
-from flowengine.store.session import SqlSession
-from flowengine.store.sqlite.database import SqliteDatabase
-from flowengine.store.sqlite.executor import SqliteExecutor
+from flowengine.store.sqlite.database import SqliteDatabase, SqliteExecutor
 from tests.builders import (
     Node,
     always,
@@ -294,17 +292,17 @@ class Process(SqliteDatabase):
                 world.scheduler.switch(statement.split(" ", 1)[0])
 
     @contextmanager
-    def write(self) -> Iterator[SqlSession]:
+    def write(self) -> Iterator[Session]:
         with self._switching("will write"), super().write() as session:
             yield session
 
     @contextmanager
-    def autocommit(self) -> Iterator[SqlSession]:
+    def autocommit(self) -> Iterator[Session]:
         with self._switching("will commit operations"), super().autocommit() as session:
             yield session
 
     @contextmanager
-    def optimistic(self) -> Iterator[SqlSession]:
+    def optimistic(self) -> Iterator[Session]:
         with self._switching("will commit optimistically"), super().optimistic() as session:
             yield session
 
@@ -315,7 +313,7 @@ class Process(SqliteDatabase):
         self._world.check()
         self._world.scheduler.switch("has written")
 
-    def session(self, executor: Executor, connection: Connection | None = None) -> SqlSession:
+    def session(self, executor: Executor, connection: Connection | None = None) -> Session:
         if isinstance(executor, SqliteExecutor):
             executor = _Interrupted(executor, self._world.scheduler)
         return super().session(executor, connection)

@@ -6,14 +6,14 @@ import pytest
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from flowengine.store import Database, ensure_schema
-from flowengine.store.postgres import pool
+from flowengine.store.postgres import database
 from tests.servers import PostgresServer
 
 
 def test_the_server_ends_a_transaction_that_stands_still(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool, "_IDLE_LIMIT", 0.3)
+    monkeypatch.setattr(database, "_IDLE_LIMIT", 0.3)
     url = postgres.new_database()
     stopped, other = Database(url), Database(url)
     ensure_schema(other, upgrade=True)

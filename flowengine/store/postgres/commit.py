@@ -15,9 +15,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
+from flowengine.store.backend import Executor
 from flowengine.store.commit_rows import SECTIONS
 from flowengine.store.commits import CommitPlan
-from flowengine.store.executors import Executor
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor
 from flowengine.store.postgres.row_encoder import Encoding, decode, encode
 

@@ -9,23 +9,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
+from typing import Any
 
-from sqlalchemy import Connection, event
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from flowengine.fork import at_fork
-from flowengine.store.database import Clock, Database
-from flowengine.store.executors import Executor
+from flowengine.store.backend import Executor
+from flowengine.store.database import Clock, Database, missing_driver
 from flowengine.store.postgres import dialect
-from flowengine.store.postgres.executors import (
-    PipelineExecutor,
-    PostgresExecutor,
-    as_sqlalchemy,
-)
+from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
-from flowengine.store.postgres.pool import PING_AFTER, PREPARED, postgres_engine
-from flowengine.store.session import SqlSession
+from flowengine.store.session import Session
 
+_IDLE_LIMIT = 30.0  #: seconds that a transaction may be idle
+_PING_AFTER = 1.0  #: seconds after which an unused connection is pinged before it is used
+#: Key in a connection's info: the statements prepared on it, by text.
+_PREPARED = "flowengine_prepared"
 _CLOCK_TRUST = 5.0  #: seconds for which a reading of the server's clock is extrapolated
 
 
@@ -40,7 +40,7 @@ class PostgresDatabase(Database):
         self._clock_reading = (-math.inf, 0)  #: monotonic time, and the server's time then
         self._pinging = threading.local()
         self._kept = threading.local()
-        self.engine = postgres_engine(url, self._pinging)
+        self.engine = _engine(url, self._pinging)
         #: A restore ends all connections, so it is noticed with the first that was lost.
         self._generation = 0
         event.listen(self.engine, "invalidate", self._connection_lost)
@@ -61,7 +61,7 @@ class PostgresDatabase(Database):
     def _executor(self, connection: Connection) -> Executor:
         return PipelineExecutor(connection)
 
-    def autocommit(self) -> AbstractContextManager[SqlSession]:
+    def autocommit(self) -> AbstractContextManager[Session]:
         return _Autocommit(self)
 
     autocommit_read = optimistic = autocommit
@@ -73,10 +73,7 @@ class PostgresDatabase(Database):
 
     @contextmanager
     def keep_connection(self) -> Iterator[None]:
-        """Let this thread keep its connection between statements.
-
-        Checking one out of the pool takes longer than some statements.
-        """
+        # Checking a connection out of the pool takes longer than some statements.
         self._kept.is_on = True
         try:
             yield
@@ -92,28 +89,26 @@ class PostgresDatabase(Database):
     # --- time ---
 
     def now(self) -> int:
-        if self._clock is not None:
-            return self._clock()
-        if (now := self._extrapolated()) is not None:
+        if (now := self._known_time()) is not None:
             return now
         with self.autocommit() as session:
             return self.read_clock(session)
 
-    def read_clock(self, session: SqlSession) -> int:
+    def read_clock(self, session: Session) -> int:
         """Return the server's time, from an earlier reading or read on this connection.
 
         The result is late by the duration of the query, never early: a task that is written as
         due now is due.
         """
-        if self._clock is not None:
-            return self._clock()
-        if (now := self._extrapolated()) is not None:
-            return now
+        if (known := self._known_time()) is not None:
+            return known
         ((now,),) = session.rows(f"SELECT {dialect.CLOCK}")
         self._clock_reading = (time.monotonic(), now)
         return int(now)
 
-    def _extrapolated(self) -> int | None:
+    def _known_time(self) -> int | None:
+        if self._clock is not None:
+            return self._clock()
         read_at, reading = self._clock_reading
         elapsed = time.monotonic() - read_at
         return int(reading + elapsed * 1000) if elapsed <= _CLOCK_TRUST else None
@@ -133,10 +128,10 @@ class _Autocommit:
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
-    def __enter__(self) -> SqlSession:
+    def __enter__(self) -> Session:
         kept = self._database._kept
         proxy = getattr(kept, "proxy", None)
-        if proxy is not None and time.monotonic() - kept.used < PING_AFTER:
+        if proxy is not None and time.monotonic() - kept.used < _PING_AFTER:
             self._proxy = proxy
             return self._session()
         self._database.return_connection()
@@ -154,12 +149,12 @@ class _Autocommit:
             pinging.is_off = False
         return self._session()
 
-    def _session(self) -> SqlSession:
+    def _session(self) -> Session:
         prepared = None
         # Prepared statements go through libpq, whose wait Ctrl-C does not interrupt. Only worker
         # threads, which keep their connection, use them.
         if getattr(self._database._kept, "is_on", False):
-            prepared = self._proxy.info.setdefault(PREPARED, {})
+            prepared = self._proxy.info.setdefault(_PREPARED, {})
         return self._database.session(PostgresExecutor(self._proxy.driver_connection, prepared))
 
     def __exit__(
@@ -190,3 +185,56 @@ class _Autocommit:
             self._database.engine.dispose()  # the server restarted: the others are stale, too
         with self._database.translated_errors():
             raise translated from problem
+
+
+def _engine(url: str, pinging: threading.local) -> Engine:
+    parsed = make_url(url)
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    try:
+        # Without a reset: every transaction that begins here also ends here.
+        engine = create_engine(parsed, pool_size=16, max_overflow=16, pool_reset_on_return=None)
+    except ModuleNotFoundError as missing:
+        raise missing_driver(missing) from missing
+
+    @event.listens_for(engine, "connect")
+    def _prepare(raw: Any, _record: object) -> None:
+        raw.autocommit = True  # transactions begin below
+        # A process that is suspended inside a transaction keeps its locks, and so blocks a run or
+        # the watchdog. The server ends such a transaction.
+        raw.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_LIMIT * 1000:.0f}")
+        # Every repeated query has an index. A generic plan that was made while the tables were
+        # tiny would scan them for ever.
+        raw.execute("SET enable_seqscan = off; SET enable_hashjoin = off")
+        raw.execute("SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan")
+        # Compiling a statement with a wrong estimate takes a tenth of a second.
+        raw.execute("SET jit = off")
+        raw.prepare_threshold = 1
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN")
+
+    @event.listens_for(engine, "rollback")
+    def _forget_prepared(connection: Connection) -> None:
+        # psycopg sends DEALLOCATE ALL after a ROLLBACK.
+        if not connection.invalidated:
+            connection.info.pop(_PREPARED, None)
+
+    @event.listens_for(engine, "checkin")
+    def _used(_raw: Any, record: Any) -> None:
+        record.info["used"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def _ping(raw: Any, record: Any, _proxy: object) -> None:
+        # The server may have restarted since the last use; a reader should not see an error for
+        # that. For a single statement a ping costs as much as the statement, so a connection that
+        # was used within the last second is trusted.
+        trusted = _PING_AFTER if getattr(pinging, "is_off", False) else 0.0
+        if time.monotonic() - record.info.get("used", math.inf) >= trusted:
+            try:
+                engine.dialect.do_ping(raw)
+            except Exception as gone:
+                raise DisconnectionError("the connection is gone") from gone
+
+    return engine

@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from flowengine.store import claim_texts
+from flowengine.store import claims
+from flowengine.store.backend import EncodedReport, Executor
 from flowengine.store.commits import CommitPlan
-from flowengine.store.dialect import EncodedReport
-from flowengine.store.executors import Executor
+from flowengine.store.parts import MANY
 from flowengine.store.postgres import commit as postgres_commit
 from flowengine.store.postgres.commit import IS_HELD
 from flowengine.store.postgres.executors import PipelineExecutor
-from flowengine.store.rows import MANY
 
 IDS = "json_array_elements_text(%s::json) AS w(value)"
 PAIRS = "json_to_recordset(%s::json) AS w(run_id text, key text)"
@@ -32,18 +31,18 @@ CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 # quick one. The number of remaining tasks is counted without a lock.
 _DUE = f"""
 WITH first AS MATERIALIZED (
-    SELECT uuid, {claim_texts.IS_QUICK} AS is_quick FROM flowengine_task
-    WHERE {claim_texts.IS_DUE} ORDER BY rank, due, position LIMIT 1 FOR UPDATE SKIP LOCKED
+    SELECT uuid, {claims.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claims.IS_DUE} ORDER BY rank, due, position LIMIT 1 FOR UPDATE SKIP LOCKED
 ), behind AS MATERIALIZED (
-    SELECT uuid, {claim_texts.IS_QUICK} AS is_quick FROM flowengine_task
-    WHERE {claim_texts.IS_DUE} AND (SELECT is_quick AND %(limit)s > 1 FROM first)
+    SELECT uuid, {claims.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claims.IS_DUE} AND (SELECT is_quick AND %(limit)s > 1 FROM first)
         AND uuid <> (SELECT uuid FROM first)
     ORDER BY rank, due, position LIMIT %(limit)s - 1 FOR UPDATE SKIP LOCKED
 ), chosen AS (
     SELECT uuid FROM first UNION ALL SELECT uuid FROM behind WHERE is_quick
 ) """
 _DUE_COUNT = (
-    f"(SELECT count(*) FROM (SELECT FROM flowengine_task WHERE {claim_texts.IS_DUE} "
+    f"(SELECT count(*) FROM (SELECT FROM flowengine_task WHERE {claims.IS_DUE} "
     "LIMIT %(limit)s + 1) t)"
 )
 _SKIPPED_COUNT = "(SELECT count(*) FROM behind WHERE NOT is_quick)"
@@ -53,12 +52,12 @@ _THESE = (
     "WITH chosen AS MATERIALIZED (SELECT found.uuid "
     "FROM json_array_elements_text(%(ids)s::json) AS w(uuid), LATERAL ("
     "SELECT t.uuid FROM flowengine_task t WHERE t.uuid = w.uuid "
-    f"AND t.state || '' = 'pending' AND {claim_texts.IS_CLAIMABLE} "
+    f"AND t.state || '' = 'pending' AND {claims.IS_CLAIMABLE} "
     "FOR UPDATE SKIP LOCKED) AS found LIMIT %(limit)s) "
 )
 _IN = "= ANY(%({})s::text[])"
-CLAIM = claim_texts.claim(_DUE, _IN, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
-CLAIM_THESE = claim_texts.claim(_THESE, _IN)
+CLAIM = claims.claim_text(_DUE, _IN, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
+CLAIM_THESE = claims.claim_text(_THESE, _IN)
 
 
 def listed(values: Collection[str]) -> list[str]:
@@ -67,19 +66,15 @@ def listed(values: Collection[str]) -> list[str]:
 
 # --- reports ---
 
-_RELEASE = (
-    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, updated = g.now "
-    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, now bigint) "
+_TO_PENDING = (
+    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, updated = g.now{} "
+    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, due bigint, now bigint) "
     f"WHERE {IS_HELD} RETURNING t.task_list_name"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.
-_PARK = (
-    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, due = g.due, "
-    "published = NULL, updated = g.now "
-    "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, due bigint, now bigint) "
-    f"WHERE {IS_HELD} RETURNING t.uuid"
-)
-PARK_WAITING = claim_texts.park_waiting(MANY, " FOR UPDATE SKIP LOCKED")
+_PARK = _TO_PENDING.format(", due = g.due, published = NULL")
+_RELEASE = _TO_PENDING.format("")
+PARK_WAITING = claims.park_waiting_text(MANY, " FOR UPDATE SKIP LOCKED")
 _RECORD = f"""
 WITH reports AS (
     SELECT * FROM json_to_recordset(%s::json)
@@ -115,14 +110,12 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
     return dict(executor.rows(_RECORD, (json.dumps(rows), json.dumps(payloads))))
 
 
-def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> list[str]:
-    rows = [{"uuid": task_id, "lease": lease, "now": now} for task_id, lease in held]
-    return [row[0] for row in executor.rows(_RELEASE, (json.dumps(rows),))]
-
-
-def park(executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
-    rows = [{"uuid": task_id, "lease": lease, "due": due, "now": now} for task_id, lease in held]
-    return len(executor.rows(_PARK, (json.dumps(rows),)))
+def release(
+    executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
+) -> list[str]:
+    rows = [{"uuid": uuid, "lease": lease, "due": due, "now": now} for uuid, lease in held]
+    text = _RELEASE if due is None else _PARK
+    return [row[0] for row in executor.rows(text, (json.dumps(rows),))]
 
 
 # --- commits ---

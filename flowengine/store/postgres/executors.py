@@ -16,7 +16,7 @@ from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.store.executors import Parameters
+from flowengine.store.backend import Parameters
 
 log = logging.getLogger(__name__)
 

@@ -24,10 +24,7 @@ class Listener:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        on_end: Callable[[str], object],
-        on_connect: Callable[[], object],
+        self, engine: Engine, on_end: Callable[[str], object], on_connect: Callable[[], object]
     ) -> None:
         self._engine, self._on_end, self._on_connect = engine, on_end, on_connect
         self.is_listening = False

@@ -5,21 +5,23 @@ from __future__ import annotations
 import itertools
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import StaticPool
 
+from flowengine.store.backend import Parameters, sqlite_text
 from flowengine.store.database import Clock, Database
-from flowengine.store.executors import Executor, SqlalchemyExecutor
-from flowengine.store.session import SqlSession
+from flowengine.store.session import Session
 from flowengine.store.sqlite import dialect
-from flowengine.store.sqlite.executor import SqliteExecutor
 from flowengine.store.sqlite.fork_gate import fork_gate
-from flowengine.store.sqlite.pool import is_in_memory, sqlite_engine
+
+_BUSY_TIMEOUT = 30.0  #: seconds that a connection waits for the write lock
 
 
 class SqliteDatabase(Database):
@@ -34,11 +36,12 @@ class SqliteDatabase(Database):
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         super().__init__(url, clock=clock)
-        self.engine = sqlite_engine(url)
+        is_in_memory = self.url.database in (None, "", ":memory:")
+        self.engine = _engine(url, is_in_memory)
         self._writer = threading.Lock()
         self._generations = itertools.count()
         # A database in memory is its one connection; a fork copies it with all its rows.
-        if not is_in_memory(url):
+        if not is_in_memory:
             self.file = Path(self.url.database or "")
             fork_gate.guard(self.engine)
 
@@ -46,9 +49,6 @@ class SqliteDatabase(Database):
     def generation(self) -> int:
         # A file may be replaced at any time, and a check costs no round trip.
         return next(self._generations)
-
-    def _executor(self, connection: Connection) -> Executor:
-        return SqlalchemyExecutor(connection)
 
     @contextmanager
     def _turn(self, *, writes: bool) -> Iterator[None]:
@@ -61,12 +61,12 @@ class SqliteDatabase(Database):
             yield
 
     @contextmanager
-    def autocommit(self) -> Iterator[SqlSession]:
+    def autocommit(self) -> Iterator[Session]:
         with self._driver() as driver:
             yield self.session(SqliteExecutor(driver))
 
     @contextmanager
-    def optimistic(self) -> Iterator[SqlSession]:
+    def optimistic(self) -> Iterator[Session]:
         with self._driver() as driver:
             executor = SqliteExecutor(driver)
             with executor.transaction():
@@ -82,5 +82,76 @@ class SqliteDatabase(Database):
             except sqlite3.Error as problem:
                 raise DBAPIError.instance(None, None, problem, sqlite3.Error) from problem
 
-    def autocommit_read(self) -> AbstractContextManager[SqlSession]:
-        return self.read()
+
+class SqliteExecutor:
+    """Executes each statement in a transaction of its own, unless one is open."""
+
+    def __init__(self, driver: Any) -> None:
+        self._driver = driver
+
+    def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = self._driver.execute(
+            sqlite_text(text), parameters
+        ).fetchall()
+        return found
+
+    def many(self, text: str, rows: Sequence[Parameters]) -> None:
+        self._driver.executemany(text, rows)
+
+    def atomic(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._driver.in_transaction else self.transaction()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self._driver.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._driver.execute("COMMIT")
+        except BaseException:
+            self._driver.rollback()
+            raise
+
+
+def _engine(url: str, is_in_memory: bool) -> Engine:
+    engine = create_engine(
+        url,
+        connect_args={"check_same_thread": False, "timeout": _BUSY_TIMEOUT},
+        poolclass=StaticPool if is_in_memory else None,
+    )
+
+    @event.listens_for(engine, "connect")
+    def _prepare(raw: Any, _record: object) -> None:
+        raw.isolation_level = None  # transactions begin below
+        cursor = raw.cursor()
+        _write_ahead(cursor)
+        # A checkpoint at 16 MB instead of 4: consecutive steps change the same pages, and a
+        # checkpoint copies each page once.
+        for pragma in ("synchronous = FULL", "temp_store = MEMORY", "wal_autocheckpoint = 4000"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # IMMEDIATE: a transaction that reads first and writes later would fail when another has
+        # written in between, so one that may write takes the write lock at its start.
+        writes = connection.get_execution_options().get("flowengine_write", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def _write_ahead(cursor: Any) -> None:
+    """Switch to the write-ahead log.
+
+    The first to open a new file changes its journal mode, which needs an exclusive lock. SQLite's
+    busy timeout does not apply to that lock, so wait for it here.
+    """
+    deadline = time.monotonic() + _BUSY_TIMEOUT
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as problem:
+            if "locked" not in str(problem) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

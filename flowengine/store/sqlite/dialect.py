@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
-from flowengine.store import claim_texts
+from flowengine.store import claims
+from flowengine.store.backend import EncodedReport, Executor
+from flowengine.store.commit_rows import SECTIONS
 from flowengine.store.commits import CommitPlan
-from flowengine.store.dialect import EncodedReport
-from flowengine.store.executors import Executor
-from flowengine.store.rows import MANY
-from flowengine.store.sqlite import commit as sqlite_commit
+from flowengine.store.parts import MANY
+from flowengine.store.reports import COUNT_DOWN
 
 IDS = PAIRS = "json_each(%s) w"
 PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
@@ -25,8 +25,8 @@ CLOCK = "%(now)s"  # SQLite has the clock of this process
 
 _DUE = f"""
 WITH candidates AS (
-    SELECT uuid, rank, due, position, {claim_texts.IS_QUICK} AS is_quick FROM flowengine_task
-    WHERE {claim_texts.IS_DUE} ORDER BY rank, due, position LIMIT %(limit)s + 1
+    SELECT uuid, rank, due, position, {claims.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claims.IS_DUE} ORDER BY rank, due, position LIMIT %(limit)s + 1
 ), numbered AS (
     SELECT uuid, is_quick, row_number() OVER (ORDER BY rank, due, position) AS place
     FROM candidates
@@ -39,11 +39,11 @@ WITH candidates AS (
 _THESE = (
     "WITH chosen AS MATERIALIZED (SELECT t.uuid "
     "FROM json_each(%(ids)s) AS w CROSS JOIN flowengine_task AS t WHERE t.uuid = w.value "
-    f"AND +t.state = 'pending' AND {claim_texts.IS_CLAIMABLE} LIMIT %(limit)s) "
+    f"AND +t.state = 'pending' AND {claims.IS_CLAIMABLE} LIMIT %(limit)s) "
 )
 _IN = "IN (SELECT value FROM json_each(%({})s))"
-CLAIM = claim_texts.claim(_DUE, _IN, count="(SELECT count(*) FROM candidates)")
-CLAIM_THESE = claim_texts.claim(_THESE, _IN)
+CLAIM = claims.claim_text(_DUE, _IN, count="(SELECT count(*) FROM candidates)")
+CLAIM_THESE = claims.claim_text(_THESE, _IN)
 
 
 def listed(values: Collection[str]) -> str:
@@ -53,25 +53,19 @@ def listed(values: Collection[str]) -> str:
 # --- reports ---
 
 _IS_HELD = "uuid = %s AND lease = %s AND state = 'running'"
-_RELEASE = (
-    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = %s "
+_TO_PENDING = (
+    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = %s{} "
     f"WHERE {_IS_HELD} RETURNING task_list_name"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.
-_PARK = (
-    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, due = %s, "
-    f"published = NULL, updated = %s WHERE {_IS_HELD} RETURNING uuid"
-)
-PARK_WAITING = claim_texts.park_waiting(MANY)
+_PARK = _TO_PENDING.format(", due = %s, published = NULL")
+_RELEASE = _TO_PENDING.format("")
+PARK_WAITING = claims.park_waiting_text(MANY)
 _RECORD = (
     "UPDATE flowengine_task SET state = %s, outcome = %s, result = %s, error = %s, "
     f"updated = %s, activity = %s WHERE {_IS_HELD} RETURNING join_id"
 )
 _PAYLOAD = "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) VALUES (?, ?, ?)"
-_COUNT_DOWN = (
-    "UPDATE flowengine_join SET remaining = remaining - %s, updated = %s WHERE id = %s "
-    "RETURNING remaining"
-)
 
 
 def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> dict[str, int | None]:
@@ -85,28 +79,100 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
                     executor.many(_PAYLOAD, [(*item, now) for item in report.payloads.items()])
         counts = Counter(join_id for join_id in joins.values() if join_id)
         remaining: dict[str | None, int] = {
-            join_id: executor.rows(_COUNT_DOWN, (count, now, join_id))[0][0]
+            join_id: executor.rows(COUNT_DOWN, (count, now, join_id))[0][0]
             for join_id, count in counts.items()
         }
     return {task_id: remaining.get(join_id) for task_id, join_id in joins.items()}
 
 
-def release(executor: Executor, held: Sequence[tuple[str, int]], now: int) -> list[str]:
+def release(
+    executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
+) -> list[str]:
+    text, times = (_RELEASE, (now,)) if due is None else (_PARK, (now, due))
     with executor.atomic():
-        return [row[0] for one in held for row in executor.rows(_RELEASE, (now, *one))]
-
-
-def park(executor: Executor, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
-    with executor.atomic():
-        return sum(len(executor.rows(_PARK, (due, now, *one))) for one in held)
+        return [row[0] for one in held for row in executor.rows(text, (*times, *one))]
 
 
 # --- commits ---
 
+# SQLite has one writer at a time and no round trips: a plan is written section by section, and
+# the guard of an optimistic commit is a query before the part of a run is written.
+_IS_CURRENT = "SELECT revision = %s FROM flowengine_run WHERE id = %s"
+_COUNT_HELD = f"SELECT count(*) FROM flowengine_task WHERE {_IS_HELD}"
+#: Of the sections that are updated: the key of the table, the column of the section that names
+#: it, and the columns that are not written.
+_KEYS = {
+    "runs": ("id", "run_id", {"expected_revision", "reports"}),
+    "steps": ("id", "id", {"run_id"}),
+    "reports": ("uuid", "uuid", {"run_id", "lease"}),
+}
+
+
+def _insert(name: str, how: str = "") -> str:
+    section = SECTIONS[name]
+    names = ", ".join((*section.columns, *section.constants))
+    values = ", ".join((*(["?"] * len(section.columns)), *section.constants.values()))
+    return f"INSERT{how} INTO {section.table.name} ({names}) VALUES ({values})"
+
+
+def _update(name: str) -> str:
+    section = SECTIONS[name]
+    place = {column: f"?{number}" for number, column in enumerate(section.columns, 1)}
+    key, source, unwritten = _KEYS[name]
+    changed = [
+        f"{c} = COALESCE({place[c]}, {c})" if c in section.optional else f"{c} = {place[c]}"
+        for c in section.columns
+        if c != source and c not in unwritten
+    ]
+    if name == "reports":
+        changed += [f"activity = {place['updated']}", "taken_in = 1"]
+    return f"UPDATE {section.table.name} SET {', '.join(changed)} WHERE {key} = {place[source]}"
+
+
+_INSERT_RUN = _insert("new_runs", " OR IGNORE") + " RETURNING id"
+#: Bound by position: to look up parameter names takes the driver longer than to bind them.
+_WRITE = {name: _update(name) if name in _KEYS else _insert(name) for name in SECTIONS} | {
+    "joins": f"{_insert('joins')} "
+    "ON CONFLICT (id) DO UPDATE SET remaining = remaining + excluded.remaining",
+    "consumed_tasks": "UPDATE flowengine_task SET taken_in = 1 WHERE uuid = ?2",
+    "consumed_facts": "UPDATE flowengine_fact SET taken_in = 1 WHERE id = ?2",
+    "parent_facts": "INSERT OR IGNORE INTO flowengine_fact "
+    "(id, run_id, kind, payload, created, taken_in) VALUES (?3, ?2, ?4, ?5, ?6, 0)",
+    "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
+    "VALUES (?2, ?3, ?4)",
+}
+
 
 def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     with executor.atomic():
-        return sqlite_commit.write(executor, plan, guarded=guarded)
+        allowed = _allowed(executor, plan, guarded)
+        is_whole = not guarded and len(allowed) == len(plan.runs) + len(plan.new_runs)
+        for name, rows in plan.filled():
+            if name == "new_runs":
+                continue
+            if not is_whole:
+                place = SECTIONS[name].columns.index("run_id")
+                rows = [row for row in rows if row[place] in allowed]
+            if rows:
+                executor.many(_WRITE[name], rows)
+    return allowed
+
+
+def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
+    """Insert new runs, or check the guard; return the runs whose part may be written."""
+    if plan.new_runs:
+        return {run[0] for run in plan.new_runs if executor.rows(_INSERT_RUN, run)}
+    if not guarded:
+        return {run.run_id for run in plan.runs}
+    current = {
+        run.run_id
+        for run in plan.runs
+        if executor.rows(_IS_CURRENT, (run.expected_revision, run.run_id)) == [(1,)]
+    }
+    for report in plan.reports:
+        if executor.rows(_COUNT_HELD, (report.uuid, report.lease)) != [(1,)]:
+            current.discard(report.run_id)
+    return current
 
 
 @contextmanager

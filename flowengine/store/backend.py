@@ -1,0 +1,114 @@
+"""A backend: the part of the store that each database implements by itself.
+
+Its dialect is the SQL in which PostgreSQL and SQLite differ. Its executors bring SQL text to the
+driver: SQLAlchemy costs more for a statement than a short statement itself, so the statements of
+every step are text, executed on the driver's connection, or through SQLAlchemy inside one of its
+transactions.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple, Protocol
+
+from sqlalchemy import Connection
+
+from flowengine.store.commit_rows import Ending
+from flowengine.store.commits import CommitPlan
+
+Parameters = Sequence[Any] | Mapping[str, Any]
+
+
+class Executor(Protocol):
+    """Executes SQL text. Parameters are %s or %(name)s for both databases."""
+
+    def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]: ...
+
+    def many(self, text: str, rows: Sequence[Parameters]) -> None:
+        """Execute a text of SQLite once for each row."""
+
+    def atomic(self) -> AbstractContextManager[object]:
+        """Make the statements inside one transaction, unless they are in one already."""
+
+
+class SqlalchemyExecutor:
+    """Executes inside a transaction of SQLAlchemy, ours or the caller's."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._is_sqlite = connection.dialect.name == "sqlite"
+
+    def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        values = parameters if isinstance(parameters, Mapping) else tuple(parameters)
+        text = sqlite_text(text) if self._is_sqlite else text
+        result = self._connection.exec_driver_sql(text, values or None)
+        return [tuple(row) for row in result] if result.returns_rows else []
+
+    def many(self, text: str, rows: Sequence[Parameters]) -> None:
+        self._connection.exec_driver_sql(text, list(rows))
+
+    def atomic(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+@functools.lru_cache(maxsize=1_000)
+def sqlite_text(text: str) -> str:
+    """Return a text with the parameter marks of SQLite."""
+    return re.sub(r"%(?:\((\w+)\))?s", lambda mark: f":{mark[1]}" if mark[1] else "?", text)
+
+
+class EncodedReport(NamedTuple):
+    """A report as it is stored."""
+
+    task_id: str
+    lease: int
+    ending: Ending
+    payloads: dict[str, str]
+
+
+class Dialect(Protocol):
+    """Fragments and operations of one database; the modules `dialect` of the backends."""
+
+    IDS: str  #: a table `w(value)` of a JSON array of ids
+    PAIRS: str  #: a table `w` of a JSON array of objects with run_id and key
+    PAIR_RUN: str
+    PAIR_KEY: str
+    JOIN: str  #: joins `w`, which is read first, with a table that has an index
+    LOCK: str
+    SKIP_LOCKED: str
+    REPORTED_INDEX: str
+    CLAIM: str  #: claims the due tasks of a list; with {now} for the time
+    CLAIM_THESE: str
+    CLOCK: str  #: the database's own clock in milliseconds
+    PARK_WAITING: str
+
+    def __hash__(self) -> int: ...
+
+    def listed(self, values: Collection[str]) -> Any:
+        """Return names as the parameter of a claim."""
+
+    def commit(self, executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
+        """Write a commit plan; return the runs whose part was written."""
+
+    def stream_commits(
+        self, executor: Executor
+    ) -> AbstractContextManager[Callable[[CommitPlan], object]]:
+        """Return a function that writes a commit; all are written at the end."""
+
+    def record(
+        self, executor: Executor, reports: Sequence[EncodedReport], now: int
+    ) -> dict[str, int | None]: ...
+
+    def release(
+        self, executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
+    ) -> list[str]:
+        """Release tasks, or park them until `due`; return their task lists."""
+
+
+@functools.cache
+def in_dialect(template: str, dialect: Dialect) -> str:
+    """Return a text with the fragments of a dialect in place of their names in braces."""
+    return template.format_map(vars(dialect))
