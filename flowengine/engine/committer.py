@@ -21,14 +21,14 @@ from flowengine.evaluator import Missing, Snapshot
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Report
 from flowengine.program import Plan
-from flowengine.store import Database, Session
+from flowengine.store import Session, Store
 from flowengine.store.commits import CommitPlan
 
 
 class Committer:
     """Commits to the runs of one database."""
 
-    def __init__(self, database: Database, programs: ProgramCache) -> None:
+    def __init__(self, database: Store, programs: ProgramCache) -> None:
         self._database, self._programs = database, programs
         self.cache = RunCache()
 

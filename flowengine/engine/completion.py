@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from flowengine.store import Database
-from flowengine.store.database import CompletionListener
+from flowengine.store import Store
+from flowengine.store.protocol import CompletionListener
 
 #: Seconds between two checks of a waiting caller, growing. Another process that shares a SQLite
 #: file cannot notify this one.
@@ -22,7 +22,7 @@ _LISTENING_POLL = 10.0
 class RunCompletions:
     """Wakes the callers in this process that wait for runs to end."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Store) -> None:
         self._database = database
         self._lock = threading.Lock()
         self._waiters: defaultdict[str, set[Callable[[], object]]] = defaultdict(set)

@@ -17,7 +17,7 @@ from flowengine.program import (
 )
 from flowengine.program.limits import MAX_RECURSIVE_CALLS
 from flowengine.program.standard import SCRIPT
-from flowengine.store import Database, Session
+from flowengine.store import Session, Store
 
 _MAX_PROGRAMS = 128
 
@@ -27,7 +27,7 @@ class ProgramCache:
 
     def __init__(
         self,
-        store: Database,
+        store: Store,
         *,
         allow_scripts: bool = False,
         max_recursive_calls: int = MAX_RECURSIVE_CALLS,

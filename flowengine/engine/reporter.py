@@ -15,7 +15,7 @@ from flowengine.errors import DoesNotFit, FlowengineError, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import HandedOver, Outcome, Report, Succeeded
 from flowengine.program.nodes import Json
-from flowengine.store import Database
+from flowengine.store import Store
 from flowengine.store.database import is_away
 
 log = logging.getLogger("flowengine")
@@ -53,7 +53,7 @@ class Reporter:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,

@@ -9,14 +9,14 @@ from sqlalchemy.exc import DBAPIError
 from flowengine.engine import queries
 from flowengine.engine.results import RunInfo, StepInfo
 from flowengine.evaluator import EventDefinition, TaskDefinition
-from flowengine.store import Database
+from flowengine.store import Store
 from flowengine.store.servers import ServerDefinition
 
 
 class RunQueries:
     """Reads the runs of one database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Store) -> None:
         self._database = database
 
     def get(self, run_id: str) -> RunInfo:

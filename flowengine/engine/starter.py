@@ -25,7 +25,7 @@ from flowengine.evaluator.triggers import Started
 from flowengine.program import Plan, Program
 from flowengine.program.nodes import Json
 from flowengine.program.types import check_inputs
-from flowengine.store import Database, Session, codec
+from flowengine.store import Session, Store, codec
 from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader
 
@@ -68,7 +68,7 @@ class Starter:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         programs: ProgramCache,
         after_commit: AfterCommit,
         notifier: Notifier,

@@ -12,7 +12,7 @@ from flowengine.errors import UnknownStep, ValueRefused
 from flowengine.evaluator.records import Step
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
-from flowengine.store import Database, Session, codec
+from flowengine.store import Session, Store, codec
 
 
 class StepAnswers:
@@ -20,7 +20,7 @@ class StepAnswers:
 
     def __init__(
         self,
-        database: Database,
+        database: Store,
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,

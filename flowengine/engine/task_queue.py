@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from flowengine.dispatch import Notifier
 from flowengine.evaluator import TaskDefinition
-from flowengine.store import Database
+from flowengine.store import Store
 from flowengine.store.claims import Claim, WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask
 
@@ -21,7 +21,7 @@ _MIN_PARK_SECONDS = 0.1  # below it, workers would claim and park the same tasks
 class TaskQueue:
     """The tasks of one database, for workers and pollers."""
 
-    def __init__(self, database: Database, notifier: Notifier) -> None:
+    def __init__(self, database: Store, notifier: Notifier) -> None:
         self._database, self._notifier = database, notifier
 
     def claim_task(

@@ -1,12 +1,12 @@
 """The store: rows in PostgreSQL or SQLite.
 
-`Database(url)` opens a backend (`postgres/`, `sqlite/`), a `Session` has the operations on rows,
-`tables` the schema, `commits` the typed plan of a commit, and `schema_upgrade` brings a database
-up to date.
+`Database(url)` opens a backend (`postgres/`, `sqlite/`). The layers above use it as a `Store`, and
+inside its transactions a `Session` with the operations on rows (`protocol`). `tables` is the schema,
+`commits` the typed plan of a commit, and `schema_upgrade` brings a database up to date.
 """
 
 from flowengine.store.database import Database
+from flowengine.store.protocol import Session, Store
 from flowengine.store.schema_upgrade import ensure_schema, upgrade_schema
-from flowengine.store.session import Session
 
-__all__ = ["Database", "Session", "ensure_schema", "upgrade_schema"]
+__all__ = ["Database", "Session", "Store", "ensure_schema", "upgrade_schema"]

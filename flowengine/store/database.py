@@ -10,14 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from sqlalchemy import Connection, Engine, make_url
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
 from flowengine.store.backend import Dialect, Executor, SqlalchemyExecutor
-from flowengine.store.session import Session
+from flowengine.store.protocol import CompletionListener
+from flowengine.store.session import SqlSession
 
 _OPERATIONAL = (OperationalError, InterfaceError, TimeoutError)
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's SQLSTATE for a refused write
@@ -41,14 +42,6 @@ def is_outage(problem: BaseException) -> bool:
 def is_away(problem: BaseException) -> bool:
     """Whether the same statement could succeed later or elsewhere: an outage, or a refusal."""
     return is_outage(problem) or isinstance(problem, StoreError)
-
-
-class CompletionListener(Protocol):
-    """A subscription to the ends of runs in all processes."""
-
-    is_listening: bool
-
-    def stop(self) -> None: ...
 
 
 class Database:
@@ -82,7 +75,7 @@ class Database:
     # --- transactions ---
 
     @contextmanager
-    def write(self) -> Iterator[Session]:
+    def write(self) -> Iterator[SqlSession]:
         """One transaction that may write; committed at the end, rolled back on an error."""
         with self._turn(writes=True), self.translated_errors(), self.engine.connect() as plain:
             connection = plain.execution_options(flowengine_write=True)
@@ -90,7 +83,7 @@ class Database:
                 yield self.session(self._executor(connection), connection)
 
     @contextmanager
-    def read(self) -> Iterator[Session]:
+    def read(self) -> Iterator[SqlSession]:
         """One transaction that only reads."""
         with (
             self._turn(writes=False),
@@ -100,15 +93,15 @@ class Database:
         ):
             yield self.session(self._executor(connection), connection)
 
-    def autocommit(self) -> AbstractContextManager[Session]:
+    def autocommit(self) -> AbstractContextManager[SqlSession]:
         """Operations that commit by themselves, one after the other."""
         raise NotImplementedError
 
-    def autocommit_read(self) -> AbstractContextManager[Session]:
+    def autocommit_read(self) -> AbstractContextManager[SqlSession]:
         """Read operations without a common snapshot: the cheapest query."""
         return self.read()
 
-    def optimistic(self) -> AbstractContextManager[Session]:
+    def optimistic(self) -> AbstractContextManager[SqlSession]:
         """Reads that are followed by a guarded commit.
 
         The reads are not isolated from other writers: the guard refuses a commit that they made
@@ -116,12 +109,12 @@ class Database:
         """
         raise NotImplementedError
 
-    def within(self, connection: Connection) -> Session:
+    def within(self, connection: Connection) -> SqlSession:
         """Return a session inside the caller's own transaction."""
         return self.session(SqlalchemyExecutor(connection), connection)
 
-    def session(self, executor: Executor, connection: Connection | None = None) -> Session:
-        return Session(self, executor, connection)
+    def session(self, executor: Executor, connection: Connection | None = None) -> SqlSession:
+        return SqlSession(self, executor, connection)
 
     def _executor(self, connection: Connection) -> Executor:
         return SqlalchemyExecutor(connection)
@@ -161,7 +154,7 @@ class Database:
         """
         return system_clock() if self._clock is None else self._clock()
 
-    def read_clock(self, _session: Session) -> int:
+    def read_clock(self, _session: SqlSession) -> int:
         return self.now()
 
     @property

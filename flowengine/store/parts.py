@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Row, TextClause, bindparam, text
 
 if TYPE_CHECKING:
-    from flowengine.store.session import Session
+    from flowengine.store.session import SqlSession
 
 #: Databases limit the parameters of one statement; SQLite's oldest limit is 999.
 MANY = 500
@@ -27,7 +27,7 @@ def quoted(values: Iterable[str]) -> str:
 class Part:
     """Operations on rows of one kind, in a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SqlSession) -> None:
         self._session = session
 
     def _in_portions(

@@ -35,11 +35,11 @@ class _PartOf(Generic[T]):
     def __init__(self, part: type[T]) -> None:
         self._part = part
 
-    def __get__(self, session: Session, owner: type[Session]) -> T:
+    def __get__(self, session: SqlSession, owner: type[SqlSession]) -> T:
         return self._part(session)
 
 
-class Session:
+class SqlSession:
     """Rows, inside a transaction or operation by operation; `dialect` has the differences.
 
     With a SQLAlchemy `connection` it is a transaction. Without one each operation commits by

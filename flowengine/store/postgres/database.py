@@ -20,7 +20,7 @@ from flowengine.store.database import Clock, Database, missing_driver
 from flowengine.store.postgres import dialect
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
-from flowengine.store.session import Session
+from flowengine.store.session import SqlSession
 
 _IDLE_LIMIT = 30.0  #: seconds that a transaction may be idle
 _PING_AFTER = 1.0  #: seconds after which an unused connection is pinged before it is used
@@ -61,7 +61,7 @@ class PostgresDatabase(Database):
     def _executor(self, connection: Connection) -> Executor:
         return PipelineExecutor(connection)
 
-    def autocommit(self) -> AbstractContextManager[Session]:
+    def autocommit(self) -> AbstractContextManager[SqlSession]:
         return _Autocommit(self)
 
     autocommit_read = optimistic = autocommit
@@ -94,7 +94,7 @@ class PostgresDatabase(Database):
         with self.autocommit() as session:
             return self.read_clock(session)
 
-    def read_clock(self, session: Session) -> int:
+    def read_clock(self, session: SqlSession) -> int:
         """Return the server's time, from an earlier reading or read on this connection.
 
         The result is late by the duration of the query, never early: a task that is written as
@@ -128,7 +128,7 @@ class _Autocommit:
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> SqlSession:
         kept = self._database._kept
         proxy = getattr(kept, "proxy", None)
         if proxy is not None and time.monotonic() - kept.used < _PING_AFTER:
@@ -149,7 +149,7 @@ class _Autocommit:
             pinging.is_off = False
         return self._session()
 
-    def _session(self) -> Session:
+    def _session(self) -> SqlSession:
         prepared = None
         # Prepared statements go through libpq, whose wait Ctrl-C does not interrupt. Only worker
         # threads, which keep their connection, use them.

@@ -17,7 +17,7 @@ from sqlalchemy.pool import StaticPool
 
 from flowengine.store.backend import Parameters, sqlite_text
 from flowengine.store.database import Clock, Database
-from flowengine.store.session import Session
+from flowengine.store.session import SqlSession
 from flowengine.store.sqlite import dialect
 from flowengine.store.sqlite.fork_gate import fork_gate
 
@@ -61,12 +61,12 @@ class SqliteDatabase(Database):
             yield
 
     @contextmanager
-    def autocommit(self) -> Iterator[Session]:
+    def autocommit(self) -> Iterator[SqlSession]:
         with self._driver() as driver:
             yield self.session(SqliteExecutor(driver))
 
     @contextmanager
-    def optimistic(self) -> Iterator[Session]:
+    def optimistic(self) -> Iterator[SqlSession]:
         with self._driver() as driver:
             executor = SqliteExecutor(driver)
             with executor.transaction():

@@ -1,0 +1,130 @@
+"""The seam between the engine and its rows.
+
+`engine`, `worker` and the layers above them use a `Store`, and inside its transactions a
+`Session`. They do not know which database it is; PostgreSQL and SQLite have a folder each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Protocol
+
+from sqlalchemy import Connection
+
+from flowengine.store.claims import Claims
+from flowengine.store.commits import CommitPlan
+from flowengine.store.inbox import Inbox
+from flowengine.store.locks import Locks
+from flowengine.store.payloads import Payloads
+from flowengine.store.recovery_queries import RecoveryQueries
+from flowengine.store.reports import Reports
+from flowengine.store.runs import Runs
+from flowengine.store.servers import Servers
+from flowengine.store.steps import Steps
+from flowengine.store.tasks import Tasks
+
+
+class Session(Protocol):
+    """Rows, inside a transaction or operation by operation."""
+
+    def now(self) -> int:
+        """Return the time in milliseconds, without a second connection."""
+
+    def commit(self, plan: CommitPlan, *, guarded: bool = False) -> set[str]:
+        """Write a commit plan; return the runs whose part was written.
+
+        With `guarded` (optimistic commit) the part of a run is written if its revision is
+        unchanged and its reported leases are held. Without, the caller holds the run's lock.
+        """
+
+    def stream_commits(self) -> AbstractContextManager[Callable[[CommitPlan], object]]:
+        """Return a function that writes commits of a locked run, in this transaction."""
+
+    @property
+    def runs(self) -> Runs: ...
+    @property
+    def steps(self) -> Steps: ...
+    @property
+    def tasks(self) -> Tasks: ...
+    @property
+    def claims(self) -> Claims: ...
+    @property
+    def reports(self) -> Reports: ...
+    @property
+    def inbox(self) -> Inbox: ...
+    @property
+    def payloads(self) -> Payloads: ...
+    @property
+    def recovery(self) -> RecoveryQueries: ...
+    @property
+    def servers(self) -> Servers: ...
+    @property
+    def locks(self) -> Locks: ...
+
+
+class CompletionListener(Protocol):
+    """A subscription to the ends of runs in all processes."""
+
+    is_listening: bool
+
+    def stop(self) -> None: ...
+
+
+class Store(Protocol):
+    """A database of runs. The same call has the same transaction semantics on each database."""
+
+    has_server: bool  #: shared by processes of several versions; a statement is a round trip
+    file: Path | None  #: of a database in a file
+
+    @property
+    def generation(self) -> int:
+        """Changes when committed rows may be gone: a backup may have been restored meanwhile."""
+
+    @property
+    def name(self) -> str: ...
+
+    def now(self) -> int:
+        """Return the time in milliseconds; a server's own clock, so that all workers agree.
+
+        Inside a transaction use the session's `now`, which needs no second connection.
+        """
+
+    def read(self) -> AbstractContextManager[Session]:
+        """One transaction that only reads."""
+
+    def write(self) -> AbstractContextManager[Session]:
+        """One transaction that may write; committed at the end, rolled back on an error."""
+
+    def autocommit(self) -> AbstractContextManager[Session]:
+        """Operations that commit by themselves, one after the other."""
+
+    def autocommit_read(self) -> AbstractContextManager[Session]:
+        """Read operations without a common snapshot: the cheapest query."""
+
+    def optimistic(self) -> AbstractContextManager[Session]:
+        """Reads that are followed by a guarded commit.
+
+        The reads are not isolated from other writers: the guard refuses a commit that they made
+        stale. SQLite has one writer at a time, so there the session holds the write lock.
+        """
+
+    def within(self, connection: Connection) -> Session:
+        """Return a session inside the caller's own transaction."""
+
+    def keep_connection(self) -> AbstractContextManager[None]:
+        """Let this thread keep its connection between statements."""
+
+    def return_connection(self) -> None:
+        """Return this thread's connection to the pool until it needs one again."""
+
+    def listen(
+        self, on_end: Callable[[str], object], on_connect: Callable[[], object]
+    ) -> CompletionListener | None:
+        """Subscribe to the ends of runs; None if the database cannot notify.
+
+        `on_connect` is called after each connection: notifications before it are lost.
+        """
+
+    def close(self) -> None: ...
