@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from flowengine.evaluator.triggers import Outcome
-from flowengine.worker.claim_states import ClaimState
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
 
 log = logging.getLogger("flowengine")
 

@@ -20,8 +20,13 @@ from flowengine.errors import IllegalTransition
 from flowengine.evaluator.triggers import Lost, Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
-from flowengine.worker.claim_states import ClaimEvent, ClaimState
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimKey
+from flowengine.worker.claimed_tasks import (
+    ClaimedTask,
+    ClaimedTasks,
+    ClaimEvent,
+    ClaimKey,
+    ClaimState,
+)
 from flowengine.worker.spool import Spool, SpooledOutcome, decoded, deliver_report, spool_record
 
 log = logging.getLogger("flowengine")

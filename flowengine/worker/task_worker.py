@@ -19,8 +19,7 @@ from flowengine.worker.background import BackgroundJobs
 from flowengine.worker.batch import Batch, BatchGuard
 from flowengine.worker.batch_sizing import BatchSizing
 from flowengine.worker.breakers import CircuitBreakers
-from flowengine.worker.claim_states import ClaimState
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
 from flowengine.worker.continuation import Continuation
 from flowengine.worker.counters import HandledCounters
 from flowengine.worker.execution import ChildNotStarted, execute_try
