@@ -1,8 +1,7 @@
 """The worker: claims, executes and reports tasks. It does not know Celery."""
 
 from flowengine.worker.breakers import CircuitBreakers
-from flowengine.worker.context import NotInAStep, StepContext, current_step
-from flowengine.worker.execution import execute_try
+from flowengine.worker.execution import NotInAStep, StepContext, current_step, execute_try
 from flowengine.worker.spool import Spool
 from flowengine.worker.task_worker import TaskWorker
 

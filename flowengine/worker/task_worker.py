@@ -15,15 +15,11 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.store.claims import WorkerIdentity
-from flowengine.worker.background import BackgroundJobs
-from flowengine.worker.batch import Batch, BatchGuard
-from flowengine.worker.batch_sizing import BatchSizing
+from flowengine.worker.background import BackgroundJobs, HandledCounters
+from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
-from flowengine.worker.continuation import Continuation
-from flowengine.worker.counters import HandledCounters
-from flowengine.worker.execution import ChildNotStarted, execute_try
-from flowengine.worker.stack_chunk import on_own_stack_chunk
+from flowengine.worker.execution import ChildNotStarted, execute_try, on_own_stack_chunk
 from flowengine.worker.task_client import TaskClient
 
 log = logging.getLogger("flowengine")
