@@ -24,8 +24,8 @@ from flowengine.cli.run_command import prepare
 from flowengine.cli.tree import run_tree
 from flowengine.cli.workflow_loader import load_modules
 from flowengine.engine import Engine, Run, RunInfo
-from flowengine.engine.presentation import duration
 from flowengine.engine.recovery import alarm_unserved_tasks
+from flowengine.engine.results import duration
 from flowengine.errors import FlowengineError
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from flowengine.cli.tree import run_tree, status_of, wait_of
 from flowengine.engine import Run, RunInfo
-from flowengine.engine.presentation import duration
+from flowengine.engine.results import duration
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store.database import system_clock
 

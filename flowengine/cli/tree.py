@@ -11,7 +11,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from flowengine.engine import RunInfo, StepInfo
-from flowengine.engine.presentation import SYMBOLS, StepStatus, breaker_wait, duration, step_status
+from flowengine.engine.results import SYMBOLS, StepStatus, breaker_wait, duration, step_status
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 
 _COLOURS = {

@@ -18,9 +18,9 @@ from flowengine.engine.committer import Committer
 from flowengine.engine.completion import RunCompletions
 from flowengine.engine.handles import Run
 from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
-from flowengine.engine.run_queries import RunQueries
 from flowengine.engine.starter import Starter
 from flowengine.engine.step_answers import StepAnswers
 from flowengine.engine.task_queue import TaskQueue

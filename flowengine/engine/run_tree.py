@@ -162,5 +162,5 @@ def _with_details(
         task_state=task.state if task else None,
         task_list=task.task_list_name if task else None,
         circuit=circuit,
-        parked_until=parked_until(circuit, task.state, task.lease, task.due) if task else None,
+        parked_until=parked_until(circuit, task) if task else None,
     )

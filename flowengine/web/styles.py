@@ -7,8 +7,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from flowengine.engine.presentation import SYMBOLS, StepStatus, breaker_wait, duration, step_status
-from flowengine.engine.results import RunSummary
+from flowengine.engine.results import (
+    SYMBOLS,
+    RunSummary,
+    StepStatus,
+    breaker_wait,
+    duration,
+    step_status,
+)
 from flowengine.engine.run_tree import StepLine
 from flowengine.evaluator.states import RunState, StepState
 
