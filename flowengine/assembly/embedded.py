@@ -32,8 +32,13 @@ from flowengine.assembly.process_lock import ProcessLock, lock_is_free
 from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalNotifier
 from flowengine.engine import Engine
-from flowengine.engine.liveness import LivenessWindow, longest_unnoticed_gap
-from flowengine.engine.recovery import missed_heartbeats, notify_due_lists, observe, recover
+from flowengine.engine.liveness import (
+    LivenessWindow,
+    longest_unnoticed_gap,
+    missed_heartbeats,
+    observe,
+)
+from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.fork import at_fork
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
@@ -109,7 +114,7 @@ class Embedded:
         recover(
             self.engine,
             observation,
-            death=functools.partial(self._death, missed_heartbeats(self.engine, window)),
+            death=functools.partial(self._death, missed_heartbeats(self.settings, window)),
             wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
         )
 

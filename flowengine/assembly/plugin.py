@@ -30,7 +30,7 @@ from flowengine.authoring import (
 )
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
-from flowengine.engine.watchdog import Watchdog
+from flowengine.engine.recovery import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections import defaultdict
@@ -55,35 +56,31 @@ class RunCompletions:
                 if not self._waiters[run_id]:
                     del self._waiters[run_id]
 
-    def _intervals(self) -> Iterator[float]:
+    def _intervals(self, timeout: float | None) -> Iterator[float]:
+        """Return how long to wait before each next check, until the time is over."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         interval = _FIRST_POLL
-        while True:
+        while (left := deadline - time.monotonic()) > 0:
             is_notified = self._listener is not None and self._listener.is_listening
-            yield _LISTENING_POLL if is_notified else interval
+            yield min(left, _LISTENING_POLL if is_notified else interval)
             interval = min(interval * 1.5, _LAST_POLL)
 
-    def wait(self, run_id: str, is_over: Callable[[], bool], timeout: float | None) -> bool:
-        """Wait until the run is over; False when the time ran out first."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+    def wait(self, run_id: str, is_over: Callable[[], bool], timeout: float | None) -> None:
+        """Call `is_over` until it returns True, or for the last time when the time is over."""
         woken = threading.Event()
         with self._registered(run_id, woken.set):
-            for interval in self._intervals():
+            for interval in self._intervals(timeout):
                 woken.clear()  # before the check: an end after it sets the event again
                 if is_over():
-                    return True
-                if deadline is not None:
-                    interval = min(interval, deadline - time.monotonic())
-                    if interval <= 0:
-                        return False
+                    return
                 woken.wait(interval)
-        raise AssertionError("intervals are endless")
+            is_over()
 
     async def await_end(
         self, run_id: str, is_over: Callable[[], bool], timeout: float | None
-    ) -> bool:
+    ) -> None:
         """Like `wait`, without blocking the event loop."""
         loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
         woken = asyncio.Event()
 
         def wake() -> None:
@@ -91,17 +88,13 @@ class RunCompletions:
                 loop.call_soon_threadsafe(woken.set)
 
         with self._registered(run_id, wake):
-            for interval in self._intervals():
+            for interval in self._intervals(timeout):
                 woken.clear()
                 if await asyncio.to_thread(is_over):
-                    return True
-                if deadline is not None:
-                    interval = min(interval, deadline - loop.time())
-                    if interval <= 0:
-                        return False
+                    return
                 with suppress(TimeoutError):
                     await asyncio.wait_for(woken.wait(), interval)
-        raise AssertionError("intervals are endless")
+            await asyncio.to_thread(is_over)
 
     def close(self) -> None:
         if self._listener is not None:

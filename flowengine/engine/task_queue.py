@@ -92,7 +92,7 @@ class TaskQueue:
 
     def release(self, task: TaskDefinition) -> bool:
         """Release a claimed task unfinished."""
-        return self.release_by_lease(task.uuid, task.lease, task.task_list_name)
+        return self.release_held([(task.uuid, task.lease)])
 
     def held_since(self, identity: WorkerIdentity, seconds: float) -> list[HeldTask]:
         """Return the tasks that this process has held for longer than that."""
@@ -100,13 +100,13 @@ class TaskQueue:
             before = session.now() - round(seconds * 1000)
             return session.recovery.held_since(identity, before)
 
-    def release_many(self, tasks: Sequence[TaskDefinition]) -> None:
-        """Release claimed tasks unfinished, in one statement."""
+    def release_held(self, held: Sequence[tuple[str, int]]) -> bool:
+        """Release tasks, given by id and lease, in one statement; False if none was still held."""
         with self._database.autocommit() as session:
-            held = [(task.uuid, task.lease) for task in tasks]
             released = session.reports.release(held, session.now())
         if released:
             self._notifier.notify(Counter(released))
+        return bool(released)
 
     def park(self, tasks: Sequence[TaskDefinition], circuit: str, seconds: float) -> int:
         """Release claimed tasks whose circuit breaker is open, due again after that many seconds.
@@ -129,11 +129,3 @@ class TaskQueue:
             extra={"action": "tasks_parked", "circuit": circuit},
         )
         return parked
-
-    def release_by_lease(self, task_id: str, lease: int, task_list: str) -> bool:
-        """Release a task known only by its id and lease."""
-        with self._database.autocommit() as session:
-            released = session.reports.release([(task_id, lease)], session.now())
-        if released:
-            self._notifier.notify({task_list: 1})
-        return bool(released)

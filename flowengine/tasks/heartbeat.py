@@ -18,8 +18,7 @@ from contextlib import suppress
 
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
-from flowengine.engine.recovery import release_dropped, report_lost_tries
-from flowengine.engine.watchdog import Watchdog
+from flowengine.engine.recovery import Watchdog, release_dropped, report_lost_tries
 from flowengine.settings import Settings
 from flowengine.store.outages import is_away
 from flowengine.store.recovery_queries import HeldTask

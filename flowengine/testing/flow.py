@@ -14,8 +14,8 @@ from flowengine.assembly import EngineLauncher
 from flowengine.authoring import Workflow, event_facet_names, launcher_slot
 from flowengine.authoring.launcher_slot import StartOptions
 from flowengine.engine import Engine, Run
-from flowengine.engine.liveness import LivenessWindow
-from flowengine.engine.recovery import notify_due_lists, observe, recover
+from flowengine.engine.liveness import LivenessWindow, observe
+from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType

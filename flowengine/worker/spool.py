@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from flowengine.authoring import WorkflowCall
-from flowengine.engine import Engine, result_validation
+from flowengine.engine import Engine
+from flowengine.engine.reporter import check_result, refused_result
 from flowengine.errors import InvalidProgram, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
@@ -156,11 +157,11 @@ def _storable(facet: str, outcome: SpooledOutcome) -> SpooledOutcome:
     """An outcome that JSON has a form for. Its size is checked when it is delivered."""
     try:
         if isinstance(outcome, Succeeded):
-            result_validation.check(facet, outcome.result, limit=sys.maxsize)
+            check_result(facet, outcome.result, limit=sys.maxsize)
         elif isinstance(outcome, WorkflowCall):
-            result_validation.check(facet, outcome.inputs, limit=sys.maxsize)
+            check_result(facet, outcome.inputs, limit=sys.maxsize)
     except ValueRefused as problem:
-        return result_validation.refused(problem)
+        return refused_result(problem)
     return outcome
 
 

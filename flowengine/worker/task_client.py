@@ -94,7 +94,7 @@ class TaskClient:
 
     def release(self, unstarted: Sequence[ClaimedTask]) -> None:
         try:
-            self._engine.release_many([entry.task for entry in unstarted])
+            self._engine.release_held([entry.key for entry in unstarted])
         except Exception as problem:
             self._disown(unstarted, "released", problem)
         else:

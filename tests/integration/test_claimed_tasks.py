@@ -282,13 +282,13 @@ def test_a_task_that_is_claimed_again_while_it_is_released_stays_claimed(
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (first,) = engine.claim(["t.Work"], "default", ME, most=1)
     entries = task_worker.claimed_tasks.claim([first])
-    release = engine.release_many
+    release = engine.release_held
 
-    def release_and_claim(tasks: Any) -> None:
-        release(tasks)
+    def release_and_claim(held: Any) -> None:
+        release(held)
         assert task_worker.claimed_tasks.claim(engine.claim(["t.Work"], "default", ME, most=1))
 
-    monkeypatch.setattr(engine, "release_many", release_and_claim)
+    monkeypatch.setattr(engine, "release_held", release_and_claim)
     task_worker.client.release(entries)
     clock.now += 60_000
     task_worker.client.reconcile()

@@ -110,7 +110,7 @@ def test_a_caller_that_is_notified_hardly_polls(engine: Engine) -> None:
             lambda: engine.completions._listener and engine.completions._listener.is_listening,
             "the caller listens",
         )
-        assert next(engine.completions._intervals()) == completion._LISTENING_POLL >= 5
+        assert next(engine.completions._intervals(None)) == completion._LISTENING_POLL >= 5
         assert engine.report(claim(engine), Succeeded({"y": 3}))
         assert waiting.result(PATIENCE) == {"y": 3}
 
