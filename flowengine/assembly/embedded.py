@@ -87,7 +87,7 @@ class Embedded:
 
     # --- the Celery tasks ---
 
-    def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
+    def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
         self._notifier.consumed(task_list)
         with _no_current_app(self._app):
             self._task_worker.drain(task_list, wake)

@@ -15,6 +15,8 @@ import os
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -23,11 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.celery_patches import patch_celery
 from flowengine.assembly.launcher import EngineLauncher
-from flowengine.authoring import (
-    event_facet_named,
-    event_facet_names,
-    set_launcher_source,
-)
+from flowengine.authoring import event_facet_named, event_facet_names, set_launcher_source
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.recovery import Watchdog
@@ -35,11 +33,9 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.tasks import register_celery_tasks
-from flowengine.tasks.celery_tasks import WATCHDOG
-from flowengine.tasks.facets import register_facets
+from flowengine.tasks.celery_tasks import WATCHDOG, WakeupRelay, register_facets
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
-from flowengine.tasks.wakeup_relay import WakeupRelay
 from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.script_runner import offer_scripts
 
@@ -67,7 +63,7 @@ class FlowEngine:
             self._configure(app)
         else:
             app.on_after_configure.connect(self._configure, weak=False)
-        app.on_after_finalize.connect(self._finalize, weak=False)
+        app.on_after_finalize.connect(register_facets, weak=False)
         signals.celeryd_init.connect(self._choose_queues, weak=False)
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
@@ -98,9 +94,6 @@ class FlowEngine:
         schedule = dict(sender.conf.beat_schedule or {})
         sender.conf.beat_schedule = {WATCHDOG: entry, **schedule}
         register_celery_tasks(sender, self)
-
-    def _finalize(self, sender: Celery, **_: Any) -> None:
-        register_facets(sender)
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         """Let a worker consume the task lists of its facets, unless -Q names others."""
@@ -150,34 +143,34 @@ class FlowEngine:
 
     # --- called by the Celery tasks ---
 
-    def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
-        process = self.process
-        process.notifier.consumed(task_list)
-        try:
+    def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
+        with self._working() as process:
+            process.notifier.consumed(task_list)
             process.task_worker.drain(task_list, wake)
-            process.relay.relay(
-                task_list, wake, self.settings.wakeup_fanout if hops is None else hops
-            )
-        finally:
-            process.events.flush()
+            most = self.settings.wakeup_fanout
+            process.relay.relay(task_list, wake, most if hops is None else hops)
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
-        try:
-            self.process.task_worker.work(task_list, task_ids)
-        finally:
-            self.process.events.flush()
+        with self._working() as process:
+            process.task_worker.work(task_list, task_ids)
 
     def evaluate(self, run_id: str) -> None:
+        with self._working() as process:
+            process.task_worker.advance(run_id)
+
+    @contextmanager
+    def _working(self) -> Iterator[_Process]:
+        process = self.process
         try:
-            self.process.task_worker.advance(run_id)
+            yield process
         finally:
-            self.process.events.flush()
+            process.events.flush()
 
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
         EngineLauncher(self.engine).start_named(workflow, inputs, key)
 
     def watch(self) -> None:
-        self.process.watchdog.tick()
+        Watchdog(self.engine).tick()
 
 
 def _show_in_flower() -> None:
@@ -227,7 +220,6 @@ class _Process:
             breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
         self.relay = WakeupRelay(self.engine, plugin.identity().server_id, event_facet_names)
-        self.watchdog = Watchdog(self.engine)
 
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
@@ -251,10 +243,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def stop(self, worker: Any) -> None:
         # Running tries are finished first: the pool is stopped after this step, and a
         # deregistered server would be asked for them.
-        signals.worker_shutdown.connect(self._stop_heartbeat, weak=False)
+        signals.worker_shutdown.connect(lambda **_: self.heartbeat.stop(), weak=False)
 
     def terminate(self, worker: Any) -> None:
-        self.heartbeat.stop()
-
-    def _stop_heartbeat(self, **_: Any) -> None:
         self.heartbeat.stop()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from flowengine.engine import Engine
-from flowengine.engine.in_flight import InFlightMarkers
+from flowengine.engine.in_flight import InFlightMarkers, is_alive
 from flowengine.engine.recovery import Watchdog, release_dropped, report_lost_tries
 from flowengine.settings import Settings
 from flowengine.store.outages import is_away
@@ -175,7 +175,7 @@ class PoolChildren:
             ended = [task for task in self._held if task.task_id not in still and task.timeout_ms]
             silent = session.recovery.timed_out([task.task_id for task in ended])
         self._held = held
-        dead = [task for task in held if task.pid is not None and not _is_alive(task.pid)]
+        dead = [task for task in held if task.pid is not None and not is_alive(task.pid)]
         report_lost_tries(engine, dead, "the pool child")
         for task in ended:
             if task.task_id in silent:
@@ -198,21 +198,6 @@ class PoolChildren:
             )
             with suppress(ProcessLookupError):
                 os.kill(task.pid, signal.SIGKILL)
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether a process runs. A zombie, which Celery has not reaped yet, does not."""
-    # Missing on some systems: there a dead child is found when Celery has reaped it.
-    with suppress(ChildProcessError, AttributeError):
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def server_of(server_id: str, boot_id: str, name: str) -> ServerDefinition:
