@@ -124,9 +124,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _default_launcher() -> Launcher:
-    from flowengine.assembly import default_launcher
+    from flowengine.assembly import EngineLauncher, default_engine
 
-    return default_launcher()
+    return EngineLauncher(default_engine())
 
 
 set_launcher_source(_default_launcher)

@@ -9,14 +9,13 @@ processes on one file share the work.
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
@@ -33,6 +32,7 @@ from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalNotifier
 from flowengine.engine import Engine
 from flowengine.engine.liveness import (
+    Death,
     LivenessWindow,
     longest_unnoticed_gap,
     missed_heartbeats,
@@ -63,8 +63,18 @@ class Embedded:
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=not self.database.has_server)
         boot_id = uuid.uuid4().hex
-        self._process_lock = self._lock(boot_id)
-        self._server = self._describe(boot_id)
+        self._locks = Path(f"{self.database.file}.boots").absolute()
+        self._process_lock = ProcessLock(self._locks, boot_id) if self.database.file else None
+        self._server = ServerDefinition(
+            uuid=uuid.uuid4().hex,
+            server_group="default",
+            service_name="flowengine-embedded",
+            server_name=socket.gethostname(),
+            state=ServerState.RUNNING,
+            boot_id=boot_id,
+            pid=os.getpid(),
+            lock_file=str(self._process_lock.path) if self._process_lock else None,
+        )
         queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
         self._app = _celery_app(queue, settings)
         self._notifier = LocalNotifier(self._app, answerers=settings.concurrency, queue=queue)
@@ -81,7 +91,11 @@ class Embedded:
         self._heartbeat.send(self.engine)
         self._worker = _WorkerThread(self._app, settings.concurrency)
         self._heartbeat.start()
-        _before_pools_are_joined(self._task_worker.claim_no_more)
+        # A worker that went on claiming would keep the process from ending: at its exit Python
+        # waits for the threads of pools. It has no public hook at that moment; without the hook
+        # the exit waits for the end of a worker's time slice.
+        if hook := getattr(threading, "_register_atexit", None):
+            hook(self._task_worker.claim_no_more)
         atexit.register(self.close)
         at_fork(in_child=self.abandon)
 
@@ -111,53 +125,23 @@ class Embedded:
             window = self._window.observe(session.now(), interval)
             observation = observe(session, window)
         self._window = window
+        silent = missed_heartbeats(self.settings, window)
         recover(
-            self.engine,
-            observation,
-            death=functools.partial(self._death, missed_heartbeats(self.settings, window)),
-            wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
+            self.engine, observation, lambda server: self._death(silent, server), notify_due_lists
         )
 
-    def _death(
-        self, silent: Callable[[ServerDefinition], str | None], server: ServerDefinition
-    ) -> str | None:
-        """Return why a server is dead; None if it lives."""
+    def _death(self, silent: Death, server: ServerDefinition) -> str | None:
         if server.uuid == self._server.uuid:
             return None
         if server.lock_file is None:
             return silent(server)
         # The lock file is beside the database, which another container may mount elsewhere.
-        is_free = lock_is_free(self._lock_directory() / Path(server.lock_file).name)
-        return "has ended" if is_free else None
-
-    # --- the server ---
-
-    def _lock(self, boot_id: str) -> ProcessLock | None:
-        if self.database.file is None:
-            return None
-        return ProcessLock(self._lock_directory(), boot_id)
-
-    def _lock_directory(self) -> Path:
-        return Path(f"{self.database.file}.boots").absolute()
-
-    def _describe(self, boot_id: str) -> ServerDefinition:
-        return ServerDefinition(
-            uuid=uuid.uuid4().hex,
-            server_group="default",
-            service_name="flowengine-embedded",
-            server_name=socket.gethostname(),
-            state=ServerState.RUNNING,
-            boot_id=boot_id,
-            pid=os.getpid(),
-            lock_file=str(self._process_lock.path) if self._process_lock else None,
-        )
+        return "has ended" if lock_is_free(self._locks / Path(server.lock_file).name) else None
 
     def _restart_worker(self) -> None:
         if not self._worker.is_alive() and not self._is_closed:
             log.error("the worker thread ended; it is restarted")
             self._worker = _WorkerThread(self._app, self.settings.concurrency)
-
-    # --- the end ---
 
     def close(self) -> None:
         """Stop working, release unfinished tasks and deregister. No thread is left.
@@ -282,12 +266,34 @@ class _WorkerThread:
         self._controller.pool.join(0.5)
 
 
-def _before_pools_are_joined(stop: object) -> None:
-    """Run before Python, at its exit, waits for the threads of pools.
+# --- the default engine of this process, created on first use ---
 
-    A worker that went on claiming would keep the process from ending. Python has no public hook
-    at this moment; without it the exit waits for the end of a worker's time slice.
-    """
-    hook = getattr(threading, "_register_atexit", None)
-    if hook is not None:
-        hook(stop)
+_lock = threading.Lock()
+_embedded: Embedded | None = None
+
+
+def default_engine() -> Engine:
+    """Return the embedded engine of this process; the first call creates it."""
+    global _embedded
+    with _lock:
+        if _embedded is None:
+            _embedded = Embedded(Settings.from_environment())
+        return _embedded.engine
+
+
+def close_default_engine() -> None:
+    """Close the default engine, if there is one; the next start creates another."""
+    global _embedded
+    with _lock:
+        embedded, _embedded = _embedded, None
+    if embedded is not None:
+        embedded.close()
+
+
+def _forget_in_child() -> None:
+    """Drop the engine in a forked child, which does not inherit its threads."""
+    global _embedded, _lock
+    _embedded, _lock = None, threading.Lock()
+
+
+at_fork(in_child=_forget_in_child)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from flowengine.authoring import event_facet_names
 from flowengine.engine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.liveness import (
@@ -34,18 +35,13 @@ from flowengine.store.servers import ServerDefinition
 
 log = logging.getLogger("flowengine")
 T = TypeVar("T")
+Wake = Callable[[Engine, Sequence[ServerDefinition]], object]
 
 LEASE = "watchdog"
 GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's end
 
 
-def recover(
-    engine: Engine,
-    observation: Observation,
-    *,
-    death: Death,
-    wake: Callable[[Engine, Sequence[ServerDefinition]], object],
-) -> None:
+def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) -> None:
     """Run all recovery jobs once."""
     dead = recover_lost_servers(engine, observation, death)
     fail_silent_tries(engine, observation.window)
@@ -187,9 +183,9 @@ def evaluate_reported_runs(engine: Engine) -> None:
     _each(sorted(found), lambda run_id: engine.advance(run_id, wait=False))
 
 
-def notify_due_lists(engine: Engine, names: Sequence[str]) -> None:
-    """Wake this process for each task list with a due task of these facets."""
-    if not names:
+def notify_due_lists(engine: Engine, _: object = None) -> None:
+    """Wake this process for each task list with a due task of its facets."""
+    if not (names := event_facet_names()):
         return
     with engine.database.read() as session:
         due = session.recovery.due_lists(names, session.now())
@@ -263,8 +259,7 @@ class Watchdog:
                 if before.gaps.get(size) != end:
                     session.locks.acquire(f"{GAP}{size}", "", 0, now)
             observation = observe(session, window)
-        death = missed_heartbeats(engine.settings, window)
-        recover(engine, observation, death=death, wake=notify_due_tasks)
+        recover(engine, observation, missed_heartbeats(engine.settings, window), notify_due_tasks)
         return True
 
     def is_late(self) -> bool:

@@ -119,12 +119,11 @@ class Flow:
         """Run one recovery pass."""
         with self.database.read() as session:
             observation = observe(session, LivenessWindow(self.clock.now))
-        recover(
-            self.engine,
-            observation,
-            death=lambda server: "was killed" if server.boot_id in self._dead else None,
-            wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
-        )
+
+        def death(server: ServerDefinition) -> str | None:
+            return "was killed" if server.boot_id in self._dead else None
+
+        recover(self.engine, observation, death, notify_due_lists)
 
     # --- workers ---
 
