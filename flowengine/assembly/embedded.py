@@ -55,8 +55,6 @@ _CLOSE_SECONDS = 2.0  # that running facets get when the engine is closed
 
 
 class Embedded:
-    """An engine with its own workers, in one process."""
-
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         offer_scripts(settings)
@@ -236,8 +234,6 @@ def _no_current_app(app: Celery) -> Iterator[None]:
 
 
 class _WorkerThread:
-    """A Celery worker in a thread."""
-
     def __init__(self, app: Celery, concurrency: int) -> None:
         self._controller = WorkController(
             app=app,

@@ -193,8 +193,6 @@ def redis_of(app: Celery) -> str:
 
 
 class _Process:
-    """The objects of one process of the app."""
-
     def __init__(self, plugin: FlowEngine, settings: Settings) -> None:
         self.pid = os.getpid()
         if plugin.hostname:
@@ -223,8 +221,6 @@ class _Process:
 
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Sends heartbeats as long as the worker runs."""
-
     label = "flowengine"
 
     def start(self, worker: Any) -> None:

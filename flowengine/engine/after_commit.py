@@ -18,8 +18,6 @@ log = logging.getLogger("flowengine")
 
 
 class AfterCommit:
-    """Handles the effects of commits."""
-
     def __init__(
         self, committer: Committer, notifier: Notifier, completions: RunCompletions
     ) -> None:

@@ -47,7 +47,6 @@ class RunCache:
             return self._runs.pop(run_id, None)
 
     def keep(self, run: CachedRun) -> None:
-        """Keep a run as it was just committed."""
         view = run.head.view
         if view.state in RunState.FINAL:
             return
@@ -66,8 +65,6 @@ class RunCache:
 
 
 class Committer:
-    """Commits to the runs of one database."""
-
     def __init__(self, database: Store, programs: ProgramCache) -> None:
         self._database, self._programs = database, programs
         self.cache = RunCache()

@@ -21,8 +21,6 @@ _LISTENING_POLL = 10.0
 
 
 class RunCompletions:
-    """Wakes the callers in this process that wait for runs to end."""
-
     def __init__(self, database: Store) -> None:
         self._database = database
         self._lock = threading.Lock()
@@ -30,7 +28,6 @@ class RunCompletions:
         self._listener: CompletionListener | None = None
 
     def announce(self, run_id: str) -> None:
-        """Wake the callers that wait for this run."""
         with self._lock:
             waiters = list(self._waiters.get(run_id, ()))
         for wake in waiters:

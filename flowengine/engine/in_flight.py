@@ -113,7 +113,6 @@ class InFlightMarkers:
         self._path(pid).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
-        """Remove the markers of all processes of this server."""
         for path in self._directory.glob(f"{self._boot_id}-*"):
             path.unlink(missing_ok=True)
 

@@ -63,7 +63,6 @@ class ProgramCache:
         self._saved[digest] = self._store.generation
 
     def plan(self, session: Session, digest: str) -> Plan:
-        """Return the plan of a stored program."""
         kept = self.known(digest)
         if kept is not None:
             return kept

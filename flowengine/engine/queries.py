@@ -19,8 +19,6 @@ from flowengine.store.servers import ServerDefinition
 
 
 class RunQueries:
-    """Reads the runs of one database."""
-
     def __init__(self, database: Store) -> None:
         self._database = database
 

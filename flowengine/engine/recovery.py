@@ -42,7 +42,6 @@ GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's e
 
 
 def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) -> None:
-    """Run all recovery jobs once."""
     dead = recover_lost_servers(engine, observation, death)
     fail_silent_tries(engine, observation.window)
     evaluate_reported_runs(engine)

@@ -199,7 +199,6 @@ _BY_TASK_STATE = {TaskState.RUNNING: StepStatus.RUNNING, TaskState.IGNORED: Step
 def step_status(
     state: str, task_state: str | None = None, *, is_parked: bool = False
 ) -> StepStatus:
-    """Return the status of a step from its state and the state of its last task."""
     if state == StepState.EVENT_TRANSMIT and is_parked:
         return StepStatus.PARKED
     if state == StepState.EVENT_TRANSMIT and task_state in _BY_TASK_STATE:
@@ -208,12 +207,10 @@ def step_status(
 
 
 def breaker_wait(circuit: str, until: str) -> str:
-    """Return the label of a parked step."""
     return f"waits for circuit {circuit!r} until {until}"
 
 
 def duration(milliseconds: int) -> str:
-    """Return a duration in readable units."""
     seconds = max(0, milliseconds) / 1000
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

@@ -19,8 +19,6 @@ _MIN_PARK_SECONDS = 0.1  # below it, workers would claim and park the same tasks
 
 
 class TaskQueue:
-    """The tasks of one database, for workers and pollers."""
-
     def __init__(self, database: Store, notifier: Notifier) -> None:
         self._database, self._notifier = database, notifier
 

@@ -49,7 +49,6 @@ class MessageHandler(Protocol):
 
 
 def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
-    """Register all tasks on an app."""
 
     def work(task_list: str, packed_ids: str) -> None:
         """Work on these tasks: the header of a chord. Tasks claimed by others are skipped."""

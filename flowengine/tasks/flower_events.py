@@ -19,8 +19,6 @@ _MOST = 100  # events kept before they are sent
 
 
 class StepEvents:
-    """Task events of one process, sent together."""
-
     def __init__(self, app: Any, hostname: str) -> None:
         self._app, self._hostname = app, hostname
         self._dispatcher: Any = None

@@ -142,7 +142,6 @@ def worker_heartbeat(
     handlers: Names,
     task_lists: Names,
 ) -> Heartbeat:
-    """Return the heartbeat of a Celery worker."""
     jobs = (PoolChildren(settings, server).check, StandIn().watch)
     return Heartbeat(engine, settings, server, handlers, task_lists, jobs)
 
@@ -201,7 +200,6 @@ class PoolChildren:
 
 
 def server_of(server_id: str, boot_id: str, name: str) -> ServerDefinition:
-    """Describe this worker."""
     try:
         ips = sorted({info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)})
     except OSError:

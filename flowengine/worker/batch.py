@@ -222,7 +222,6 @@ class Continuation:
         self._took_slow = False
 
     def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
-        """Return the ids of the tasks that this worker takes."""
         ours = [task for task in due if self._can_run(task)]
         # The tasks of a wide group are left for all workers.
         width = Counter(task.join for task in ours if task.join) if len(ours) > self._batch else {}

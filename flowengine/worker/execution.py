@@ -154,7 +154,6 @@ def _failed(task: TaskDefinition, problem: Exception, *, retry: bool) -> Failed:
 
 @contextmanager
 def _running(task: TaskDefinition, beat: Callable[[], bool]) -> Iterator[None]:
-    """Make a task's step the current one."""
     context = StepContext(
         run_id=task.workflow_id,
         path=task.step_path,

@@ -44,8 +44,6 @@ _TASK_FIELDS = {
 
 
 class Spool:
-    """A directory of reports."""
-
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
         self._logged: set[str] = set()
@@ -141,7 +139,6 @@ def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome
 
 
 def spool_record(task: TaskDefinition, outcome: SpooledOutcome) -> dict[str, Any]:
-    """A report as the spool keeps it, in JSON."""
     of_task = {key: getattr(task, name) for key, name in _TASK_FIELDS.items()}
     return {**of_task, "outcome": _encoded(_storable(task.name, outcome))}
 

@@ -256,13 +256,11 @@ class TaskWorker:
         self._stopping = True
 
     def stop(self, max_wait: float) -> None:
-        """Claim nothing more, wait for running tasks, and release the rest."""
         self.claim_no_more()
         self.client.release_active(max_wait)
         self.end()
 
     def end(self) -> None:
-        """This process ends and works on nothing any more."""
         self._background.end()
         self._guard.end()
         self.counters.flush()
