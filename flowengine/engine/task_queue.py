@@ -33,20 +33,10 @@ class TaskQueue:
         return claimed[0] if claimed else None
 
     def claim(
-        self,
-        task_names: Sequence[str],
-        task_list: str,
-        identity: WorkerIdentity,
-        *,
-        most: int,
-        quick: Collection[str] | None = None,
+        self, task_names: Sequence[str], task_list: str, identity: WorkerIdentity, *, most: int
     ) -> list[TaskDefinition]:
-        """Claim the most urgent due task, and up to `most` tasks if it is of a `quick` facet.
-
-        Only tasks of quick facets are batched; by default all facets are quick.
-        """
-        quick = task_names if quick is None else quick
-        return self.claim_batch(task_names, task_list, identity, most=most, quick=quick).tasks
+        """Claim up to `most` due tasks of those facets."""
+        return self.claim_batch(task_names, task_list, identity, most=most, quick=task_names).tasks
 
     def claim_batch(
         self,
@@ -57,7 +47,10 @@ class TaskQueue:
         most: int,
         quick: Collection[str],
     ) -> Claim:
-        """Like `claim`; the result also tells whether more tasks are due."""
+        """Claim the most urgent due task, and up to `most` tasks if it is of a `quick` facet.
+
+        Only tasks of quick facets are batched. The result also tells whether more tasks are due.
+        """
         if not task_names:
             return Claim([])
         with self._database.autocommit() as session:

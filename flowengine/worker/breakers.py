@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from flowengine.authoring import Breaker, breaker_named
 from flowengine.circuit_breaker import Circuit, CircuitBreakerConfig, Outcome, Permit, outcome_of
-from flowengine.errors import InvalidSetting
+from flowengine.errors import (
+    DoesNotFit,
+    InvalidInputs,
+    InvalidProgram,
+    InvalidSetting,
+    MissingCode,
+    UnknownWorkflow,
+    ValueRefused,
+)
 from flowengine.evaluator import TaskDefinition
 from flowengine.settings import Settings
 
@@ -30,6 +38,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("flowengine")
 
+#: Errors of the user's program, which another try would meet again.
+PERMANENT = (
+    ValueRefused,
+    DoesNotFit,
+    MissingCode,
+    InvalidInputs,
+    InvalidProgram,
+    UnknownWorkflow,
+)
 #: Prefix of all keys in Redis; a `CircuitBreaker` with this prefix and the same name is the same.
 KEY_PREFIX = "flowengine"
 
@@ -68,7 +85,7 @@ class LocalCircuitBreaker:
 
 @dataclass(frozen=True, slots=True)
 class TaskPermit:
-    """A task's permit, and the breaker that its outcome is reported to."""
+    """A task's permit. As a context it reports the outcome of the call to its breaker, once."""
 
     _breaker: _Breaker
     _permit: Permit
@@ -81,15 +98,15 @@ class TaskPermit:
     def retry_after(self) -> float:
         return self._permit.retry_after
 
-    def succeeded(self) -> None:
-        self._breaker.success(self._permit)
+    def __enter__(self) -> None: ...
 
-    def failed(self, error: BaseException) -> None:
-        self._breaker.failure(self._permit, error)
-
-    def release(self) -> None:
-        """The call was not made, or its outcome is unknown."""
-        self._breaker.release(self._permit)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._breaker.success(self._permit)
+        elif isinstance(error, Exception) and not isinstance(error, PERMANENT):
+            self._breaker.failure(self._permit, error)
+        else:  # the service was not called, or the thread has to end and the result is unknown
+            self._breaker.release(self._permit)
 
 
 class CircuitBreakers:

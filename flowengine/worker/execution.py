@@ -9,7 +9,7 @@ import functools
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,18 +17,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
-from flowengine.errors import (
-    DoesNotFit,
-    FlowengineError,
-    InvalidInputs,
-    InvalidProgram,
-    MissingCode,
-    UnknownWorkflow,
-    ValueRefused,
-)
+from flowengine.errors import FlowengineError, MissingCode
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Succeeded
-from flowengine.worker.breakers import TaskPermit
+from flowengine.worker.breakers import PERMANENT, TaskPermit
 
 log = logging.getLogger("flowengine")
 P = ParamSpec("P")
@@ -37,16 +29,6 @@ R = TypeVar("R")
 #: Values in the frame of `on_own_stack_chunk`. A chunk holds 2,000 values, doubled until the frame
 #: fits with 1,000 to spare: here 16,000. The rest has room for some hundred calls.
 _FRAME_SIZE = 12_000
-
-#: Errors of the user's program, which another try would meet again.
-_PERMANENT = (
-    ValueRefused,
-    DoesNotFit,
-    MissingCode,
-    InvalidInputs,
-    InvalidProgram,
-    UnknownWorkflow,
-)
 
 
 class NotInAStep(FlowengineError):
@@ -116,10 +98,10 @@ def execute_try(
     try:
         if facet is None:
             raise MissingCode(task.name)
-        with _running(task, beat), _settled(permit):
+        with _running(task, beat), permit or nullcontext():
             result = facet.run(task.data or {})
     except Exception as problem:
-        is_final = isinstance(problem, _PERMANENT) or (facet and facet.is_final(problem))
+        is_final = isinstance(problem, PERMANENT) or (facet and facet.is_final(problem))
         return _failed(task, problem, retry=not is_final)
     if not isinstance(result, WorkflowCall):
         return Succeeded(result)
@@ -135,7 +117,7 @@ def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Out
         run_id = engine.start_child(
             task, call.program, call.workflow, call.inputs, waits=call.waits
         )
-    except _PERMANENT as problem:
+    except PERMANENT as problem:
         return _failed(task, problem, retry=False)
     return HandedOver(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
 
@@ -167,26 +149,6 @@ def _running(task: TaskDefinition, beat: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-@contextmanager
-def _settled(permit: TaskPermit | None) -> Iterator[None]:
-    """Record in the circuit breaker, once, how the call ended that it permitted."""
-    if permit is None:
-        yield
-        return
-    try:
-        yield
-    except _PERMANENT:
-        permit.release()  # the service was not called
-        raise
-    except Exception as problem:
-        permit.failed(problem)
-        raise
-    except BaseException:
-        permit.release()  # this thread has to end: the result of the call is unknown
-        raise
-    permit.succeeded()
 
 
 _ROOTS = (BaseException, object)  #: bases of every error: no handler is for them
