@@ -30,21 +30,15 @@ from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.process_lock import ProcessLock, lock_is_free
 from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalNotifier
-from flowengine.engine import Engine
-from flowengine.engine.liveness import (
-    Death,
-    LivenessWindow,
-    longest_unnoticed_gap,
-    missed_heartbeats,
-    observe,
-)
+from flowengine.engine import Engine, liveness
+from flowengine.engine.liveness import Death, LivenessWindow, observe
 from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.fork import at_fork
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.tasks import register_celery_tasks
+from flowengine.tasks.celery_tasks import register_celery_tasks
 from flowengine.tasks.heartbeat import Heartbeat
 from flowengine.worker import TaskWorker
 from flowengine.worker.script_runner import offer_scripts
@@ -81,7 +75,7 @@ class Embedded:
         self._task_worker = TaskWorker(self.engine, identity, event_facet_names)
         register_celery_tasks(self._app, self)
         self._is_closed = False
-        self._window = LivenessWindow(0, longest_unnoticed_gap(settings))
+        self._window = LivenessWindow(0, liveness.longest_unnoticed_gap(settings))
         jobs = (lambda _: self._restart_worker(), lambda _: self.watch())
         self._heartbeat = Heartbeat(
             lambda: self.engine, settings, self._server, event_facet_names, list, jobs
@@ -123,7 +117,7 @@ class Embedded:
             window = self._window.observe(session.now(), interval)
             observation = observe(session, window)
         self._window = window
-        silent = missed_heartbeats(self.settings, window)
+        silent = liveness.missed_heartbeats(self.settings, window)
         recover(
             self.engine, observation, lambda server: self._death(silent, server), notify_due_lists
         )

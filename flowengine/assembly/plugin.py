@@ -32,8 +32,12 @@ from flowengine.engine.recovery import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
-from flowengine.tasks import register_celery_tasks
-from flowengine.tasks.celery_tasks import WATCHDOG, WakeupRelay, register_facets
+from flowengine.tasks.celery_tasks import (
+    WATCHDOG,
+    WakeupRelay,
+    register_celery_tasks,
+    register_facets,
+)
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker import CircuitBreakers, TaskWorker

@@ -14,15 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowengine.engine.staging import (
-    CachedRun,
-    CommitEffects,
-    ContinuationPolicy,
-    Decision,
-    decide,
-    load_missing,
-    stage,
-)
+from flowengine.engine import staging
+from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.evaluator import Missing, Step, lacking
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import StepContinue, StepFail, Trigger, Unfold
@@ -82,7 +75,7 @@ def consume_inbox(
                 room -= max(len(portion), len(decision.changes.created_steps))
                 if not decision.is_empty:
                     effects.include(
-                        stage(decision, rows, now, continuation, keeps_follow_ups=room > 0)
+                        staging.stage(decision, rows, now, continuation, keeps_follow_ups=room > 0)
                     )
                 if room > 0:
                     inbox += [(_FACTS[later.kind](later.payload), "", "") for later in follow_ups]
@@ -111,11 +104,11 @@ class _Evaluation:
         """Load the read set of all triggers at once, before anything is written."""
         view, snapshot = self.run.head.view, self.run.snapshot
         while missing := lacking(self.plan, view, snapshot, triggers, self.now):
-            load_missing(self.session, {view.id: (self.run, missing)})
+            staging.load_missing(self.session, {view.id: (self.run, missing)})
 
     def decide(self, triggers: Sequence[Trigger]) -> Decision:
-        decision = decide(self.plan, self.run, triggers, self.now, prefetched=True)
+        decision = staging.decide(self.plan, self.run, triggers, self.now, prefetched=True)
         while isinstance(decision, Missing):
-            load_missing(self.session, {self.run.head.view.id: (self.run, decision)})
-            decision = decide(self.plan, self.run, triggers, self.now)
+            staging.load_missing(self.session, {self.run.head.view.id: (self.run, decision)})
+            decision = staging.decide(self.plan, self.run, triggers, self.now)
         return decision

@@ -14,20 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from flowengine.authoring import event_facet_names
+from flowengine.engine import liveness
 from flowengine.engine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
-from flowengine.engine.liveness import (
-    UNSERVED,
-    Death,
-    LivenessWindow,
-    Observation,
-    consumes,
-    is_out_of_reach,
-    longest_unnoticed_gap,
-    missed_heartbeats,
-    observe,
-    unserved_alarms,
-)
+from flowengine.engine.liveness import Death, LivenessWindow, Observation, observe
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store import Session, recovery_queries
 from flowengine.store.recovery_queries import HeldTask
@@ -210,7 +200,7 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
             task_list
             for task_list in due
             # In a list without a consumer, wake-ups would pile up.
-            if any(consumes(server, task_list) for server in alive)
+            if any(liveness.consumes(server, task_list) for server in alive)
             and session.locks.acquire(f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if overdue or retries:
@@ -221,11 +211,11 @@ def alarm_unserved_tasks(engine: Engine, alive: Sequence[ServerDefinition] | Non
     """Set an alarm on runs that wait for a facet nobody serves; remove it when somebody does."""
     with engine.database.read() as session:
         pending = session.recovery.pending_names()
-        old = session.recovery.alarms(UNSERVED)
+        old = session.recovery.alarms(liveness.UNSERVED)
         if not pending and not old:
             return
         alive = session.servers.alive() if alive is None else alive
-    new = unserved_alarms(alive, pending)
+    new = liveness.unserved_alarms(alive, pending)
     if new != old:
         removed: dict[str, str | None] = dict.fromkeys(old.keys() - new.keys())
         with engine.database.write() as session:
@@ -258,7 +248,12 @@ class Watchdog:
                 if before.gaps.get(size) != end:
                     session.locks.acquire(f"{GAP}{size}", "", 0, now)
             observation = observe(session, window)
-        recover(engine, observation, missed_heartbeats(engine.settings, window), notify_due_tasks)
+        recover(
+            engine,
+            observation,
+            liveness.missed_heartbeats(engine.settings, window),
+            notify_due_tasks,
+        )
         return True
 
     def is_late(self) -> bool:
@@ -267,12 +262,12 @@ class Watchdog:
             now = session.now()
             until = session.locks.ends(LEASE)
         interval = self._engine.settings.watchdog_interval * 1000
-        return now - until > interval or is_out_of_reach(until, now, self._duration)
+        return now - until > interval or liveness.is_out_of_reach(until, now, self._duration)
 
     def _window(self, session: Session, now: int) -> LivenessWindow:
         rows = session.locks.ends_of(LEASE)
         gaps = {
             int(name.removeprefix(GAP)): end for name, end in rows.items() if name.startswith(GAP)
         }
-        unnoticed = longest_unnoticed_gap(self._engine.settings)
+        unnoticed = liveness.longest_unnoticed_gap(self._engine.settings)
         return LivenessWindow(now, unnoticed, rows.get(LEASE, 0), gaps)

@@ -23,7 +23,7 @@ from flowengine.settings import Settings
 from flowengine.store.outages import is_away
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import Spool
+from flowengine.worker.spool import Spool
 
 log = logging.getLogger("flowengine")
 

@@ -25,7 +25,8 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import CircuitBreakers, execute_try
+from flowengine.worker import CircuitBreakers
+from flowengine.worker.execution import execute_try
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -17,17 +17,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from flowengine import errors
 from flowengine.authoring import Breaker, breaker_named
 from flowengine.circuit_breaker import Circuit, CircuitBreakerConfig, Outcome, Permit, outcome_of
-from flowengine.errors import (
-    DoesNotFit,
-    InvalidInputs,
-    InvalidProgram,
-    InvalidSetting,
-    MissingCode,
-    UnknownWorkflow,
-    ValueRefused,
-)
 from flowengine.evaluator import TaskDefinition
 from flowengine.settings import Settings
 
@@ -40,12 +32,12 @@ log = logging.getLogger("flowengine")
 
 #: Errors of the user's program, which another try would meet again.
 PERMANENT = (
-    ValueRefused,
-    DoesNotFit,
-    MissingCode,
-    InvalidInputs,
-    InvalidProgram,
-    UnknownWorkflow,
+    errors.ValueRefused,
+    errors.DoesNotFit,
+    errors.MissingCode,
+    errors.InvalidInputs,
+    errors.InvalidProgram,
+    errors.UnknownWorkflow,
 )
 #: Prefix of all keys in Redis; a `CircuitBreaker` with this prefix and the same name is the same.
 KEY_PREFIX = "flowengine"
@@ -216,7 +208,7 @@ def _check(settings: Settings) -> None:
     for name, (is_valid, expected) in rules.items():
         if not is_valid:
             value = str(getattr(settings, f"breaker_{name}"))
-            raise InvalidSetting(f"FLOWENGINE_BREAKER_{name.upper()}", value, expected)
+            raise errors.InvalidSetting(f"FLOWENGINE_BREAKER_{name.upper()}", value, expected)
     if url and importlib.util.find_spec("redis") is None:
         needed = "of use without its client: pip install 'flowengine[redis]'"
-        raise InvalidSetting("FLOWENGINE_BREAKER_REDIS_URL", url, needed)
+        raise errors.InvalidSetting("FLOWENGINE_BREAKER_REDIS_URL", url, needed)

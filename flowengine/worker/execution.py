@@ -83,10 +83,7 @@ class ChildNotStarted(FlowengineError):
 
 
 def execute_try(
-    engine: Engine,
-    task: TaskDefinition,
-    beat: Callable[[], bool],
-    permit: TaskPermit | None = None,
+    engine: Engine, task: TaskDefinition, beat: Callable[[], bool], permit: TaskPermit | None = None
 ) -> Outcome:
     """Run the facet of a task, and start the workflow that it may return.
 

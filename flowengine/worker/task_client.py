@@ -20,13 +20,7 @@ from flowengine.errors import IllegalTransition
 from flowengine.evaluator.triggers import Lost, Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
-from flowengine.worker.claimed_tasks import (
-    ClaimedTask,
-    ClaimedTasks,
-    ClaimEvent,
-    ClaimKey,
-    ClaimState,
-)
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimEvent, ClaimState
 from flowengine.worker.spool import Spool, SpooledOutcome, decoded, deliver_report, spool_record
 
 log = logging.getLogger("flowengine")
@@ -155,7 +149,7 @@ class TaskClient:
             )
         release_unstarted(self._engine, [old[key] for key in sorted(unknown)])
 
-    def _held(self, seconds: float) -> dict[ClaimKey, HeldTask]:
+    def _held(self, seconds: float) -> dict[tuple[str, int], HeldTask]:
         held = self._engine.held_since(self._identity, seconds)
         return {(task.task_id, task.lease): task for task in held}
 

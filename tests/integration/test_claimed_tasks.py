@@ -143,7 +143,6 @@ def test_a_run_that_cannot_be_evaluated_does_not_block_the_others_of_its_batch(
         return put(decision, *given, **more)
 
     monkeypatch.setattr(staging, "stage", stumble)
-    monkeypatch.setattr("flowengine.engine.locked_commit.stage", stumble)
     drain(task_worker)
     found = [engine.get(run.id).state for run in runs]
     assert found == [RunState.RUNNING if run.id == bad else RunState.COMPLETED for run in runs]
