@@ -13,9 +13,8 @@ from typing import Any
 from sqlalchemy import Connection
 
 from flowengine.dispatch import Notifier, NullNotifier
-from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.committer import Committer
-from flowengine.engine.completion import RunCompletions
 from flowengine.engine.handles import Run
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.queries import RunQueries

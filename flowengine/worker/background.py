@@ -24,18 +24,16 @@ class BackgroundJobs:
         self._interval, self._jobs = interval, jobs
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(
+            target=self._repeat, name="flowengine-background", daemon=True
+        )
 
     def begin(self) -> None:
         """Start the thread, once: a process that never works needs none."""
-        if self._thread is not None:
-            return
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._repeat, name="flowengine-background", daemon=True
-                )
-                self._thread.start()
+        if self._thread.ident is None:
+            with self._lock:
+                if self._thread.ident is None:
+                    self._thread.start()
 
     def _repeat(self) -> None:
         while not self._stop.wait(self._interval):
@@ -47,7 +45,7 @@ class BackgroundJobs:
 
     def end(self) -> None:
         self._stop.set()
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join(_PATIENCE)
 
 

@@ -90,7 +90,9 @@ class BatchGuard:
         self._max_wait, self._empty = max_wait, empty
         self._batches: set[Batch] = set()
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(
+            target=self._watch, name="flowengine-batch-guard", daemon=True
+        )
         self._is_ended = False
 
     @contextmanager
@@ -98,10 +100,7 @@ class BatchGuard:
         """Look after a batch for as long as its thread works."""
         with self._changed:
             self._batches.add(batch)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._watch, name="flowengine-batch-guard", daemon=True
-                )
+            if self._thread.ident is None:
                 self._thread.start()
             self._changed.notify()
         try:
@@ -129,7 +128,7 @@ class BatchGuard:
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join(1.0)
 
 

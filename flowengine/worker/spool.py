@@ -11,7 +11,6 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -70,9 +69,8 @@ class Spool:
     def _path(self, task_id: str, lease: int) -> Path:
         return self._directory / f"{task_id}-{lease}.json"
 
-    def waiting(self) -> Iterator[Path]:
-        if self._directory.is_dir():
-            yield from sorted(self._directory.glob("*.json"))
+    def waiting(self) -> list[Path]:
+        return sorted(self._directory.glob("*.json"))
 
     def deliver(self, engine: Engine) -> int:
         """Report everything spooled; return the number. Raises if the database is unreachable."""
