@@ -77,9 +77,7 @@ class Embedded:
         self._is_closed = False
         self._window = LivenessWindow(0, liveness.longest_unnoticed_gap(settings))
         jobs = (lambda _: self._restart_worker(), lambda _: self.watch())
-        self._heartbeat = Heartbeat(
-            lambda: self.engine, settings, self._server, event_facet_names, list, jobs
-        )
+        self._heartbeat = Heartbeat(lambda: self.engine, settings, self._server, list, jobs)
         self._heartbeat.send(self.engine)
         self._worker = _WorkerThread(self._app, settings.concurrency)
         self._heartbeat.start()

@@ -137,9 +137,7 @@ class FlowEngine:
 
     def heartbeat(self, name: str) -> Heartbeat:
         server = server_of(self._server_id, self._boot_id, name)
-        return worker_heartbeat(
-            lambda: self.engine, self.settings, server, event_facet_names, self.consumed
-        )
+        return worker_heartbeat(lambda: self.engine, self.settings, server, self.consumed)
 
     def consumed(self) -> list[str]:
         """The queues this worker consumes; remote control may add and cancel some."""
@@ -221,7 +219,7 @@ class _Process:
             show=self.events.show if shows else None,
             breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
-        self.relay = WakeupRelay(self.engine, plugin.identity().server_id, event_facet_names)
+        self.relay = WakeupRelay(self.engine, plugin.identity().server_id)
 
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]

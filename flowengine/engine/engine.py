@@ -71,9 +71,7 @@ class Engine:
         self.release_held = self.queue.release_held
         self.park = self.queue.park
 
-        self.reporter = Reporter(
-            database, self.programs, committer, self.after_commit, max_value_bytes=limit
-        )
+        self.reporter = Reporter(database, self.programs, committer, self.after_commit, limit)
         self.report = self.reporter.report
         self.report_many = self.reporter.report_many
         self.record = self.reporter.record

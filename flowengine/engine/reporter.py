@@ -66,7 +66,6 @@ class Reporter:
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,
-        *,
         max_value_bytes: int,
     ) -> None:
         self._database, self._programs = database, programs

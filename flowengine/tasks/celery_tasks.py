@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from celery.exceptions import Reject
@@ -126,8 +126,8 @@ class WakeupRelay:
     for recovery, and recovery's wake-up may meet the wrong worker again.
     """
 
-    def __init__(self, engine: Engine, server_id: str, names: Callable[[], Sequence[str]]) -> None:
-        self._engine, self._server_id, self._names = engine, server_id, names
+    def __init__(self, engine: Engine, server_id: str) -> None:
+        self._engine, self._server_id = engine, server_id
         self._foreign: dict[str, tuple[float, list[str]]] = {}
 
     def relay(self, task_list: str, wake: int, hops: int) -> None:
@@ -148,6 +148,6 @@ class WakeupRelay:
                 alive = session.servers.alive()
             others = [s for s in alive if s.uuid != self._server_id and consumes(s, task_list)]
             theirs = {name for server in others for name in server.handlers}
-            names = sorted(theirs.difference(self._names()))
+            names = sorted(theirs.difference(event_facet_names()))
             self._foreign[task_list] = now, names
         return names

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers, is_alive
 from flowengine.engine.recovery import Watchdog, release_dropped, report_lost_tries
@@ -29,8 +30,7 @@ log = logging.getLogger("flowengine")
 
 _JOIN_SECONDS = 2.0  # the thread may hang in a call to the database
 
-Names = Callable[[], Sequence[str]]
-Job = Callable[[Engine], object]
+TaskLists = Callable[[], Sequence[str]]
 
 
 class Heartbeat:
@@ -45,12 +45,11 @@ class Heartbeat:
         engine: Callable[[], Engine],
         settings: Settings,
         server: ServerDefinition,
-        handlers: Names,
-        task_lists: Names,
-        jobs: Sequence[Job],
+        task_lists: TaskLists,
+        jobs: Sequence[Callable[[Engine], object]],
     ) -> None:
         self._engine, self._settings, self._server = engine, settings, server
-        self._handlers, self._task_lists, self._jobs = handlers, task_lists, jobs
+        self._task_lists, self._jobs = task_lists, jobs
         self._spool = Spool(settings.spool_directory)
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
@@ -92,7 +91,7 @@ class Heartbeat:
     def send(self, engine: Engine) -> None:
         """Send a heartbeat if it is due or the handlers or task lists changed; register first."""
         server = self._server
-        serves = list(self._handlers()), list(self._task_lists())
+        serves = event_facet_names(), list(self._task_lists())
         is_due = time.monotonic() - self._sent >= self._settings.heartbeat_interval
         if self._is_registered and not is_due and serves == (server.handlers, server.topics):
             return
@@ -136,14 +135,10 @@ class Heartbeat:
 
 
 def worker_heartbeat(
-    engine: Callable[[], Engine],
-    settings: Settings,
-    server: ServerDefinition,
-    handlers: Names,
-    task_lists: Names,
+    engine: Callable[[], Engine], settings: Settings, server: ServerDefinition, lists: TaskLists
 ) -> Heartbeat:
     jobs = (PoolChildren(settings, server).check, StandIn().watch)
-    return Heartbeat(engine, settings, server, handlers, task_lists, jobs)
+    return Heartbeat(engine, settings, server, lists, jobs)
 
 
 class StandIn:

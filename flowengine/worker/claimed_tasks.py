@@ -115,7 +115,7 @@ class ClaimedTasks:
     def __init__(
         self, markers: InFlightMarkers, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._markers, self.clock = markers, clock
+        self.markers, self.clock = markers, clock
         self._entries: dict[ClaimKey, ClaimedTask] = {}
         self._changed = threading.Condition()
 
@@ -137,21 +137,21 @@ class ClaimedTasks:
 
     def start(self, entry: ClaimedTask) -> None:
         entry.apply(ClaimEvent.START)
-        entry.mark = self._markers.start(entry.key[0])
+        entry.mark = self.markers.start(entry.key[0])
 
     def finish(self, entry: ClaimedTask, outcome: Outcome) -> bool:
         """Keep the outcome; False: the task was released meanwhile, and its outcome is refused."""
         entry.report = Report(entry.task, outcome)
         entry.since = self.clock()
         entry.apply(ClaimEvent.FINISH)
-        self._markers.finish(entry.mark)
+        self.markers.finish(entry.mark)
         return entry.state == ClaimState.FINISHED
 
     def spool(self, entry: ClaimedTask, record: dict[str, Any] | None = None) -> None:
         """The report waits in the spool; with a record it waits in memory."""
         entry.record = record
         entry.apply(ClaimEvent.SPOOL)
-        self._markers.finish(entry.mark)
+        self.markers.finish(entry.mark)
         with self._changed:
             self._changed.notify_all()
 
@@ -160,7 +160,7 @@ class ClaimedTasks:
         with self._changed:
             for entry in entries:
                 entry.apply(event)
-                self._markers.clear(entry.mark)
+                self.markers.clear(entry.mark)
                 entry.mark = None
                 if entry.state != ClaimState.DISOWNED:
                     self._entries.pop(entry.key, None)

@@ -43,9 +43,9 @@ class TaskWorker:
         self._show = show
         self._breakers = breakers or CircuitBreakers(engine.settings)
         settings = engine.settings
-        self._markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
-        self.claimed_tasks = ClaimedTasks(self._markers)
-        self.client = TaskClient(engine, identity, self.claimed_tasks, self._markers)
+        markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
+        self.claimed_tasks = ClaimedTasks(markers)
+        self.client = TaskClient(engine, identity, self.claimed_tasks)
         self.counters = HandledCounters(engine.database, identity.server_id)
         jobs = self.counters.flush, self.client.reconcile, self.client.remove_stale_markers
         self._background = BackgroundJobs(settings.heartbeat_interval, jobs)

@@ -307,7 +307,7 @@ def test_a_worker_delivers_spooled_reports_before_it_recovers_or_releases_tries(
     worked(task_worker, task, Succeeded({"y": 1}))
     away.undo()
     server = server_of(ME.server_id, ME.boot_id, "test")
-    heartbeat = worker_heartbeat(lambda: engine, settings, server, event_facet_names, list)
+    heartbeat = worker_heartbeat(lambda: engine, settings, server, list)
     getattr(heartbeat, way)()
     assert run.result(timeout=0) == {"y": 1}
 
