@@ -32,12 +32,7 @@ from flowengine.engine.recovery import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
-from flowengine.tasks.celery_tasks import (
-    WATCHDOG,
-    WakeupRelay,
-    register_celery_tasks,
-    register_facets,
-)
+from flowengine.tasks import celery_tasks
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker import CircuitBreakers, TaskWorker
@@ -67,7 +62,7 @@ class FlowEngine:
             self._configure(app)
         else:
             app.on_after_configure.connect(self._configure, weak=False)
-        app.on_after_finalize.connect(register_facets, weak=False)
+        app.on_after_finalize.connect(celery_tasks.register_facets, weak=False)
         signals.celeryd_init.connect(self._choose_queues, weak=False)
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
@@ -87,7 +82,7 @@ class FlowEngine:
         settings = self._settings or Settings.from_environment(configured=sender.conf)
         offer_scripts(settings)
         entry = {
-            "task": WATCHDOG,
+            "task": celery_tasks.WATCHDOG,
             "schedule": settings.watchdog_interval,
             # A tick that was not consumed in time is of no use, and ticks must not pile up.
             "options": {
@@ -96,13 +91,13 @@ class FlowEngine:
             },
         }
         schedule = dict(sender.conf.beat_schedule or {})
-        sender.conf.beat_schedule = {WATCHDOG: entry, **schedule}
-        register_celery_tasks(sender, self)
+        sender.conf.beat_schedule = {celery_tasks.WATCHDOG: entry, **schedule}
+        celery_tasks.register_celery_tasks(sender, self)
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         """Let a worker consume the task lists of its facets, unless -Q names others."""
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
-        register_facets(self.app)
+        celery_tasks.register_facets(self.app)
         if options.get("queues"):
             return
         facets = [event_facet_named(name) for name in event_facet_names()]
@@ -219,7 +214,7 @@ class _Process:
             show=self.events.show if shows else None,
             breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
-        self.relay = WakeupRelay(self.engine, plugin.identity().server_id)
+        self.relay = celery_tasks.WakeupRelay(self.engine, plugin.identity().server_id)
 
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]

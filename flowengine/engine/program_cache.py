@@ -63,8 +63,7 @@ class ProgramCache:
         self._saved[digest] = self._store.generation
 
     def plan(self, session: Session, digest: str) -> Plan:
-        kept = self.known(digest)
-        if kept is not None:
+        if kept := self.known(digest):
             return kept
         stored = session.payloads.load_program(digest)
         # The process that started the run had allowed its scripts; here they are only evaluated.

@@ -15,7 +15,7 @@ from typing import Any
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer
 from flowengine.engine.program_cache import ProgramCache
-from flowengine.engine.staging import CommitEffects, ContinuationPolicy
+from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.records import Step
@@ -123,7 +123,12 @@ class Reporter:
             if effects := self._after_commit.consume_inbox(run_id, continuation):
                 continued += self._after_commit.finish([effects], continuation)
         if by_run:
-            commits = self._commit_optimistically(by_run, continuation)
+            try:
+                commits = self._committer.commit_optimistically(by_run, continuation)
+            except Exception as problem:
+                if is_away(problem):
+                    raise
+                commits = {}  # one run failed the shared statement: commit each alone to find it
             for run_id, of_run in by_run.items():
                 if run_id in commits:
                     accepted |= {report.task.uuid for report in of_run}
@@ -141,16 +146,6 @@ class Reporter:
             if report.task.uuid not in accepted and not isinstance(report.outcome, HandedOver):
                 _log_refusal(report.task)
         return accepted, continued
-
-    def _commit_optimistically(
-        self, by_run: Mapping[str, Sequence[Report]], continuation: ContinuationPolicy | None
-    ) -> dict[str, CommitEffects]:
-        try:
-            return self._committer.commit_optimistically(by_run, continuation)
-        except Exception as problem:
-            if is_away(problem):
-                raise
-            return {}  # one run failed the shared statement: commit each alone to find it
 
     def end_try(
         self, run_id: str, task_id: str, lease: int, outcome: Outcome, *, wait: bool = True
@@ -219,36 +214,33 @@ class Reporter:
         for name, value in answer.items():
             codec.check_value(f"{name!r} for step {step_id}", value, self._max_value_bytes)
         with self._database.read() as session:
-            step = self._step(session, step_id)
-            self._validate(session, step, answer)
+            step = _existing_step(session, step_id)
+            run = session.runs.get(step.run_id)
+            assert run is not None
+            facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
+        wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
+        if wrong:
+            raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
         self._add_fact(step, "StepContinue", {"result": answer})
 
     def fail_step(self, step_id: str, error_message: str) -> None:
         """Fail a step that waits for its event. Idempotent: a step that has moved on ignores it."""
         with self._database.read() as session:
-            step = self._step(session, step_id)
+            step = _existing_step(session, step_id)
         error = {"type": "StepFailed", "message": error_message}
         self._add_fact(step, "StepFail", {"error": error})
-
-    def _step(self, session: Session, step_id: str) -> Step:
-        step = session.steps.by_id(step_id)
-        if step is None:
-            raise UnknownStep(step_id)
-        return step
-
-    def _validate(self, session: Session, step: Step, answer: dict[str, Json]) -> None:
-        run = session.runs.get(step.run_id)
-        assert run is not None
-        plan = self._programs.plan(session, run.program_hash)
-        facet = plan.facets.get(step.facet_name)
-        wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
-        if wrong:
-            raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
 
     def _add_fact(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
         fact = {"step_id": step.id, "step_key": step.key, **payload}
         effects, _ = self._committer.commit_locked(step.run_id, fact=(kind, fact))
         self._after_commit.finish([effects])
+
+
+def _existing_step(session: Session, step_id: str) -> Step:
+    step = session.steps.by_id(step_id)
+    if step is None:
+        raise UnknownStep(step_id)
+    return step
 
 
 def _log_refusal(task: TaskDefinition) -> None:
