@@ -7,15 +7,9 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from flowengine.program import (
-    Plan,
-    Program,
-    link_program,
-    parse_program,
-    program_hash,
-    program_text,
-)
+from flowengine.program import Plan, Program, link_program, parse_program
 from flowengine.program.scripts import SCRIPT
+from flowengine.program.serializer import program_hash, program_text
 from flowengine.settings import Settings
 from flowengine.store import Session, Store
 

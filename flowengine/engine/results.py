@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from sqlalchemy import Row
 
@@ -160,30 +160,25 @@ class StepInfo:
 
 
 class StepStatus(StrEnum):
-    """The status of a step, with its label."""
+    """The status of a step: its label and its symbol."""
 
-    COMPLETE = "complete"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-    CREATED = "waits for others"
-    WAITING = "waits for a worker"
-    PARKED = "waits for a circuit"
-    RUNNING = "running"
-    CHILD_RUN = "waits for another run"
-    IN_PROGRESS = "in progress"
+    symbol: str
 
+    def __new__(cls, label: str, symbol: str) -> Self:
+        status = str.__new__(cls, label)
+        status._value_, status.symbol = label, symbol
+        return status
 
-SYMBOLS = {
-    StepStatus.COMPLETE: "✓",
-    StepStatus.FAILED: "✗",
-    StepStatus.SKIPPED: "↷",
-    StepStatus.CREATED: "·",
-    StepStatus.WAITING: "◌",
-    StepStatus.PARKED: "⊘",
-    StepStatus.RUNNING: "▶",
-    StepStatus.CHILD_RUN: "⇢",
-    StepStatus.IN_PROGRESS: "…",
-}
+    COMPLETE = "complete", "✓"
+    FAILED = "failed", "✗"
+    SKIPPED = "skipped", "↷"
+    CREATED = "waits for others", "·"
+    WAITING = "waits for a worker", "◌"
+    PARKED = "waits for a circuit", "⊘"
+    RUNNING = "running", "▶"
+    CHILD_RUN = "waits for another run", "⇢"
+    IN_PROGRESS = "in progress", "…"
+
 
 _STATUSES = {
     StepState.COMPLETE: StepStatus.COMPLETE,
