@@ -53,7 +53,7 @@ from flowengine.errors import (
 if TYPE_CHECKING:
     from flowengine.assembly import default_engine, load_program
     from flowengine.authoring import Launcher
-    from flowengine.worker.context import StepContext, current_step
+    from flowengine.worker import StepContext, current_step
 
 __version__ = "0.1.0"
 
@@ -110,8 +110,8 @@ __all__ = [  # noqa: RUF022 - grouped
 _LATE = {
     "default_engine": "flowengine.assembly",
     "load_program": "flowengine.assembly",
-    "current_step": "flowengine.worker.context",
-    "StepContext": "flowengine.worker.context",
+    "current_step": "flowengine.worker",
+    "StepContext": "flowengine.worker",
 }
 
 
@@ -124,9 +124,9 @@ def __getattr__(name: str) -> Any:
 
 
 def _default_launcher() -> Launcher:
-    from flowengine.assembly import default_launcher
+    from flowengine.assembly import EngineLauncher, default_engine
 
-    return default_launcher()
+    return EngineLauncher(default_engine())
 
 
 set_launcher_source(_default_launcher)

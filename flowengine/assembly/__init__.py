@@ -1,11 +1,6 @@
 """Assemble an engine: embedded in this process, or on a Celery app."""
 
-from flowengine.assembly.default import (
-    close_default_engine,
-    default_engine,
-    default_launcher,
-)
-from flowengine.assembly.embedded import Embedded
+from flowengine.assembly.embedded import Embedded, close_default_engine, default_engine
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.plugin import FlowEngine
 from flowengine.assembly.program_files import load_program
@@ -16,6 +11,5 @@ __all__ = [
     "FlowEngine",
     "close_default_engine",
     "default_engine",
-    "default_launcher",
     "load_program",
 ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+from contextlib import suppress
 from typing import Any
 
 #: Errors of a Redis that answers but accepts no writes: at its memory limit, or in a failover.
@@ -20,75 +21,59 @@ _EXIT_SECONDS = 2.0
 
 def patch_celery() -> None:
     """Apply all mends. Idempotent."""
-    patch_kombu_redis()
-    _patch_redis_errors()
-    _patch_redis_ack()
+    with suppress(ImportError):  # this installation cannot use Redis
+        from kombu.transport import redis as transport
+        from redis import exceptions
+
+        named = [getattr(exceptions, name, None) for name in _REFUSED_WRITES]
+        refused = tuple(error for error in named if error is not None)
+        _patch_redis_address(transport.Channel, exceptions.ConnectionError)
+        _patch_redis_errors(transport.Transport, refused)
+        _patch_redis_ack(transport.QoS, refused)
     _patch_pool()
     _patch_child_exit()
     _patch_worker_events()
 
 
-def patch_kombu_redis() -> None:
+def _patch_redis_address(channel_class: Any, lost: type[Exception]) -> None:
     """Report a closed connection to Redis as a lost connection.
 
     Celery 5.7 closes the connection before it gives back the messages it has reserved. Kombu's
     Redis transport then asks a transport without a connection for its address, and the
     AttributeError ends the worker. After a ConnectionError Celery reconnects instead.
     """
-    try:
-        from kombu.transport.redis import Channel
-        from redis.exceptions import ConnectionError
-    except ImportError:
-        return  # this installation cannot use Redis
-    address = getattr(Channel, "_connparams", None)
+    address = getattr(channel_class, "_connparams", None)
     if address is None or hasattr(address, "__wrapped__"):
         return
 
     @functools.wraps(address)
     def address_if_connected(channel: Any, *args: Any, **kwargs: Any) -> Any:
         if channel.connection.client is None:
-            raise ConnectionError("the connection to Redis was closed")
+            raise lost("the connection to Redis was closed")
         return address(channel, *args, **kwargs)
 
-    Channel._connparams = address_if_connected  # type: ignore[method-assign, assignment]
+    channel_class._connparams = address_if_connected
 
 
-def _patch_redis_errors() -> None:
+def _patch_redis_errors(transport: Any, refused: tuple[type[Exception], ...]) -> None:
     """Have a worker reconnect when Redis refuses writes.
 
     Kombu counts these among the errors of a channel, which end a worker unless
     `broker_channel_error_retry` is set; and that retries errors of configuration, too.
     """
-    try:
-        from kombu.transport.redis import Transport
-        from redis import exceptions
-    except ImportError:
-        return
-    known = Transport.connection_errors
-    refused = _refused_writes(exceptions)
-    Transport.connection_errors = (*known, *(error for error in refused if error not in known))
+    known = transport.connection_errors
+    transport.connection_errors = (*known, *(error for error in refused if error not in known))
 
 
-def _refused_writes(exceptions: Any) -> tuple[type[Exception], ...]:
-    named = (getattr(exceptions, name, None) for name in _REFUSED_WRITES)
-    return tuple(error for error in named if error is not None)
-
-
-def _patch_redis_ack() -> None:
+def _patch_redis_ack(window: Any, refused: tuple[type[Exception], ...]) -> None:
     """Keep the prefetch window open when Redis refuses to remove an acknowledged message.
 
     Celery logs such an error and goes on, as after a lost connection. But the connection is not
     lost: the messages stay in the window for ever, and a worker with a full one consumes nothing.
     They are removed together with the next message that Redis accepts.
     """
-    try:
-        from kombu.transport.redis import QoS
-        from kombu.transport.virtual import QoS as VirtualQoS
-        from redis import exceptions
-    except ImportError:
-        return
-    ack, refused = getattr(QoS, "ack", None), _refused_writes(exceptions)
-    if ack is None or hasattr(ack, "__wrapped__") or not hasattr(QoS, "_remove_from_indices"):
+    ack = getattr(window, "ack", None)
+    if ack is None or hasattr(ack, "__wrapped__") or not hasattr(window, "_remove_from_indices"):
         return
 
     @functools.wraps(ack)
@@ -102,9 +87,9 @@ def _patch_redis_ack() -> None:
         except refused:
             if delivery_tag not in unremoved and delivery_tag in qos._delivered:
                 unremoved.append(delivery_tag)
-                VirtualQoS.ack(qos, delivery_tag)  # type: ignore[no-untyped-call]
+                super(window, qos).ack(delivery_tag)
 
-    QoS.ack = ack_now_or_later  # type: ignore[method-assign]
+    window.ack = ack_now_or_later
 
 
 def _patch_pool() -> None:

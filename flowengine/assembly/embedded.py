@@ -9,14 +9,13 @@ processes on one file share the work.
 from __future__ import annotations
 
 import atexit
-import functools
 import logging
 import os
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
@@ -31,15 +30,15 @@ from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.process_lock import ProcessLock, lock_is_free
 from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalNotifier
-from flowengine.engine import Engine
-from flowengine.engine.liveness import LivenessWindow, longest_unnoticed_gap
-from flowengine.engine.recovery import missed_heartbeats, notify_due_lists, observe, recover
+from flowengine.engine import Engine, liveness
+from flowengine.engine.liveness import Death, LivenessWindow, observe
+from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.fork import at_fork
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.tasks import register_celery_tasks
+from flowengine.tasks.celery_tasks import register_celery_tasks
 from flowengine.tasks.heartbeat import Heartbeat
 from flowengine.worker import TaskWorker
 from flowengine.worker.script_runner import offer_scripts
@@ -50,16 +49,24 @@ _CLOSE_SECONDS = 2.0  # that running facets get when the engine is closed
 
 
 class Embedded:
-    """An engine with its own workers, in one process."""
-
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         offer_scripts(settings)
         self.database = Database(settings.database_url)
         ensure_schema(self.database, upgrade=not self.database.has_server)
         boot_id = uuid.uuid4().hex
-        self._process_lock = self._lock(boot_id)
-        self._server = self._describe(boot_id)
+        self._locks = Path(f"{self.database.file}.boots").absolute()
+        self._process_lock = ProcessLock(self._locks, boot_id) if self.database.file else None
+        self._server = ServerDefinition(
+            uuid=uuid.uuid4().hex,
+            server_group="default",
+            service_name="flowengine-embedded",
+            server_name=socket.gethostname(),
+            state=ServerState.RUNNING,
+            boot_id=boot_id,
+            pid=os.getpid(),
+            lock_file=str(self._process_lock.path) if self._process_lock else None,
+        )
         queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
         self._app = _celery_app(queue, settings)
         self._notifier = LocalNotifier(self._app, answerers=settings.concurrency, queue=queue)
@@ -68,21 +75,23 @@ class Embedded:
         self._task_worker = TaskWorker(self.engine, identity, event_facet_names)
         register_celery_tasks(self._app, self)
         self._is_closed = False
-        self._window = LivenessWindow(0, longest_unnoticed_gap(settings))
+        self._window = LivenessWindow(0, liveness.longest_unnoticed_gap(settings))
         jobs = (lambda _: self._restart_worker(), lambda _: self.watch())
-        self._heartbeat = Heartbeat(
-            lambda: self.engine, settings, self._server, event_facet_names, list, jobs
-        )
+        self._heartbeat = Heartbeat(lambda: self.engine, settings, self._server, list, jobs)
         self._heartbeat.send(self.engine)
         self._worker = _WorkerThread(self._app, settings.concurrency)
         self._heartbeat.start()
-        _before_pools_are_joined(self._task_worker.claim_no_more)
+        # A worker that went on claiming would keep the process from ending: at its exit Python
+        # waits for the threads of pools. It has no public hook at that moment; without the hook
+        # the exit waits for the end of a worker's time slice.
+        if hook := getattr(threading, "_register_atexit", None):
+            hook(self._task_worker.claim_no_more)
         atexit.register(self.close)
         at_fork(in_child=self.abandon)
 
     # --- the Celery tasks ---
 
-    def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
+    def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
         self._notifier.consumed(task_list)
         with _no_current_app(self._app):
             self._task_worker.drain(task_list, wake)
@@ -106,53 +115,23 @@ class Embedded:
             window = self._window.observe(session.now(), interval)
             observation = observe(session, window)
         self._window = window
+        silent = liveness.missed_heartbeats(self.settings, window)
         recover(
-            self.engine,
-            observation,
-            death=functools.partial(self._death, missed_heartbeats(self.engine, window)),
-            wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
+            self.engine, observation, lambda server: self._death(silent, server), notify_due_lists
         )
 
-    def _death(
-        self, silent: Callable[[ServerDefinition], str | None], server: ServerDefinition
-    ) -> str | None:
-        """Return why a server is dead; None if it lives."""
+    def _death(self, silent: Death, server: ServerDefinition) -> str | None:
         if server.uuid == self._server.uuid:
             return None
         if server.lock_file is None:
             return silent(server)
         # The lock file is beside the database, which another container may mount elsewhere.
-        is_free = lock_is_free(self._lock_directory() / Path(server.lock_file).name)
-        return "has ended" if is_free else None
-
-    # --- the server ---
-
-    def _lock(self, boot_id: str) -> ProcessLock | None:
-        if self.database.file is None:
-            return None
-        return ProcessLock(self._lock_directory(), boot_id)
-
-    def _lock_directory(self) -> Path:
-        return Path(f"{self.database.file}.boots").absolute()
-
-    def _describe(self, boot_id: str) -> ServerDefinition:
-        return ServerDefinition(
-            uuid=uuid.uuid4().hex,
-            server_group="default",
-            service_name="flowengine-embedded",
-            server_name=socket.gethostname(),
-            state=ServerState.RUNNING,
-            boot_id=boot_id,
-            pid=os.getpid(),
-            lock_file=str(self._process_lock.path) if self._process_lock else None,
-        )
+        return "has ended" if lock_is_free(self._locks / Path(server.lock_file).name) else None
 
     def _restart_worker(self) -> None:
         if not self._worker.is_alive() and not self._is_closed:
             log.error("the worker thread ended; it is restarted")
             self._worker = _WorkerThread(self._app, self.settings.concurrency)
-
-    # --- the end ---
 
     def close(self) -> None:
         """Stop working, release unfinished tasks and deregister. No thread is left.
@@ -247,8 +226,6 @@ def _no_current_app(app: Celery) -> Iterator[None]:
 
 
 class _WorkerThread:
-    """A Celery worker in a thread."""
-
     def __init__(self, app: Celery, concurrency: int) -> None:
         self._controller = WorkController(
             app=app,
@@ -277,12 +254,34 @@ class _WorkerThread:
         self._controller.pool.join(0.5)
 
 
-def _before_pools_are_joined(stop: object) -> None:
-    """Run before Python, at its exit, waits for the threads of pools.
+# --- the default engine of this process, created on first use ---
 
-    A worker that went on claiming would keep the process from ending. Python has no public hook
-    at this moment; without it the exit waits for the end of a worker's time slice.
-    """
-    hook = getattr(threading, "_register_atexit", None)
-    if hook is not None:
-        hook(stop)
+_lock = threading.Lock()
+_embedded: Embedded | None = None
+
+
+def default_engine() -> Engine:
+    """Return the embedded engine of this process; the first call creates it."""
+    global _embedded
+    with _lock:
+        if _embedded is None:
+            _embedded = Embedded(Settings.from_environment())
+        return _embedded.engine
+
+
+def close_default_engine() -> None:
+    """Close the default engine, if there is one; the next start creates another."""
+    global _embedded
+    with _lock:
+        embedded, _embedded = _embedded, None
+    if embedded is not None:
+        embedded.close()
+
+
+def _forget_in_child() -> None:
+    """Drop the engine in a forked child, which does not inherit its threads."""
+    global _embedded, _lock
+    _embedded, _lock = None, threading.Lock()
+
+
+at_fork(in_child=_forget_in_child)

@@ -15,8 +15,6 @@ from flowengine.program.nodes import Json
 
 
 class EngineLauncher:
-    """Starts decorated workflows on an engine."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 

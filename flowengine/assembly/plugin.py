@@ -15,6 +15,8 @@ import os
 import sys
 import threading
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -23,23 +25,16 @@ from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.celery_patches import patch_celery
 from flowengine.assembly.launcher import EngineLauncher
-from flowengine.authoring import (
-    event_facet_named,
-    event_facet_names,
-    set_launcher_source,
-)
+from flowengine.authoring import event_facet_named, event_facet_names, set_launcher_source
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
-from flowengine.engine.watchdog import Watchdog
+from flowengine.engine.recovery import Watchdog
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
-from flowengine.tasks import register_celery_tasks
-from flowengine.tasks.celery_tasks import WATCHDOG
-from flowengine.tasks.facets import register_facets
+from flowengine.tasks import celery_tasks
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
-from flowengine.tasks.wakeup_relay import WakeupRelay
 from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.script_runner import offer_scripts
 
@@ -67,7 +62,7 @@ class FlowEngine:
             self._configure(app)
         else:
             app.on_after_configure.connect(self._configure, weak=False)
-        app.on_after_finalize.connect(self._finalize, weak=False)
+        app.on_after_finalize.connect(celery_tasks.register_facets, weak=False)
         signals.celeryd_init.connect(self._choose_queues, weak=False)
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
@@ -87,7 +82,7 @@ class FlowEngine:
         settings = self._settings or Settings.from_environment(configured=sender.conf)
         offer_scripts(settings)
         entry = {
-            "task": WATCHDOG,
+            "task": celery_tasks.WATCHDOG,
             "schedule": settings.watchdog_interval,
             # A tick that was not consumed in time is of no use, and ticks must not pile up.
             "options": {
@@ -96,16 +91,13 @@ class FlowEngine:
             },
         }
         schedule = dict(sender.conf.beat_schedule or {})
-        sender.conf.beat_schedule = {WATCHDOG: entry, **schedule}
-        register_celery_tasks(sender, self)
-
-    def _finalize(self, sender: Celery, **_: Any) -> None:
-        register_facets(sender)
+        sender.conf.beat_schedule = {celery_tasks.WATCHDOG: entry, **schedule}
+        celery_tasks.register_celery_tasks(sender, self)
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         """Let a worker consume the task lists of its facets, unless -Q names others."""
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
-        register_facets(self.app)
+        celery_tasks.register_facets(self.app)
         if options.get("queues"):
             return
         facets = [event_facet_named(name) for name in event_facet_names()]
@@ -140,9 +132,7 @@ class FlowEngine:
 
     def heartbeat(self, name: str) -> Heartbeat:
         server = server_of(self._server_id, self._boot_id, name)
-        return worker_heartbeat(
-            lambda: self.engine, self.settings, server, event_facet_names, self.consumed
-        )
+        return worker_heartbeat(lambda: self.engine, self.settings, server, self.consumed)
 
     def consumed(self) -> list[str]:
         """The queues this worker consumes; remote control may add and cancel some."""
@@ -150,34 +140,34 @@ class FlowEngine:
 
     # --- called by the Celery tasks ---
 
-    def drain(self, task_list: str, wake: int, hops: int | None = None) -> None:
-        process = self.process
-        process.notifier.consumed(task_list)
-        try:
+    def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
+        with self._working() as process:
+            process.notifier.consumed(task_list)
             process.task_worker.drain(task_list, wake)
-            process.relay.relay(
-                task_list, wake, self.settings.wakeup_fanout if hops is None else hops
-            )
-        finally:
-            process.events.flush()
+            most = self.settings.wakeup_fanout
+            process.relay.relay(task_list, wake, most if hops is None else hops)
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
-        try:
-            self.process.task_worker.work(task_list, task_ids)
-        finally:
-            self.process.events.flush()
+        with self._working() as process:
+            process.task_worker.work(task_list, task_ids)
 
     def evaluate(self, run_id: str) -> None:
+        with self._working() as process:
+            process.task_worker.advance(run_id)
+
+    @contextmanager
+    def _working(self) -> Iterator[_Process]:
+        process = self.process
         try:
-            self.process.task_worker.advance(run_id)
+            yield process
         finally:
-            self.process.events.flush()
+            process.events.flush()
 
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
         EngineLauncher(self.engine).start_named(workflow, inputs, key)
 
     def watch(self) -> None:
-        self.process.watchdog.tick()
+        Watchdog(self.engine).tick()
 
 
 def _show_in_flower() -> None:
@@ -200,8 +190,6 @@ def redis_of(app: Celery) -> str:
 
 
 class _Process:
-    """The objects of one process of the app."""
-
     def __init__(self, plugin: FlowEngine, settings: Settings) -> None:
         self.pid = os.getpid()
         if plugin.hostname:
@@ -226,13 +214,10 @@ class _Process:
             show=self.events.show if shows else None,
             breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
-        self.relay = WakeupRelay(self.engine, plugin.identity().server_id, event_facet_names)
-        self.watchdog = Watchdog(self.engine)
+        self.relay = celery_tasks.WakeupRelay(self.engine, plugin.identity().server_id)
 
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Sends heartbeats as long as the worker runs."""
-
     label = "flowengine"
 
     def start(self, worker: Any) -> None:
@@ -251,10 +236,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def stop(self, worker: Any) -> None:
         # Running tries are finished first: the pool is stopped after this step, and a
         # deregistered server would be asked for them.
-        signals.worker_shutdown.connect(self._stop_heartbeat, weak=False)
+        signals.worker_shutdown.connect(lambda **_: self.heartbeat.stop(), weak=False)
 
     def terminate(self, worker: Any) -> None:
-        self.heartbeat.stop()
-
-    def _stop_heartbeat(self, **_: Any) -> None:
         self.heartbeat.stop()

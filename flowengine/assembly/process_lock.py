@@ -14,8 +14,6 @@ from pathlib import Path
 
 
 class ProcessLock:
-    """The lock that this process holds."""
-
     def __init__(self, directory: Path, boot_id: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / f"{boot_id}.lock"

@@ -27,7 +27,7 @@ def load_program(path: str | Path) -> Program:
         program = _from_json(file)
     else:
         raise ProgramError(f"{path} is neither AFL text (.afl) nor program JSON (.json); rename it")
-    return Program(_with_options(program.declarations, ""))
+    return Program(tuple(_with_options(declared) for declared in program.declarations))
 
 
 def _from_json(file: Path) -> Program:
@@ -40,14 +40,11 @@ def _from_json(file: Path) -> Program:
     return program
 
 
-def _with_options(declarations: tuple[Declaration, ...], namespace: str) -> tuple[Declaration, ...]:
-    return tuple(_with_option(declared, namespace) for declared in declarations)
-
-
-def _with_option(declared: Declaration, namespace: str) -> Declaration:
+def _with_options(declared: Declaration, namespace: str = "") -> Declaration:
     name = f"{namespace}.{declared.name}" if namespace else declared.name
     if isinstance(declared, Namespace):
-        return replace(declared, declarations=_with_options(declared.declarations, name))
+        inner = tuple(_with_options(inner, name) for inner in declared.declarations)
+        return replace(declared, declarations=inner)
     if isinstance(declared, FacetDeclaration) and declared.options == EventOptions():
         code = event_facet_named(name)
         return declared if code is None else replace(declared, options=code.options)

@@ -22,8 +22,8 @@ from flowengine.cli.check_command import relative_file
 from flowengine.cli.run_view import RUN_COLOURS, run_tree, watch
 from flowengine.cli.targets import load_modules, prepare
 from flowengine.engine import Engine, Run, RunInfo
-from flowengine.engine.presentation import duration
 from flowengine.engine.recovery import alarm_unserved_tasks
+from flowengine.engine.results import duration
 from flowengine.errors import FlowengineError
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings

@@ -13,7 +13,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from flowengine.engine import Run, RunInfo, StepInfo
-from flowengine.engine.presentation import SYMBOLS, StepStatus, breaker_wait, duration, step_status
+from flowengine.engine.results import StepStatus, breaker_wait, duration, step_status
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 from flowengine.store.database import system_clock
 
@@ -39,7 +39,7 @@ _MAX_FAILED_ITEMS = 50
 def status_of(step: StepInfo, now: int) -> tuple[str, str, str]:
     """Return symbol, colour and label of a step's status."""
     status = step_status(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
-    return SYMBOLS[status], _COLOURS[status], status.value
+    return status.symbol, _COLOURS[status], status.value
 
 
 def wait_of(step: StepInfo) -> str:

@@ -7,14 +7,15 @@ lease of a reported task was lost; the locked commit then handles it under the r
 
 from __future__ import annotations
 
+import threading
 import uuid
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowengine.engine import locked_commit, staging
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
-from flowengine.engine.run_cache import RunCache
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import Missing, Snapshot
@@ -24,10 +25,46 @@ from flowengine.program import Plan
 from flowengine.store import Session, Store
 from flowengine.store.commits import CommitPlan
 
+_MAX_CACHED_RUNS = 256
+_MAX_CACHED_ROWS = 1_000  # of one run
+
+
+class RunCache:
+    """The runs that this process advanced last. Shared by all threads.
+
+    A worker that continues with a run has just written its rows, and need not read them again. If
+    another process has advanced the run since, its revision differs and the optimistic commit is
+    refused. So the cache may be stale, and every entry may be evicted.
+    """
+
+    def __init__(self) -> None:
+        self._runs: OrderedDict[str, CachedRun] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def take(self, run_id: str) -> CachedRun | None:
+        """Remove a run and return it: evaluation changes it, so one thread owns it at a time."""
+        with self._lock:
+            return self._runs.pop(run_id, None)
+
+    def keep(self, run: CachedRun) -> None:
+        view = run.head.view
+        if view.state in RunState.FINAL:
+            return
+        rows = run.snapshot.steps
+        if len(rows) > _MAX_CACHED_ROWS:
+            # Evict ended steps first: they are rarely read again, and can be reloaded.
+            for key in [key for key, row in rows.items() if row is None or row.is_final]:
+                del rows[key]
+            if len(rows) > _MAX_CACHED_ROWS:
+                return
+        run.snapshot.payloads.clear()
+        with self._lock:
+            self._runs[view.id] = run
+            while len(self._runs) > _MAX_CACHED_RUNS:
+                self._runs.popitem(last=False)
+
 
 class Committer:
-    """Commits to the runs of one database."""
-
     def __init__(self, database: Store, programs: ProgramCache) -> None:
         self._database, self._programs = database, programs
         self.cache = RunCache()

@@ -13,16 +13,14 @@ from typing import Any
 from sqlalchemy import Connection
 
 from flowengine.dispatch import Notifier, NullNotifier
-from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.committer import Committer
-from flowengine.engine.completion import RunCompletions
 from flowengine.engine.handles import Run
 from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
-from flowengine.engine.run_queries import RunQueries
 from flowengine.engine.starter import Starter
-from flowengine.engine.step_answers import StepAnswers
 from flowengine.engine.task_queue import TaskQueue
 from flowengine.errors import PartlyStarted
 from flowengine.program import Program
@@ -50,11 +48,7 @@ class Engine:
         self.notifier: Notifier = notifier or NullNotifier()
         self.settings = settings or Settings()
         limit = self.settings.max_value_bytes
-        self.programs = ProgramCache(
-            database,
-            allow_scripts=self.settings.scripts,
-            max_recursive_calls=self.settings.max_recursive_calls,
-        )
+        self.programs = ProgramCache(database, self.settings)
         self.completions = RunCompletions(database)
         committer = Committer(database, self.programs)
         self.after_commit = AfterCommit(committer, self.notifier, self.completions)
@@ -74,24 +68,17 @@ class Engine:
         self.heartbeat = self.queue.heartbeat
         self.held_since = self.queue.held_since
         self.release = self.queue.release
-        self.release_many = self.queue.release_many
-        self.release_by_lease = self.queue.release_by_lease
+        self.release_held = self.queue.release_held
         self.park = self.queue.park
 
-        self.reporter = Reporter(
-            database, self.programs, committer, self.after_commit, max_value_bytes=limit
-        )
+        self.reporter = Reporter(database, self.programs, committer, self.after_commit, limit)
         self.report = self.reporter.report
         self.report_many = self.reporter.report_many
         self.record = self.reporter.record
         self.end_try = self.reporter.end_try
         self.storable = self.reporter.storable
-
-        answers = StepAnswers(
-            database, self.programs, committer, self.after_commit, max_value_bytes=limit
-        )
-        self.continue_step = answers.continue_step
-        self.fail_step = answers.fail_step
+        self.continue_step = self.reporter.continue_step
+        self.fail_step = self.reporter.fail_step
 
         self.queries = RunQueries(database)
         self.get = self.queries.get

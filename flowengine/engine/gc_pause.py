@@ -15,26 +15,26 @@ from contextlib import contextmanager
 from flowengine.fork import at_fork
 
 
-class _PauseCount:
+class _Pauses:
     """Counts the threads that evaluate. The first disables the collector, the last enables it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._number = 0
-        self._was_on = False
+        self._lock, self._number, self._was_on = threading.Lock(), 0, False
 
-    def enter(self) -> None:
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
         with self._lock:
             if not self._number:
                 self._was_on = gc.isenabled()  # a collector that the application disabled stays so
                 gc.disable()
             self._number += 1
-
-    def leave(self) -> None:
-        with self._lock:
-            self._number -= 1
-            if not self._number and self._was_on:
-                gc.enable()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._number -= 1
+                if not self._number and self._was_on:
+                    gc.enable()
 
     def forked(self) -> None:
         """Reset in a forked child: the threads that evaluated are not in it."""
@@ -43,14 +43,5 @@ class _PauseCount:
         self._lock, self._number = threading.Lock(), 0
 
 
-_pauses = _PauseCount()
-at_fork(in_child=_pauses.forked)
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    _pauses.enter()
-    try:
-        yield
-    finally:
-        _pauses.leave()
+gc_paused = _Pauses()
+at_fork(in_child=gc_paused.forked)

@@ -113,7 +113,6 @@ class InFlightMarkers:
         self._path(pid).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
-        """Remove the markers of all processes of this server."""
         for path in self._directory.glob(f"{self._boot_id}-*"):
             path.unlink(missing_ok=True)
 
@@ -121,7 +120,7 @@ class InFlightMarkers:
         """Return the boot id and pid of each marker, of any server, whose process is gone."""
         for path in self._directory.glob("*-*"):
             boot_id, _, pid = path.name.rpartition("-")
-            if pid.isdigit() and not _is_alive(int(pid)):
+            if pid.isdigit() and not is_alive(int(pid)):
                 yield boot_id, int(pid)
 
     def remove_stale(self, stale: Collection[tuple[str, int]]) -> None:
@@ -137,7 +136,12 @@ def _reserve(file: int, size: int) -> None:
         os.pwrite(file, bytes(size - os.fstat(file).st_size), os.fstat(file).st_size)
 
 
-def _is_alive(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
+    """Whether a process runs. A zombie, which its parent has not reaped yet, does not."""
+    # Missing on some systems: there a dead child is found when its parent has reaped it.
+    with suppress(ChildProcessError, AttributeError):
+        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            return False
     with suppress(PermissionError):
         try:
             os.kill(pid, 0)

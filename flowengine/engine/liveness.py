@@ -1,4 +1,4 @@
-"""The liveness window: since when a missing heartbeat counts. Pure, in milliseconds.
+"""Liveness: which servers live and what they serve, and since when a missing heartbeat counts.
 
 While the database is away, or the machine is suspended, no heartbeat arrives and no recovery pass
 runs. So a gap between recovery passes restarts the count: silence is counted from the gap's end.
@@ -8,11 +8,18 @@ heartbeats per timeout never fails for an outage, and short gaps do not postpone
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowengine.settings import Settings
+from flowengine.store import Session
+from flowengine.store.servers import ServerDefinition
 
+#: Returns why a server is dead, or None.
+Death = Callable[[ServerDefinition], str | None]
+
+#: How the alarm of an unserved task begins.
+UNSERVED = "waits for a worker of task list"
 ENDLESS = 40  #: the size of a gap of unknown length
 
 
@@ -23,7 +30,7 @@ def longest_unnoticed_gap(settings: Settings) -> int:
 
 @dataclass(frozen=True, slots=True)
 class LivenessWindow:
-    """The gaps between recovery passes, as they are known at `now`."""
+    """The gaps between recovery passes, as they are known at `now`, in milliseconds. Pure."""
 
     now: int
     unnoticed: int = 0  #: the longest gap that is not recorded
@@ -56,3 +63,75 @@ def is_out_of_reach(until: int, now: int, duration: int) -> bool:
     Clocks of two processes may differ by as much as one duration.
     """
     return until > now + 2 * duration
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The input of a recovery pass. Reading it shows that the database answers."""
+
+    window: LivenessWindow
+    alive: list[ServerDefinition]  #: registered servers that have not left; some may be dead
+    unregistered: list[ServerDefinition]  #: other holders of tasks
+
+
+def observe(session: Session, window: LivenessWindow) -> Observation:
+    alive = session.servers.alive()
+    return Observation(window, alive, _unregistered(session, {s.boot_id for s in alive}))
+
+
+def _unregistered(session: Session, alive: Collection[str]) -> list[ServerDefinition]:
+    """Return holders of tasks that are not registered as alive.
+
+    A server may claim before its registration, after its deregistration, or after it was declared
+    dead; a poller is never registered. A claim and a task's heartbeat are signs of life too.
+    """
+    signs = session.recovery.last_signs(alive)
+    if not signs:
+        return []
+    rows = {server.boot_id: server for server in session.servers.by_boot_ids(sorted(signs))}
+    found = []
+    for boot_id, at in signs.items():
+        server = rows.get(boot_id) or ServerDefinition("", "", "", boot_id, boot_id=boot_id)
+        found.append(replace(server, ping_time=max(server.ping_time, at)))
+    return found
+
+
+def missed_heartbeats(settings: Settings, window: LivenessWindow) -> Death:
+    """A server is dead if it sent no heartbeat for `server_timeout`."""
+    timeout = round(settings.server_timeout * 1000)
+
+    def death(server: ServerDefinition) -> str | None:
+        if not window.is_silent(server.ping_time, timeout):
+            return None
+        return f"missed its heartbeat for {(window.now - server.ping_time) / 1000:.0f} s"
+
+    return death
+
+
+def unserved_alarms(
+    alive: Sequence[ServerDefinition], pending: Collection[tuple[str, str, str]]
+) -> dict[str, str]:
+    """Return the alarms by run id, of pending tasks given by run id, facet and task list."""
+    found = ((run_id, unserved_alarm(alive, *of_task)) for run_id, *of_task in sorted(pending))
+    return {run_id: alarm for run_id, alarm in found if alarm is not None}
+
+
+def unserved_alarm(alive: Sequence[ServerDefinition], facet: str, task_list: str) -> str | None:
+    names = {facet, facet.rpartition(".")[2]}
+    capable = [server for server in alive if names & set(server.handlers)]
+    if not capable:
+        return (
+            f"{UNSERVED} {task_list!r} that has the code of event facet {facet!r}: import "
+            "the module that decorates it, or start a worker that does"
+        )
+    if not any(consumes(server, task_list) for server in capable):
+        return (
+            f"{UNSERVED} {task_list!r}: {capable[0].server_name} has the code of event facet "
+            f"{facet!r} but consumes {', '.join(capable[0].topics)}; add {task_list!r} to a "
+            "worker's -Q"
+        )
+    return None
+
+
+def consumes(server: ServerDefinition, task_list: str) -> bool:
+    return not server.topics or task_list in server.topics  # without topics it consumes all

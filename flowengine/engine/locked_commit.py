@@ -14,15 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowengine.engine.staging import (
-    CachedRun,
-    CommitEffects,
-    ContinuationPolicy,
-    Decision,
-    decide,
-    load_missing,
-    stage,
-)
+from flowengine.engine import staging
+from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.evaluator import Missing, Step, lacking
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import StepContinue, StepFail, Trigger, Unfold
@@ -39,17 +32,10 @@ _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     ),
     "ChildFailed": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
 }
+#: A trigger, with the id of the task or the fact that recorded it.
+_InboxEntry = tuple[Trigger, str, str]
 _PORTION = 100  # triggers that are evaluated together
 _MAX_TRIGGERS = 1_000  # triggers, or new rows, per transaction: others wait for the run's lock
-
-
-@dataclass(frozen=True, slots=True)
-class _InboxEntry:
-    """A trigger, and the row that recorded it."""
-
-    trigger: Trigger
-    task_id: str = ""
-    fact_id: str = ""
 
 
 def consume_inbox(
@@ -68,8 +54,8 @@ def consume_inbox(
     facts = session.inbox.facts(run_id, _MAX_TRIGGERS)
     # A full page means that the inbox may hold more.
     effects = CommitEffects(run_id, has_more=_MAX_TRIGGERS in (len(reported), len(facts)))
-    inbox = deque(_InboxEntry(report, task_id=report.task.uuid) for report, _ in reported)
-    inbox += [_InboxEntry(_FACTS[kind](body), fact_id=fact_id) for fact_id, kind, body in facts]
+    inbox: deque[_InboxEntry] = deque((report, report.task.uuid, "") for report, _ in reported)
+    inbox += [(_FACTS[kind](body), "", fact_id) for fact_id, kind, body in facts]
     if not inbox:
         return effects
     loaded: dict[str, Step] = {step.key: step for _, step in reported}
@@ -77,28 +63,28 @@ def consume_inbox(
     is_open = run.head.view.state not in RunState.FINAL
     evaluation = _Evaluation(session, run, plan(), now) if is_open else None
     if evaluation is not None:
-        evaluation.prefetch([entry.trigger for entry in inbox])
+        evaluation.prefetch([trigger for trigger, _, _ in inbox])
     room = _MAX_TRIGGERS
     with session.stream_commits() as write:
         while inbox:
             portion = [inbox.popleft() for _ in range(min(_PORTION, len(inbox)))]
             rows = CommitPlan()
             if evaluation is not None:
-                decision = evaluation.decide([entry.trigger for entry in portion])
+                decision = evaluation.decide([trigger for trigger, _, _ in portion])
+                follow_ups = decision.changes.follow_ups
                 room -= max(len(portion), len(decision.changes.created_steps))
                 if not decision.is_empty:
                     effects.include(
-                        stage(decision, rows, now, continuation, keeps_follow_ups=room > 0)
+                        staging.stage(decision, rows, now, continuation, keeps_follow_ups=room > 0)
                     )
                 if room > 0:
-                    left = decision.changes.follow_ups
-                    inbox += [_InboxEntry(_FACTS[later.kind](later.payload)) for later in left]
+                    inbox += [(_FACTS[later.kind](later.payload), "", "") for later in follow_ups]
                 if effects.has_ended:
                     evaluation = None  # the rest of the inbox came too late, and is only consumed
             rows.consume_inbox(
                 run_id,
-                [entry.task_id for entry in portion if entry.task_id],
-                [entry.fact_id for entry in portion if entry.fact_id],
+                [task_id for _, task_id, _ in portion if task_id],
+                [fact_id for _, _, fact_id in portion if fact_id],
             )
             if not rows.is_empty:
                 write(rows)
@@ -118,11 +104,11 @@ class _Evaluation:
         """Load the read set of all triggers at once, before anything is written."""
         view, snapshot = self.run.head.view, self.run.snapshot
         while missing := lacking(self.plan, view, snapshot, triggers, self.now):
-            load_missing(self.session, {view.id: (self.run, missing)})
+            staging.load_missing(self.session, {view.id: (self.run, missing)})
 
     def decide(self, triggers: Sequence[Trigger]) -> Decision:
-        decision = decide(self.plan, self.run, triggers, self.now, prefetched=True)
+        decision = staging.decide(self.plan, self.run, triggers, self.now, prefetched=True)
         while isinstance(decision, Missing):
-            load_missing(self.session, {self.run.head.view.id: (self.run, decision)})
-            decision = decide(self.plan, self.run, triggers, self.now)
+            staging.load_missing(self.session, {self.run.head.view.id: (self.run, decision)})
+            decision = staging.decide(self.plan, self.run, triggers, self.now)
         return decision

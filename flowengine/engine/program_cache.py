@@ -7,16 +7,10 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-from flowengine.program import (
-    Plan,
-    Program,
-    link_program,
-    parse_program,
-    program_hash,
-    program_text,
-)
-from flowengine.program.limits import MAX_RECURSIVE_CALLS
+from flowengine.program import Plan, Program, link_program, parse_program
+from flowengine.program.serializer import program_hash, program_text
 from flowengine.program.standard import SCRIPT
+from flowengine.settings import Settings
 from flowengine.store import Session, Store
 
 _MAX_PROGRAMS = 128
@@ -25,16 +19,8 @@ _MAX_PROGRAMS = 128
 class ProgramCache:
     """Stores programs and returns their plans. Shared by all threads of a process."""
 
-    def __init__(
-        self,
-        store: Store,
-        *,
-        allow_scripts: bool = False,
-        max_recursive_calls: int = MAX_RECURSIVE_CALLS,
-    ) -> None:
-        self._store = store
-        self._allow_scripts = allow_scripts
-        self._max_recursive_calls = max_recursive_calls
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self._store, self._settings = store, settings
         self._plans: OrderedDict[str, Plan] = OrderedDict()
         self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
         self._saved: dict[str, int] = {}  #: by digest: the generation of the store
@@ -49,8 +35,9 @@ class ProgramCache:
         parsed = program if isinstance(program, Program) else parse_program(dict(program))
         digest = program_hash(parsed)
         kept = self.known(digest)
-        if kept is None or (SCRIPT in kept.facets and not self._allow_scripts):
-            kept = self._keep(digest, self._link(parsed, self._allow_scripts))
+        allowed = self._settings.scripts
+        if kept is None or (SCRIPT in kept.facets and not allowed):
+            kept = self._link(digest, parsed, allow_scripts=allowed)
         found = digest, program_text(parsed), kept
         if isinstance(program, Program):  # it cannot change; a map can
             with self._lock:
@@ -70,20 +57,20 @@ class ProgramCache:
         self._saved[digest] = self._store.generation
 
     def plan(self, session: Session, digest: str) -> Plan:
-        """Return the plan of a stored program."""
-        kept = self.known(digest)
-        if kept is not None:
+        if kept := self.known(digest):
             return kept
         stored = session.payloads.load_program(digest)
         # The process that started the run had allowed its scripts; here they are only evaluated.
-        return self._keep(digest, self._link(parse_program(stored), allow_scripts=True))
+        return self._link(digest, parse_program(stored), allow_scripts=True)
 
-    def _link(self, program: Program, allow_scripts: bool) -> Plan:
-        return link_program(
-            program,
-            allow_scripts=allow_scripts,
-            max_recursive_calls=self._max_recursive_calls,
-        )
+    def _link(self, digest: str, program: Program, *, allow_scripts: bool) -> Plan:
+        most = self._settings.max_recursive_calls
+        plan = link_program(program, allow_scripts=allow_scripts, max_recursive_calls=most)
+        with self._lock:
+            self._plans[digest] = plan
+            while len(self._plans) > _MAX_PROGRAMS:
+                self._plans.popitem(last=False)
+        return plan
 
     def stored(self, session: Session, digest: str) -> tuple[str, str, Plan]:
         """Return the same as `prepare`, for a program that is stored: its text is empty."""
@@ -96,10 +83,3 @@ class ProgramCache:
             if plan is not None:
                 self._plans.move_to_end(digest)
             return plan
-
-    def _keep(self, digest: str, plan: Plan) -> Plan:
-        with self._lock:
-            self._plans[digest] = plan
-            while len(self._plans) > _MAX_PROGRAMS:
-                self._plans.popitem(last=False)
-        return plan

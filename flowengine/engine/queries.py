@@ -1,16 +1,82 @@
-"""Read what there is to know about runs, for people and their tools."""
+"""Read queries about runs, for people and their tools."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine.results import RunInfo, RunSummary, StepInfo, parked_until, seen_state
 from flowengine.errors import AmbiguousRun, UnknownRun
+from flowengine.evaluator import EventDefinition, Step, TaskDefinition
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
 from flowengine.program.addresses import RowKind
-from flowengine.store import Session, codec
+from flowengine.store import Session, Store, codec
 from flowengine.store.runs import StoredRun
+from flowengine.store.servers import ServerDefinition
+
+
+class RunQueries:
+    def __init__(self, database: Store) -> None:
+        self._database = database
+
+    def get(self, run_id: str) -> RunInfo:
+        """Return the state of a run."""
+        try:
+            return self._get(run_id)
+        except DBAPIError as problem:
+            if not problem.connection_invalidated:
+                raise
+            return self._get(run_id)  # the pooled connection was stale; the server may be up
+
+    def _get(self, run_id: str) -> RunInfo:
+        with self._database.autocommit_read() as session:
+            return run_info(session, run_id)
+
+    def find(self, beginning: str) -> RunInfo:
+        """Return the run whose id has this prefix; raise AmbiguousRun if several do."""
+        with self._database.read() as session:
+            found = session.runs.with_prefix(beginning)
+            if not found:
+                raise UnknownRun(beginning)
+            if len(found) > 1:
+                raise AmbiguousRun(beginning)
+            return _info(session, found[0])
+
+    def list(
+        self, *, workflow: str | None = None, state: str | None = None, limit: int = 50
+    ) -> Sequence[RunInfo]:
+        """Return the newest runs."""
+        with self._database.read() as session:
+            found = session.runs.newest(workflow=workflow, state=state, limit=limit)
+            return [_info(session, row) for row in found]
+
+    def steps(self, run_id: str) -> Sequence[StepInfo]:
+        """Return all steps of a run, in the order of their creation."""
+        with self._database.read() as session:
+            run_info(session, run_id)
+            tries = {task.step_id: task for task in session.tasks.of_run(run_id)}  # the last wins
+            return [_step_info(session, s, tries.get(s.id)) for s in session.steps.of_run(run_id)]
+
+    def tasks(self, run_id: str) -> Sequence[TaskDefinition]:
+        """Return all tries of a run, in the order of their creation."""
+        with self._database.read() as session:
+            return session.tasks.of_run(run_id)
+
+    def events(self, run_id: str) -> Sequence[EventDefinition]:
+        """Return the events of a run: the outside work it asked for, with its state."""
+        with self._database.read() as session:
+            run_info(session, run_id)
+            return session.tasks.events_of_run(run_id)
+
+    def servers(self) -> Sequence[ServerDefinition]:
+        """Return the registered servers, with the number of tries each has run."""
+        with self._database.read() as session:
+            found = session.servers.alive()
+            session.servers.load_handled(found)
+            return found
 
 
 def run_info(session: Session, run_id: str) -> RunInfo:
@@ -18,22 +84,6 @@ def run_info(session: Session, run_id: str) -> RunInfo:
     if row is None:
         raise UnknownRun(run_id)
     return _info(session, row)
-
-
-def find_run(session: Session, beginning: str) -> RunInfo:
-    found = session.runs.with_prefix(beginning)
-    if not found:
-        raise UnknownRun(beginning)
-    if len(found) > 1:
-        raise AmbiguousRun(beginning)
-    return _info(session, found[0])
-
-
-def newest_runs(
-    session: Session, *, workflow: str | None, state: str | None, limit: int
-) -> list[RunInfo]:
-    found = session.runs.newest(workflow=workflow, state=state, limit=limit)
-    return [_info(session, row) for row in found]
 
 
 def run_summaries(
@@ -48,12 +98,8 @@ def run_summaries(
     last = None
     if before is not None and (last := session.runs.get(before)) is None:
         raise UnknownRun(before)
-    found = session.runs.summaries(
-        states=[state] if state else sorted({RunState.RUNNING, *RunState.FINAL}),
-        workflow=workflow,
-        before=last,
-        limit=limit,
-    )
+    states = [state] if state else sorted({RunState.RUNNING, *RunState.FINAL})
+    found = session.runs.summaries(states=states, workflow=workflow, before=last, limit=limit)
     progress = session.steps.progress([row.id for row in found])
     reported = session.reports.recorded_counts([row.id for row in found])
     return [
@@ -104,33 +150,24 @@ def _info(session: Session, row: StoredRun) -> RunInfo:
     )
 
 
-def step_infos(session: Session, run_id: str) -> list[StepInfo]:
-    tries = {task.step_id: task for task in session.tasks.of_run(run_id)}  # the last wins
-    found = []
-    for step in session.steps.of_run(run_id):
-        task = tries.get(step.id)
-        found.append(
-            StepInfo(
-                id=step.id,
-                path=step.path,
-                object_type=step.object_type,
-                facet=step.facet_name,
-                state=seen_state(step.state, task.state if task else None),
-                parent=step.parent,
-                key=step.key,
-                index=step.index,
-                params=session.payloads.resolved(step.params),
-                returns=session.payloads.resolved(step.returns),
-                error=step.error,
-                created=step.created,
-                updated=max(step.updated, task.updated) if task else step.updated,
-                tries=task.try_number if task else 0,
-                losses=task.losses if task else 0,
-                task_state=task.state if task else None,
-                circuit=task.circuit if task else "",
-                parked_until=(
-                    parked_until(task.circuit, task.state, task.lease, task.due) if task else None
-                ),
-            )
-        )
-    return found
+def _step_info(session: Session, step: Step, task: TaskDefinition | None) -> StepInfo:
+    return StepInfo(
+        id=step.id,
+        path=step.path,
+        object_type=step.object_type,
+        facet=step.facet_name,
+        state=seen_state(step.state, task.state if task else None),
+        parent=step.parent,
+        key=step.key,
+        index=step.index,
+        params=session.payloads.resolved(step.params),
+        returns=session.payloads.resolved(step.returns),
+        error=step.error,
+        created=step.created,
+        updated=max(step.updated, task.updated) if task else step.updated,
+        tries=task.try_number if task else 0,
+        losses=task.losses if task else 0,
+        task_state=task.state if task else None,
+        circuit=task.circuit if task else "",
+        parked_until=parked_until(task.circuit, task) if task else None,
+    )

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from flowengine.engine import alarms
+from flowengine.authoring import event_facet_names
+from flowengine.engine import liveness
 from flowengine.engine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
-from flowengine.engine.liveness import LivenessWindow
+from flowengine.engine.liveness import Death, LivenessWindow, Observation, observe
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store import Session, recovery_queries
 from flowengine.store.recovery_queries import HeldTask
@@ -25,53 +25,21 @@ from flowengine.store.servers import ServerDefinition
 
 log = logging.getLogger("flowengine")
 T = TypeVar("T")
+Wake = Callable[[Engine, Sequence[ServerDefinition]], object]
 
-#: Returns why a server is dead, or None.
-Death = Callable[[ServerDefinition], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The input of a recovery pass. Reading it shows that the database answers."""
-
-    window: LivenessWindow
-    alive: list[ServerDefinition]  #: registered servers that have not left; some may be dead
-    unregistered: list[ServerDefinition]  #: other holders of tasks
+LEASE = "watchdog"
+GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's end
 
 
-def observe(session: Session, window: LivenessWindow) -> Observation:
-    alive = session.servers.alive()
-    return Observation(window, alive, _unregistered(session, {s.boot_id for s in alive}))
-
-
-def recover(
-    engine: Engine,
-    observation: Observation,
-    *,
-    death: Death,
-    wake: Callable[[Engine, Observation], object],
-) -> None:
-    """Run all recovery jobs once."""
+def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) -> None:
     dead = recover_lost_servers(engine, observation, death)
     fail_silent_tries(engine, observation.window)
     evaluate_reported_runs(engine)
-    wake(engine, observation)
+    wake(engine, observation.alive)
     alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
 
 
 # --- lost servers ---
-
-
-def missed_heartbeats(engine: Engine, window: LivenessWindow) -> Death:
-    """A server is dead if it sent no heartbeat for `server_timeout`."""
-    timeout = round(engine.settings.server_timeout * 1000)
-
-    def death(server: ServerDefinition) -> str | None:
-        if not window.is_silent(server.ping_time, timeout):
-            return None
-        return f"missed its heartbeat for {(window.now - server.ping_time) / 1000:.0f} s"
-
-    return death
 
 
 def recover_lost_servers(engine: Engine, observation: Observation, death: Death) -> set[str]:
@@ -103,23 +71,6 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
             extra={"action": "server_lost"},
         )
     return dead
-
-
-def _unregistered(session: Session, alive: Collection[str]) -> list[ServerDefinition]:
-    """Return holders of tasks that are not registered as alive.
-
-    A server may claim before its registration, after its deregistration, or after it was declared
-    dead; a poller is never registered. A claim and a task's heartbeat are signs of life too.
-    """
-    signs = session.recovery.last_signs(alive)
-    if not signs:
-        return []
-    rows = {server.boot_id: server for server in session.servers.by_boot_ids(sorted(signs))}
-    found = []
-    for boot_id, at in signs.items():
-        server = rows.get(boot_id) or ServerDefinition("", "", "", boot_id, boot_id=boot_id)
-        found.append(replace(server, ping_time=max(server.ping_time, at)))
-    return found
 
 
 # --- tries ---
@@ -191,7 +142,7 @@ def _end(engine: Engine, task: HeldTask, outcome: Outcome, *, wait: bool) -> boo
 
 
 def _release(engine: Engine, task: HeldTask) -> bool:
-    return engine.release_by_lease(task.task_id, task.lease, task.task_list)
+    return engine.release_held([(task.task_id, task.lease)])
 
 
 def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
@@ -221,9 +172,9 @@ def evaluate_reported_runs(engine: Engine) -> None:
     _each(sorted(found), lambda run_id: engine.advance(run_id, wait=False))
 
 
-def notify_due_lists(engine: Engine, names: Sequence[str]) -> None:
-    """Wake this process for each task list with a due task of these facets."""
-    if not names:
+def notify_due_lists(engine: Engine, _: object = None) -> None:
+    """Wake this process for each task list with a due task of its facets."""
+    if not (names := event_facet_names()):
         return
     with engine.database.read() as session:
         due = session.recovery.due_lists(names, session.now())
@@ -247,9 +198,10 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
         pause = round(settings.wakeup_repeat * 1000)
         overdue = [
             task_list
+            for task_list in due
             # In a list without a consumer, wake-ups would pile up.
-            for task_list in alarms.consumed_lists(alive, due)
-            if session.locks.acquire(f"bell:{task_list}", uuid.uuid4().hex, pause, now)
+            if any(liveness.consumes(server, task_list) for server in alive)
+            and session.locks.acquire(f"bell:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if overdue or retries:
         engine.notifier.repeat({**dict.fromkeys(overdue, settings.wakeup_fanout), **retries})
@@ -259,12 +211,63 @@ def alarm_unserved_tasks(engine: Engine, alive: Sequence[ServerDefinition] | Non
     """Set an alarm on runs that wait for a facet nobody serves; remove it when somebody does."""
     with engine.database.read() as session:
         pending = session.recovery.pending_names()
-        old = session.recovery.alarms(alarms.UNSERVED)
+        old = session.recovery.alarms(liveness.UNSERVED)
         if not pending and not old:
             return
         alive = session.servers.alive() if alive is None else alive
-    new = alarms.unserved_alarms(alive, pending)
+    new = liveness.unserved_alarms(alive, pending)
     if new != old:
         removed: dict[str, str | None] = dict.fromkeys(old.keys() - new.keys())
         with engine.database.write() as session:
             session.recovery.set_alarms(removed | new)
+
+
+class Watchdog:
+    """Recovers the database of a fleet: every process may start a pass, one at a time does.
+
+    A lease in the database makes one pass of two that start in the same interval. It is shorter
+    than a long pass: passes may overlap, which recovery allows. The liveness window is in the
+    database too, because each pass may run in another process.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._duration = round(engine.settings.watchdog_interval * 900)
+
+    def tick(self) -> bool:
+        """Run a recovery pass unless one was started in this interval; return whether it ran."""
+        engine = self._engine
+        with engine.database.write() as session:
+            now = session.now()
+            before = self._window(session, now)
+            # Each tick has its own owner, so that a second tick of this process is refused too.
+            if not session.locks.acquire(LEASE, uuid.uuid4().hex, self._duration, now):
+                return False
+            window = before.observe(now, self._duration)
+            for size, end in window.gaps.items():
+                if before.gaps.get(size) != end:
+                    session.locks.acquire(f"{GAP}{size}", "", 0, now)
+            observation = observe(session, window)
+        recover(
+            engine,
+            observation,
+            liveness.missed_heartbeats(engine.settings, window),
+            notify_due_tasks,
+        )
+        return True
+
+    def is_late(self) -> bool:
+        """Whether the next pass is overdue by an interval: no beat ticks, or all pools are busy."""
+        with self._engine.database.read() as session:
+            now = session.now()
+            until = session.locks.ends(LEASE)
+        interval = self._engine.settings.watchdog_interval * 1000
+        return now - until > interval or liveness.is_out_of_reach(until, now, self._duration)
+
+    def _window(self, session: Session, now: int) -> LivenessWindow:
+        rows = session.locks.ends_of(LEASE)
+        gaps = {
+            int(name.removeprefix(GAP)): end for name, end in rows.items() if name.startswith(GAP)
+        }
+        unnoticed = liveness.longest_unnoticed_gap(self._engine.settings)
+        return LivenessWindow(now, unnoticed, rows.get(LEASE, 0), gaps)

@@ -1,24 +1,33 @@
-"""The reporter: records how tries ended, and lets the evaluator decide what follows."""
+"""The reporter: records how tries ended, and lets the evaluator decide what follows.
+
+A Python function reports its value as `result`. A facet declared in AFL may have returns of other
+names. Then a map with exactly such names is split into these returns, and any other value becomes
+the only return.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from flowengine.engine import result_validation
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer
 from flowengine.engine.program_cache import ProgramCache
-from flowengine.engine.staging import CommitEffects, ContinuationPolicy
-from flowengine.errors import DoesNotFit, FlowengineError, ValueRefused
+from flowengine.engine.staging import ContinuationPolicy
+from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import HandedOver, Outcome, Report, Succeeded
+from flowengine.evaluator.records import Step
+from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Report, Succeeded
 from flowengine.program.nodes import Json
-from flowengine.store import Store
+from flowengine.program.types import misfits
+from flowengine.store import Session, Store, codec
 from flowengine.store.database import is_away
 
 log = logging.getLogger("flowengine")
+
+_OF_PYTHON = "result"
 
 Rejected = list[tuple[Report, Exception]]  #: reports that could not be evaluated, with the reason
 
@@ -49,7 +58,7 @@ def _isolated(affected: Sequence[Report], rejected: Rejected) -> Iterator[None]:
 
 
 class Reporter:
-    """Records reports of one database's tasks."""
+    """Records reports of one database's tasks, and answers for its steps from outside."""
 
     def __init__(
         self,
@@ -57,7 +66,6 @@ class Reporter:
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,
-        *,
         max_value_bytes: int,
     ) -> None:
         self._database, self._programs = database, programs
@@ -115,7 +123,12 @@ class Reporter:
             if effects := self._after_commit.consume_inbox(run_id, continuation):
                 continued += self._after_commit.finish([effects], continuation)
         if by_run:
-            commits = self._commit_optimistically(by_run, continuation)
+            try:
+                commits = self._committer.commit_optimistically(by_run, continuation)
+            except Exception as problem:
+                if is_away(problem):
+                    raise
+                commits = {}  # one run failed the shared statement: commit each alone to find it
             for run_id, of_run in by_run.items():
                 if run_id in commits:
                     accepted |= {report.task.uuid for report in of_run}
@@ -133,16 +146,6 @@ class Reporter:
             if report.task.uuid not in accepted and not isinstance(report.outcome, HandedOver):
                 _log_refusal(report.task)
         return accepted, continued
-
-    def _commit_optimistically(
-        self, by_run: Mapping[str, Sequence[Report]], continuation: ContinuationPolicy | None
-    ) -> dict[str, CommitEffects]:
-        try:
-            return self._committer.commit_optimistically(by_run, continuation)
-        except Exception as problem:
-            if is_away(problem):
-                raise
-            return {}  # one run failed the shared statement: commit each alone to find it
 
     def end_try(
         self, run_id: str, task_id: str, lease: int, outcome: Outcome, *, wait: bool = True
@@ -183,12 +186,12 @@ class Reporter:
             return outcome
         result: Mapping[str, Json] = outcome.result
         try:
-            if result_validation.wants_names(result):
+            if result.keys() == {_OF_PYTHON}:
                 declared = self._declared_returns(facet, program_hash)
-                result = result_validation.named(facet, result, declared)
-            result_validation.check(facet, result, self._max_value_bytes)
+                result = named_result(facet, result, declared)
+            check_result(facet, result, self._max_value_bytes)
         except (ValueRefused, DoesNotFit) as problem:
-            return result_validation.refused(problem)
+            return refused_result(problem)
         return outcome if result is outcome.result else Succeeded(dict(result))
 
     def _declared_returns(self, facet_name: str, program_hash: str) -> list[str]:
@@ -199,6 +202,46 @@ class Reporter:
         facet = plan.facets.get(facet_name)
         return [field.name for field in facet.returns] if facet else []
 
+    # --- answers from outside, past the tasks ---
+
+    def continue_step(self, step_id: str, result: Mapping[str, Json] | None = None) -> None:
+        """Answer a step that waits for its event. Idempotent: a step that has moved on ignores it.
+
+        The answer is validated against the declared schema, because no facet code has checked it.
+        """
+        answer = dict(result or {})
+        codec.check_names(f"the answer for step {step_id}", answer)
+        for name, value in answer.items():
+            codec.check_value(f"{name!r} for step {step_id}", value, self._max_value_bytes)
+        with self._database.read() as session:
+            step = _existing_step(session, step_id)
+            run = session.runs.get(step.run_id)
+            assert run is not None
+            facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
+        wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
+        if wrong:
+            raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
+        self._add_fact(step, "StepContinue", {"result": answer})
+
+    def fail_step(self, step_id: str, error_message: str) -> None:
+        """Fail a step that waits for its event. Idempotent: a step that has moved on ignores it."""
+        with self._database.read() as session:
+            step = _existing_step(session, step_id)
+        error = {"type": "StepFailed", "message": error_message}
+        self._add_fact(step, "StepFail", {"error": error})
+
+    def _add_fact(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
+        fact = {"step_id": step.id, "step_key": step.key, **payload}
+        effects, _ = self._committer.commit_locked(step.run_id, fact=(kind, fact))
+        self._after_commit.finish([effects])
+
+
+def _existing_step(session: Session, step_id: str) -> Step:
+    step = session.steps.by_id(step_id)
+    if step is None:
+        raise UnknownStep(step_id)
+    return step
+
 
 def _log_refusal(task: TaskDefinition) -> None:
     log.warning(
@@ -207,3 +250,34 @@ def _log_refusal(task: TaskDefinition) -> None:
         task.lease,
         extra={"action": "report_refused", "run": task.workflow_id},
     )
+
+
+def check_result(facet: str, result: Mapping[str, Json], limit: int) -> None:
+    """Raise ValueRefused if a value cannot be stored."""
+    codec.check_names(f"what {facet} returned", result)
+    for name, value in result.items():
+        codec.check_value(f"{name!r} returned by {facet}", value, limit)
+
+
+def refused_result(problem: ValueRefused | DoesNotFit) -> Failed:
+    """A result that cannot be stored is a failure of the try that made it."""
+    return Failed({"type": type(problem).__name__, "message": str(problem)}, retry=False)
+
+
+def named_result(
+    facet: str, result: Mapping[str, Json], declared: Sequence[str]
+) -> Mapping[str, Json]:
+    """Return the result by the names the facet declares; raises DoesNotFit."""
+    if not declared or _OF_PYTHON in declared:
+        return result
+    value = result[_OF_PYTHON]
+    is_map = isinstance(value, dict) and bool(value)
+    if is_map and value.keys() <= set(declared):
+        return dict(value)
+    if len(declared) == 1:
+        return {declared[0]: value}
+    wanted = f"it declares the returns {', '.join(declared)}, so return a map with these names"
+    if is_map:
+        foreign = ", ".join(repr(name) for name in value if name not in declared)
+        raise DoesNotFit(facet, [f"{wanted}; {foreign} is not among them"])
+    raise DoesNotFit(facet, [f"{wanted}, and not {type(value).__name__}"])

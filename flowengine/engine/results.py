@@ -1,11 +1,15 @@
-"""Read models of runs and steps."""
+"""Read models of runs and steps, with the labels shared by the terminal and the pages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Any, Self
+
+from sqlalchemy import Row
 
 from flowengine.engine.starter import child_run_id
+from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.nodes import Json
 from flowengine.program.standard import CHILD
@@ -38,8 +42,26 @@ class ExecutionResult:
     status: str
 
 
+class _RunRecord:
+    """What the records of a run have in common."""
+
+    __slots__ = ()
+    state: str
+    error: dict[str, Any] | None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in RunState.FINAL
+
+    @property
+    def error_text(self) -> str | None:
+        """The error as one line: where it began, its kind, its message."""
+        error = self.error
+        return f"{error['path']}: {error['type']}: {error['message']}" if error else None
+
+
 @dataclass(frozen=True, slots=True)
-class RunInfo:
+class RunInfo(_RunRecord):
     """A run as readers see it."""
 
     id: str
@@ -58,15 +80,6 @@ class RunInfo:
     labels: dict[str, str] = field(default_factory=dict)
     parent: str | None = None  #: the run whose step started it
 
-    @property
-    def is_final(self) -> bool:
-        return self.state in RunState.FINAL
-
-    @property
-    def error_text(self) -> str | None:
-        """The error as one line: where it began, its kind, its message."""
-        return _error_text(self.error)
-
     def as_result(self) -> ExecutionResult:
         return ExecutionResult(
             success=self.state == RunState.COMPLETED,
@@ -79,7 +92,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSummary:
+class RunSummary(_RunRecord):
     """A run as one line of a list: without its values."""
 
     id: str
@@ -94,19 +107,6 @@ class RunSummary:
     steps: int  #: created so far; a run creates steps while it runs
     steps_ended: int
 
-    @property
-    def is_final(self) -> bool:
-        return self.state in RunState.FINAL
-
-    @property
-    def error_text(self) -> str | None:
-        """The error as one line: where it began, its kind, its message."""
-        return _error_text(self.error)
-
-
-def _error_text(error: dict[str, Any] | None) -> str | None:
-    return f"{error['path']}: {error['type']}: {error['message']}" if error else None
-
 
 def seen_state(state: str, task_state: str | None) -> str:
     """Return the state of a step as readers see it.
@@ -118,12 +118,13 @@ def seen_state(state: str, task_state: str | None) -> str:
     return StepState.COMPLETE if is_answered else state
 
 
-def parked_until(circuit: str, task_state: str, lease: int, due: int) -> int | None:
+def parked_until(circuit: str, task: TaskDefinition | Row[Any]) -> int | None:
     """Return until when a task is parked by its circuit breaker, or None.
 
     A retry may be due later, too, but was never claimed, so its lease was never raised.
     """
-    return due if circuit and task_state == TaskState.PENDING and lease > 0 else None
+    is_parked = circuit and task.state == TaskState.PENDING and task.lease > 0
+    return task.due if is_parked else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,3 +157,62 @@ class StepInfo:
         has_started = self.facet == CHILD and self.state == StepState.COMPLETE
         has_one = has_started or self.task_state == TaskState.IGNORED
         return child_run_id(self.id) if has_one else None
+
+
+class StepStatus(StrEnum):
+    """The status of a step: its label and its symbol."""
+
+    symbol: str
+
+    def __new__(cls, label: str, symbol: str) -> Self:
+        status = str.__new__(cls, label)
+        status._value_, status.symbol = label, symbol
+        return status
+
+    COMPLETE = "complete", "✓"
+    FAILED = "failed", "✗"
+    SKIPPED = "skipped", "↷"
+    CREATED = "waits for others", "·"
+    WAITING = "waits for a worker", "◌"
+    PARKED = "waits for a circuit", "⊘"
+    RUNNING = "running", "▶"
+    CHILD_RUN = "waits for another run", "⇢"
+    IN_PROGRESS = "in progress", "…"
+
+
+_STATUSES = {
+    StepState.COMPLETE: StepStatus.COMPLETE,
+    StepState.ERROR: StepStatus.FAILED,
+    StepState.SKIPPED: StepStatus.SKIPPED,
+    StepState.CREATED: StepStatus.CREATED,
+    StepState.EVENT_TRANSMIT: StepStatus.WAITING,
+}
+
+_BY_TASK_STATE = {TaskState.RUNNING: StepStatus.RUNNING, TaskState.IGNORED: StepStatus.CHILD_RUN}
+
+
+def step_status(
+    state: str, task_state: str | None = None, *, is_parked: bool = False
+) -> StepStatus:
+    if state == StepState.EVENT_TRANSMIT and is_parked:
+        return StepStatus.PARKED
+    if state == StepState.EVENT_TRANSMIT and task_state in _BY_TASK_STATE:
+        return _BY_TASK_STATE[task_state]
+    return _STATUSES.get(state, StepStatus.IN_PROGRESS)
+
+
+def breaker_wait(circuit: str, until: str) -> str:
+    return f"waits for circuit {circuit!r} until {until}"
+
+
+def duration(milliseconds: int) -> str:
+    seconds = max(0, milliseconds) / 1000
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} days"

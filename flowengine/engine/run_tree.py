@@ -67,51 +67,53 @@ class RunTree:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line before its details are read: a row, or the hidden items of a foreach."""
+    """A line before its details are read."""
 
     depth: int
     under: str | None  #: id of the row of its parent line
-    row: Row[Any] | None = None
-    rest: Mapping[str, int] | None = None
+    row: Row[Any]
 
 
 def load_run_tree(session: Session, run_id: str) -> RunTree:
     rows = session.steps.skeleton(run_id)
     lines, is_cut = _lines(rows)
-    ids = [line.row.id for line in lines if line.row is not None]
+    ids = [line.row.id for line in lines if isinstance(line, _Line)]
     details = session.steps.details(ids)
     tries = session.tasks.last_tries(run_id, ids)
     counted = [row.state in StepState.FINAL for row in rows if row.object_type in ObjectType.STEPS]
     return RunTree(
-        lines=[_with_details(line, details, tries) for line in lines],
+        lines=[
+            _with_details(line, details, tries) if isinstance(line, _Line) else line
+            for line in lines
+        ],
         steps=len(counted),
         steps_ended=sum(counted),
         is_cut=is_cut,
     )
 
 
-def _lines(rows: Sequence[Row[Any]]) -> tuple[list[_Line], bool]:
+def _lines(rows: Sequence[Row[Any]]) -> tuple[list[_Line | HiddenItems], bool]:
     """Select the shown lines. Blocks are not shown, only their steps and items."""
     children: defaultdict[str | None, list[Row[Any]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.position):
         children[row.parent].append(row)
-    lines: list[_Line] = []
+    lines: list[_Line | HiddenItems] = []
     # Iterative: a recursive workflow may exceed the recursion limit.
-    pending = [_Line(0, None, root) for root in reversed(children[None])]
+    pending: list[_Line | HiddenItems] = [_Line(0, None, r) for r in reversed(children[None])]
     while pending and len(lines) < _MAX_LINES:
         line = pending.pop()
         lines.append(line)
-        if line.row is not None:
+        if isinstance(line, _Line):
             pending += reversed(_visible_children(line.row, line.row.id, line.depth + 1, children))
     return lines, bool(pending)
 
 
 def _visible_children(
     row: Row[Any], under: str, depth: int, children: Mapping[str | None, list[Row[Any]]]
-) -> list[_Line]:
+) -> list[_Line | HiddenItems]:
     if row.object_type == ObjectType.FAN and row.item_count > WIDE:
         return _wide(row, under, depth, children)
-    lines: list[_Line] = []
+    lines: list[_Line | HiddenItems] = []
     for child in children.get(row.key, ()):
         if child.object_type in ObjectType.FRAMES:
             lines += _visible_children(child, under, depth, children)
@@ -122,9 +124,9 @@ def _visible_children(
 
 def _wide(
     fan: Row[Any], under: str, depth: int, children: Mapping[str | None, list[Row[Any]]]
-) -> list[_Line]:
+) -> list[_Line | HiddenItems]:
     items = children.get(fan.key, ())
-    lines: list[_Line] = []
+    lines: list[_Line | HiddenItems] = []
     # Items that are not expanded yet have no row.
     rest = Counter({StepState.CREATED: fan.item_count - len(items)})
     failed = 0
@@ -136,15 +138,13 @@ def _wide(
         else:
             rest[item.state] += 1
     counts = {state: count for state, count in rest.most_common() if count > 0}
-    return [*lines, _Line(depth, under, rest=counts)] if counts else lines
+    return [*lines, HiddenItems(depth, counts)] if counts else lines
 
 
 def _with_details(
     line: _Line, details: Mapping[str, Row[Any]], tries: Mapping[str, Row[Any]]
-) -> StepLine | HiddenItems:
+) -> StepLine:
     row = line.row
-    if row is None:
-        return HiddenItems(line.depth, line.rest or {})
     step, task = details[row.id], tries.get(row.id)
     circuit = circuit_of(task.limit_key) if task else ""
     parent_path = details[line.under].path if line.under else ""
@@ -162,5 +162,5 @@ def _with_details(
         task_state=task.state if task else None,
         task_list=task.task_list_name if task else None,
         circuit=circuit,
-        parked_until=parked_until(circuit, task.state, task.lease, task.due) if task else None,
+        parked_until=parked_until(circuit, task) if task else None,
     )

@@ -13,16 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flowengine.dispatch.notifier import Group
-from flowengine.evaluator import (
-    IterationChanges,
-    Missing,
-    PayloadRef,
-    RunView,
-    Snapshot,
-    TaskDefinition,
-    evaluate,
-)
-from flowengine.evaluator.records import Step, id_within
+from flowengine.evaluator import IterationChanges, Missing, Snapshot, evaluate
+from flowengine.evaluator.records import PayloadRef, RunView, Step, TaskDefinition, id_within
 from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.evaluator.triggers import Trigger
 from flowengine.program import Plan

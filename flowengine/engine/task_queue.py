@@ -19,8 +19,6 @@ _MIN_PARK_SECONDS = 0.1  # below it, workers would claim and park the same tasks
 
 
 class TaskQueue:
-    """The tasks of one database, for workers and pollers."""
-
     def __init__(self, database: Store, notifier: Notifier) -> None:
         self._database, self._notifier = database, notifier
 
@@ -35,20 +33,10 @@ class TaskQueue:
         return claimed[0] if claimed else None
 
     def claim(
-        self,
-        task_names: Sequence[str],
-        task_list: str,
-        identity: WorkerIdentity,
-        *,
-        most: int,
-        quick: Collection[str] | None = None,
+        self, task_names: Sequence[str], task_list: str, identity: WorkerIdentity, *, most: int
     ) -> list[TaskDefinition]:
-        """Claim the most urgent due task, and up to `most` tasks if it is of a `quick` facet.
-
-        Only tasks of quick facets are batched; by default all facets are quick.
-        """
-        quick = task_names if quick is None else quick
-        return self.claim_batch(task_names, task_list, identity, most=most, quick=quick).tasks
+        """Claim up to `most` due tasks of those facets."""
+        return self.claim_batch(task_names, task_list, identity, most=most, quick=task_names).tasks
 
     def claim_batch(
         self,
@@ -59,7 +47,10 @@ class TaskQueue:
         most: int,
         quick: Collection[str],
     ) -> Claim:
-        """Like `claim`; the result also tells whether more tasks are due."""
+        """Claim the most urgent due task, and up to `most` tasks if it is of a `quick` facet.
+
+        Only tasks of quick facets are batched. The result also tells whether more tasks are due.
+        """
         if not task_names:
             return Claim([])
         with self._database.autocommit() as session:
@@ -92,7 +83,7 @@ class TaskQueue:
 
     def release(self, task: TaskDefinition) -> bool:
         """Release a claimed task unfinished."""
-        return self.release_by_lease(task.uuid, task.lease, task.task_list_name)
+        return self.release_held([(task.uuid, task.lease)])
 
     def held_since(self, identity: WorkerIdentity, seconds: float) -> list[HeldTask]:
         """Return the tasks that this process has held for longer than that."""
@@ -100,13 +91,13 @@ class TaskQueue:
             before = session.now() - round(seconds * 1000)
             return session.recovery.held_since(identity, before)
 
-    def release_many(self, tasks: Sequence[TaskDefinition]) -> None:
-        """Release claimed tasks unfinished, in one statement."""
+    def release_held(self, held: Sequence[tuple[str, int]]) -> bool:
+        """Release tasks, given by id and lease, in one statement; False if none was still held."""
         with self._database.autocommit() as session:
-            held = [(task.uuid, task.lease) for task in tasks]
             released = session.reports.release(held, session.now())
         if released:
             self._notifier.notify(Counter(released))
+        return bool(released)
 
     def park(self, tasks: Sequence[TaskDefinition], circuit: str, seconds: float) -> int:
         """Release claimed tasks whose circuit breaker is open, due again after that many seconds.
@@ -129,11 +120,3 @@ class TaskQueue:
             extra={"action": "tasks_parked", "circuit": circuit},
         )
         return parked
-
-    def release_by_lease(self, task_id: str, lease: int, task_list: str) -> bool:
-        """Release a task known only by its id and lease."""
-        with self._database.autocommit() as session:
-            released = session.reports.release([(task_id, lease)], session.now())
-        if released:
-            self._notifier.notify({task_list: 1})
-        return bool(released)

@@ -1,8 +1,8 @@
 """The store: rows in PostgreSQL or SQLite.
 
 `Database(url)` opens a backend (`postgres/`, `sqlite/`). The layers above use it as a `Store`, and
-inside its transactions a `Session` with the operations on rows (`protocol`). `tables` is the schema,
-`commits` the typed plan of a commit, and `schema_upgrade` brings a database up to date.
+inside its transactions a `Session` with the operations on rows (`protocol`). `tables` is the
+schema, `commits` the typed plan of a commit, and `schema_upgrade` brings a database up to date.
 """
 
 from flowengine.store.database import Database

@@ -15,8 +15,11 @@ from typing import Any, Protocol
 
 from celery.exceptions import Reject
 
+from flowengine.authoring import EventFacet, event_facet_named, event_facet_names
 from flowengine.dispatch.notifier import DRAIN, EVALUATE, WORK
 from flowengine.dispatch.packed_ids import unpacked
+from flowengine.engine import Engine
+from flowengine.engine.liveness import consumes
 from flowengine.store.database import is_away
 
 log = logging.getLogger("flowengine")
@@ -25,35 +28,31 @@ EXECUTE = "flowengine.execute"
 WATCHDOG = "flowengine.watchdog"
 
 _PAUSE = 1.0  # seconds until a start that met no database goes back to its queue
+#: Seconds for which the code of the other workers is cached: in a fleet of one version the relay
+#: costs one query in that time, and none while nothing is consumed.
+_CACHED = 1.0
 
 
 class MessageHandler(Protocol):
     """Executes the messages of an app."""
 
-    def drain(self, task_list: str, wake: int, hops: int | None = None) -> object: ...
-    def work(self, task_list: str, task_ids: list[str]) -> object: ...
-    def evaluate(self, run_id: str) -> object: ...
-    def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> object: ...
-    def watch(self) -> object: ...
-
-
-def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
-    """Register all tasks on an app."""
-
-    def drain(task_list: str, wake: int = 1, hops: int | None = None) -> None:
+    def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
         """Work on the due tasks of a list. A surplus wake-up finds nothing and ends.
 
         `hops` is set in a wake-up that was passed on: how often it still may be.
         """
-        handler.drain(task_list, wake, hops)
+
+    def work(self, task_list: str, task_ids: list[str]) -> None: ...
+    def evaluate(self, run_id: str) -> None: ...
+    def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None: ...
+    def watch(self) -> None: ...
+
+
+def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
 
     def work(task_list: str, packed_ids: str) -> None:
         """Work on these tasks: the header of a chord. Tasks claimed by others are skipped."""
         handler.work(task_list, unpacked(packed_ids))
-
-    def evaluate(run_id: str) -> None:
-        """Evaluate a run: take in its reports and decide the next steps."""
-        handler.evaluate(run_id)
 
     def execute(
         task: Any, workflow: str, inputs: dict[str, Any] | None = None, key: str | None = None
@@ -74,16 +73,12 @@ def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
             time.sleep(_PAUSE)
             raise Reject(problem, requeue=True) from None
 
-    def watchdog() -> None:
-        """Run the recovery jobs."""
-        handler.watch()
-
-    _register(app, DRAIN, drain)
+    _register(app, DRAIN, handler.drain)
     # Not every backend counts a header whose result is ignored.
     _register(app, WORK, work, ignore_result=False)
-    _register(app, EVALUATE, evaluate)
+    _register(app, EVALUATE, handler.evaluate)
     _register(app, EXECUTE, execute, bind=True, acks_late=True, reject_on_worker_lost=True)
-    _register(app, WATCHDOG, watchdog)
+    _register(app, WATCHDOG, handler.watch)
 
 
 def _register(app: Any, name: str, function: Callable[..., None], **options: Any) -> None:
@@ -100,3 +95,59 @@ def _register(app: Any, name: str, function: Callable[..., None], **options: Any
     # with one name keep the first.
     chosen = {"ignore_result": True, "acks_late": False, **options}
     app.task(task, name=name, shared=False, **chosen)
+
+
+def register_facets(sender: Any, **_: Any) -> None:
+    """Register every event facet of this process on an app that does not have it yet.
+
+    They appear under their own names in `inspect registered`, routes and Flower, and `send_task`
+    can call one outside any run. Steps of runs are not executed this way: they are claimed from
+    the database.
+    """
+    for name in event_facet_names():
+        facet = event_facet_named(name)
+        if facet is not None and name not in sender.tasks:
+            sender.task(_call_of(facet), name=name, shared=False)
+
+
+def _call_of(facet: EventFacet[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return facet(*args, **kwargs)
+
+    call.__doc__ = facet.__doc__
+    return call
+
+
+class WakeupRelay:
+    """Passes a wake-up on if tasks are left that only other workers can run.
+
+    Workers of two versions may consume one task list. A wake-up for a task that only one of them
+    can run may be consumed by the other, which claims nothing; without a relay the task would wait
+    for recovery, and recovery's wake-up may meet the wrong worker again.
+    """
+
+    def __init__(self, engine: Engine, server_id: str) -> None:
+        self._engine, self._server_id = engine, server_id
+        self._foreign: dict[str, tuple[float, list[str]]] = {}
+
+    def relay(self, task_list: str, wake: int, hops: int) -> None:
+        """Send the wake-up again if it concerns others; `hops` limits how often that is done."""
+        if hops <= 0 or not (names := self._foreign_names(task_list)):
+            return
+        with self._engine.database.read() as session:
+            due = session.recovery.due_lists(names, session.now())
+        if task_list in due:
+            self._engine.notifier.pass_on(task_list, wake, hops - 1)
+
+    def _foreign_names(self, task_list: str) -> list[str]:
+        """Return the facets that living workers of the list have and this one has not."""
+        read_at, names = self._foreign.get(task_list, (-_CACHED, []))
+        now = time.monotonic()
+        if now - read_at >= _CACHED:
+            with self._engine.database.read() as session:
+                alive = session.servers.alive()
+            others = [s for s in alive if s.uuid != self._server_id and consumes(s, task_list)]
+            theirs = {name for server in others for name in server.handlers}
+            names = sorted(theirs.difference(event_facet_names()))
+            self._foreign[task_list] = now, names
+        return names

@@ -19,44 +19,33 @@ _MOST = 100  # events kept before they are sent
 
 
 class StepEvents:
-    """Task events of one process, sent together."""
-
     def __init__(self, app: Any, hostname: str) -> None:
         self._app, self._hostname = app, hostname
         self._dispatcher: Any = None
 
     def show(self, task: TaskDefinition, outcome: Outcome, seconds: float) -> None:
         """Send that a try was received, started and ended. An error here does not stop work."""
+        began = time.time() - seconds
+        received = {
+            "name": task.name,
+            "args": f"({task.step_path!r}, run={task.workflow_id[:8]!r})",
+            "kwargs": "{}",
+            "retries": task.try_number - 1,
+        }
         try:
-            self._send_all(task, outcome, seconds)
+            self._send("task-received", task, timestamp=began, **received)
+            self._send("task-started", task, timestamp=began)
+            if isinstance(outcome, Succeeded):
+                shown = repr(outcome.result.get("result", outcome.result))[:200]
+                self._send("task-succeeded", task, result=shown, runtime=seconds)
+            elif isinstance(outcome, Failed):
+                text = f"{outcome.error['type']}: {outcome.error['message']}"[:500]
+                self._send("task-failed", task, exception=text, traceback="")
         except Exception as problem:
             log.debug("events of %s not sent: %s", task.step_path, problem)
             self._dispatcher = None
 
-    def _send_all(self, task: TaskDefinition, outcome: Outcome, seconds: float) -> None:
-        ended = time.time()
-        about = {"uuid": task.uuid}
-        self._send(
-            "task-received",
-            **about,
-            name=task.name,
-            args=f"({task.step_path!r}, run={task.workflow_id[:8]!r})",
-            kwargs="{}",
-            retries=task.try_number - 1,
-            timestamp=ended - seconds,
-        )
-        self._send("task-started", **about, timestamp=ended - seconds)
-        match outcome:
-            case Succeeded(result):
-                shown = repr(result.get("result", result))[:200]
-                self._send("task-succeeded", **about, result=shown, runtime=seconds)
-            case Failed(error):
-                text = f"{error['type']}: {error['message']}"[:500]
-                self._send("task-failed", **about, exception=text, traceback="")
-            case _:
-                pass
-
-    def _send(self, kind: str, **fields: Any) -> None:
+    def _send(self, kind: str, task: TaskDefinition, **fields: Any) -> None:
         if self._dispatcher is None:
             self._dispatcher = self._app.events.Dispatcher(
                 self._app.connection_for_write(),
@@ -65,7 +54,7 @@ class StepEvents:
                 buffer_group={"task"},
                 buffer_limit=_MOST,
             )
-        self._dispatcher.send(kind, **fields)
+        self._dispatcher.send(kind, uuid=task.uuid, **fields)
 
     def flush(self) -> None:
         """Send buffered events; they are lost if the broker is away."""

@@ -16,22 +16,21 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine
-from flowengine.engine.in_flight import InFlightMarkers
-from flowengine.engine.recovery import release_dropped, report_lost_tries
-from flowengine.engine.watchdog import Watchdog
+from flowengine.engine.in_flight import InFlightMarkers, is_alive
+from flowengine.engine.recovery import Watchdog, release_dropped, report_lost_tries
 from flowengine.settings import Settings
 from flowengine.store.database import is_away
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import Spool
+from flowengine.worker.spool import Spool
 
 log = logging.getLogger("flowengine")
 
 _JOIN_SECONDS = 2.0  # the thread may hang in a call to the database
 
-Names = Callable[[], Sequence[str]]
-Job = Callable[[Engine], object]
+TaskLists = Callable[[], Sequence[str]]
 
 
 class Heartbeat:
@@ -46,12 +45,11 @@ class Heartbeat:
         engine: Callable[[], Engine],
         settings: Settings,
         server: ServerDefinition,
-        handlers: Names,
-        task_lists: Names,
-        jobs: Sequence[Job],
+        task_lists: TaskLists,
+        jobs: Sequence[Callable[[Engine], object]],
     ) -> None:
         self._engine, self._settings, self._server = engine, settings, server
-        self._handlers, self._task_lists, self._jobs = handlers, task_lists, jobs
+        self._task_lists, self._jobs = task_lists, jobs
         self._spool = Spool(settings.spool_directory)
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
@@ -93,7 +91,7 @@ class Heartbeat:
     def send(self, engine: Engine) -> None:
         """Send a heartbeat if it is due or the handlers or task lists changed; register first."""
         server = self._server
-        serves = list(self._handlers()), list(self._task_lists())
+        serves = event_facet_names(), list(self._task_lists())
         is_due = time.monotonic() - self._sent >= self._settings.heartbeat_interval
         if self._is_registered and not is_due and serves == (server.handlers, server.topics):
             return
@@ -137,15 +135,10 @@ class Heartbeat:
 
 
 def worker_heartbeat(
-    engine: Callable[[], Engine],
-    settings: Settings,
-    server: ServerDefinition,
-    handlers: Names,
-    task_lists: Names,
+    engine: Callable[[], Engine], settings: Settings, server: ServerDefinition, lists: TaskLists
 ) -> Heartbeat:
-    """Return the heartbeat of a Celery worker."""
     jobs = (PoolChildren(settings, server).check, StandIn().watch)
-    return Heartbeat(engine, settings, server, handlers, task_lists, jobs)
+    return Heartbeat(engine, settings, server, lists, jobs)
 
 
 class StandIn:
@@ -176,7 +169,7 @@ class PoolChildren:
             ended = [task for task in self._held if task.task_id not in still and task.timeout_ms]
             silent = session.recovery.timed_out([task.task_id for task in ended])
         self._held = held
-        dead = [task for task in held if task.pid is not None and not _is_alive(task.pid)]
+        dead = [task for task in held if task.pid is not None and not is_alive(task.pid)]
         report_lost_tries(engine, dead, "the pool child")
         for task in ended:
             if task.task_id in silent:
@@ -201,23 +194,7 @@ class PoolChildren:
                 os.kill(task.pid, signal.SIGKILL)
 
 
-def _is_alive(pid: int) -> bool:
-    """Whether a process runs. A zombie, which Celery has not reaped yet, does not."""
-    # Missing on some systems: there a dead child is found when Celery has reaped it.
-    with suppress(ChildProcessError, AttributeError):
-        if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
-            return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
 def server_of(server_id: str, boot_id: str, name: str) -> ServerDefinition:
-    """Describe this worker."""
     try:
         ips = sorted({info[4][0] for info in socket.getaddrinfo(socket.gethostname(), None)})
     except OSError:

@@ -13,8 +13,8 @@ from typing import Any, ParamSpec, Self, TypeVar
 from flowengine.assembly import EngineLauncher
 from flowengine.authoring import StartOptions, Workflow, event_facet_names, set_launcher_source
 from flowengine.engine import Engine, Run
-from flowengine.engine.liveness import LivenessWindow
-from flowengine.engine.recovery import notify_due_lists, observe, recover
+from flowengine.engine.liveness import LivenessWindow, observe
+from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
@@ -24,7 +24,8 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.worker import CircuitBreakers, execute_try
+from flowengine.worker import CircuitBreakers
+from flowengine.worker.execution import execute_try
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,12 +114,11 @@ class Flow:
         """Run one recovery pass."""
         with self.database.read() as session:
             observation = observe(session, LivenessWindow(self.clock.now))
-        recover(
-            self.engine,
-            observation,
-            death=lambda server: "was killed" if server.boot_id in self._dead else None,
-            wake=lambda engine, _: notify_due_lists(engine, event_facet_names()),
-        )
+
+        def death(server: ServerDefinition) -> str | None:
+            return "was killed" if server.boot_id in self._dead else None
+
+        recover(self.engine, observation, death, notify_due_lists)
 
     # --- workers ---
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from flowengine.engine.presentation import SYMBOLS, StepStatus, breaker_wait, duration, step_status
-from flowengine.engine.results import RunSummary
+from flowengine.engine.results import RunSummary, StepStatus, breaker_wait, duration, step_status
 from flowengine.engine.run_tree import StepLine
 from flowengine.evaluator.states import RunState, StepState
 
@@ -49,7 +48,7 @@ def step_label(step: StepLine, now: int) -> tuple[str, str, str]:
     if status is StepStatus.PARKED and step.parked_until is not None:
         until = datetime.fromtimestamp(step.parked_until / 1000, UTC)
         label = breaker_wait(step.circuit, f"{until:%H:%M:%S} UTC")
-    return SYMBOLS[status], _COLOURS[status], label
+    return status.symbol, _COLOURS[status], label
 
 
 def hidden_items_label(counts: Mapping[str, int]) -> str:

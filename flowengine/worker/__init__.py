@@ -1,17 +1,7 @@
 """The worker: claims, executes and reports tasks. It does not know Celery."""
 
 from flowengine.worker.breakers import CircuitBreakers
-from flowengine.worker.context import NotInAStep, StepContext, current_step
-from flowengine.worker.execution import execute_try
-from flowengine.worker.spool import Spool
+from flowengine.worker.execution import NotInAStep, StepContext, current_step
 from flowengine.worker.task_worker import TaskWorker
 
-__all__ = [
-    "CircuitBreakers",
-    "NotInAStep",
-    "Spool",
-    "StepContext",
-    "TaskWorker",
-    "current_step",
-    "execute_try",
-]
+__all__ = ["CircuitBreakers", "NotInAStep", "StepContext", "TaskWorker", "current_step"]

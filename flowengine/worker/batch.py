@@ -1,4 +1,4 @@
-"""The claimed tasks that one thread works through: their order, not their state.
+"""Batches: the claimed tasks that one thread works through; their order, number and continuation.
 
 A slow task would delay the others of its batch. So a guard takes away everything but the running
 task after `batch_max_wait`: finished tasks to report them, unstarted ones to release them.
@@ -7,17 +7,26 @@ task after `batch_max_wait`: finished tasks to report them, unstarted ones to re
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome
-from flowengine.worker.claim_states import ClaimState
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
 
 log = logging.getLogger("flowengine")
+
+_ENOUGH = 2  # tries before a facet can be quick
+_WEIGHT = 0.2  # of the latest try in the moving average
+_SLOW = 10.0  # a try of more than so many times `quick_seconds` is slow
+_MEMORY = 10.0  # seconds for which a slow try is remembered
+_GROWTH = 3  # tasks of a batch for each consecutive quick try
 
 
 class Batch:
@@ -81,7 +90,9 @@ class BatchGuard:
         self._max_wait, self._empty = max_wait, empty
         self._batches: set[Batch] = set()
         self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(
+            target=self._watch, name="flowengine-batch-guard", daemon=True
+        )
         self._is_ended = False
 
     @contextmanager
@@ -89,10 +100,7 @@ class BatchGuard:
         """Look after a batch for as long as its thread works."""
         with self._changed:
             self._batches.add(batch)
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._watch, name="flowengine-batch-guard", daemon=True
-                )
+            if self._thread.ident is None:
                 self._thread.start()
             self._changed.notify()
         try:
@@ -117,9 +125,123 @@ class BatchGuard:
             time.sleep(self._max_wait / 2)
 
     def end(self) -> None:
-        """End the thread."""
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread.ident is not None:
             self._thread.join(1.0)
+
+
+@dataclass(slots=True)
+class _Facet:
+    average: float  #: seconds, without slow tries
+    tries: int = 0
+    in_a_row: int = 0  #: tries since the last slow one
+    last_slow: float = -math.inf
+
+
+class BatchSizing:
+    """How many tasks of a facet to claim together, from their measured duration.
+
+    A facet is quick after some quick tries. Tasks that are claimed together with a slow one wait
+    behind it until the guard releases them. So after a slow try the batch size of its facet begins
+    at one again, and grows with each quick try. It takes no lock: it is an estimate.
+    """
+
+    def __init__(self, quick_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._quick, self._clock = quick_seconds, clock
+        self._facets: dict[str, _Facet] = {}
+
+    def count(self, name: str, seconds: float) -> None:
+        is_slow = seconds > self._quick * _SLOW
+        facet = self._facets.get(name)
+        if facet is None:
+            facet = self._facets[name] = _Facet(0.0 if is_slow else seconds)
+        facet.tries += 1
+        if is_slow:
+            facet.in_a_row, facet.last_slow = 0, self._clock()
+        else:
+            before = facet.average or seconds  # 0 if all tries so far were slow
+            facet.average = before + (seconds - before) * _WEIGHT
+            facet.in_a_row += 1
+
+    def is_quick(self, name: str) -> bool:
+        facet = self._facets.get(name)
+        if facet is None or facet.tries < _ENOUGH:
+            return False
+        return facet.in_a_row > 0 and facet.average <= self._quick
+
+    def quick(self, names: Iterable[str], last: str = "") -> list[str]:
+        """Return the facets whose tasks may be claimed together, `last` being claimed last.
+
+        A facet with a recent slow try is among them only if it is `last`: it makes batches small,
+        and the batches of other facets need not be.
+        """
+        quick = [name for name in names if self.is_quick(name)]
+        return [name for name in quick if name == last or not self._was_slow(name)]
+
+    def fitting(self, names: Iterable[str], seconds: float) -> int:
+        """How many tasks of these facets to claim together, for so many seconds at most."""
+        names = list(names)
+        slowest = max((self._facets[name].average for name in names), default=0.0)
+        if not slowest:
+            return 1
+        rows = [self._facets[name].in_a_row for name in names if self._was_slow(name)]
+        fitting = int(seconds / slowest)
+        return max(1, min(fitting, _GROWTH * min(rows)) if rows else fitting)
+
+    def _was_slow(self, name: str) -> bool:
+        return self._facets[name].last_slow > self._clock() - _MEMORY
+
+
+class Continuation:
+    """The tasks made ready by one report that its worker takes; the report may be of many runs.
+
+    They need neither a wake-up nor a claim: the commit of the report writes them as claimed. A
+    worker must stay available for other task lists, so it takes several quick tasks or one slow
+    task, and none after its time slice.
+    """
+
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        sizing: BatchSizing,
+        names: Collection[str],
+        lists: Collection[str],
+        *,
+        batch: int,
+        seconds: float,
+    ) -> None:
+        """Take at most so many seconds of work of a facet, and no group wider than a batch."""
+        self.identity = identity
+        self._sizing, self._names, self._lists, self._batch = sizing, names, lists, batch
+        self._seconds = seconds
+        self._left: dict[str, int] = {}  #: how many more tasks of a facet
+        self._room = 4 * batch
+        self._took_slow = False
+
+    def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
+        ours = [task for task in due if self._can_run(task)]
+        # The tasks of a wide group are left for all workers.
+        width = Counter(task.join for task in ours if task.join) if len(ours) > self._batch else {}
+        quick: list[TaskDefinition] = []
+        for task in ours:
+            if task.losses or task.runs_once or not self._sizing.is_quick(task.name):
+                continue
+            if width.get(task.join, 0) > self._batch or len(quick) == self._room:
+                continue
+            if task.name not in self._left:
+                self._left[task.name] = self._sizing.fitting([task.name], self._seconds)
+            if self._left[task.name]:
+                self._left[task.name] -= 1
+                quick.append(task)
+        self._room -= len(quick)
+        if quick or self._took_slow or not ours:
+            return {task.uuid for task in quick}
+        if width.get(ours[0].join, 0) > self._batch:
+            return ()
+        self._took_slow = True
+        return {ours[0].uuid}
+
+    def _can_run(self, task: TaskDefinition) -> bool:
+        return task.name in self._names and (not self._lists or task.task_list_name in self._lists)

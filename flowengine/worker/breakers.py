@@ -17,20 +17,28 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from flowengine import errors
 from flowengine.authoring import Breaker, breaker_named
-from flowengine.circuit_breaker import CircuitBreakerConfig, Permit
-from flowengine.errors import InvalidSetting
+from flowengine.circuit_breaker import Circuit, CircuitBreakerConfig, Outcome, Permit, outcome_of
 from flowengine.evaluator import TaskDefinition
 from flowengine.settings import Settings
-from flowengine.worker.local_breaker import LocalCircuitBreaker
 
 if TYPE_CHECKING:
     from flowengine.messaging import SyncCircuitBreaker
 
-    _Breaker: TypeAlias = LocalCircuitBreaker | SyncCircuitBreaker
+    _Breaker: TypeAlias = "LocalCircuitBreaker | SyncCircuitBreaker"
 
 log = logging.getLogger("flowengine")
 
+#: Errors of the user's program, which another try would meet again.
+PERMANENT = (
+    errors.ValueRefused,
+    errors.DoesNotFit,
+    errors.MissingCode,
+    errors.InvalidInputs,
+    errors.InvalidProgram,
+    errors.UnknownWorkflow,
+)
 #: Prefix of all keys in Redis; a `CircuitBreaker` with this prefix and the same name is the same.
 KEY_PREFIX = "flowengine"
 
@@ -39,9 +47,37 @@ _REDIS_RETRY_SECONDS = 1.0
 _WITHOUT_REDIS: dict[str, Literal["allow", "refuse"]] = {"run": "allow", "park": "refuse"}
 
 
+class LocalCircuitBreaker:
+    """Permits calls and records their outcomes, like `SyncCircuitBreaker`; threads may share it."""
+
+    def __init__(
+        self, declared: Breaker, config: CircuitBreakerConfig, clock: Callable[[], float]
+    ) -> None:
+        self._declared, self._clock = declared, clock
+        self._circuit, self._lock = Circuit(config), threading.Lock()
+
+    def permit(self, *, lease: float) -> Permit:
+        with self._lock:
+            return self._circuit.permit(self._clock(), lease)
+
+    def success(self, permit: Permit) -> None:
+        self._settle(permit, "success")
+
+    def failure(self, permit: Permit, error: BaseException) -> None:
+        declared = self._declared
+        self._settle(permit, outcome_of(error, declared.failure_on, declared.ignore))
+
+    def release(self, permit: Permit) -> None:
+        self._settle(permit, "neither")
+
+    def _settle(self, permit: Permit, outcome: Outcome) -> None:
+        with self._lock:
+            self._circuit.settle(self._clock(), permit, outcome)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskPermit:
-    """A task's permit, and the breaker that its outcome is reported to."""
+    """A task's permit. As a context it reports the outcome of the call to its breaker, once."""
 
     _breaker: _Breaker
     _permit: Permit
@@ -54,15 +90,15 @@ class TaskPermit:
     def retry_after(self) -> float:
         return self._permit.retry_after
 
-    def succeeded(self) -> None:
-        self._breaker.success(self._permit)
+    def __enter__(self) -> None: ...
 
-    def failed(self, error: BaseException) -> None:
-        self._breaker.failure(self._permit, error)
-
-    def release(self) -> None:
-        """The call was not made, or its outcome is unknown."""
-        self._breaker.release(self._permit)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._breaker.success(self._permit)
+        elif isinstance(error, Exception) and not isinstance(error, PERMANENT):
+            self._breaker.failure(self._permit, error)
+        else:  # the service was not called, or the thread has to end and the result is unknown
+            self._breaker.release(self._permit)
 
 
 class CircuitBreakers:
@@ -100,8 +136,7 @@ class CircuitBreakers:
 
     def _create(self, declared: Breaker, config: CircuitBreakerConfig) -> _Breaker:
         if self._url:
-            without_redis = _WITHOUT_REDIS[self._settings.breaker_without_redis]
-            return _shared(self._url, declared, config, without_redis)
+            return _shared(self._url, declared, config, self._settings.breaker_without_redis)
         if self._shares:
             log.warning(
                 "circuit breaker %r is local to this process: no Redis is configured; set "
@@ -109,9 +144,7 @@ class CircuitBreakers:
                 declared.name,
                 extra={"action": "breaker_not_shared", "circuit": declared.name},
             )
-        return LocalCircuitBreaker(
-            config, self._clock, failure_on=declared.failure_on, ignore=declared.ignore
-        )
+        return LocalCircuitBreaker(declared, config, self._clock)
 
 
 def _config(declared: Breaker, settings: Settings) -> CircuitBreakerConfig:
@@ -130,10 +163,7 @@ def _config(declared: Breaker, settings: Settings) -> CircuitBreakerConfig:
 
 
 def _shared(
-    url: str,
-    declared: Breaker,
-    config: CircuitBreakerConfig,
-    without_redis: Literal["allow", "refuse"],
+    url: str, declared: Breaker, config: CircuitBreakerConfig, without_redis: str
 ) -> SyncCircuitBreaker:
     # Imported here: only a process that uses Redis needs its client.
     from redis import Redis
@@ -153,7 +183,7 @@ def _shared(
         KEY_PREFIX,
         failure_on=declared.failure_on,
         ignore=declared.ignore,
-        without_redis=without_redis,
+        without_redis=_WITHOUT_REDIS[without_redis],
         redis_retry_seconds=_REDIS_RETRY_SECONDS,
     )
 
@@ -161,24 +191,24 @@ def _shared(
 def _check(settings: Settings) -> None:
     """Refuse invalid settings at the start instead of at the first task with a breaker."""
     url = settings.breaker_redis_url
-    is_valid = {
-        "without_redis": settings.breaker_without_redis in _WITHOUT_REDIS,
-        "failure_threshold": settings.breaker_failure_threshold >= 1,
-        "timeout_seconds": 0 < settings.breaker_timeout_seconds <= 3600,
-        "half_open_max_calls": settings.breaker_half_open_max_calls >= 1,
-        "redis_url": not url or url.startswith(("redis://", "rediss://", "unix://")),
+    is_url = not url or url.startswith(("redis://", "rediss://", "unix://"))
+    rules = {
+        "without_redis": (settings.breaker_without_redis in _WITHOUT_REDIS, "run or park"),
+        "failure_threshold": (settings.breaker_failure_threshold >= 1, "a whole number, 1 or more"),
+        "timeout_seconds": (
+            0 < settings.breaker_timeout_seconds <= 3600,
+            "a number of seconds above 0, up to 3600",
+        ),
+        "half_open_max_calls": (
+            settings.breaker_half_open_max_calls >= 1,
+            "a whole number, 1 or more",
+        ),
+        "redis_url": (is_url, "the address of a Redis: redis://…, rediss://… or unix://…"),
     }
-    expected = {
-        "without_redis": "run or park",
-        "failure_threshold": "a whole number, 1 or more",
-        "timeout_seconds": "a number of seconds above 0, up to 3600",
-        "half_open_max_calls": "a whole number, 1 or more",
-        "redis_url": "the address of a Redis: redis://…, rediss://… or unix://…",
-    }
-    for name, valid in is_valid.items():
-        if not valid:
+    for name, (is_valid, expected) in rules.items():
+        if not is_valid:
             value = str(getattr(settings, f"breaker_{name}"))
-            raise InvalidSetting(f"FLOWENGINE_BREAKER_{name.upper()}", value, expected[name])
+            raise errors.InvalidSetting(f"FLOWENGINE_BREAKER_{name.upper()}", value, expected)
     if url and importlib.util.find_spec("redis") is None:
         needed = "of use without its client: pip install 'flowengine[redis]'"
-        raise InvalidSetting("FLOWENGINE_BREAKER_REDIS_URL", url, needed)
+        raise errors.InvalidSetting("FLOWENGINE_BREAKER_REDIS_URL", url, needed)

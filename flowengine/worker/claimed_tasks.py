@@ -1,5 +1,9 @@
 """The claimed tasks of one process: one table of entries, keyed by task and lease.
 
+Each entry is in one state of an explicit machine, and `next_state` is the only way from one state
+to another. The state describes the work of this process. The database alone decides who holds the
+lease.
+
 The lease is part of the key, because one thread may release a task while another claims it again.
 Invariant: an entry is in the order of one batch, or with the one thread that took it from there.
 That thread alone changes its state, so starting and finishing take no lock of the table.
@@ -9,17 +13,82 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from flowengine.engine.in_flight import InFlightMarkers
+from flowengine.errors import IllegalTransition
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome, Report
-from flowengine.worker.claim_states import ClaimEvent, ClaimState, next_state
 
 ClaimKey = tuple[str, int]  #: the id of a task, and its lease
 
 _REMEMBERED = 600.0  # seconds for which a claim's response may arrive after its task was disowned
+
+
+class ClaimState:
+    """Plain strings, as in the evaluator: comparing them in the hot loop costs nothing."""
+
+    UNKNOWN = "unknown"  #: the process has no entry for this task and lease
+    CLAIMED = "claimed"  #: not started
+    STARTED = "started"  #: the facet runs
+    FINISHED = "finished"  #: the outcome is known to this process alone
+    SPOOLED = "spooled"  #: the report is kept until the database accepts it
+    REPORTED = "reported"  #: the database has accepted or refused the report
+    RELEASED = "released"
+    PARKED = "parked"
+    DISOWNED = "disowned"  #: nobody here works on it, though the database may list it as ours
+
+    FINAL = frozenset({REPORTED, RELEASED, PARKED, DISOWNED})
+    ACTIVE = frozenset({CLAIMED, STARTED, FINISHED})  #: a process that ends waits for these
+
+
+class ClaimEvent:
+    CLAIM = "claim"
+    START = "start"
+    FINISH = "finish"
+    REPORT = "report"
+    SPOOL = "spool"
+    DELIVER = "deliver"  #: the database has accepted or refused a spooled report
+    RELEASE = "release"
+    PARK = "park"
+    DISOWN = "disown"
+
+
+_S, _E = ClaimState, ClaimEvent
+
+CLAIM_TRANSITIONS: Mapping[str, Mapping[str, str]] = {
+    # A claim may be committed and its response lost with the connection: DISOWN without CLAIM.
+    _S.UNKNOWN: {_E.CLAIM: _S.CLAIMED, _E.DISOWN: _S.DISOWNED},
+    _S.CLAIMED: {
+        _E.START: _S.STARTED,
+        _E.RELEASE: _S.RELEASED,
+        _E.PARK: _S.PARKED,
+        _E.DISOWN: _S.DISOWNED,  # it could not be released or parked
+    },
+    _S.STARTED: {
+        _E.FINISH: _S.FINISHED,
+        _E.SPOOL: _S.SPOOLED,  # its outcome is a child run that could not be started yet
+        _E.RELEASE: _S.RELEASED,  # the process ends
+    },
+    # Invariant: a finished task is never released, for its second run would not be counted.
+    _S.FINISHED: {_E.REPORT: _S.REPORTED, _E.SPOOL: _S.SPOOLED},
+    # Invariant: a spooled task stays claimed until its report is delivered, or is gone.
+    _S.SPOOLED: {_E.DELIVER: _S.REPORTED, _E.DISOWN: _S.DISOWNED},
+    _S.REPORTED: {},
+    # The facet goes on after its task was released, and its outcome is ignored.
+    _S.RELEASED: {_E.FINISH: _S.RELEASED, _E.SPOOL: _S.RELEASED},
+    _S.PARKED: {},
+    # The response to a claim may arrive after its task was disowned, and is ignored then.
+    _S.DISOWNED: {_E.CLAIM: _S.DISOWNED},
+}
+
+
+def next_state(task_id: str, state: str, event: str) -> str:
+    try:
+        return CLAIM_TRANSITIONS[state][event]
+    except KeyError:
+        raise IllegalTransition(f"claimed task {task_id}", state, event) from None
 
 
 class ClaimedTask:
@@ -46,7 +115,7 @@ class ClaimedTasks:
     def __init__(
         self, markers: InFlightMarkers, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._markers, self.clock = markers, clock
+        self.markers, self.clock = markers, clock
         self._entries: dict[ClaimKey, ClaimedTask] = {}
         self._changed = threading.Condition()
 
@@ -68,21 +137,21 @@ class ClaimedTasks:
 
     def start(self, entry: ClaimedTask) -> None:
         entry.apply(ClaimEvent.START)
-        entry.mark = self._markers.start(entry.key[0])
+        entry.mark = self.markers.start(entry.key[0])
 
     def finish(self, entry: ClaimedTask, outcome: Outcome) -> bool:
         """Keep the outcome; False: the task was released meanwhile, and its outcome is refused."""
         entry.report = Report(entry.task, outcome)
         entry.since = self.clock()
         entry.apply(ClaimEvent.FINISH)
-        self._markers.finish(entry.mark)
+        self.markers.finish(entry.mark)
         return entry.state == ClaimState.FINISHED
 
     def spool(self, entry: ClaimedTask, record: dict[str, Any] | None = None) -> None:
         """The report waits in the spool; with a record it waits in memory."""
         entry.record = record
         entry.apply(ClaimEvent.SPOOL)
-        self._markers.finish(entry.mark)
+        self.markers.finish(entry.mark)
         with self._changed:
             self._changed.notify_all()
 
@@ -91,7 +160,7 @@ class ClaimedTasks:
         with self._changed:
             for entry in entries:
                 entry.apply(event)
-                self._markers.clear(entry.mark)
+                self.markers.clear(entry.mark)
                 entry.mark = None
                 if entry.state != ClaimState.DISOWNED:
                     self._entries.pop(entry.key, None)

@@ -67,7 +67,6 @@ def run_script(code: str, params: dict[str, Any], *, seconds: float, size: int) 
 
 
 def offer_scripts(settings: Settings) -> None:
-    """Let this process run scripts, if the setting allows it."""
     if not settings.scripts:
         return
 

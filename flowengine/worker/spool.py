@@ -11,13 +11,13 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flowengine.authoring import WorkflowCall
-from flowengine.engine import Engine, result_validation
+from flowengine.engine import Engine
+from flowengine.engine.reporter import check_result, refused_result
 from flowengine.errors import InvalidProgram, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
@@ -43,8 +43,6 @@ _TASK_FIELDS = {
 
 
 class Spool:
-    """A directory of reports."""
-
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
         self._logged: set[str] = set()
@@ -71,9 +69,8 @@ class Spool:
     def _path(self, task_id: str, lease: int) -> Path:
         return self._directory / f"{task_id}-{lease}.json"
 
-    def waiting(self) -> Iterator[Path]:
-        if self._directory.is_dir():
-            yield from sorted(self._directory.glob("*.json"))
+    def waiting(self) -> list[Path]:
+        return sorted(self._directory.glob("*.json"))
 
     def deliver(self, engine: Engine) -> int:
         """Report everything spooled; return the number. Raises if the database is unreachable."""
@@ -140,7 +137,6 @@ def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome
 
 
 def spool_record(task: TaskDefinition, outcome: SpooledOutcome) -> dict[str, Any]:
-    """A report as the spool keeps it, in JSON."""
     of_task = {key: getattr(task, name) for key, name in _TASK_FIELDS.items()}
     return {**of_task, "outcome": _encoded(_storable(task.name, outcome))}
 
@@ -156,11 +152,11 @@ def _storable(facet: str, outcome: SpooledOutcome) -> SpooledOutcome:
     """An outcome that JSON has a form for. Its size is checked when it is delivered."""
     try:
         if isinstance(outcome, Succeeded):
-            result_validation.check(facet, outcome.result, limit=sys.maxsize)
+            check_result(facet, outcome.result, limit=sys.maxsize)
         elif isinstance(outcome, WorkflowCall):
-            result_validation.check(facet, outcome.inputs, limit=sys.maxsize)
+            check_result(facet, outcome.inputs, limit=sys.maxsize)
     except ValueRefused as problem:
-        return result_validation.refused(problem)
+        return refused_result(problem)
     return outcome
 
 

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from flowengine.engine import Engine
-from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.recovery import release_dropped, release_unstarted
 from flowengine.engine.reporter import NotAllReported
 from flowengine.engine.staging import ContinuationPolicy
@@ -20,8 +19,7 @@ from flowengine.errors import IllegalTransition
 from flowengine.evaluator.triggers import Lost, Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
-from flowengine.worker.claim_states import ClaimEvent, ClaimState
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimKey
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimEvent, ClaimState
 from flowengine.worker.spool import Spool, SpooledOutcome, decoded, deliver_report, spool_record
 
 log = logging.getLogger("flowengine")
@@ -30,15 +28,8 @@ log = logging.getLogger("flowengine")
 class TaskClient:
     """Shared by all threads of a process."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        identity: WorkerIdentity,
-        claimed: ClaimedTasks,
-        markers: InFlightMarkers,
-    ) -> None:
-        self._engine, self._identity = engine, identity
-        self._claimed, self._markers = claimed, markers
+    def __init__(self, engine: Engine, identity: WorkerIdentity, claimed: ClaimedTasks) -> None:
+        self._engine, self._identity, self._claimed = engine, identity, claimed
         self._spool = Spool(engine.settings.spool_directory)
 
     def report(
@@ -89,7 +80,7 @@ class TaskClient:
 
     def release(self, unstarted: Sequence[ClaimedTask]) -> None:
         try:
-            self._engine.release_many([entry.task for entry in unstarted])
+            self._engine.release_held([entry.key for entry in unstarted])
         except Exception as problem:
             self._disown(unstarted, "released", problem)
         else:
@@ -150,7 +141,7 @@ class TaskClient:
             )
         release_unstarted(self._engine, [old[key] for key in sorted(unknown)])
 
-    def _held(self, seconds: float) -> dict[ClaimKey, HeldTask]:
+    def _held(self, seconds: float) -> dict[tuple[str, int], HeldTask]:
         held = self._engine.held_since(self._identity, seconds)
         return {(task.task_id, task.lease): task for task in held}
 
@@ -182,11 +173,11 @@ class TaskClient:
         """Deliver reports that are kept in memory; remove the in-flight marker if all is done."""
         self.deliver_kept()
         if self._claimed.wait_until_idle(0):
-            self._markers.forget(os.getpid())
+            self._claimed.markers.forget(os.getpid())
 
     def remove_stale_markers(self) -> None:
         """Remove in-flight markers of dead processes that hold no task any more."""
-        stale = set(self._markers.stale())
+        stale = set(self._claimed.markers.stale())
         if not stale:
             return
         with self._engine.database.read() as session:
@@ -195,6 +186,6 @@ class TaskClient:
             elsewhere = {server.boot_id for server in session.servers.alive()}
         elsewhere.discard(self._identity.boot_id)
         held_by = {(task.boot_id, task.pid) for task in held}
-        self._markers.remove_stale(
+        self._claimed.markers.remove_stale(
             {(boot, pid) for boot, pid in stale - held_by if boot not in elsewhere}
         )

@@ -15,16 +15,11 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.store.claims import WorkerIdentity
-from flowengine.worker.background import BackgroundJobs
-from flowengine.worker.batch import Batch, BatchGuard
-from flowengine.worker.batch_sizing import BatchSizing
+from flowengine.worker.background import BackgroundJobs, HandledCounters
+from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
-from flowengine.worker.claim_states import ClaimState
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks
-from flowengine.worker.continuation import Continuation
-from flowengine.worker.counters import HandledCounters
-from flowengine.worker.execution import ChildNotStarted, execute_try
-from flowengine.worker.stack_chunk import on_own_stack_chunk
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
+from flowengine.worker.execution import ChildNotStarted, execute_try, on_own_stack_chunk
 from flowengine.worker.task_client import TaskClient
 
 log = logging.getLogger("flowengine")
@@ -48,9 +43,9 @@ class TaskWorker:
         self._show = show
         self._breakers = breakers or CircuitBreakers(engine.settings)
         settings = engine.settings
-        self._markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
-        self.claimed_tasks = ClaimedTasks(self._markers)
-        self.client = TaskClient(engine, identity, self.claimed_tasks, self._markers)
+        markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
+        self.claimed_tasks = ClaimedTasks(markers)
+        self.client = TaskClient(engine, identity, self.claimed_tasks)
         self.counters = HandledCounters(engine.database, identity.server_id)
         jobs = self.counters.flush, self.client.reconcile, self.client.remove_stale_markers
         self._background = BackgroundJobs(settings.heartbeat_interval, jobs)
@@ -261,13 +256,11 @@ class TaskWorker:
         self._stopping = True
 
     def stop(self, max_wait: float) -> None:
-        """Claim nothing more, wait for running tasks, and release the rest."""
         self.claim_no_more()
         self.client.release_active(max_wait)
         self.end()
 
     def end(self) -> None:
-        """This process ends and works on nothing any more."""
         self._background.end()
         self._guard.end()
         self.counters.flush()

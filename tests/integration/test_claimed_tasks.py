@@ -22,8 +22,7 @@ from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.tasks.heartbeat import server_of, worker_heartbeat
 from flowengine.worker import TaskWorker
-from flowengine.worker.claim_states import ClaimState
-from flowengine.worker.claimed_tasks import ClaimedTask
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
 from flowengine.worker.spool import Spool
 from tests.integration.engines import MovedClock, opened
 from tests.integration.engines import one as one_event
@@ -144,7 +143,6 @@ def test_a_run_that_cannot_be_evaluated_does_not_block_the_others_of_its_batch(
         return put(decision, *given, **more)
 
     monkeypatch.setattr(staging, "stage", stumble)
-    monkeypatch.setattr("flowengine.engine.locked_commit.stage", stumble)
     drain(task_worker)
     found = [engine.get(run.id).state for run in runs]
     assert found == [RunState.RUNNING if run.id == bad else RunState.COMPLETED for run in runs]
@@ -283,13 +281,13 @@ def test_a_task_that_is_claimed_again_while_it_is_released_stays_claimed(
     run = engine.start(one_event(EventOptions(on_loss="fail")), "Flow", {})
     (first,) = engine.claim(["t.Work"], "default", ME, most=1)
     entries = task_worker.claimed_tasks.claim([first])
-    release = engine.release_many
+    release = engine.release_held
 
-    def release_and_claim(tasks: Any) -> None:
-        release(tasks)
+    def release_and_claim(held: Any) -> None:
+        release(held)
         assert task_worker.claimed_tasks.claim(engine.claim(["t.Work"], "default", ME, most=1))
 
-    monkeypatch.setattr(engine, "release_many", release_and_claim)
+    monkeypatch.setattr(engine, "release_held", release_and_claim)
     task_worker.client.release(entries)
     clock.now += 60_000
     task_worker.client.reconcile()
@@ -309,7 +307,7 @@ def test_a_worker_delivers_spooled_reports_before_it_recovers_or_releases_tries(
     worked(task_worker, task, Succeeded({"y": 1}))
     away.undo()
     server = server_of(ME.server_id, ME.boot_id, "test")
-    heartbeat = worker_heartbeat(lambda: engine, settings, server, event_facet_names, list)
+    heartbeat = worker_heartbeat(lambda: engine, settings, server, list)
     getattr(heartbeat, way)()
     assert run.result(timeout=0) == {"y": 1}
 

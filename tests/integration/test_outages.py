@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from flowengine.engine import Engine, completion
+from flowengine.engine import Engine, after_commit
 from flowengine.errors import PartlyStarted
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.store import Database
@@ -79,7 +79,7 @@ def test_a_run_that_ended_while_nothing_listened_is_noticed_at_the_next_connecti
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_FIRST_POLL", "_LAST_POLL", "_LISTENING_POLL"):
-        monkeypatch.setattr(completion, name, 10 * PATIENCE)
+        monkeypatch.setattr(after_commit, name, 10 * PATIENCE)
     run = engine.start(one(), "Flow", {})
 
     def is_listening() -> bool:
@@ -110,7 +110,7 @@ def test_a_caller_that_is_notified_hardly_polls(engine: Engine) -> None:
             lambda: engine.completions._listener and engine.completions._listener.is_listening,
             "the caller listens",
         )
-        assert next(engine.completions._intervals()) == completion._LISTENING_POLL >= 5
+        assert next(engine.completions._intervals(None)) == after_commit._LISTENING_POLL >= 5
         assert engine.report(claim(engine), Succeeded({"y": 3}))
         assert waiting.result(PATIENCE) == {"y": 3}
 

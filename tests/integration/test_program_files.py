@@ -14,7 +14,7 @@ from flowengine.evaluator import RunState
 from flowengine.program import Program, write_program
 from flowengine.program.nodes import EventOptions, FacetDeclaration, Namespace
 from flowengine.store import Database, ensure_schema
-from flowengine.worker import execute_try
+from flowengine.worker.execution import execute_try
 from tests.registries import empty_registry
 
 TEXT = """namespace n {

@@ -18,7 +18,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from flowengine.dispatch import NullNotifier
-from flowengine.engine import Engine, completion
+from flowengine.engine import Engine, after_commit
 from flowengine.engine.staging import MIN_GROUP_SIZE
 from flowengine.errors import (
     InvalidInputs,
@@ -283,8 +283,8 @@ def test_a_start_that_is_refused_writes_nothing_at_all(engine: Engine) -> None:
 @pytest.fixture
 def only_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiters do not look by themselves: they must be told."""
-    monkeypatch.setattr(completion, "_FIRST_POLL", 10 * PATIENCE)
-    monkeypatch.setattr(completion, "_LAST_POLL", 10 * PATIENCE)
+    monkeypatch.setattr(after_commit, "_FIRST_POLL", 10 * PATIENCE)
+    monkeypatch.setattr(after_commit, "_LAST_POLL", 10 * PATIENCE)
 
 
 def somebody_waits(engine: Engine, run: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flowengine.authoring import Breaker
 from flowengine.circuit_breaker import (
     TRANSITIONS,
     Circuit,
@@ -12,7 +13,7 @@ from flowengine.circuit_breaker import (
     Outcome,
     Permit,
 )
-from flowengine.worker.local_breaker import LocalCircuitBreaker
+from flowengine.worker.breakers import LocalCircuitBreaker
 
 LEASE = 5.0
 
@@ -131,10 +132,8 @@ def test_the_outcome_of_a_call_from_an_earlier_epoch_is_ignored() -> None:
 def test_a_local_breaker_counts_the_errors_it_is_configured_for(
     error: Exception, granted: bool
 ) -> None:
-    breaker = LocalCircuitBreaker(
-        CircuitBreakerConfig(failure_threshold=1),
-        failure_on=(OSError,),
-        ignore=(FileNotFoundError,),
-    )
-    breaker.failure(breaker.permit(), error)
-    assert breaker.permit().granted is granted
+    declared = Breaker("bank", failure_on=(OSError,), ignore=(FileNotFoundError,))
+    config = CircuitBreakerConfig(failure_threshold=1)
+    breaker = LocalCircuitBreaker(declared, config, lambda: 0.0)
+    breaker.failure(breaker.permit(lease=1.0), error)
+    assert breaker.permit(lease=1.0).granted is granted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowengine.engine.alarms import UNSERVED, consumed_lists, unserved_alarm, unserved_alarms
+from flowengine.engine.liveness import UNSERVED, consumes, unserved_alarm, unserved_alarms
 from flowengine.store.servers import ServerDefinition
 
 
@@ -11,13 +11,15 @@ def server(*handlers: str, topics: tuple[str, ...] = ()) -> ServerDefinition:
 
 
 def test_only_lists_with_a_consumer_get_a_wake_up() -> None:
-    alive = [server(topics=("io", "default"))]
-    assert consumed_lists(alive, ["default", "gpu", "io"]) == ["default", "io"]
-    assert consumed_lists([], ["default"]) == []
+    consumer = server(topics=("io", "default"))
+    assert [name for name in ("default", "gpu", "io") if consumes(consumer, name)] == [
+        "default",
+        "io",
+    ]
 
 
 def test_a_server_without_topics_consumes_all_lists() -> None:
-    assert consumed_lists([server()], ["default", "gpu"]) == ["default", "gpu"]
+    assert consumes(server(), "gpu")
 
 
 def test_a_served_task_has_no_alarm() -> None:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from flowengine.engine.result_validation import named, wants_names
+from flowengine.engine import Engine
+from flowengine.engine.reporter import named_result
 from flowengine.errors import DoesNotFit
+from flowengine.evaluator.triggers import Succeeded
+from flowengine.store import Database
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,7 @@ from flowengine.errors import DoesNotFit
 def test_a_value_gets_the_declared_names(
     value: Any, declared: list[str], gives: dict[str, Any]
 ) -> None:
-    assert named("n.F", {"result": value}, declared) == gives
+    assert named_result("n.F", {"result": value}, declared) == gives
 
 
 @pytest.mark.parametrize(
@@ -36,9 +39,12 @@ def test_a_value_gets_the_declared_names(
 )
 def test_of_several_returns_each_must_be_told_by_name(value: Any, says: str) -> None:
     with pytest.raises(DoesNotFit, match=says):
-        named("n.F", {"result": value}, ["a", "b"])
+        named_result("n.F", {"result": value}, ["a", "b"])
 
 
-def test_named_returns_are_left_as_they_are() -> None:
-    assert not wants_names({"a": 1, "result": 2})
-    assert not wants_names({})
+@pytest.mark.parametrize("result", [{"a": 1, "result": 2}, {}])
+def test_named_returns_are_left_as_they_are(result: dict[str, Any]) -> None:
+    engine = Engine(Database("sqlite://"))
+    outcome = Succeeded(result)
+    assert engine.storable("n.F", "no program is read", outcome) is outcome
+    engine.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from flowengine.worker.batch_sizing import BatchSizing
+from flowengine.worker.batch import BatchSizing
 
 
 def test_a_facet_is_quick_after_two_quick_tries() -> None:

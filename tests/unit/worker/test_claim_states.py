@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowengine.errors import IllegalTransition
-from flowengine.worker.claim_states import CLAIM_TRANSITIONS, ClaimEvent, ClaimState, next_state
+from flowengine.worker.claimed_tasks import CLAIM_TRANSITIONS, ClaimEvent, ClaimState, next_state
 
 _S, _E = ClaimState, ClaimEvent
 STATES = [value for name, value in vars(_S).items() if name.isupper() and isinstance(value, str)]

@@ -22,8 +22,13 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.errors import IllegalTransition
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.worker.batch import Batch
-from flowengine.worker.claim_states import CLAIM_TRANSITIONS, ClaimEvent, ClaimState
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimKey
+from flowengine.worker.claimed_tasks import (
+    CLAIM_TRANSITIONS,
+    ClaimedTask,
+    ClaimEvent,
+    ClaimKey,
+    ClaimState,
+)
 from tests.unit.worker.claims import MovedClock, table, task
 
 DONE = Succeeded({"result": 1})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from flowengine.evaluator import TaskDefinition
 from flowengine.store.claims import WorkerIdentity
-from flowengine.worker.batch_sizing import BatchSizing
-from flowengine.worker.continuation import Continuation
+from flowengine.worker.batch import BatchSizing, Continuation
 
 
 def task(uuid: str, name: str = "t.quick", **more: object) -> TaskDefinition:
