@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,10 @@ pytest.register_assert_rewrite("tests.corpus")
 
 CHAOS_SEED = pytest.StashKey[int]()  #: the first, or the one that was given
 CHAOS_SEEDS = pytest.StashKey[int]()  #: how many
+
+#: Files that take a minute and more. They come first: one that came last would keep one process
+#: busy while the others have nothing left to do.
+LONG = ("test_examples", "test_embedded", "test_documents", "test_outages", "test_combinations")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,6 +41,23 @@ def pytest_configure(config: pytest.Config) -> None:
     given: int | None = config.getoption("--chaos-seed")
     config.stash[CHAOS_SEEDS] = 1 if given is not None else config.getoption("--chaos-seeds")
     config.stash[CHAOS_SEED] = random.randrange(1_000_000) if given is None else given
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spread files that wait for processes evenly among files that compute.
+
+    Run in parallel, the former leave a core idle and the latter need more than there are.
+    """
+    files: defaultdict[Path, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        files[item.path].append(item)
+    waits = [path for path in files if "acceptance" in path.parts]
+    waits.sort(key=lambda path: path.stem not in LONG)  # stable: otherwise as collected
+    computes = [path for path in files if "acceptance" not in path.parts]
+    places = {
+        path: (n + 0.5) / len(part) for part in (waits, computes) for n, path in enumerate(part)
+    }
+    items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
 
 
 def pytest_report_header(config: pytest.Config) -> str:
