@@ -31,7 +31,7 @@ def test_two_thousand_tasks_are_joined_by_a_chords_callback(fleet: Fleet) -> Non
     after = megabytes(processes)
     grown = {pid: round(after[pid] - before[pid], 1) for pid in processes}
     assert max(grown.values()) < 60, grown
-    assert fleet.count_logged("flowengine.evaluate") > evaluated, "the evaluator was a chord's callback"
+    assert fleet.count_logged("flowengine.evaluate") > evaluated, "by a chord's callback"
     with fleet.engine.database.read() as connection:
         query = text(
             "SELECT count(*) FROM flowengine_history WHERE run_id = :run "
