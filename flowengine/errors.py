@@ -6,8 +6,15 @@ exception as ``cls(*args)``. An error with fields is a dataclass, and composes i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from flowengine.printable import masked_url
+
+_SUBJECT = re.compile(
+    r"(?:unknown )?(?:input )?'[^']*'|the (?:inputs|key|labels|priority|tenant)\b"
+)
 
 
 class FlowengineError(Exception):
@@ -21,6 +28,10 @@ class FlowengineError(Exception):
 
     def __str__(self) -> str:
         return self._text.format_map(vars(self)) if self._text else super().__str__()
+
+    def without_values(self) -> str:
+        """The message for logs, which show the names of inputs and never their values."""
+        return str(self)
 
 
 class ProgramError(FlowengineError):
@@ -94,6 +105,15 @@ class InvalidInputs(ProgramError):
     def __str__(self) -> str:
         return f"workflow {self.workflow!r} cannot be started: {'; '.join(self.problems)}"
 
+    def without_values(self) -> str:
+        return f"workflow {self.workflow!r} cannot be started: {_names(self.problems)}"
+
+
+def _names(problems: list[str]) -> str:
+    """The names that problems begin with. The rest may quote values."""
+    names = [found[0] for problem in problems if (found := _SUBJECT.match(problem))]
+    return f"{', '.join(dict.fromkeys(names)) or 'its arguments'} cannot be accepted"
+
 
 class AuthoringError(FlowengineError):
     """A decorated function cannot become a program."""
@@ -125,6 +145,9 @@ class DoesNotFit(AuthoringError, TypeError):
     def __str__(self) -> str:
         return f"event facet {self.facet!r}: {'; '.join(self.problems)}"
 
+    def without_values(self) -> str:
+        return f"event facet {self.facet!r}: {_names(self.problems)}"
+
 
 @dataclass(eq=False, repr=False)
 class MissingCode(AuthoringError):
@@ -155,6 +178,15 @@ class NotJson(ValueRefused):
     _text = (
         "{what} is not JSON: {where} is a {type_name}; "
         "annotate it with a type pydantic can write, or return text, numbers, lists and maps"
+    )
+
+
+class NotSendable(NotJson):
+    """A message or a status contains a value that JSON cannot carry."""
+
+    _text = (
+        "{what} cannot be sent: {where} is a {type_name}, which JSON cannot carry; "
+        "send text, finite numbers, true, false, null, lists and maps with text as keys"
     )
 
 
@@ -340,4 +372,6 @@ class InvalidSetting(FlowengineError):
     variable: str
     value: str
     expected: str
-    _text = "{variable}={value!r} is not {expected}"
+
+    def __str__(self) -> str:
+        return f"{self.variable}={masked_url(self.value)!r} is not {self.expected}"
