@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flowengine.printable import masked_url
+from flowengine.printable import masked_url, printable
 
 _SUBJECT = re.compile(
     r"(?:unknown )?(?:input )?'[^']*'|the (?:inputs|key|labels|priority|tenant)\b"
@@ -67,7 +67,8 @@ class Problem:
     what: str  #: the problem, and the cure if there is one
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}" if self.where else self.what
+        # One line, whatever names the program has.
+        return printable(f"{self.where}: {self.what}" if self.where else self.what)
 
 
 @dataclass(eq=False, repr=False)
@@ -91,7 +92,7 @@ class UnknownWorkflow(ProgramError):
     known: list[str]
 
     def __str__(self) -> str:
-        known = ", ".join(self.known) or "none"
+        known = printable(", ".join(self.known)) or "none"
         return f"the program has no workflow {self.name!r}; it declares: {known}"
 
 

@@ -32,9 +32,11 @@ def printable(text: str, *, lines: bool = False, limit: int | None = None) -> st
 
 
 def clipped(text: str, limit: int) -> str:
+    """Cut the middle of a text that is longer: the end of a sentence says what is wrong."""
     if len(text) <= limit:
         return text
-    return f"{text[:limit]}… ({len(text):,} characters)"
+    tail = limit // 4
+    return f"{text[: limit - tail]}…{text[-tail:]} ({len(text):,} characters)"
 
 
 def names_of(names: object, limit: int = 500) -> str:

@@ -37,9 +37,9 @@ def test_lines_keep_their_newlines_and_tabs() -> None:
 
 
 def test_a_long_text_is_cut_and_says_how_long_it_was() -> None:
-    assert printable("x" * 5000, limit=10) == "xxxxxxxxxx… (5,000 characters)"
-    assert printable("short\n" + "x" * 5000, lines=True, limit=10) == (
-        "short\nxxxxxxxxxx… (5,000 characters)"
+    assert printable("x" * 4999 + "y", limit=8) == "xxxxxx…xy (5,000 characters)"
+    assert printable("short\n" + "x" * 5000, lines=True, limit=8) == (
+        "short\nxxxxxx…xx (5,000 characters)"
     )
 
 
