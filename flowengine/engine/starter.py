@@ -239,7 +239,7 @@ def _invalid_options(request: StartRequest) -> Iterator[str]:
     if not isinstance(tenant, str):
         yield f"the tenant must be text, not {_kind(tenant)}"
     elif len(tenant) > 64 or not _is_storable(tenant):
-        yield "the tenant must have up to 64 characters, no NUL among them and no lone surrogate"
+        yield "the tenant must have 64 characters at most, no NUL among them and no lone surrogate"
     if not isinstance(priority, int) or isinstance(priority, bool):
         yield f"the priority must be a whole number, not {_kind(priority)}"
     elif abs(priority) > _MAX_PRIORITY:

@@ -132,16 +132,17 @@ def line_of(seed: int, number: int) -> tuple[list[str], str]:
     random = Random(f"{seed}:{number}")
     words = list(random.choice(VALID))
     for _ in range(random.choice((0, 1, 1, 1, 2, 4))):
-        at = random.randrange(len(words) + 1)
+        # Rarely the command itself: most lines should get to its arguments.
+        at = random.randrange(0 if random.random() < 0.1 else 1, max(len(words), 1) + 1)
         match random.randrange(6):
             case 0:
                 words.insert(at, random.choice(WORDS))
-            case 1 | 2 if words:
-                words[at % len(words)] = random.choice(WORDS)
-            case 3 if words:
-                del words[at % len(words)]
-            case 4 if words:
-                words[at % len(words)] = mutated(words[at % len(words)], random)
+            case 1 | 2 if at < len(words):
+                words[at] = random.choice(WORDS)
+            case 3 if at < len(words):
+                del words[at]
+            case 4 if at < len(words):
+                words[at] = mutated(words[at], random)
             case _:
                 words.append(random_text(random))
     if any(word.startswith(("-o", "--o")) for word in words):
