@@ -86,9 +86,8 @@ class MessageEncoder:
             excluded, rest = _ADDRESS, self._address
         else:
             excluded, rest = _TIMESTAMP_AND_ADDRESS, self._timestamp_and_address
-        fields = message.model_dump_json(exclude=excluded[message.correlation_id is None])
-        payload = payload_json(message.payload, f"message {message.message_id!r}")
-        return f'{fields[:-1]},"payload":{payload}{rest}'
+        what = f"message {message.message_id!r}"
+        return payload_json(message, excluded[message.correlation_id is None], what)[:-1] + rest
 
     def batch(self, messages: Sequence[AgentMessage]) -> tuple[str, bytes]:
         """The headers of all messages, and all ids and bodies concatenated."""
@@ -273,8 +272,7 @@ def _iso(microseconds: bytes) -> str:
 
 
 #: Excluded fields of a message with a correlation id, and of one without.
-_SEPARATE = {"payload", "sender", "recipient"}
-_ADDRESS = (_SEPARATE, {*_SEPARATE, "correlation_id"})
+_ADDRESS = ({"sender", "recipient"}, {"sender", "recipient", "correlation_id"})
 _TIMESTAMP_AND_ADDRESS = ({*_ADDRESS[0], "timestamp"}, {*_ADDRESS[1], "timestamp"})
 _HEADERS = {
     (priority, kind): f"{priority.value} {kind.value}"

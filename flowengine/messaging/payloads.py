@@ -8,45 +8,70 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 
 from flowengine.errors import NotSendable
 
 #: How deep lists and maps may be nested: the recipient's parser refuses more than 200 levels.
 _MAX_DEPTH = 190
+_MAX_INTEGER, _MIN_INTEGER = 10**4_300, -(10**4_300)  #: the parser refuses more digits
+_CONTAINERS = (dict, list, tuple)
 
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False).encode
 
 
-def payload_json(payload: Mapping[str, Any], what: str, place: str = "payload") -> str:
-    """Return the payload as JSON; raise NotSendable for the first value that it cannot carry."""
-    try:
-        text = _encode(payload)
-        is_sound = _is_sound(payload) and (text.isascii() or text.encode())
-    except (TypeError, ValueError, RecursionError):  # among them that of a lone surrogate
-        is_sound = False
-    if not is_sound:
+def check_payload(payload: Mapping[str, Any], what: str, place: str = "payload") -> None:
+    """Raise NotSendable for the first value that JSON cannot carry."""
+    if not _is_sound(payload):
         raise NotSendable(what, *_first_invalid(payload, place))
-    return text
 
 
-def _is_sound(payload: Mapping[str, Any]) -> bool:
-    """Whether all keys are text, and the nesting is within the limit.
+def payload_json(message: BaseModel, exclude: set[str], what: str) -> str:
+    """Return the JSON of a message, whose payload is checked."""
+    payload = message.payload  # type: ignore[attr-defined]
+    check_payload(payload, what)
+    try:
+        return message.model_dump_json(exclude=exclude)
+    except (PydanticSerializationError, UnicodeError):  # of a lone surrogate
+        raise NotSendable(what, *_first_invalid(payload, "payload")) from None
 
-    `json` writes the key 1 as "1", which is another key.
+
+def _is_sound(payload: Any) -> bool:
+    """Whether JSON can carry all but perhaps texts, which pydantic checks when it writes them.
+
+    Called for every message, so the usual types come first.
     """
-    level: list[Any] = [payload]
+    level = [payload]
     for _ in range(_MAX_DEPTH):
-        below = []
+        below: list[Any] = []
         for part in level:
+            values = part
             if isinstance(part, dict):
-                for key, value in part.items():
-                    if not isinstance(key, str):
+                values = part.values()
+                for key in part:
+                    # `json` writes the key 1 as "1", which is another key.
+                    if type(key) is not str and not isinstance(key, str):
                         return False
-                    if isinstance(value, dict | list | tuple):
-                        below.append(value)
-            else:
-                below += [value for value in part if isinstance(value, dict | list | tuple)]
+            elif not isinstance(part, list | tuple):
+                return False
+            for value in values:
+                kind = type(value)
+                if kind is str or value is None:
+                    continue
+                if isinstance(value, int):
+                    if not _MIN_INTEGER < value < _MAX_INTEGER:
+                        return False
+                elif isinstance(value, float):
+                    if not isfinite(value):
+                        return False
+                elif isinstance(value, _CONTAINERS):
+                    below.append(value)
+                elif not isinstance(value, str):
+                    return False
         if not below:
             return True
         level = below

@@ -35,7 +35,7 @@ from flowengine.messaging.interfaces import AgentRegistry
 from flowengine.messaging.keys import BATCH_LIMIT, Keys, endpoint
 from flowengine.messaging.lua import Call, Script, microseconds
 from flowengine.messaging.models import Agent, AgentId
-from flowengine.messaging.payloads import payload_json
+from flowengine.messaging.payloads import check_payload
 
 _HEARTBEAT = Script.load("heartbeat")
 _DEREGISTER = Script.load("deregister")
@@ -237,7 +237,7 @@ class RedisAgentRegistry(AgentRegistry):
 
     def _heartbeat(self, mode: str, agent: Agent, incarnation: str) -> Plan[tuple[int, str]]:
         """The result code, and the owner of the other registration."""
-        payload_json(agent.status, f"the status of agent {agent.agent_id}", "status")
+        check_payload(agent.status, f"the status of agent {agent.agent_id}", "status")
         record = _Record(
             name=agent.name,
             agent_id=agent.agent_id,

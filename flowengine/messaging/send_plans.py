@@ -27,7 +27,7 @@ from flowengine.messaging.models import (
     ReceivedMessage,
     make,
 )
-from flowengine.messaging.payloads import payload_json
+from flowengine.messaging.payloads import check_payload, payload_json
 
 _SEND = Script.load("send")
 _SEND_ONE = Script.load("send_one")
@@ -146,7 +146,7 @@ class SendPlans:
         request = message.model_copy(
             update={"message_type": MessageType.REQUEST, "correlation_id": correlation}
         )
-        payload_json(message.payload, f"message {message.message_id!r}")
+        payload_json(request, set(), f"message {message.message_id!r}")  # before anything is stored
         yield self._request_call(_EXPECT, correlation, milliseconds)
         left = max(until - time.monotonic(), 0.001)
         result = yield from self.send_message(sender, recipient, request, expires_in=left)
@@ -171,17 +171,18 @@ class SendPlans:
         The request must still be acknowledged.
         """
         asked = request.message
-        written = payload_json(dict(payload), f"the response to {asked.message_id!r}")
+        what = f"the response to {asked.message_id!r}"
+        check_payload(dict(payload), what)
         correlation = asked.correlation_id or asked.message_id
         response = AgentMessage(
             message_id=f"answer-{secrets.token_hex(8)}",
             sender=asked.recipient,
             recipient=asked.sender,
             message_type=MessageType.RESPONSE,
+            payload=dict(payload),
             correlation_id=correlation,
         )
-        fields = response.model_dump_json(exclude={"payload"})
-        body = f'{fields[:-1]},"payload":{written}}}'
+        body = payload_json(response, set(), what)
         accepted = yield self._request_call(_RESPOND, correlation, body)
         return bool(accepted)
 

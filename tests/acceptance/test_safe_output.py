@@ -66,6 +66,7 @@ def test_a_hostile_error_ends_no_command_and_reaches_no_terminal(
     (info,) = json.loads(commands.flowengine(["list", "--json"], here).stdout)
     shown = commands.flowengine(["show", info["id"]], here, environment)
     assert (run.returncode, listed.returncode, shown.returncode) == (1, 0, 0)
+    assert ("\x1b[?25l" in run.stdout) == ("TERM" in environment), "the live view"
     for done in (run, listed, shown):
         # Without spaces: a narrow column breaks the text.
         assert "[/b][red]\\x1b]0;title\\x07" in re.sub(r"\s", "", OURS.sub("", done.stdout))
