@@ -271,7 +271,7 @@ def show(run_id: str, as_json: bool) -> None:
         shown = {**asdict(info), "steps": [asdict(step) for step in steps]}
         click.echo(json.dumps(shown, indent=2))
         return
-    console.print(run_tree(info, steps, system_clock()))
+    console.print(run_tree(info, steps, system_clock(), console.width))
     if info.outputs is not None:
         outputs = line(("outputs ", "dim"), json.dumps(info.outputs))
         console.print(outputs, soft_wrap=True)

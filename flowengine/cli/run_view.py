@@ -37,6 +37,7 @@ _MAX_ITEMS = 12
 _MAX_FAILED_ITEMS = 50
 #: Levels that are indented; deeper steps are below those of this level, with their depth.
 _MAX_INDENT = 12
+_MIN_TEXT = 16  #: columns
 _MAX_PART = 2_000  #: characters of a name or an error
 
 
@@ -52,8 +53,10 @@ def wait_of(step: StepInfo) -> str:
     return breaker_wait(step.circuit, f"{until:%H:%M:%S}")
 
 
-def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
-    """Return the tree of a run with all its steps."""
+def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int, width: int = 120) -> Group:
+    """Return the tree of a run with all its steps, for a terminal of that many columns."""
+    # rich drops the lines whose guides alone, 4 columns a level, fill the terminal.
+    indent = max(1, min(_MAX_INDENT, (width - _MIN_TEXT) // 4))
     children: defaultdict[str | None, list[StepInfo]] = defaultdict(list)
     for step in steps:
         children[step.parent].append(step)
@@ -72,7 +75,7 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
     fans = {step.key for step in steps if step.object_type == ObjectType.FAN}
     for root in children[None]:
         tree = Tree(_line(root, root.path, now), guide_style="dim")
-        _add_steps(tree, root, children, fans, now)
+        _add_steps(tree, root, children, fans, now, indent)
         parts.append(tree)
     if run.alarm and not run.is_final:
         parts.append(line((f"! {run.alarm}", "bold yellow")))
@@ -85,6 +88,7 @@ def _add_steps(
     children: defaultdict[str | None, list[StepInfo]],
     fans: Collection[str],
     now: int,
+    indent: int,
 ) -> None:
     """Add the steps below a step. Iterative: a recursive workflow may exceed the stack.
 
@@ -103,7 +107,7 @@ def _add_steps(
             node.add(line((child, "dim")))
             continue
         name = child.path[len(parent.path) :].lstrip(".")
-        if depth <= _MAX_INDENT:
+        if depth <= indent:
             node = node.add(_line(child, name, now))
         else:
             node.add(_line(child, f"({depth} levels deep) {name}", now))
@@ -178,7 +182,7 @@ def _show_live(run: Run[object], console: Console, stop_at_alarm: bool) -> RunIn
         while True:
             began = time.monotonic()
             info = run.info()
-            live.update(run_tree(info, run.steps(), system_clock()))
+            live.update(run_tree(info, run.steps(), system_clock(), console.width))
             if info.is_final or (info.alarm and stop_at_alarm):
                 return info
             _pause(began)

@@ -148,6 +148,7 @@ def test_a_traceback_is_shown_if_asked_for(here: Path) -> None:
     assert "Traceback" in done.stderr
 
 
+@pytest.mark.chaos
 def test_show_of_a_run_of_many_nested_rounds_is_a_tree(here: Path) -> None:
     (here / "rounds.py").write_text(
         "from flowengine import event_facet, facet, when, workflow\n"
