@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -140,10 +140,11 @@ class AfterCommit:
         """
         continued: list[TaskDefinition] = []
         while commits:
-            due: Counter[str] = Counter()
+            due: dict[str, int] = {}
             for effects in commits:
                 continued += effects.continued
-                due.update(effects.due)
+                for task_list, number in effects.due.items():
+                    due[task_list] = due.get(task_list, 0) + number
                 self._announce(effects)
             if due:
                 self._notifier.notify(due)
