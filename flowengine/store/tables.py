@@ -213,7 +213,8 @@ class TaskRow(_Table, table=True):
     limit_key: str | None = _name(None)
     limit_slot: int | None = None
     join_id: str | None = _id(default=None)  #: its join counter
-    outcome: str | None = _name(None, 16)  #: of a reported try: succeeded, failed, final, lost
+    #: Of a reported try: succeeded, failed, final, lost, handed.
+    outcome: str | None = _name(None, 16)
     result: str | None = _text()
     error: str | None = _text()
     progress: str | None = _text()  #: no writer yet: kept for the progress that a try reports
