@@ -201,7 +201,7 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
             for task_list in due
             # In a list without a consumer, wake-ups would pile up.
             if any(liveness.consumes(server, task_list) for server in alive)
-            and session.locks.acquire(f"bell:{task_list}", uuid.uuid4().hex, pause, now)
+            and session.locks.acquire(f"wakeup:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if overdue or retries:
         engine.notifier.repeat({**dict.fromkeys(overdue, settings.wakeup_fanout), **retries})
