@@ -126,7 +126,7 @@ class Heartbeat:
             InFlightMarkers(self._settings.spool_directory, boot_id).forget_all()
         except Exception as problem:
             log.warning(
-                "deregistration failed: %s; the tasks of %s are taken back after its timeout",
+                "deregistration failed: %s; the tasks of %s run again after its timeout",
                 problem,
                 self._server.server_name,
                 exc_info=not is_away(problem),
