@@ -17,6 +17,7 @@ from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
 from flowengine.evaluator.triggers import (
+    Expand,
     Failed,
     HandedOver,
     Lost,
@@ -26,7 +27,6 @@ from flowengine.evaluator.triggers import (
     StepFail,
     Succeeded,
     Trigger,
-    Unfold,
 )
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
 from flowengine.program.addresses import RowKind
@@ -182,7 +182,7 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
                 _fail(work, step, trigger.error)
-        case Unfold(key):
+        case Expand(key):
             fan = work.find(key)
             if fan is not None and not fan.is_final:
                 work.queue.append(fan)

@@ -78,7 +78,7 @@ class StepFail:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfold:
+class Expand:
     """A foreach has more items than one commit should hold."""
 
     step_key: str
@@ -91,4 +91,4 @@ class Started:
     inputs: dict[str, Json]
 
 
-Trigger: TypeAlias = Started | Report | StepContinue | StepFail | Unfold
+Trigger: TypeAlias = Started | Report | StepContinue | StepFail | Expand

@@ -156,7 +156,7 @@ def test_a_step_of_a_chain_is_one_statement_and_no_message(work: WorkingSet) -> 
 def test_a_wide_fan_out_costs_a_few_statements_per_hundred_steps(work: WorkingSet) -> None:
     with work.counted() as statements:
         work.run(fan, [list(range(1_000))])
-    # Unfolded and taken in some hundreds at a time; claimed and reported by batches.
+    # Expanded and consumed some hundreds at a time; claimed and reported by batches.
     print(f"{sum(statements.values())} statements, {work.messages} messages")
     assert sum(statements.values()) <= 0.08 * 1_000, statements
     assert work.messages <= 1_000 / MOST + 1 + 5

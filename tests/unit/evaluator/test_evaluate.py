@@ -596,7 +596,7 @@ def test_foreach_inside_foreach_keeps_both_orders() -> None:
 # --- portions ---
 
 
-def test_a_long_foreach_is_unfolded_in_several_commits() -> None:
+def test_a_long_foreach_is_expanded_in_several_commits() -> None:
     run = run_of(each(step("e", "E", x=given("v")), over=given("xs")), xs=list(range(1000)))
     assert run.facts == [FollowUp("Unfold", run.facts[0].payload)]
     assert run.created_items(run.commits[0]) == PORTION

@@ -92,7 +92,7 @@ def test_items_that_end_at_once_need_no_second_push() -> None:
     assert run.view.state == RunState.COMPLETED
 
 
-def test_with_a_limit_too_a_long_list_is_unfolded_in_portions() -> None:
+def test_with_a_limit_too_a_long_list_is_expanded_in_portions() -> None:
     with mock.patch.object(working_set, "PORTION", 3):
         run = run_of(items_of(log(said=given("i")), limit=2), xs=list(range(10)))
         assert run.view.state == RunState.RUNNING
