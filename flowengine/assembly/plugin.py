@@ -226,7 +226,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
             flowengine.engine  # noqa: B018 - a wrong schema is reported at once
         except DBAPIError as problem:
             log.warning(
-                "the database is away, the worker waits for it: %s",
+                "the database is unreachable, the worker waits for it: %s",
                 problem,
                 extra={"action": "no_database"},
             )

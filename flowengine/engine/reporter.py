@@ -23,7 +23,7 @@ from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Report, S
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
 from flowengine.store import Session, Store, codec
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 
 log = logging.getLogger("flowengine")
 
@@ -52,7 +52,7 @@ def _isolated(affected: Sequence[Report], rejected: Rejected) -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        if is_away(problem):
+        if is_unavailable(problem):
             raise
         rejected += [(report, problem) for report in affected]
 
@@ -126,7 +126,7 @@ class Reporter:
             try:
                 commits = self._committer.commit_optimistically(by_run, continuation)
             except Exception as problem:
-                if is_away(problem):
+                if is_unavailable(problem):
                     raise
                 commits = {}  # one run failed the shared statement: commit each alone to find it
             for run_id, of_run in by_run.items():

@@ -22,7 +22,7 @@ from flowengine.errors import InvalidProgram, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
 from flowengine.program import parse_program, program_text
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 from flowengine.worker.execution import start_child
 
 log = logging.getLogger("flowengine")
@@ -92,7 +92,7 @@ class Spool:
         except UnknownRun as problem:
             return self._set_aside(path, problem)
         except Exception as problem:
-            if is_away(problem):
+            if is_unavailable(problem):
                 raise
             return self._log_once(path, problem)
         path.unlink(missing_ok=True)

@@ -187,7 +187,7 @@ def away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The database cannot be reached by those who report."""
 
     def fail(*_given: Any, **_more: Any) -> Any:
-        raise OperationalError("", {}, Exception("the server is away"))
+        raise OperationalError("", {}, Exception("the server is unreachable"))
 
     monkeypatch.setattr(engine, "report_many", fail)
     return monkeypatch
@@ -265,7 +265,7 @@ def test_background_jobs_begin_before_the_first_claim(
     task_worker = TaskWorker(engine, ME, event_facet_names)
 
     def lose(*_given: Any, **_more: Any) -> Any:
-        raise OperationalError("", {}, Exception("the server is away"))
+        raise OperationalError("", {}, Exception("the server is unreachable"))
 
     monkeypatch.setattr(engine, "claim_batch", lose)
     with pytest.raises(OperationalError):

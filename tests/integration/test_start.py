@@ -525,7 +525,7 @@ def nested(depth: int) -> Any:
 
 NOT_JSON = {
     "a set": ({1, 2}, "is a set"),
-    "an object": (object(), "is a object"),
+    "an object": (object(), "is of type object"),
     "bytes inside": ({"a": [1, b"x"]}, r"\['a'\]\[1\] is a bytes"),
     "not a number": (math.nan, "no form for"),
     "infinity inside": ([1.0, -math.inf], r"\[1\] is a number that JSON has no form for"),
