@@ -254,7 +254,7 @@ def _log_refusal(task: TaskDefinition) -> None:
 
 def check_result(facet: str, result: Mapping[str, Json], limit: int) -> None:
     """Raise ValueRefused if a value cannot be stored."""
-    codec.check_names(f"what {facet} returned", result)
+    codec.check_names(f"the result of {facet}", result)
     for name, value in result.items():
         codec.check_value(f"{name!r} returned by {facet}", value, limit)
 

@@ -1,4 +1,4 @@
-"""What a step costs: statements, commits and messages, counted for each kind of work.
+"""The cost of a step: statements, commits and messages, counted for each kind of work.
 
 `docs/performance.md` shows these numbers, and why they are what they are.
 """
@@ -198,7 +198,7 @@ def rows_read(postgres: PostgresServer, tmp_path: Path, width: int) -> float:
     with working(url, tmp_path) as work:
         work.run(fan, [list(range(width))])
     engine = create_engine(url)
-    with engine.connect() as connection:  # a backend tells what it has read when it ends
+    with engine.connect() as connection:  # a backend reports its reads when it ends
         read = connection.execute(text(_ROWS_READ)).scalar_one()
     engine.dispose()
     postgres.drop_database(url)

@@ -120,7 +120,7 @@ def test_an_advance_without_reports_changes_nothing(engine: Engine) -> None:
 # --- the lease ---
 
 
-def test_a_released_task_takes_no_report_from_the_one_who_released_it(engine: Engine) -> None:
+def test_a_report_after_a_release_is_refused(engine: Engine) -> None:
     run = started(engine)
     first = claim(engine)
     assert engine.release(first)
@@ -179,9 +179,7 @@ def assert_one_accepted(engine: Engine, run: str, accepted: dict[str, bool]) -> 
 
 
 @pytest.mark.parametrize("way", ["report", "record"])
-def test_of_many_threads_that_report_a_task_at_once_one_is_accepted(
-    engine: Engine, way: str
-) -> None:
+def test_one_of_many_threads_that_report_a_task_is_accepted(engine: Engine, way: str) -> None:
     run = started(engine)
     task = claim(engine)
     who = [f"thread {number}" for number in range(8)]
@@ -194,7 +192,7 @@ def test_of_many_threads_that_report_a_task_at_once_one_is_accepted(
     assert_one_accepted(engine, run, accepted)
 
 
-def test_of_two_processes_that_report_a_task_at_once_one_is_accepted(
+def test_one_of_two_processes_that_report_a_task_is_accepted(
     engine: Engine, database_url: str
 ) -> None:
     run = started(engine)
@@ -204,7 +202,7 @@ def test_of_two_processes_that_report_a_task_at_once_one_is_accepted(
     assert_one_accepted(engine, run, dict(zip(who, answers, strict=True)))
 
 
-def test_of_a_report_an_answer_and_a_loss_at_once_one_counts(engine: Engine) -> None:
+def test_one_of_a_concurrent_report_answer_and_loss_counts(engine: Engine) -> None:
     run = started(engine)
     task = claim(engine)
     in_threads(

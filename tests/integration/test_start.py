@@ -120,7 +120,7 @@ def test_a_key_belongs_to_a_workflow_and_a_tenant(engine: Engine) -> None:
     assert len(started) == 4
 
 
-def test_of_many_starts_with_one_key_at_once_one_makes_a_run(engine: Engine) -> None:
+def test_one_of_many_concurrent_starts_with_one_key_makes_a_run(engine: Engine) -> None:
     def start() -> str:
         return engine.start(one(), "Flow", {"x": 1}, key="once").id
 
@@ -136,7 +136,7 @@ def start_in_process(ready: Ready, url: str) -> str:
         return engine.start(one(), "Flow", {"x": 1}, key="once").id
 
 
-def test_of_two_processes_that_start_with_one_key_at_once_one_makes_a_run(
+def test_one_of_two_processes_that_start_with_one_key_makes_a_run(
     engine: Engine, database_url: str
 ) -> None:
     found = in_processes(start_in_process, [(database_url,)] * 2)

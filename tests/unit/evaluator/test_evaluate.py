@@ -270,7 +270,7 @@ def test_the_dependents_of_a_failed_step_are_skipped_with_the_reason_and_others_
 
 
 @pytest.mark.parametrize("order", [("W.a", "W.b"), ("W.b", "W.a")])
-def test_of_two_failures_the_first_in_the_program_is_the_runs_error(order: tuple[str, str]) -> None:
+def test_the_first_of_two_failures_in_the_program_is_the_runs_error(order: tuple[str, str]) -> None:
     run = run_of(block(step("a", "E", x=1), step("b", "E", x=2)))
     for path in order:
         run.fail(path, f"at {path}")
