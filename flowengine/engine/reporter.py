@@ -19,7 +19,7 @@ from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.records import Step
-from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Report, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Report, Succeeded
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
 from flowengine.store import Session, Store, codec
@@ -99,16 +99,16 @@ class Reporter:
         rejected: Rejected = []
         by_run: dict[str, list[Report]] = {}
         by_join: dict[str, list[Report]] = {}
-        handed_over: list[Report] = []
+        delegated: list[Report] = []
         for report in self._validated(reports, rejected):
             task = report.task
-            if task.join_id is not None and isinstance(report.outcome, Succeeded | HandedOver):
+            if task.join_id is not None and isinstance(report.outcome, Succeeded | Delegated):
                 by_join.setdefault(task.join_id, []).append(report)
-            elif isinstance(report.outcome, HandedOver):
-                handed_over.append(report)
+            elif isinstance(report.outcome, Delegated):
+                delegated.append(report)
             else:
                 by_run.setdefault(task.workflow_id, []).append(report)
-        accepted = set(self._record(handed_over)) if handed_over else set()
+        accepted = set(self._record(delegated)) if delegated else set()
         continued: list[TaskDefinition] = []
         # Invariant: one join counter per transaction. Updating several can deadlock.
         for _, of_join in sorted(by_join.items()):
@@ -142,8 +142,8 @@ class Reporter:
         if rejected:
             raise NotAllReported(rejected, continued)
         for report in reports:
-            # A child run may end before its hand-over is recorded: that report is not late.
-            if report.task.uuid not in accepted and not isinstance(report.outcome, HandedOver):
+            # A child run may end before its start is recorded: that report is not late.
+            if report.task.uuid not in accepted and not isinstance(report.outcome, Delegated):
                 _log_refusal(report.task)
         return accepted, continued
 

@@ -17,9 +17,9 @@ from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
 from flowengine.evaluator.triggers import (
+    Delegated,
     Expand,
     Failed,
-    HandedOver,
     Lost,
     Report,
     Started,
@@ -219,7 +219,7 @@ def _report(work: WorkingSet, report: Report) -> None:
     assert facet is not None
     counts = (facet.options, task.try_number, task.losses, work.now)
     match report.outcome:
-        case HandedOver():
+        case Delegated():
             return
         case Succeeded(result):
             _answer(work, step, result)
