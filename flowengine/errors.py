@@ -153,7 +153,7 @@ class NotJson(ValueRefused):
     where: str
     type_name: str
     _text = (
-        "{what} is not JSON: {where} is a {type_name}; "
+        "{what} is not JSON: {where} is of type {type_name}; "
         "annotate it with a type pydantic can write, or return text, numbers, lists and maps"
     )
 

@@ -69,7 +69,7 @@ class Embedded:
         )
         queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
         self._app = _celery_app(queue, settings)
-        self._notifier = LocalNotifier(self._app, answerers=settings.concurrency, queue=queue)
+        self._notifier = LocalNotifier(self._app, threads=settings.concurrency, queue=queue)
         self.engine = Engine(self.database, notifier=self._notifier, settings=settings)
         identity = WorkerIdentity(self._server.uuid, boot_id, os.getpid())
         self._task_worker = TaskWorker(self.engine, identity, event_facet_names)

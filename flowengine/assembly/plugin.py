@@ -174,7 +174,7 @@ def _show_in_flower() -> None:
     """Install the pages that packages offer for Flower, if this process becomes a Flower.
 
     Flower reads its list of pages right after it has imported the app. `celery` loads Flower for
-    each of its commands; only the command line tells which one runs. The pages of flowengine are
+    each of its commands; only the command line shows which one runs. The pages of flowengine are
     an entry point like any other: this layer does not import them, and workers do not load them.
     """
     if "flower" in sys.argv[1:]:
@@ -226,7 +226,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
             flowengine.engine  # noqa: B018 - a wrong schema is reported at once
         except DBAPIError as problem:
             log.warning(
-                "the database is away, the worker waits for it: %s",
+                "the database is unreachable, the worker waits for it: %s",
                 problem,
                 extra={"action": "no_database"},
             )

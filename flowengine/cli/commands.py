@@ -152,7 +152,7 @@ def _print_next_commands(info: RunInfo, database: Database) -> None:
     console.print(Text.assemble(("stored in ", "dim"), database.name), soft_wrap=True)
     show = (f"flowengine show {info.id[:8]}", ("   every step with its time\n", "dim"))
     newest = ("flowengine list           ", ("the newest runs", "dim"))
-    console.print(Text.assemble(("try     ", "dim"), *show, ("        ", "dim"), *newest))
+    console.print(Text.assemble(("see     ", "dim"), *show, ("        ", "dim"), *newest))
 
 
 # --- checking ---
@@ -244,7 +244,8 @@ def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool
     for heading in ("run", "workflow", "state", "age", "took", "waits for / error"):
         table.add_column(heading, overflow="fold")
     for info in runs:
-        waits = info.alarm or (f"{info.open_steps} outstanding" if info.open_steps else "")
+        steps = "step" if info.open_steps == 1 else "steps"
+        waits = info.alarm or (f"{info.open_steps} {steps} outstanding" if info.open_steps else "")
         table.add_row(
             info.id[:8],
             info.workflow,

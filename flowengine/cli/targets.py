@@ -135,9 +135,11 @@ def _load_workflow(target: str) -> Workflow[..., Any]:
         return workflows[name]
     if not name and len(workflows) == 1:
         return next(iter(workflows.values()))
-    names = ", ".join(f"{module_name}:{key}" for key in workflows) or "none"
-    problem = f"no workflow {name!r}" if name else "not exactly one workflow"
-    raise click.ClickException(f"{module_name} has {problem}; it has: {names}")
+    if not workflows:
+        raise click.ClickException(f"{module_name} has no workflow")
+    names = ", ".join(f"{module_name}:{key}" for key in workflows)
+    problem = f"no workflow {name!r}; it has" if name else f"{len(workflows)} workflows, name one"
+    raise click.ClickException(f"{module_name} has {problem}: {names}")
 
 
 def _read_inputs(params: Iterable[Field], given: Sequence[str]) -> dict[str, Any]:

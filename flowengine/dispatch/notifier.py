@@ -279,8 +279,8 @@ class LocalNotifier(CeleryNotifier):
     At most one wake-up of a list is sent per thread: a further one would find nothing.
     """
 
-    def __init__(self, app: Any, *, answerers: int, queue: str) -> None:
-        super().__init__(app, most=answerers, control_queue=queue)
+    def __init__(self, app: Any, *, threads: int, queue: str) -> None:
+        super().__init__(app, most=threads, control_queue=queue)
 
     def notify(self, due: Mapping[str, int]) -> None:
         self._notify_now(due)

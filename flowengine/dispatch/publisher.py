@@ -1,8 +1,8 @@
 """Publishing to the broker within a time limit.
 
 The caller has committed rows and does not depend on the message, so a broker that hangs or is
-away costs it at most `TIME_LIMIT` seconds, once; then a circuit breaker skips messages until the
-broker answers again. Recovery sends a wake-up for whatever was skipped.
+unreachable costs it at most `TIME_LIMIT` seconds, once; then a circuit breaker skips messages until
+the broker answers again. Recovery sends a wake-up for whatever was skipped.
 """
 
 from __future__ import annotations

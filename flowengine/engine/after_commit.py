@@ -16,7 +16,7 @@ from flowengine.engine.committer import Committer
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
 from flowengine.store import Store
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 from flowengine.store.protocol import CompletionListener
 
 log = logging.getLogger("flowengine")
@@ -165,7 +165,7 @@ class AfterCommit:
         try:
             return self._committer.commit_locked(run_id, continuation=continuation)[0]
         except Exception as problem:
-            if is_away(problem):
+            if is_unavailable(problem):
                 raise
             log.exception(
                 "run %s cannot be evaluated; recovery tries again",

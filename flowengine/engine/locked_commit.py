@@ -18,7 +18,7 @@ from flowengine.engine import staging
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.evaluator import Missing, Step, lacking
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import StepContinue, StepFail, Trigger, Unfold
+from flowengine.evaluator.triggers import Expand, StepContinue, StepFail, Trigger
 from flowengine.program import Plan
 from flowengine.store import Session, codec
 from flowengine.store.commits import CommitPlan
@@ -26,7 +26,7 @@ from flowengine.store.commits import CommitPlan
 _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
     "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
-    "Unfold": lambda fact: Unfold(fact["step_key"]),
+    "Unfold": lambda fact: Expand(fact["step_key"]),  # stored runs have this kind
     "ChildCompleted": lambda fact: StepContinue(
         fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
     ),

@@ -19,11 +19,11 @@ from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.records import Step
-from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Report, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Report, Succeeded
 from flowengine.program.nodes import Json
 from flowengine.program.types import misfits
 from flowengine.store import Session, Store, codec
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 
 log = logging.getLogger("flowengine")
 
@@ -52,7 +52,7 @@ def _isolated(affected: Sequence[Report], rejected: Rejected) -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        if is_away(problem):
+        if is_unavailable(problem):
             raise
         rejected += [(report, problem) for report in affected]
 
@@ -99,16 +99,16 @@ class Reporter:
         rejected: Rejected = []
         by_run: dict[str, list[Report]] = {}
         by_join: dict[str, list[Report]] = {}
-        handed_over: list[Report] = []
+        delegated: list[Report] = []
         for report in self._validated(reports, rejected):
             task = report.task
-            if task.join_id is not None and isinstance(report.outcome, Succeeded | HandedOver):
+            if task.join_id is not None and isinstance(report.outcome, Succeeded | Delegated):
                 by_join.setdefault(task.join_id, []).append(report)
-            elif isinstance(report.outcome, HandedOver):
-                handed_over.append(report)
+            elif isinstance(report.outcome, Delegated):
+                delegated.append(report)
             else:
                 by_run.setdefault(task.workflow_id, []).append(report)
-        accepted = set(self._record(handed_over)) if handed_over else set()
+        accepted = set(self._record(delegated)) if delegated else set()
         continued: list[TaskDefinition] = []
         # Invariant: one join counter per transaction. Updating several can deadlock.
         for _, of_join in sorted(by_join.items()):
@@ -126,7 +126,7 @@ class Reporter:
             try:
                 commits = self._committer.commit_optimistically(by_run, continuation)
             except Exception as problem:
-                if is_away(problem):
+                if is_unavailable(problem):
                     raise
                 commits = {}  # one run failed the shared statement: commit each alone to find it
             for run_id, of_run in by_run.items():
@@ -142,8 +142,8 @@ class Reporter:
         if rejected:
             raise NotAllReported(rejected, continued)
         for report in reports:
-            # A child run may end before its hand-over is recorded: that report is not late.
-            if report.task.uuid not in accepted and not isinstance(report.outcome, HandedOver):
+            # A child run may end before its start is recorded: that report is not late.
+            if report.task.uuid not in accepted and not isinstance(report.outcome, Delegated):
                 _log_refusal(report.task)
         return accepted, continued
 
@@ -254,7 +254,7 @@ def _log_refusal(task: TaskDefinition) -> None:
 
 def check_result(facet: str, result: Mapping[str, Json], limit: int) -> None:
     """Raise ValueRefused if a value cannot be stored."""
-    codec.check_names(f"what {facet} returned", result)
+    codec.check_names(f"the result of {facet}", result)
     for name, value in result.items():
         codec.check_value(f"{name!r} returned by {facet}", value, limit)
 

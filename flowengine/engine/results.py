@@ -43,7 +43,7 @@ class ExecutionResult:
 
 
 class _RunRecord:
-    """What the records of a run have in common."""
+    """Common properties of run records."""
 
     __slots__ = ()
     state: str

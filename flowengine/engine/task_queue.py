@@ -49,7 +49,7 @@ class TaskQueue:
     ) -> Claim:
         """Claim the most urgent due task, and up to `most` tasks if it is of a `quick` facet.
 
-        Only tasks of quick facets are batched. The result also tells whether more tasks are due.
+        Only tasks of quick facets are batched. The result also says whether more are due.
         """
         if not task_names:
             return Claim([])

@@ -17,8 +17,9 @@ from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
 from flowengine.evaluator.triggers import (
+    Delegated,
+    Expand,
     Failed,
-    HandedOver,
     Lost,
     Report,
     Started,
@@ -26,7 +27,6 @@ from flowengine.evaluator.triggers import (
     StepFail,
     Succeeded,
     Trigger,
-    Unfold,
 )
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
 from flowengine.program.addresses import RowKind
@@ -182,7 +182,7 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
                 _fail(work, step, trigger.error)
-        case Unfold(key):
+        case Expand(key):
             fan = work.find(key)
             if fan is not None and not fan.is_final:
                 work.queue.append(fan)
@@ -219,7 +219,7 @@ def _report(work: WorkingSet, report: Report) -> None:
     assert facet is not None
     counts = (facet.options, task.try_number, task.losses, work.now)
     match report.outcome:
-        case HandedOver():
+        case Delegated():
             return
         case Succeeded(result):
             _answer(work, step, result)

@@ -147,7 +147,7 @@ class SendPlans:
         if not result.delivered:
             yield self._request_call(_COLLECT, correlation, 1)
             raise MessageCoordinatorError(f"send a request to {recipient}", result.error or "")
-        (wakeup,) = self._calls.keys.named(["answer_bell"], name_of(correlation))
+        (wakeup,) = self._calls.keys.named(["answer_wakeup"], name_of(correlation))
         while True:
             response = yield self._request_call(_COLLECT, correlation, 0)
             left = until - time.monotonic()

@@ -51,8 +51,8 @@ def _seconds(arguments: Iterable[Argument]) -> float | str:
         except EvaluationError:
             value = None
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            return f"{argument.name!r} of {_TIMEOUT} must be a number that the program says"
+            return f"{argument.name!r} of {_TIMEOUT} must be a constant number"
         total += value * _SECONDS[argument.name]
     if not total <= LONGEST_SECONDS:
         return f"{_TIMEOUT} is {total:g} seconds, and may be {LONGEST_SECONDS:g}"
-    return total if total > 0 else f"{_TIMEOUT} must be longer than nothing"
+    return total if total > 0 else f"{_TIMEOUT} must be greater than 0"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
 from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
 from flowengine.store import codec, records
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
@@ -190,7 +190,7 @@ class CommitPlan:
 
 def ending_of(outcome: Outcome, encoder: codec.Encoder) -> Ending:
     match outcome:
-        case HandedOver(run_id):
+        case Delegated(run_id):
             return Ending(TaskState.IGNORED, "handed", codec.dump({"run": run_id}), None)
         case Succeeded(result):
             written = encoder.attributes(result) or "{}"

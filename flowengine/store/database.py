@@ -39,7 +39,7 @@ def is_outage(problem: BaseException) -> bool:
     return isinstance(problem, (*_OPERATIONAL, DatabaseBusy, OSError))
 
 
-def is_away(problem: BaseException) -> bool:
+def is_unavailable(problem: BaseException) -> bool:
     """Whether the same statement could succeed later or elsewhere: an outage, or a refusal."""
     return is_outage(problem) or isinstance(problem, StoreError)
 

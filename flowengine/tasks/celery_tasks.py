@@ -20,7 +20,7 @@ from flowengine.dispatch.notifier import DRAIN, EVALUATE, WORK
 from flowengine.dispatch.packed_ids import unpacked
 from flowengine.engine import Engine
 from flowengine.engine.liveness import consumes
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 
 log = logging.getLogger("flowengine")
 
@@ -60,12 +60,12 @@ def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
         """Start a workflow by name. Idempotent: without a key the message's id is the key.
 
         No row stands behind this message yet, so it is acknowledged when the run is stored, and
-        goes back to its queue while the database is away.
+        goes back to its queue while the database is unreachable.
         """
         try:
             handler.execute(workflow, inputs or {}, key or task.request.id)
         except Exception as problem:
-            if not is_away(problem):
+            if not is_unavailable(problem):
                 raise
             log.warning(
                 "cannot start %s yet: %s", workflow, problem, extra={"action": "start_waits"}

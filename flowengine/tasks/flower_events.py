@@ -57,7 +57,7 @@ class StepEvents:
         self._dispatcher.send(kind, uuid=task.uuid, **fields)
 
     def flush(self) -> None:
-        """Send buffered events; they are lost if the broker is away."""
+        """Send buffered events; they are lost if the broker is unreachable."""
         if self._dispatcher is None:
             return
         try:

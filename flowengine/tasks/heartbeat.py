@@ -1,8 +1,8 @@
 """The heartbeat of a server: its registration, its sign of life and its deregistration.
 
-A thread sends it, not a timer of the event loop: the event loop stops while the broker is away,
-and the database must still get the heartbeat. The same thread delivers spooled reports and then
-runs further jobs: a Celery worker checks its pool children and stands in for the beat.
+A thread sends it, not a timer of the event loop: the event loop stops while the broker is
+unreachable, and the database must still get the heartbeat. The same thread delivers spooled reports
+and then runs further jobs: a Celery worker checks its pool children and stands in for the beat.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers, is_alive
 from flowengine.engine.recovery import Watchdog, release_dropped, report_lost_tries
 from flowengine.settings import Settings
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker.spool import Spool
@@ -36,7 +36,7 @@ TaskLists = Callable[[], Sequence[str]]
 class Heartbeat:
     """One server's heartbeat.
 
-    It asks for the engine each time: there is none while the database is away, also when the
+    It asks for the engine each time: there is none while the database is unreachable, also when the
     server starts.
     """
 
@@ -67,12 +67,12 @@ class Heartbeat:
             except Exception as problem:
                 if self._stop.is_set():
                     return
-                if not self._has_failed:  # logged once: the database may be away for long
+                if not self._has_failed:  # logged once: the database may be unreachable for long
                     log.warning(
                         "heartbeat failed: %s; it is sent again every %g s",
                         problem,
                         self._settings.watchdog_interval,
-                        exc_info=not is_away(problem),
+                        exc_info=not is_unavailable(problem),
                         extra={"action": "server_heartbeat_failed"},
                     )
                 self._has_failed = True
@@ -126,10 +126,10 @@ class Heartbeat:
             InFlightMarkers(self._settings.spool_directory, boot_id).forget_all()
         except Exception as problem:
             log.warning(
-                "deregistration failed: %s; the tasks of %s are taken back after its timeout",
+                "deregistration failed: %s; the tasks of %s run again after its timeout",
                 problem,
                 self._server.server_name,
-                exc_info=not is_away(problem),
+                exc_info=not is_unavailable(problem),
                 extra={"action": "deregistration_failed"},
             )
 

@@ -19,7 +19,7 @@ from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
 from flowengine.errors import FlowengineError, MissingCode
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Succeeded
 from flowengine.worker.breakers import PERMANENT, TaskPermit
 
 log = logging.getLogger("flowengine")
@@ -116,7 +116,7 @@ def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Out
         )
     except PERMANENT as problem:
         return _failed(task, problem, retry=False)
-    return HandedOver(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
+    return Delegated(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
 
 
 def _failed(task: TaskDefinition, problem: Exception, *, retry: bool) -> Failed:

@@ -20,9 +20,9 @@ from flowengine.engine import Engine
 from flowengine.engine.reporter import check_result, refused_result
 from flowengine.errors import InvalidProgram, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
 from flowengine.program import parse_program, program_text
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 from flowengine.worker.execution import start_child
 
 log = logging.getLogger("flowengine")
@@ -92,7 +92,7 @@ class Spool:
         except UnknownRun as problem:
             return self._set_aside(path, problem)
         except Exception as problem:
-            if is_away(problem):
+            if is_unavailable(problem):
                 raise
             return self._log_once(path, problem)
         path.unlink(missing_ok=True)
@@ -168,7 +168,7 @@ def _encoded(outcome: SpooledOutcome) -> dict[str, Any]:
             return {"kind": "failed", "error": error, "retry": retry}
         case Lost(reason):
             return {"kind": "lost", "reason": reason}
-        case HandedOver(run_id):
+        case Delegated(run_id):
             return {"kind": "handed", "run": run_id}
         case WorkflowCall(program, workflow, inputs, waits):
             text = program_text(program) if program else None
@@ -183,7 +183,7 @@ def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
         case "failed":
             return Failed(encoded["error"], encoded["retry"])
         case "handed":
-            return HandedOver(encoded["run"])
+            return Delegated(encoded["run"])
         case "call":
             text = encoded["program"]
             program = parse_program(json.loads(text)) if text else None

@@ -34,7 +34,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def process(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that has the code of `shared_work` and works until it is told to stop."""
+    """A process that has the code of `shared_work` and works until it is stopped."""
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.acceptance.shared_work"],
         env=environment,

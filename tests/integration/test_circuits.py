@@ -379,7 +379,7 @@ def test_tasks_run_while_redis_is_unreachable_and_it_is_logged_once(
     redis_server.stop()
     assert flow.run(shopping, [1, 2, 3]) == [1, 2, 3]
     actions = [(getattr(record, "action", ""), record) for record in caplog.records]
-    logged = [record for action, record in actions if action == "breaker_alone"]
+    logged = [record for action, record in actions if action == "breaker_redis_unreachable"]
     assert len(logged) == 1
     assert "calls are permitted" in logged[0].getMessage()
 

@@ -1,4 +1,4 @@
-"""Whatever fails, no task stays claimed that nobody works on, and no result is lost."""
+"""After any failure no task stays claimed without a worker, and no result is lost."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The database cannot be reached by those who report."""
 
     def fail(*_given: Any, **_more: Any) -> Any:
-        raise OperationalError("", {}, Exception("the server is away"))
+        raise OperationalError("", {}, Exception("the server is unreachable"))
 
     monkeypatch.setattr(engine, "report_many", fail)
     return monkeypatch
@@ -201,7 +201,7 @@ def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: Outcome) -> N
 
 
 @pytest.mark.parametrize(
-    ("result", "state", "told"),
+    ("result", "state", "expected"),
     [
         ({"result": 42}, RunState.COMPLETED, {"y": 42}),
         ({"y": {1: 2}}, RunState.FAILED, "NotJson"),
@@ -212,7 +212,7 @@ def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: Outcome) -> N
 def test_a_spooled_result_is_recorded_like_a_reported_one(
     result: dict[str, Any],
     state: str,
-    told: Any,
+    expected: Any,
     engine: Engine,
     task_worker: TaskWorker,
     spool: Spool,
@@ -225,7 +225,7 @@ def test_a_spooled_result_is_recorded_like_a_reported_one(
     assert spool.deliver(engine) == 1
     info = engine.get(run.id)
     assert info.state == state
-    assert told in (info.outputs, (info.error or {}).get("type"))
+    assert expected in (info.outputs, (info.error or {}).get("type"))
 
 
 def test_a_task_with_a_spooled_report_is_not_released(
@@ -265,7 +265,7 @@ def test_background_jobs_begin_before_the_first_claim(
     task_worker = TaskWorker(engine, ME, event_facet_names)
 
     def lose(*_given: Any, **_more: Any) -> Any:
-        raise OperationalError("", {}, Exception("the server is away"))
+        raise OperationalError("", {}, Exception("the server is unreachable"))
 
     monkeypatch.setattr(engine, "claim_batch", lose)
     with pytest.raises(OperationalError):

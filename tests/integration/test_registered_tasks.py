@@ -36,7 +36,7 @@ def task_named(name: str, problem: Exception) -> Any:
 @pytest.mark.parametrize(
     "problem",
     [
-        OperationalError("INSERT", {}, Exception("the server is away")),
+        OperationalError("INSERT", {}, Exception("the server is unreachable")),
         DatabaseBusy("sqlite:///flow.db"),
         DatabaseReadOnly("postgresql://server/flow"),
         OSError("no route to host"),

@@ -68,13 +68,13 @@ def indexes(database: Database) -> dict[str, str]:
 
 
 def room(database: Database) -> dict[str, list[str]]:
-    """The tables for which PostgreSQL is told how full a page may be."""
+    """Return the tables with a fill factor or other storage options."""
     if not database.has_server:
         return {}
-    options = text("SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL")
+    query = text("SELECT relname, reloptions FROM pg_class WHERE reloptions IS NOT NULL")
     with database.read() as connection:
-        found = {row[0]: row[1] for row in connection.execute(options)}
-    return {name: told for name, told in found.items() if name in metadata.tables}
+        found = {row[0]: row[1] for row in connection.execute(query)}
+    return {name: options for name, options in found.items() if name in metadata.tables}
 
 
 def words(database: Database) -> dict[tuple[str, str], str]:

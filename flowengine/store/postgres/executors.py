@@ -115,7 +115,7 @@ class PipelineExecutor(PostgresExecutor):
 
 
 def as_sqlalchemy(dialect: Dialect, problem: Exception, driver: Any) -> DBAPIError:
-    """Wrap an error of the driver as SQLAlchemy does; the wrapper tells a lost connection."""
+    """Wrap an error of the driver as SQLAlchemy does; the wrapper marks a lost connection."""
     error = dialect.loaded_dbapi.Error
     is_lost = dialect.is_disconnect(problem, driver, None)  # type: ignore[arg-type]
     wrapped = DBAPIError.instance(None, None, problem, error, connection_invalidated=is_lost)

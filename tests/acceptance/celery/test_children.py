@@ -12,7 +12,7 @@ from tests.celery_nodes import Fleet
 RUNS = 12
 
 
-def test_runs_wait_for_runs_whoever_dies_meanwhile(fleet: Fleet) -> None:
+def test_runs_wait_for_runs_while_processes_die(fleet: Fleet) -> None:
     seen = {run.id for run in fleet.engine.list(limit=100_000)}
     parents = {fleet.start(graphs.family, n=n).id: n for n in range(RUNS)}
     killer = Killer(fleet, seed=5)

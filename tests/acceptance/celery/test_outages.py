@@ -136,7 +136,7 @@ def spooled(worker: LocalWorker) -> list[Path]:
     return [path for path in waiting if "held_then_added.hold" in path.read_text()]
 
 
-def test_a_report_is_spooled_while_the_database_is_away(
+def test_a_report_is_spooled_while_the_database_is_unreachable(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
     run, worker = held_by(fleet, "spooled")
@@ -197,7 +197,7 @@ def test_a_spooled_report_survives_its_worker(
     assert len(fleet.begun("inherited")) == 1
 
 
-def test_a_start_message_that_arrives_while_the_database_is_away_is_not_lost(
+def test_a_start_message_that_arrives_while_the_database_is_unreachable_is_not_lost(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
     postgres_away.go_away()

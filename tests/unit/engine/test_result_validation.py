@@ -37,7 +37,7 @@ def test_a_value_gets_the_declared_names(
 @pytest.mark.parametrize(
     ("value", "says"), [(3, "and not int"), ({"c": 1}, "'c' is not among them")]
 )
-def test_of_several_returns_each_must_be_told_by_name(value: Any, says: str) -> None:
+def test_each_of_several_returns_must_be_named(value: Any, says: str) -> None:
     with pytest.raises(DoesNotFit, match=says):
         named_result("n.F", {"result": value}, ["a", "b"])
 

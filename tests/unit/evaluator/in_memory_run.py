@@ -30,6 +30,7 @@ from flowengine.evaluator import (
 from flowengine.evaluator.records import FollowUp, row_key
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import (
+    Expand,
     Failed,
     Lost,
     Outcome,
@@ -39,7 +40,6 @@ from flowengine.evaluator.triggers import (
     StepFail,
     Succeeded,
     Trigger,
-    Unfold,
 )
 from flowengine.program import link_program, parse_program
 from flowengine.program.addresses import RowKind, StepSource
@@ -204,7 +204,7 @@ class MemoryRun:
     def _take_facts(self) -> list[Trigger]:
         facts, self.facts = self.facts, []
         assert all(fact.kind == "Unfold" for fact in facts)
-        return [Unfold(fact.payload["step_key"]) for fact in facts]
+        return [Expand(fact.payload["step_key"]) for fact in facts]
 
     def _commit(self, changes: IterationChanges, view: RunView) -> None:
         self.commits.append(changes)

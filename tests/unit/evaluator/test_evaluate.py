@@ -270,7 +270,7 @@ def test_the_dependents_of_a_failed_step_are_skipped_with_the_reason_and_others_
 
 
 @pytest.mark.parametrize("order", [("W.a", "W.b"), ("W.b", "W.a")])
-def test_of_two_failures_the_first_in_the_program_is_the_runs_error(order: tuple[str, str]) -> None:
+def test_the_first_of_two_failures_in_the_program_is_the_runs_error(order: tuple[str, str]) -> None:
     run = run_of(block(step("a", "E", x=1), step("b", "E", x=2)))
     for path in order:
         run.fail(path, f"at {path}")
@@ -596,7 +596,7 @@ def test_foreach_inside_foreach_keeps_both_orders() -> None:
 # --- portions ---
 
 
-def test_a_long_foreach_is_unfolded_in_several_commits() -> None:
+def test_a_long_foreach_is_expanded_in_several_commits() -> None:
     run = run_of(each(step("e", "E", x=given("v")), over=given("xs")), xs=list(range(1000)))
     assert run.facts == [FollowUp("Unfold", run.facts[0].payload)]
     assert run.created_items(run.commits[0]) == PORTION

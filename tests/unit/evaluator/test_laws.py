@@ -62,7 +62,7 @@ def play(
             reject()  # foreach in foreach in foreach: nothing new, and much of it
         outstanding = [task for task in run.outstanding() if task.uuid not in silent]
         if not outstanding:
-            # Items that are not unfolded yet may bring more.
+            # Items that are not expanded yet may bring more.
             if not run.facts:
                 return run
             run.settle()

@@ -191,8 +191,8 @@ def test_a_timeout_of_the_call_comes_before_that_of_the_signature() -> None:
     ("said", "why"),
     [
         ({"fortnights": 1}, "it has hours, minutes, seconds, ms"),
-        ({"seconds": given("n")}, "must be a number that the program says"),
-        ({"seconds": 0}, "longer than nothing"),
+        ({"seconds": given("n")}, "must be a constant number"),
+        ({"seconds": 0}, "must be greater than 0"),
     ],
 )
 def test_a_timeout_that_cannot_be_is_refused(said: dict[str, Any], why: str) -> None:
