@@ -49,6 +49,7 @@ from flowengine.errors import (
     SymbolMisuse,
     ValueRefused,
 )
+from flowengine.log_filter import safe_logger as _safe_logger
 
 if TYPE_CHECKING:
     from flowengine.assembly import default_engine, load_program
@@ -130,3 +131,4 @@ def _default_launcher() -> Launcher:
 
 
 set_launcher_source(_default_launcher)
+_safe_logger("flowengine")

@@ -103,7 +103,8 @@ class CircuitSnapshot(BaseModel):
 
     name: str
     state: CircuitState
-    failures: int  #: consecutive failures in the closed state
+    #: consecutive failures; of a breaker that is not closed those that opened it, with the probes
+    failures: int
     successes: int  #: successful probes in the half-open state
     probes: int  #: probes under way
     epoch: int  #: number of transitions
@@ -145,6 +146,7 @@ class Circuit:
         if lease is None or lease <= now:
             return  # the slot may belong to another probe by now
         if outcome == "failure":
+            self._failures += 1
             self._transition(CircuitEvent.PROBE_FAILED, now)
         elif now < self._changed + self._config.recovery_timeout_seconds:
             self._successes += 1
@@ -166,7 +168,9 @@ class Circuit:
 
     def _transition(self, event: CircuitEvent, moment: float) -> None:
         self._state, self._changed = TRANSITIONS[self._state, event], moment
-        self._failures = self._successes = 0
+        self._successes = 0
+        if self._state is CircuitState.CLOSED:
+            self._failures = 0
         self._epoch += 1
 
 

@@ -6,8 +6,15 @@ exception as ``cls(*args)``. An error with fields is a dataclass, and composes i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from flowengine.printable import masked_url, printable
+
+_SUBJECT = re.compile(
+    r"(?:unknown )?(?:input )?'[^']*'|the (?:inputs|key|labels|priority|tenant)\b"
+)
 
 
 class FlowengineError(Exception):
@@ -21,6 +28,10 @@ class FlowengineError(Exception):
 
     def __str__(self) -> str:
         return self._text.format_map(vars(self)) if self._text else super().__str__()
+
+    def without_values(self) -> str:
+        """The message for logs, which show the names of inputs and never their values."""
+        return str(self)
 
 
 class ProgramError(FlowengineError):
@@ -56,7 +67,8 @@ class Problem:
     what: str  #: the problem, and the cure if there is one
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.what}" if self.where else self.what
+        # One line, whatever names the program has.
+        return printable(f"{self.where}: {self.what}" if self.where else self.what)
 
 
 @dataclass(eq=False, repr=False)
@@ -80,7 +92,7 @@ class UnknownWorkflow(ProgramError):
     known: list[str]
 
     def __str__(self) -> str:
-        known = ", ".join(self.known) or "none"
+        known = printable(", ".join(self.known)) or "none"
         return f"the program has no workflow {self.name!r}; it declares: {known}"
 
 
@@ -93,6 +105,15 @@ class InvalidInputs(ProgramError):
 
     def __str__(self) -> str:
         return f"workflow {self.workflow!r} cannot be started: {'; '.join(self.problems)}"
+
+    def without_values(self) -> str:
+        return f"workflow {self.workflow!r} cannot be started: {_names(self.problems)}"
+
+
+def _names(problems: list[str]) -> str:
+    """The names that problems begin with. The rest may quote values."""
+    names = [found[0] for problem in problems if (found := _SUBJECT.match(problem))]
+    return f"{', '.join(dict.fromkeys(names)) or 'its arguments'} cannot be accepted"
 
 
 class AuthoringError(FlowengineError):
@@ -125,6 +146,9 @@ class DoesNotFit(AuthoringError, TypeError):
     def __str__(self) -> str:
         return f"event facet {self.facet!r}: {'; '.join(self.problems)}"
 
+    def without_values(self) -> str:
+        return f"event facet {self.facet!r}: {_names(self.problems)}"
+
 
 @dataclass(eq=False, repr=False)
 class MissingCode(AuthoringError):
@@ -155,6 +179,15 @@ class NotJson(ValueRefused):
     _text = (
         "{what} is not JSON: {where} is of type {type_name}; "
         "annotate it with a type pydantic can write, or return text, numbers, lists and maps"
+    )
+
+
+class NotSendable(NotJson):
+    """A message or a status contains a value that JSON cannot carry."""
+
+    _text = (
+        "{what} cannot be sent: {where} is a {type_name}, which JSON cannot carry; "
+        "send text, finite numbers, true, false, null, lists and maps with text as keys"
     )
 
 
@@ -340,4 +373,6 @@ class InvalidSetting(FlowengineError):
     variable: str
     value: str
     expected: str
-    _text = "{variable}={value!r} is not {expected}"
+
+    def __str__(self) -> str:
+        return f"{self.variable}={masked_url(self.value)!r} is not {self.expected}"

@@ -12,12 +12,14 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from flowengine.private_files import make_private_directory, private_opener
+
 
 class ProcessLock:
     def __init__(self, directory: Path, boot_id: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(directory)
         self.path = directory / f"{boot_id}.lock"
-        self._file = self.path.open("w")
+        self._file = open(self.path, "w", opener=private_opener)  # noqa: SIM115
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._file.write(f"{os.getpid()}\n")
         self._file.flush()

@@ -66,7 +66,7 @@ class Decorated(Generic[P, R]):
         """The original function."""
         return self.definition.fn
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         scope = current_scope()
         if scope is not None:
             return cast(R, scope.call(self.definition, args, kwargs, self.step_name))
@@ -144,7 +144,7 @@ class Workflow(Decorated[P, R]):
     def _program(self) -> Program:
         return program_of(self.definition)
 
-    def inputs(self, *args: P.args, **kwargs: P.kwargs) -> dict[str, Json]:
+    def inputs(self, /, *args: P.args, **kwargs: P.kwargs) -> dict[str, Json]:
         """Return the arguments of a start as JSON, with the defaults.
 
         Raises InvalidInputs with every invalid argument, NotJson for a value without JSON form.
@@ -156,7 +156,7 @@ class Workflow(Decorated[P, R]):
             raise InvalidInputs(self.name, problems + unfit)
         return inputs
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Continue with this workflow: the return value for an event facet.
 
         It becomes a child run, whose result is the result of the facet's step.
@@ -169,11 +169,11 @@ class Workflow(Decorated[P, R]):
         called = WorkflowCall(self.program(), self.name, self.inputs(*args, **kwargs))
         return cast(R, called)
 
-    def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run and return at once."""
         return Start[P, R](self, StartOptions()).start(*args, **kwargs)
 
-    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    async def astart(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run from a coroutine."""
         return await Start[P, R](self, StartOptions()).astart(*args, **kwargs)
 
@@ -193,7 +193,9 @@ class Workflow(Decorated[P, R]):
         connection: object | None = None,
     ) -> Start[P, R]:
         """Return the workflow with options for its next start."""
-        return Start(self, StartOptions(key, priority, dict(labels or {}), connection))
+        # The starter refuses labels that are no map, with all other problems.
+        kept = dict(labels) if isinstance(labels, Mapping) else labels or {}
+        return Start(self, StartOptions(key, priority, kept, connection))
 
 
 class Start(Generic[P, R]):
@@ -203,7 +205,7 @@ class Start(Generic[P, R]):
         self._workflow = workflow
         self._options = options
 
-    def start(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    def start(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run and return at once; inside a workflow, append a step that does."""
         workflow, scope = self._workflow, current_scope()
         if scope is None:
@@ -216,7 +218,7 @@ class Start(Generic[P, R]):
             )
         return start_child(scope, workflow.definition, args, kwargs, workflow.step_name)
 
-    async def astart(self, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
+    async def astart(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run from a coroutine."""
         self._refuse_while_tracing()
         inputs = self._workflow.inputs(*args, **kwargs)

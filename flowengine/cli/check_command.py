@@ -11,11 +11,11 @@ from types import ModuleType
 
 import click
 from rich.console import Console
-from rich.text import Text
 
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.validation import Finding, finding_of, findings_of
-from flowengine.cli.targets import load_module
+from flowengine.cli.targets import import_target
+from flowengine.cli.terminal import line, lines
 from flowengine.program.nodes import Location
 
 
@@ -45,11 +45,11 @@ def check(names: Sequence[str]) -> CheckReport:
 def _modules(names: Sequence[str], findings: list[Finding]) -> Iterator[ModuleType]:
     for name in names:
         try:
-            module = load_module(name)
+            module = import_target(name)
         except click.ClickException as problem:
             findings.append(Finding(Location(0, file=name), problem.message))
             continue
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             findings.append(finding_of(problem, Location(0, file=name)))
             continue
         imported = Path(module.__file__ or "")
@@ -68,7 +68,7 @@ def _submodules(package: ModuleType, findings: list[Finding]) -> Iterator[Module
             continue  # importing it would run the program
         try:
             module = importlib.import_module(name)
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             findings.append(finding_of(problem, Location(0, file=name)))
             continue
         yield module
@@ -87,15 +87,15 @@ def show(checked: CheckReport, console: Console) -> None:
     for finding in checked.findings:
         if finding.location.file != file:
             file = finding.location.file
-            console.print(Text(relative_file(finding.location), style="bold"), soft_wrap=True)
-        line = Text.assemble((f"{finding.location.line or '':>6} ", "cyan"), ("✗ ", "red"))
-        console.print(line.append(finding.what), soft_wrap=True)
+            console.print(line((relative_file(finding.location), "bold")), soft_wrap=True)
+        mark = line((f"{finding.location.line or '':>6} ", "cyan"), ("✗ ", "red"))
+        console.print(mark.append(lines(finding.what)), soft_wrap=True)
     workflows, facets = len(checked.workflows), len(checked.facets)
     scope = f"{_plural(workflows, 'workflow')}, {_plural(facets, 'facet')}"
     if checked.findings:
-        console.print(Text(f"{_plural(len(checked.findings), 'problem')} ({scope})", style="red"))
+        console.print(line((f"{_plural(len(checked.findings), 'problem')} ({scope})", "red")))
     else:
-        console.print(Text.assemble(("✓ ", "green"), scope, ": no problems"))
+        console.print(line(("✓ ", "green"), scope, ": no problems"))
 
 
 def _plural(count: int, noun: str) -> str:

@@ -11,46 +11,38 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 import flowengine
 from flowengine.afl import checked, read_text
 from flowengine.cli import check_command
 from flowengine.cli.check_command import relative_file
+from flowengine.cli.failures import Commands
 from flowengine.cli.run_view import RUN_COLOURS, run_tree, watch
 from flowengine.cli.targets import load_modules, prepare
+from flowengine.cli.terminal import SafeConsole, console, line, lines
 from flowengine.engine import Engine, Run, RunInfo
 from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.engine.results import duration
-from flowengine.errors import FlowengineError
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, upgrade_schema
-from flowengine.store.database import system_clock
+from flowengine.store.database import parsed_url, system_clock
 
-console = Console(highlight=False)
+_MAX_CELL = 500  #: characters of an error in a list
+_CONNECT_SECONDS = "4"
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class _Commands(click.Group):
-    """Prints a FlowengineError without traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except FlowengineError as problem:
-            raise click.ClickException(str(problem)) from problem
-
-
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(flowengine.__version__, package_name="flowengine")
-def main() -> None:
+@click.option("--traceback", is_flag=True, help="Show where an error happened.")
+def main(traceback: bool) -> None:
     """Durable workflows on Celery.
 
     The database is the SQLite file flowengine.db in this directory, or the one in
-    FLOWENGINE_DATABASE_URL.
+    FLOWENGINE_DATABASE_URL. The exit code is 0 if all went well, 1 if a command or a run failed,
+    2 if a command was called wrongly.
     """
 
 
@@ -132,7 +124,7 @@ def resume(modules: Sequence[str], as_json: bool) -> None:
 
 
 def _follow(handle: Run[Any], as_json: bool, stop_at_alarm: bool = False) -> RunInfo:
-    out = Console(quiet=True) if as_json else console
+    out = SafeConsole(quiet=True) if as_json else console
     return watch(handle, out, stop_at_alarm=stop_at_alarm)
 
 
@@ -142,17 +134,18 @@ def _print_outcome(info: RunInfo) -> None:
     if info.state == RunState.COMPLETED:
         outputs = info.outputs or {}
         value = outputs["result"] if set(outputs) == {"result"} else outputs
-        line = Text.assemble(("result  ", "dim"), (json.dumps(value), "bold green"))
+        outcome = line(("result  ", "dim"), (json.dumps(value), "bold green"))
     else:
-        line = Text.assemble(("failed  ", "dim"), (info.error_text or "", "bold red"))
-    console.print(line, soft_wrap=True)
+        outcome = line(("failed  ", "dim"), (info.error_text or "", "bold red"))
+    console.print(outcome, soft_wrap=True)
 
 
 def _print_next_commands(info: RunInfo, database: Database) -> None:
-    console.print(Text.assemble(("stored in ", "dim"), database.name), soft_wrap=True)
-    show = (f"flowengine show {info.id[:8]}", ("   every step with its time\n", "dim"))
+    console.print(line(("stored in ", "dim"), database.name), soft_wrap=True)
+    show = (f"flowengine show {info.id[:8]}", ("   every step with its time", "dim"))
     newest = ("flowengine list           ", ("the newest runs", "dim"))
-    console.print(Text.assemble(("see     ", "dim"), *show, ("        ", "dim"), *newest))
+    console.print(line(("see     ", "dim"), *show))
+    console.print(line("        ", *newest))
 
 
 # --- checking ---
@@ -205,10 +198,20 @@ def compile_file(file: Path, output: Path | None) -> None:
 # --- inspecting ---
 
 
+def _database() -> Database:
+    """Open the database of the settings. A server that does not answer is an error soon."""
+    url = Settings.from_environment().database_url
+    parsed = parsed_url(url)
+    if parsed.get_backend_name() == "postgresql" and "connect_timeout" not in parsed.query:
+        parsed = parsed.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
+        url = parsed.render_as_string(hide_password=False)
+    return Database(url)
+
+
 @contextmanager
 def _open_engine() -> Iterator[Engine]:
     """Open the existing database; neither create nor upgrade it."""
-    database = Database(Settings.from_environment().database_url)
+    database = _database()
     if database.file is not None and not database.file.exists():
         raise click.ClickException(
             f"there is no database {database.name} yet: `flowengine run` creates it, or set "
@@ -227,7 +230,7 @@ def _open_engine() -> Iterator[Engine]:
 @click.option(
     "--state", type=click.Choice(["RUNNING", "COMPLETED", "FAILED"], case_sensitive=False)
 )
-@click.option("--limit", default=20, show_default=True)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @_as_json
 def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
     """Show the newest runs."""
@@ -248,11 +251,11 @@ def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool
         waits = info.alarm or (f"{info.open_steps} {steps} outstanding" if info.open_steps else "")
         table.add_row(
             info.id[:8],
-            info.workflow,
-            Text(info.state, style=RUN_COLOURS.get(info.state, "")),
+            line(info.workflow),
+            line((info.state, RUN_COLOURS.get(info.state, ""))),
             duration(now - info.created),
             duration((info.finished or now) - info.created),
-            info.error_text or ("" if info.is_final else waits),
+            line(info.error_text or ("" if info.is_final else waits), limit=_MAX_CELL),
         )
     console.print(table)
 
@@ -271,12 +274,13 @@ def show(run_id: str, as_json: bool) -> None:
         return
     console.print(run_tree(info, steps, system_clock()))
     if info.outputs is not None:
-        outputs = Text.assemble(("outputs ", "dim"), json.dumps(info.outputs))
+        outputs = line(("outputs ", "dim"), json.dumps(info.outputs))
         console.print(outputs, soft_wrap=True)
     for step in steps:
         if step.error and "traceback" in step.error and step.error["path"] == step.path:
-            console.print(Text(f"\n{step.path}", style="bold red"))
-            console.print(Text(step.error["traceback"].rstrip(), style="dim"), soft_wrap=True)
+            console.print()
+            console.print(line((step.path, "bold red")))
+            console.print(lines(step.error["traceback"].rstrip(), "dim", indent=2), soft_wrap=True)
 
 
 # --- the database ---
@@ -290,7 +294,7 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Upgrade the schema. Idempotent, and safe to run concurrently."""
-    database = Database(Settings.from_environment().database_url)
+    database = _database()
     before, after = upgrade_schema(database)
     database.close()
     if before == after:

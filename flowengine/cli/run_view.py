@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Console, Group
@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 from rich.tree import Tree
 
+from flowengine.cli.terminal import Part, line
 from flowengine.engine import Run, RunInfo, StepInfo
 from flowengine.engine.results import StepStatus, breaker_wait, duration, step_status
 from flowengine.evaluator.states import ObjectType, RunState, StepState
@@ -34,6 +35,9 @@ RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUN
 #: Items shown of a wide foreach; the others are counted.
 _MAX_ITEMS = 12
 _MAX_FAILED_ITEMS = 50
+#: Levels that are indented; deeper steps are below those of this level, with their depth.
+_MAX_INDENT = 12
+_MAX_PART = 2_000  #: characters of a name or an error
 
 
 def status_of(step: StepInfo, now: int) -> tuple[str, str, str]:
@@ -55,37 +59,72 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int) -> Group:
         children[step.parent].append(step)
     for siblings in children.values():
         siblings.sort(key=lambda step: step.index)
-    head = Text.assemble(
+    started_by = f"  started by run {run.parent[:8]}" if run.parent else ""
+    head = line(
         ("run ", "dim"),
         (run.id, "bold"),
         "  ",
         (run.state, f"bold {RUN_COLOURS.get(run.state, 'white')}"),
         (f"  {duration((run.finished or now) - run.created)}", "dim"),
+        (started_by, "dim"),
     )
-    if run.parent:
-        head.append(f"  started by run {run.parent[:8]}", style="dim")
     parts: list[Text | Tree] = [head]
     fans = {step.key for step in steps if step.object_type == ObjectType.FAN}
     for root in children[None]:
         tree = Tree(_line(root, root.path, now), guide_style="dim")
-        _add_children(tree, root, children, fans, now)
+        _add_steps(tree, root, children, fans, now)
         parts.append(tree)
     if run.alarm and not run.is_final:
-        parts.append(Text(f"! {run.alarm}", style="bold yellow"))
+        parts.append(line((f"! {run.alarm}", "bold yellow")))
     return Group(*parts)
 
 
-def _add_children(
+def _add_steps(
     tree: Tree,
-    step: StepInfo,
+    root: StepInfo,
     children: defaultdict[str | None, list[StepInfo]],
     fans: Collection[str],
     now: int,
 ) -> None:
-    """Add the children of a step. Blocks are not shown, only their steps and items."""
+    """Add the steps below a step. Iterative: a recursive workflow may exceed the stack.
+
+    Blocks are not shown, only their steps and items.
+    """
+    pending: list[tuple[int, Tree, StepInfo, StepInfo | str]] = []
+
+    def add_below(step: StepInfo, node: Tree, depth: int) -> None:
+        shown = list(_shown_children(step, children, fans, now))
+        pending.extend((depth, node, step, child) for child in reversed(shown))
+
+    add_below(root, tree, 1)
+    while pending:
+        depth, node, parent, child = pending.pop()
+        if isinstance(child, str):
+            node.add(line((child, "dim")))
+            continue
+        name = child.path[len(parent.path) :].lstrip(".")
+        if depth <= _MAX_INDENT:
+            node = node.add(_line(child, name, now))
+        else:
+            node.add(_line(child, f"({depth} levels deep) {name}", now))
+        add_below(child, node, depth + 1)
+
+
+def _shown_children(
+    step: StepInfo,
+    children: defaultdict[str | None, list[StepInfo]],
+    fans: Collection[str],
+    now: int,
+) -> Iterator[StepInfo | str]:
+    """Yield the steps and items directly below a step, and how many items are not shown."""
     items = failed = 0
     hidden: Counter[str] = Counter()
-    for child in _visible_children(step, children):
+    pending = list(reversed(children[step.key]))
+    while pending:
+        child = pending.pop()
+        if child.object_type in ObjectType.FRAMES:
+            pending += reversed(children[child.key])
+            continue
         if child.parent in fans:
             items += 1
             is_failed = child.state in (StepState.ERROR, StepState.SKIPPED)
@@ -93,23 +132,10 @@ def _add_children(
             if items > _MAX_ITEMS and not (is_failed and failed <= _MAX_FAILED_ITEMS):
                 hidden[status_of(child, now)[2]] += 1
                 continue
-        name = child.path[len(step.path) :].lstrip(".")
-        _add_children(tree.add(_line(child, name, now)), child, children, fans, now)
+        yield child
     if hidden:
         counts = ", ".join(f"{count:,} {label}" for label, count in hidden.most_common())
-        tree.add(Text(f"… {sum(hidden.values()):,} more items: {counts}", style="dim"))
-
-
-def _visible_children(
-    step: StepInfo, children: defaultdict[str | None, list[StepInfo]]
-) -> list[StepInfo]:
-    visible = []
-    for child in children[step.key]:
-        if child.object_type in ObjectType.FRAMES:
-            visible += _visible_children(child, children)
-        else:
-            visible.append(child)
-    return visible
+        yield f"… {sum(hidden.values()):,} more items: {counts}"
 
 
 def _line(step: StepInfo, name: str, now: int) -> Text:
@@ -118,24 +144,24 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
         label = wait_of(step)
     is_final = step.state in StepState.FINAL
     took = duration((step.updated if is_final else now) - step.created)
-    line = Text.assemble((f"{sign} ", colour), (name, "bold" if not step.parent else ""))
+    parts: list[Part] = [(f"{sign} ", colour), (name, "bold" if not step.parent else "")]
     if step.facet and step.facet.rpartition(".")[2] != name.rpartition(".")[2]:
-        line.append(f"  {step.facet}", style="dim")
+        parts.append((f"  {step.facet}", "dim"))
     if step.state != StepState.COMPLETE:
-        line.append(f"  {label}", style=colour)
+        parts.append((f"  {label}", colour))
     if step.state not in (StepState.CREATED, StepState.SKIPPED):
-        line.append(f"  {took}", style="dim")
+        parts.append((f"  {took}", "dim"))
     if step.child_run:
-        line.append(f"  run {step.child_run[:8]}", style="dim")
+        parts.append((f"  run {step.child_run[:8]}", "dim"))
     if step.tries > 1 or step.losses:
-        line.append(f"  try {step.tries}", style="yellow")
+        parts.append((f"  try {step.tries}", "yellow"))
         if step.losses:
-            line.append(f", {step.losses} lost", style="yellow")
+            parts.append((f", {step.losses} lost", "yellow"))
     if step.error and step.state == StepState.ERROR and step.error["path"] == step.path:
-        line.append(f"  {step.error['type']}: {step.error['message']}", style="red")
+        parts.append((f"  {step.error['type']}: {step.error['message']}", "red"))
     if step.error and step.state == StepState.SKIPPED:
-        line.append(f"  because of {step.error['path']}", style="dim")
-    return line
+        parts.append((f"  because of {step.error['path']}", "dim"))
+    return line(*parts, limit=_MAX_PART)
 
 
 def watch(run: Run[object], console: Console, *, stop_at_alarm: bool = False) -> RunInfo:
@@ -175,21 +201,27 @@ def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> Run
                 continue
             sign, colour, label = status_of(step, system_clock())
             at = duration(step.updated - info.created)
-            line = Text.assemble(
-                (f"{at:>9} ", "dim"), (f"{sign} ", colour), step.path, (f"  {label}", colour)
-            )
+            error = ""
             if step.error and step.error["path"] == step.path:
-                line.append(f"  {step.error['type']}: {step.error['message']}", style="red")
-            console.print(line, soft_wrap=True)
+                error = f"  {step.error['type']}: {step.error['message']}"
+            ended = line(
+                (f"{at:>9} ", "dim"),
+                (f"{sign} ", colour),
+                step.path,
+                (f"  {label}", colour),
+                (error, "red"),
+                limit=_MAX_PART,
+            )
+            console.print(ended, soft_wrap=True)
         now = system_clock()
         parked = {step.circuit: step for step in steps if (step.parked_until or 0) > now}
         for circuit in sorted(parked.keys() - open_circuits):
-            line = Text(f"          ! {wait_of(parked[circuit])}", style="yellow")
-            console.print(line, soft_wrap=True)
+            parking = line((f"          ! {wait_of(parked[circuit])}", "yellow"))
+            console.print(parking, soft_wrap=True)
         open_circuits = set(parked)
         if info.alarm and info.alarm != alarm and not info.is_final:
             alarm = info.alarm
-            console.print(Text(f"          ! {alarm}", style="yellow"), soft_wrap=True)
+            console.print(line((f"          ! {alarm}", "yellow")), soft_wrap=True)
         if info.is_final or (info.alarm and stop_at_alarm):
             return info
         _pause(began)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -14,9 +15,11 @@ from typing import Any
 import click
 
 from flowengine.authoring import Workflow, event_facet_named
+from flowengine.authoring.validation import finding_of
 from flowengine.engine import Engine
+from flowengine.errors import FlowengineError
 from flowengine.program import Plan, link_program
-from flowengine.program.nodes import FacetKind, Field
+from flowengine.program.nodes import FacetKind, Field, Location
 from flowengine.program.plan import FacetPlan
 from flowengine.program.types import check_inputs
 
@@ -24,6 +27,26 @@ _FILES = (".afl", ".json")
 
 
 def load_module(name: str) -> ModuleType:
+    """Import a module; raise ClickException with the line of the author's code that fails."""
+    with _author_errors(f"{name} cannot be imported"):
+        return import_target(name)
+
+
+@contextmanager
+def _author_errors(what: str) -> Iterator[None]:
+    """Name the line at which the author's code raises."""
+    try:
+        yield
+    except (click.ClickException, FlowengineError):
+        raise
+    except (Exception, SystemExit) as problem:
+        finding = finding_of(problem, Location(0))
+        place = finding.location
+        where = f"{place.file}:{place.line}: " if place.file else ""
+        raise click.ClickException(f"{what}: {where}{finding.what}") from problem
+
+
+def import_target(name: str) -> ModuleType:
     """Import a module by name or by file. The working directory is searched first."""
     here = str(Path.cwd())
     if here not in sys.path:
@@ -33,8 +56,15 @@ def load_module(name: str) -> ModuleType:
         if not path.is_file():
             raise click.ClickException(f"there is no file {name}")
         # Import it under its stem, so that qualified names equal those of `python file.py`.
-        sys.path.insert(0, str(path.parent.resolve()))
+        folder = str(path.parent.resolve())
+        if sys.path[0] != folder:
+            sys.path.insert(0, folder)
         name = path.stem
+    if not all(name.split(".")):
+        raise click.ClickException(
+            f"{name!r} is not a module: use a module that can be imported from {here}, or a file "
+            "like examples/quickstart.py"
+        )
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as missing:
@@ -97,7 +127,9 @@ def prepare(
 
 
 def _of_python(workflow: Workflow[..., Any], given: Sequence[str], modules: str) -> PreparedStart:
-    params = link_program(workflow.program()).workflow(workflow.name).params
+    with _author_errors(f"{workflow.name} cannot be traced"):
+        program = workflow.program()
+    params = link_program(program).workflow(workflow.name).params
     inputs = _read_inputs(params, given)
     workflow.inputs(**inputs)
 
@@ -152,19 +184,30 @@ def _read_inputs(params: Iterable[Field], given: Sequence[str]) -> dict[str, Any
             raise click.BadParameter(f"{pair!r} is not name=value", param_hint="--input")
         if name in inputs:
             raise click.BadParameter(f"{name!r} is given twice", param_hint="--input")
-        inputs[name] = _value(text, fields.get(name))
+        inputs[name] = _value(name, text, fields.get(name))
     return inputs
 
 
-def _value(text: str, field: Field | None) -> Any:
+def _value(name: str, text: str, field: Field | None) -> Any:
     if text.startswith("@"):
         path = Path(text[1:])
-        if not path.is_file():
-            raise click.BadParameter(f"there is no file {path}", param_hint="--input")
-        text = path.read_text()
+        try:
+            if not path.is_file():
+                raise click.BadParameter(f"there is no file {path}", param_hint="--input")
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as problem:
+            reason = problem.strerror if isinstance(problem, OSError) else problem
+            raise click.BadParameter(
+                f"{path} cannot be read as text: {reason}", param_hint="--input"
+            ) from None
     if field is not None and field.type == "String":
         return text
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         return text
+    except RecursionError:
+        what = f"the value of {name!r} is nested too deeply"
+    except ValueError as problem:  # a number of more digits than Python converts
+        what = f"the value of {name!r} cannot be read: {problem}"
+    raise click.BadParameter(what, param_hint="--input")

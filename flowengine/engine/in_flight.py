@@ -17,6 +17,8 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from flowengine.private_files import make_private_directory, private_opener
+
 log = logging.getLogger("flowengine")
 
 _FREE, _STARTED, _FINISHED = range(3)  # the first byte of a slot
@@ -69,8 +71,8 @@ class InFlightMarkers:
                 return not self._is_off
             path = self._path(os.getpid())
             try:
-                self._directory.mkdir(parents=True, exist_ok=True)
-                with path.open("r+b" if begin else "w+b") as file:
+                make_private_directory(self._directory)
+                with open(path, "r+b" if begin else "w+b", opener=private_opener) as file:
                     _reserve(file.fileno(), size)
                     self._page = mmap.mmap(file.fileno(), size)
             except OSError as problem:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import reprlib
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -32,6 +34,7 @@ from flowengine.store.commits import CommitPlan, RunHeader
 log = logging.getLogger("flowengine")
 
 _MAX_PRIORITY = 1_000_000_000
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CALLER_COMMITS = 1  # of up to 1,000 rows; workers expand the rest of a long foreach
 
 
@@ -98,14 +101,19 @@ class Starter:
     ) -> StartRequest:
         digest, text, plan = prepared
         facet = plan.workflow(workflow)
+        if not isinstance(inputs, Mapping):
+            raise InvalidInputs(facet.name, [f"the inputs must be a map, not {_kind(inputs)}"])
         codec.check_names(f"the input of {facet.name}", inputs)
         for name, value in inputs.items():
             codec.check_value(f"input {name!r} of {facet.name}", value, self._max_value_bytes)
         plain = {name: codec.plain(value) for name, value in inputs.items()}
         check_inputs(facet, plain)
         request = StartRequest(digest, text, plan, facet.name, plain, **options)
-        if problems := list(_unstorable(request)):
+        if problems := list(_invalid_options(request)):
             raise InvalidInputs(facet.name, problems)
+        if request.labels:
+            labels = dict(request.labels)
+            codec.check_value(f"the labels of {facet.name}", labels, self._max_value_bytes)
         return request
 
     def start(self, requests: list[StartRequest]) -> list[str]:
@@ -221,15 +229,36 @@ def child_run_id(step_id: str) -> str:
     return derived_id(step_id, "run")
 
 
-def _unstorable(request: StartRequest) -> Iterator[str]:
-    """Name the options that no database column can hold."""
-    key = request.key
-    if key is not None and (not 0 < len(key) <= 255 or "\0" in key):
-        yield "the key must have 1 to 255 characters, and no NUL among them"
-    if len(request.tenant) > 64 or "\0" in request.tenant:
-        yield "the tenant must have 64 characters at most, and no NUL among them"
-    if abs(request.priority) > _MAX_PRIORITY:
+def _invalid_options(request: StartRequest) -> Iterator[str]:
+    """Name the options that have another type, or that no database column can hold."""
+    key, tenant, priority, labels = request.key, request.tenant, request.priority, request.labels
+    if key is not None and not isinstance(key, str):
+        yield f"the key must be text, not {_kind(key)}"
+    elif key is not None and (not 0 < len(key) <= 255 or not _is_storable(key)):
+        yield "the key must have 1 to 255 characters, no NUL among them and no lone surrogate"
+    if not isinstance(tenant, str):
+        yield f"the tenant must be text, not {_kind(tenant)}"
+    elif len(tenant) > 64 or not _is_storable(tenant):
+        yield "the tenant must have 64 characters at most, no NUL among them and no lone surrogate"
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        yield f"the priority must be a whole number, not {_kind(priority)}"
+    elif abs(priority) > _MAX_PRIORITY:
         yield f"the priority must be between {-_MAX_PRIORITY:,} and {_MAX_PRIORITY:,}"
+    if not isinstance(labels, Mapping):
+        yield f"the labels must be a map of text to text, not {_kind(labels)}"
+    else:
+        for name, value in labels.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                yield f"the labels must be a map of text to text; {_kind(name)} has {_kind(value)}"
+
+
+def _is_storable(text: str) -> bool:
+    return "\0" not in text and (text.isascii() or not _SURROGATE.search(text))
+
+
+def _kind(value: object) -> str:
+    """Describe a value of another type than expected, in one word or two."""
+    return f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
 class _NoRows(dict[str, Step | None]):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -26,6 +25,7 @@ from flowengine.circuit_breaker import (
     outcome_of,
 )
 from flowengine.errors import CircuitBreakerOpenError
+from flowengine.log_filter import safe_logger
 from flowengine.messaging.drivers import (
     AsyncClient,
     AsyncDriver,
@@ -43,7 +43,7 @@ from flowengine.messaging.lua import Call, Script, microseconds
 _PERMIT = Script.load("permit")
 _SETTLE = Script.load("settle")
 _INSPECT = Script.load("inspect_circuit")
-_log = logging.getLogger(__name__)
+_log = safe_logger(__name__)
 
 #: While Redis is unreachable: permit all calls (fail open), or none (fail closed).
 WithoutRedis = Literal["allow", "refuse"]
@@ -249,7 +249,7 @@ class CircuitBreaker(_Breaker[AsyncClient]):
         return AsyncDriver(self._redis)
 
     async def call(
-        self, func: Callable[..., Awaitable[T]] | Callable[..., T], *args: Any, **kwargs: Any
+        self, func: Callable[..., Awaitable[T]] | Callable[..., T], /, *args: Any, **kwargs: Any
     ) -> T:
         """Call and await the function; raise `CircuitBreakerOpenError` if it is not permitted."""
         permit = await self.permit()
@@ -282,7 +282,7 @@ class SyncCircuitBreaker(_Breaker[SyncClient]):
     def _driver(self) -> SyncDriver:
         return SyncDriver(self._redis)
 
-    def call(self, func: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    def call(self, func: Callable[..., T], /, *args: Any, **kwargs: Any) -> T:
         """Call the function; raise `CircuitBreakerOpenError` if it is not permitted."""
         permit = self.permit()
         if not permit.granted:

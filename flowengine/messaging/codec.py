@@ -34,6 +34,7 @@ from flowengine.messaging.models import (
     ReceivedMessage,
     make,
 )
+from flowengine.messaging.payloads import payload_json
 
 UNREADABLE = "the stored message cannot be read"
 _TOKEN = re.compile(r"(res_[0-9a-f]{16})(?:-([2-9]|[1-9][0-9]{1,2}))?")
@@ -85,7 +86,9 @@ class MessageEncoder:
             excluded, rest = _ADDRESS, self._address
         else:
             excluded, rest = _TIMESTAMP_AND_ADDRESS, self._timestamp_and_address
-        return message.model_dump_json(exclude=excluded[message.correlation_id is None])[:-1] + rest
+        fields = message.model_dump_json(exclude=excluded[message.correlation_id is None])
+        payload = payload_json(message.payload, f"message {message.message_id!r}")
+        return f'{fields[:-1]},"payload":{payload}{rest}'
 
     def batch(self, messages: Sequence[AgentMessage]) -> tuple[str, bytes]:
         """The headers of all messages, and all ids and bodies concatenated."""
@@ -270,7 +273,8 @@ def _iso(microseconds: bytes) -> str:
 
 
 #: Excluded fields of a message with a correlation id, and of one without.
-_ADDRESS = ({"sender", "recipient"}, {"sender", "recipient", "correlation_id"})
+_SEPARATE = {"payload", "sender", "recipient"}
+_ADDRESS = (_SEPARATE, {*_SEPARATE, "correlation_id"})
 _TIMESTAMP_AND_ADDRESS = ({*_ADDRESS[0], "timestamp"}, {*_ADDRESS[1], "timestamp"})
 _HEADERS = {
     (priority, kind): f"{priority.value} {kind.value}"

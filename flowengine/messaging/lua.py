@@ -16,6 +16,7 @@ from flowengine.messaging.models import CoordinatorConfig
 
 Argument: TypeAlias = str | bytes | int | float
 
+_MAX_SECONDS = 1_000_000_000  #: Lua's numbers have no exact microseconds beyond 9 times that
 _FOLDER = files("flowengine.messaging") / "scripts"
 _DEFAULTS: Mapping[str, float] = CoordinatorConfig().model_dump()
 
@@ -53,8 +54,13 @@ class Call:
     arguments: tuple[Argument, ...] = ()
 
 
-def microseconds(seconds: float) -> int:
-    """Times in scripts are microseconds."""
+def microseconds(seconds: float, name: str = "a time") -> int:
+    """Times in scripts are microseconds; `name` names the argument in the error."""
+    # A NaN is in no range.
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= _MAX_SECONDS:
+        raise ValueError(
+            f"{name} must be a number of seconds from 0 to {_MAX_SECONDS:,}, not {seconds!r}"
+        )
     return round(seconds * 1_000_000)
 
 

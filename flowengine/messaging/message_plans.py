@@ -7,6 +7,7 @@ messages in the first two places; `queue_size` limits its length.
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import time
@@ -79,7 +80,10 @@ class MessagePlans(SendPlans):
         timeout: float | None = None,
     ) -> Plan[list[ReceivedMessage]]:
         """Reserve up to `max_messages` (500 at most); wait up to `timeout` for the first."""
-        call, visibility = self._calls.call, microseconds(visibility_timeout)
+        call = self._calls.call
+        visibility = microseconds(visibility_timeout, "visibility_timeout")
+        if timeout is not None and math.isnan(timeout):
+            raise ValueError("timeout must be a number of seconds or None, not nan")
         limit = max(min(max_messages, BATCH_LIMIT), 0)
         until = time.monotonic() + (timeout or 0.0)
         usual = () if timeout is None else ("wait",)
@@ -151,7 +155,7 @@ class MessagePlans(SendPlans):
 
     def extend(self, agent_id: AgentId, token: str, visibility_timeout: float) -> Plan[bool]:
         """Set the deadline to `visibility_timeout` seconds from now; False as for `ack`."""
-        visibility = microseconds(visibility_timeout)
+        visibility = microseconds(visibility_timeout, "visibility_timeout")
         deadline = yield self._calls.call(_EXTEND, agent_id, sanitized(token), visibility)
         return bool(deadline)
 

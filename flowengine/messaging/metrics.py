@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
+from flowengine.log_filter import safe_logger
 from flowengine.messaging.interfaces import MessageMetrics
 
-_log = logging.getLogger(__name__)
+_log = safe_logger(__name__)
 
 
 class MetricsRecorder:

@@ -8,7 +8,6 @@ second process registers the same id, the heartbeats of the first are refused an
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import secrets
 import socket
@@ -20,7 +19,8 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel
 from redis.asyncio import Redis, RedisCluster
 
-from flowengine.errors import AgentRegistryError
+from flowengine.errors import AgentRegistryError, ValueRefused
+from flowengine.log_filter import safe_logger
 from flowengine.messaging.drivers import (
     AsyncClient,
     Members,
@@ -35,12 +35,13 @@ from flowengine.messaging.interfaces import AgentRegistry
 from flowengine.messaging.keys import BATCH_LIMIT, Keys, endpoint
 from flowengine.messaging.lua import Call, Script, microseconds
 from flowengine.messaging.models import Agent, AgentId
+from flowengine.messaging.payloads import payload_json
 
 _HEARTBEAT = Script.load("heartbeat")
 _DEREGISTER = Script.load("deregister")
 _REPORT_LOST = Script.load("report_lost")
 _LIST = Script.load("list_agents")
-_log = logging.getLogger(__name__)
+_log = safe_logger(__name__)
 T = TypeVar("T")
 
 
@@ -82,6 +83,7 @@ class RedisAgentRegistry(AgentRegistry):
             raise TypeError(
                 "the registry needs a redis.RedisCluster, not a redis.asyncio.RedisCluster"
             )
+        microseconds(heartbeat_ttl_s, "heartbeat_ttl_s")
         interval = heartbeat_ttl_s / 3 if heartbeat_interval_s is None else heartbeat_interval_s
         if not 0 < interval < heartbeat_ttl_s:
             raise ValueError(
@@ -207,7 +209,7 @@ class RedisAgentRegistry(AgentRegistry):
             try:
                 self.beat()
                 self._error_logged = False
-            except AgentRegistryError as error:
+            except (AgentRegistryError, ValueRefused) as error:
                 if not self._error_logged:
                     self._error_logged = True
                     _log.warning(
@@ -235,6 +237,7 @@ class RedisAgentRegistry(AgentRegistry):
 
     def _heartbeat(self, mode: str, agent: Agent, incarnation: str) -> Plan[tuple[int, str]]:
         """The result code, and the owner of the other registration."""
+        payload_json(agent.status, f"the status of agent {agent.agent_id}", "status")
         record = _Record(
             name=agent.name,
             agent_id=agent.agent_id,

@@ -27,6 +27,7 @@ from flowengine.messaging.models import (
     ReceivedMessage,
     make,
 )
+from flowengine.messaging.payloads import payload_json
 
 _SEND = Script.load("send")
 _SEND_ONE = Script.load("send_one")
@@ -71,13 +72,16 @@ class SendPlans:
         """Send messages to one agent; the results are in the same order."""
         if delay < 0 or (expires_in is not None and expires_in <= 0):
             raise ValueError("delay must be 0 or more, expires_in more than 0 seconds")
-        times = (microseconds(delay), microseconds(expires_in or 0))
+        times = (microseconds(delay, "delay"), microseconds(expires_in or 0, "expires_in"))
         encoder = MessageEncoder(sender, recipient)
+        batches = [
+            messages[start : start + BATCH_LIMIT] for start in range(0, len(messages), BATCH_LIMIT)
+        ]
+        # All messages are encoded before one is sent: an invalid one refuses the batch.
+        calls = [self._send_call(recipient, batch, times, encoder) for batch in batches]
         results: list[MessageResult] = []
         try:
-            for start in range(0, len(messages), BATCH_LIMIT):
-                batch = messages[start : start + BATCH_LIMIT]
-                call = self._send_call(recipient, batch, times, encoder)
+            for batch, call in zip(batches, calls, strict=True):
                 codes = yield from self._enqueue(recipient, call)
                 results += map(_result, batch, codes)
         except RedisErrors:
@@ -136,12 +140,14 @@ class SendPlans:
         self, sender: AgentId, recipient: AgentId, message: AgentMessage, *, timeout: float
     ) -> Plan[AgentMessage]:
         """Send a request and wait for the response; raise `RequestTimeout` without one."""
+        milliseconds = max(microseconds(timeout, "timeout") // 1000, 1)
         until = time.monotonic() + timeout
         correlation = message.correlation_id or message.message_id
         request = message.model_copy(
             update={"message_type": MessageType.REQUEST, "correlation_id": correlation}
         )
-        yield self._request_call(_EXPECT, correlation, max(round(timeout * 1000), 1))
+        payload_json(message.payload, f"message {message.message_id!r}")
+        yield self._request_call(_EXPECT, correlation, milliseconds)
         left = max(until - time.monotonic(), 0.001)
         result = yield from self.send_message(sender, recipient, request, expires_in=left)
         if not result.delivered:
@@ -165,16 +171,18 @@ class SendPlans:
         The request must still be acknowledged.
         """
         asked = request.message
+        written = payload_json(dict(payload), f"the response to {asked.message_id!r}")
         correlation = asked.correlation_id or asked.message_id
         response = AgentMessage(
             message_id=f"answer-{secrets.token_hex(8)}",
             sender=asked.recipient,
             recipient=asked.sender,
             message_type=MessageType.RESPONSE,
-            payload=dict(payload),
             correlation_id=correlation,
         )
-        accepted = yield self._request_call(_RESPOND, correlation, response.model_dump_json())
+        fields = response.model_dump_json(exclude={"payload"})
+        body = f'{fields[:-1]},"payload":{written}}}'
+        accepted = yield self._request_call(_RESPOND, correlation, body)
         return bool(accepted)
 
     def _request_call(self, script: Script, correlation: str, argument: str | int) -> Call:

@@ -12,10 +12,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Connection, Engine, make_url
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, TimeoutError
+from sqlalchemy import URL, Connection, Engine, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    InterfaceError,
+    OperationalError,
+    TimeoutError,
+)
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
+from flowengine.printable import masked_url
 from flowengine.store.backend import Dialect, Executor, SqlalchemyExecutor
 from flowengine.store.protocol import CompletionListener
 from flowengine.store.session import SqlSession
@@ -60,7 +67,7 @@ class Database:
         return super().__new__(_backend(url) if cls is Database else cls)  # type: ignore[return-value]
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self.url, self._clock = make_url(url), clock
+        self.url, self._clock = parsed_url(url), clock
 
     @property
     def generation(self) -> int:
@@ -70,7 +77,7 @@ class Database:
     @property
     def name(self) -> str:
         """The URL without its password."""
-        return self.url.render_as_string(hide_password=True)
+        return masked_url(self.url.render_as_string(hide_password=True))
 
     # --- transactions ---
 
@@ -194,8 +201,19 @@ def missing_driver(missing: ModuleNotFoundError) -> StoreError:
     )
 
 
+def parsed_url(url: str) -> URL:
+    """Parse a URL; raise StoreError, without its password, if it is none."""
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise StoreError(
+            f"{masked_url(str(url))!r} is not the URL of a database: set FLOWENGINE_DATABASE_URL "
+            "to one like sqlite:///flowengine.db or postgresql+psycopg://user@host:5432/name"
+        ) from None
+
+
 def _backend(url: str) -> type[Database]:
-    backend = make_url(url).get_backend_name()
+    backend = parsed_url(url).get_backend_name()
     if backend == "sqlite":
         from flowengine.store.sqlite.database import SqliteDatabase
 

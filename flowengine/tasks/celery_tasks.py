@@ -20,6 +20,8 @@ from flowengine.dispatch.notifier import DRAIN, EVALUATE, WORK
 from flowengine.dispatch.packed_ids import unpacked
 from flowengine.engine import Engine
 from flowengine.engine.liveness import consumes
+from flowengine.errors import FlowengineError
+from flowengine.printable import clipped, names_of
 from flowengine.store.database import is_unavailable
 
 log = logging.getLogger("flowengine")
@@ -65,6 +67,15 @@ def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
         try:
             handler.execute(workflow, inputs or {}, key or task.request.id)
         except Exception as problem:
+            if isinstance(problem, FlowengineError) and not is_unavailable(problem):
+                log.error(
+                    "refused to start %s with the inputs %s: %s",
+                    workflow,
+                    names_of(inputs),
+                    problem.without_values(),
+                    extra={"action": "start_refused"},
+                )
+                return
             if not is_unavailable(problem):
                 raise
             log.warning(
@@ -89,12 +100,22 @@ def _register(app: Any, name: str, function: Callable[..., None], **options: Any
         except Reject:
             raise
         except Exception:
-            log.exception("message %s%r failed", name, args, extra={"action": "message_failed"})
+            log.exception(
+                "message %s(%s) failed",
+                name,
+                ", ".join(map(_without_values, args)),
+                extra={"action": "message_failed"},
+            )
 
     # Not shared: Celery would add a shared task to every other app of the process, and of two
     # with one name keep the first.
     chosen = {"ignore_result": True, "acks_late": False, **options}
     app.task(task, name=name, shared=False, **chosen)
+
+
+def _without_values(argument: object) -> str:
+    """Describe an argument in a log line: a map of inputs by its names."""
+    return names_of(argument) if isinstance(argument, dict) else clipped(repr(argument), 100)
 
 
 def register_facets(sender: Any, **_: Any) -> None:

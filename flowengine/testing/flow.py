@@ -78,12 +78,12 @@ class Flow:
 
     # --- running ---
 
-    def start(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> Run[R]:
+    def start(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Run[R]:
         """Start a workflow without running any task."""
         inputs = workflow.inputs(*args, **kwargs)
         return EngineLauncher(self.engine).start(workflow, inputs, StartOptions())
 
-    def run(self, workflow: Workflow[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def run(self, workflow: Workflow[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Start a workflow, run it to its end and return its result.
 
         The clock is moved to the due time of the next task, so retries do not wait.

@@ -125,7 +125,7 @@ def _failed(task: TaskDefinition, problem: Exception, *, retry: bool) -> Failed:
         "%s failed: %s: %s",
         task.step_path,
         error["type"],
-        error["message"],
+        problem.without_values() if isinstance(problem, FlowengineError) else error["message"],
         extra={"action": "try_failed", "run": task.workflow_id, "facet": task.name},
     )
     return Failed(error, retry=retry)

@@ -21,6 +21,7 @@ from flowengine.engine.reporter import check_result, refused_result
 from flowengine.errors import InvalidProgram, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
+from flowengine.private_files import make_private_directory, private_opener
 from flowengine.program import parse_program, program_text
 from flowengine.store.database import is_unavailable
 from flowengine.worker.execution import start_child
@@ -49,11 +50,11 @@ class Spool:
 
     def write(self, record: dict[str, Any]) -> Path:
         """Write a report to disk; it survives a crash when this returns."""
-        self._directory.mkdir(parents=True, exist_ok=True)
+        make_private_directory(self._directory)
         path = self._path(record["task_id"], record["lease"])
         writing = path.with_suffix(f".{os.getpid()}.writing")
         try:
-            with writing.open("w") as file:
+            with open(writing, "w", opener=private_opener) as file:
                 json.dump(record, file)
                 file.flush()
                 os.fsync(file.fileno())

@@ -10,7 +10,7 @@ from celery import Celery
 from celery.exceptions import Reject
 from sqlalchemy.exc import OperationalError
 
-from flowengine.errors import DatabaseBusy, DatabaseReadOnly, UnknownWorkflow
+from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidInputs, UnknownWorkflow
 from flowengine.tasks import celery_tasks
 
 
@@ -57,6 +57,33 @@ def test_a_start_that_is_refused_is_logged_and_ends(caplog: pytest.LogCaptureFix
     with caplog.at_level(logging.ERROR, logger="flowengine"):
         task_named(celery_tasks.EXECUTE, UnknownWorkflow("some.workflow", []))("some.workflow", {})
     assert "some.workflow" in caplog.text
+
+
+CARD = "4111-1111-1111-1111"
+
+
+def test_a_refused_start_logs_the_names_of_its_inputs_and_no_value(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inputs = {"card": CARD, **{f"field{n}": CARD for n in range(100_000)}}
+    problem = InvalidInputs("pay", [f"'card' should be int, was '{CARD}' (str): no"])
+    with caplog.at_level(logging.INFO, logger="flowengine"):
+        task_named(celery_tasks.EXECUTE, problem)("pay", inputs)
+    (record,) = caplog.records
+    assert record.action == "start_refused"  # type: ignore[attr-defined]
+    text = record.getMessage()
+    assert text.startswith("refused to start pay with the inputs 'card', 'field0', ")
+    assert text.endswith("workflow 'pay' cannot be started: 'card' cannot be accepted")
+    assert CARD not in caplog.text
+    assert len(caplog.text) < 2_000
+
+
+def test_a_start_that_fails_logs_no_value(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="flowengine"):
+        task_named(celery_tasks.EXECUTE, RuntimeError("a defect"))("pay", {"card": CARD})
+    assert "'pay', 'card') failed" in caplog.text
+    assert "a defect" in caplog.text
+    assert CARD not in caplog.text
 
 
 @pytest.mark.parametrize("name", [celery_tasks.WATCHDOG])

@@ -10,16 +10,18 @@ if state == 'closed' then
     if outcome == 'success' and failures > 0 then
         redis.call('HSET', CIRCUIT, 'failures', 0)
     elseif outcome == 'failure' then
-        redis.call('HSET', CIRCUIT, 'state', state, 'epoch', epoch, 'failures', failures + 1)
+        failures = failures + 1
+        redis.call('HSET', CIRCUIT, 'state', state, 'epoch', epoch, 'failures', failures)
         redis.call('SADD', CIRCUITS, ARGV[1])
         renew()
-        if failures + 1 >= tonumber(ARGV[5]) then transition('open', NOW) end
+        if failures >= tonumber(ARGV[5]) then transition('open', NOW) end
     end
     return state
 end
 -- A probe whose lease has expired is ignored: its slot may belong to another probe.
 if state ~= 'half_open' or not lease or tonumber(lease) <= NOW then return state end
 if outcome == 'failure' then
+    failures = failures + 1
     transition('open', NOW)
 elseif outcome == 'success' and NOW < changed + tonumber(ARGV[7]) then
     if successes + 1 >= tonumber(ARGV[6]) then

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -16,9 +15,10 @@ from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Dialect
 from sqlalchemy.exc import DBAPIError
 
+from flowengine.log_filter import safe_logger
 from flowengine.store.backend import Parameters
 
-log = logging.getLogger(__name__)
+log = safe_logger(__name__)
 
 _MAX_PREPARED = 200  # per connection: each is a plan that the server keeps
 _SUCCESS = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import selectors
 import socket
 import threading
@@ -10,10 +9,11 @@ from collections.abc import Callable
 
 from sqlalchemy import Engine
 
+from flowengine.log_filter import safe_logger
 from flowengine.store.postgres.commit import CHANNEL
 
 _RECONNECT_SECONDS = 1.0
-log = logging.getLogger(__name__)
+log = safe_logger(__name__)
 
 
 class Listener:

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    closing,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +23,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
+from flowengine.private_files import private_opener
 from flowengine.store.backend import Parameters, sqlite_text
 from flowengine.store.database import Clock, Database
 from flowengine.store.session import SqlSession
@@ -22,6 +31,7 @@ from flowengine.store.sqlite import dialect
 from flowengine.store.sqlite.fork_gate import fork_gate
 
 _BUSY_TIMEOUT = 30.0  #: seconds that a connection waits for the write lock
+_creation = threading.Lock()
 
 
 class SqliteDatabase(Database):
@@ -119,6 +129,12 @@ def _engine(url: str, is_in_memory: bool) -> Engine:
         poolclass=StaticPool if is_in_memory else None,
     )
 
+    if not is_in_memory:
+
+        @event.listens_for(engine, "do_connect")
+        def _create_private(_dialect: object, _record: object, args: Any, _options: object) -> None:
+            _create_file(args[0])
+
     @event.listens_for(engine, "connect")
     def _prepare(raw: Any, _record: object) -> None:
         raw.isolation_level = None  # transactions begin below
@@ -138,6 +154,18 @@ def _engine(url: str, is_in_memory: bool) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
+
+
+def _create_file(name: str) -> None:
+    """Create the file for its owner alone; SQLite gives its log the mode of the database.
+
+    Never open an existing file: closing it would release the locks that SQLite holds on it in this
+    process. The lock keeps other threads from opening a connection before the new file is closed.
+    """
+    if name.startswith("file:"):
+        return  # a URI, whose parameters may forbid to create it
+    with _creation, suppress(OSError):  # SQLite reports a directory that is not there
+        os.close(private_opener(name, os.O_CREAT | os.O_EXCL | os.O_RDWR))
 
 
 def _write_ahead(cursor: Any) -> None:

@@ -13,9 +13,11 @@ end
 
 -- Each transition starts an epoch: outcomes of calls from an earlier epoch are ignored. Their
 -- probes stay counted, since they may still be under way.
+-- The failures that opened it are kept until it closes.
 local function transition(new, moment)
-    state, changed, failures, successes, epoch = new, moment, 0, 0, epoch + 1
-    redis.call('HSET', CIRCUIT, 'state', new, 'failures', 0, 'successes', 0,
+    state, changed, successes, epoch = new, moment, 0, epoch + 1
+    if new == 'closed' then failures = 0 end
+    redis.call('HSET', CIRCUIT, 'state', new, 'failures', failures, 'successes', 0,
         'changed', moment, 'epoch', epoch)
     renew()
 end

@@ -1,0 +1,73 @@
+"""The terminal: the one place where text of runs becomes output.
+
+Errors, names and outputs are written by others. They are neither parsed as rich's markup nor let
+through with control characters. The other modules of this package build what they print with
+`line` and `lines`; the console escapes whatever comes another way.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from flowengine.printable import printable
+
+Part = str | tuple[str, str]  #: a text, or a text with its style
+
+
+class SafeConsole(Console):
+    """Writes no escape sequences but those of its own styles."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, quiet=quiet)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable(segment.text, lines=True), segment.style)
+
+
+console = SafeConsole()
+
+
+def line(*parts: Part, limit: int | None = None) -> Text:
+    """Return a text on one line; `limit` is that of each part."""
+    shown = Text()
+    for part in parts:
+        text, style = (part, "") if isinstance(part, str) else part
+        shown.append(printable(text, limit=limit), style=style)
+    return shown
+
+
+def lines(text: str, style: str = "", *, indent: int = 0) -> Text:
+    """Return a text of several lines, like a traceback; indented, none looks like ours."""
+    shown = textwrap.indent(printable(text, lines=True, limit=_MAX_LINE), " " * indent)
+    return Text(shown, style=style)
+
+
+_MAX_LINE = 2_000  #: characters of one line of an error or a traceback
+
+
+def message(text: str) -> str:
+    """Return the message of an error as it is written to stderr."""
+    return printable(text, lines=True, limit=_MAX_LINE)
+
+
+def accept_any_text() -> None:
+    """Let a terminal that cannot encode a character show its escape sequence instead."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure: Any = getattr(stream, "reconfigure", None)
+        with suppress(ValueError, OSError):  # a test's stream, or one that is closed
+            if reconfigure is not None:
+                reconfigure(errors="backslashreplace")
