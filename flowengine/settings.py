@@ -68,6 +68,8 @@ class Settings:
     breaker_without_redis: str = "run"
     #: Directory of the spool: reports on disk while the database is unreachable.
     spool_directory: str = "flowengine-spool"
+    #: Newest tries that Flower keeps, of each facet, outcome and pool child; 0: it is shown none.
+    flower_steps: int = 20
     #: Modules with facets that `celery -A flowengine` imports, separated by commas.
     imports: str = ""
     #: Celery queue of messages without a task list: evaluate, execute, watchdog.

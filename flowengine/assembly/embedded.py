@@ -41,6 +41,7 @@ from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.tasks.celery_tasks import register_celery_tasks
 from flowengine.tasks.heartbeat import Heartbeat
 from flowengine.worker import TaskWorker
+from flowengine.worker.outage_log import outage_log
 from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
@@ -73,7 +74,7 @@ class Embedded:
         self.engine = Engine(self.database, notifier=self._notifier, settings=settings)
         identity = WorkerIdentity(self._server.uuid, boot_id, os.getpid())
         self._task_worker = TaskWorker(self.engine, identity, event_facet_names)
-        register_celery_tasks(self._app, self)
+        register_celery_tasks(self._app, self, outage_log(settings.database_url))
         self._is_closed = False
         self._window = LivenessWindow(0, liveness.longest_unnoticed_gap(settings))
         jobs = (lambda _: self._restart_worker(), lambda _: self.watch())

@@ -36,6 +36,8 @@ from flowengine.tasks import celery_tasks
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker import CircuitBreakers, TaskWorker
+from flowengine.worker.outage_log import outage_log
+from flowengine.worker.redis_address import redis_address
 from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
@@ -92,7 +94,7 @@ class FlowEngine:
         }
         schedule = dict(sender.conf.beat_schedule or {})
         sender.conf.beat_schedule = {celery_tasks.WATCHDOG: entry, **schedule}
-        celery_tasks.register_celery_tasks(sender, self)
+        celery_tasks.register_celery_tasks(sender, self, outage_log(settings.database_url))
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         """Let a worker consume the task lists of its facets, unless -Q names others."""
@@ -184,9 +186,14 @@ def _show_in_flower() -> None:
 
 def redis_of(app: Celery) -> str:
     """Return the address of the app's own Redis; empty if it has none or a list of them."""
-    urls = (app.conf.broker_url, app.conf.broker_write_url, app.conf.result_backend)
-    addresses = [url for url in urls if isinstance(url, str) and ";" not in url]
-    return next((url for url in addresses if url.startswith("redis://")), "")
+    conf = app.conf
+    candidates = (
+        (conf.broker_url, conf.broker_use_ssl),
+        (conf.broker_write_url, conf.broker_use_ssl),
+        (conf.result_backend, conf.redis_backend_use_ssl),
+    )
+    addresses = (redis_address(url, tls) for url, tls in candidates if isinstance(url, str))
+    return next(filter(None, addresses), "")
 
 
 class _Process:
@@ -204,8 +211,9 @@ class _Process:
             pause=0.0 if plugin.hostname else settings.wakeup_debounce,
         )
         self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
-        self.events = StepEvents(plugin.app, plugin.hostname)
-        shows = plugin.sends_events or plugin.app.conf.worker_send_task_events
+        ring = settings.flower_steps
+        self.events = StepEvents(plugin.app, plugin.hostname, ring)
+        shows = ring > 0 and (plugin.sends_events or plugin.app.conf.worker_send_task_events)
         self.task_worker = TaskWorker(
             self.engine,
             plugin.identity(),
@@ -224,12 +232,8 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
         flowengine = worker.app.flowengine
         try:
             flowengine.engine  # noqa: B018 - a wrong schema is reported at once
-        except DBAPIError as problem:
-            log.warning(
-                "the database is unreachable, the worker waits for it: %s",
-                problem,
-                extra={"action": "no_database"},
-            )
+        except DBAPIError as problem:  # the heartbeat asks for the engine again
+            outage_log(flowengine.settings.database_url).note(problem)
         self.heartbeat = flowengine.heartbeat(worker.hostname)
         self.heartbeat.start()
 

@@ -1,33 +1,43 @@
-"""Load a program from a file."""
+"""Load a program from its files."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flowengine.afl import compile_text
+from flowengine.afl import link_files, read_text
 from flowengine.authoring import event_facet_named
 from flowengine.errors import InvalidProgram, Problem, ProgramError
-from flowengine.program import Program, link_program, parse_program
+from flowengine.program import Program, parse_program
 from flowengine.program.nodes import Declaration, EventOptions, FacetDeclaration, Namespace
 
 
-def load_program(path: str | Path) -> Program:
+def load_program(path: str | Path | Sequence[str | Path]) -> Program:
     """Load and link a program: AFL text (``.afl``) or program JSON (``.json``).
+
+    The declarations of several files are one program, whatever their order.
 
     AFL has no syntax for task lists, retries and timeouts. They come from the
     ``@event_facet`` functions of this process with the names of the program's event facets,
     so import those first. Options in the program take precedence.
     """
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    if not paths:
+        raise ProgramError("a program needs a file; none is given")
+    program = link_files([_read(path) for path in paths])
+    return Program(tuple(_with_options(declared) for declared in program.declarations))
+
+
+def _read(path: str | Path) -> tuple[Program, str | None]:
+    """Return what a file declares, and the name of its text."""
     file = Path(path)
     if file.suffix == ".afl":
-        program = compile_text(file.read_bytes(), str(path))
-    elif file.suffix == ".json":
-        program = _from_json(file)
-    else:
-        raise ProgramError(f"{path} is neither AFL text (.afl) nor program JSON (.json); rename it")
-    return Program(tuple(_with_options(declared) for declared in program.declarations))
+        return parse_program(read_text(file.read_bytes(), str(path))), str(path)
+    if file.suffix == ".json":
+        return _from_json(file), None
+    raise ProgramError(f"{path} is neither AFL text (.afl) nor program JSON (.json); rename it")
 
 
 def _from_json(file: Path) -> Program:
@@ -35,9 +45,7 @@ def _from_json(file: Path) -> Program:
         document = json.loads(file.read_bytes())
     except ValueError as problem:
         raise InvalidProgram([Problem(str(file), f"is not JSON: {problem}")]) from None
-    program = parse_program(document)
-    link_program(program)
-    return program
+    return parse_program(document)
 
 
 def _with_options(declared: Declaration, namespace: str = "") -> Declaration:

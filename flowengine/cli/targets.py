@@ -90,7 +90,7 @@ class PreparedStart:
 
 
 def prepare(
-    target: str,
+    targets: Sequence[str],
     workflow: str | None,
     modules: Sequence[str],
     given: Sequence[str],
@@ -99,22 +99,31 @@ def prepare(
 ) -> PreparedStart:
     """Load the workflow of a target and validate the inputs.
 
+    Several targets are the files of one program.
     With `needs_code`, refuse a program if none of its event facets has code in this process:
     it would wait for ever.
     """
     load_modules(modules)
-    file, _, named = target.partition(":")
-    if Path(file).suffix not in _FILES:
-        if workflow:
-            target = f"{file}:{workflow}"
-        return _of_python(_load_workflow(target), given, " ".join((file, *modules)))
-    if not Path(file).is_file():
-        raise click.ClickException(f"there is no file {file}")
+    parted = [target.partition(":") for target in targets]
+    files, names = [file for file, _, _ in parted], [name for _, _, name in parted if name]
+    if len(files) == 1 and Path(files[0]).suffix not in _FILES:
+        target = f"{files[0]}:{workflow}" if workflow else targets[0]
+        return _of_python(_load_workflow(target), given, " ".join((files[0], *modules)))
+    for file in files:
+        if Path(file).suffix not in _FILES:
+            raise click.ClickException(
+                f"{file} is not a file of a program ({', '.join(_FILES)}); several targets are "
+                "the files of one program, and modules with code are named with --module"
+            )
+        if not Path(file).is_file():
+            raise click.ClickException(f"there is no file {file}")
+    if len({*names, *([workflow] if workflow else [])}) > 1:
+        raise click.ClickException(f"name one workflow, not several: {', '.join(names)}")
     from flowengine.assembly import load_program  # imports Celery
 
-    program = load_program(file)
+    program = load_program(files)
     plan = link_program(program)
-    facet = _select_workflow(plan, file, workflow or named)
+    facet = _select_workflow(plan, " ".join(files), workflow or "".join(names[:1]))
     if needs_code:
         _require_code(plan)
     inputs = _read_inputs(facet.params, given)

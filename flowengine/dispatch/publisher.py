@@ -78,15 +78,19 @@ class Publisher:
                 producer.connection.ensure_connection(**RETRY_POLICY)
                 send(producer)
         except Exception as problem:
+            was_open = self._is_open
             if not isinstance(problem, LookupError):  # a queue that the app does not know
                 self._open_circuit(time.monotonic() - began)
-            log.warning(
+            log.log(
+                logging.INFO if was_open else logging.WARNING,  # one line for an outage
                 "wake-up not sent, recovery will repeat it: %s",
                 problem,
                 extra={"action": "wakeup_lost"},
             )
             return False
-        self._is_open = False
+        if self._is_open:
+            self._is_open = False
+            log.warning("the broker accepts wake-ups again", extra={"action": "broker_back"})
         return True
 
     def publish_in_thread(self, send: Callable[[Any], None]) -> bool:

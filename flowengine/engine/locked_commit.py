@@ -26,7 +26,7 @@ from flowengine.store.commits import CommitPlan
 _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
     "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
-    "Unfold": lambda fact: Expand(fact["step_key"]),  # stored runs have this kind
+    "Expand": lambda fact: Expand(fact["step_key"]),  # stored runs have this kind
     "ChildCompleted": lambda fact: StepContinue(
         fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
     ),

@@ -20,6 +20,7 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.liveness import Death, LivenessWindow, Observation, observe
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store import Session, recovery_queries
+from flowengine.store.database import is_unavailable
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition
 
@@ -155,9 +156,12 @@ def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
         try:
             if act(item) is False:
                 left.append(item)
-        except Exception:
+        except Exception as problem:
             left.append(item)
-            log.exception("recovery of %s failed; it is tried again", item)
+            if is_unavailable(problem):
+                log.debug("recovery of %s failed: %s; it is tried again", item, problem)
+            else:
+                log.exception("recovery of %s failed; it is tried again", item)
     return left
 
 

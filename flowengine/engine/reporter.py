@@ -1,9 +1,4 @@
-"""The reporter: records how tries ended, and lets the evaluator decide what follows.
-
-A Python function reports its value as `result`. A facet declared in AFL may have returns of other
-names. Then a map with exactly such names is split into these returns, and any other value becomes
-the only return.
-"""
+"""The reporter: records how tries ended, and lets the evaluator decide what follows."""
 
 from __future__ import annotations
 
@@ -15,19 +10,25 @@ from typing import Any
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer
 from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.result_validation import (
+    OF_PYTHON,
+    check_result,
+    check_types,
+    named_result,
+    refused_result,
+)
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.records import Step
-from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Report, Succeeded
+from flowengine.evaluator.triggers import Delegated, Outcome, Report, Succeeded
 from flowengine.program.nodes import Json
+from flowengine.program.plan import FacetPlan
 from flowengine.program.types import misfits
 from flowengine.store import Session, Store, codec
 from flowengine.store.database import is_unavailable
 
 log = logging.getLogger("flowengine")
-
-_OF_PYTHON = "result"
 
 Rejected = list[tuple[Report, Exception]]  #: reports that could not be evaluated, with the reason
 
@@ -186,28 +187,30 @@ class Reporter:
             return outcome
         result: Mapping[str, Json] = outcome.result
         try:
-            if result.keys() == {_OF_PYTHON}:
-                declared = self._declared_returns(facet, program_hash)
-                result = named_result(facet, result, declared)
+            declared = self._declared(facet, program_hash) if result else None
+            if declared is not None:
+                if result.keys() == {OF_PYTHON}:
+                    names = [field.name for field in declared.returns]
+                    result = named_result(facet, result, names)
+                check_types(declared, result)
             check_result(facet, result, self._max_value_bytes)
         except (ValueRefused, DoesNotFit) as problem:
             return refused_result(problem)
         return outcome if result is outcome.result else Succeeded(dict(result))
 
-    def _declared_returns(self, facet_name: str, program_hash: str) -> list[str]:
+    def _declared(self, facet_name: str, program_hash: str) -> FacetPlan | None:
         plan = self._programs.known(program_hash)
         if plan is None:
             with self._database.autocommit() as session:
                 plan = self._programs.plan(session, program_hash)
-        facet = plan.facets.get(facet_name)
-        return [field.name for field in facet.returns] if facet else []
+        return plan.facets.get(facet_name)
 
     # --- answers from outside, past the tasks ---
 
     def continue_step(self, step_id: str, result: Mapping[str, Json] | None = None) -> None:
         """Answer a step that waits for its event. Idempotent: a step that has moved on ignores it.
 
-        The answer is validated against the declared schema, because no facet code has checked it.
+        The answer is validated against the declared types, because no facet code has checked it.
         """
         answer = dict(result or {})
         codec.check_names(f"the answer for step {step_id}", answer)
@@ -218,7 +221,7 @@ class Reporter:
             run = session.runs.get(step.run_id)
             assert run is not None
             facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
-        wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
+        wrong = misfits(facet.returns, answer, facet.schemas) if facet else []
         if wrong:
             raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
         self._add_fact(step, "StepContinue", {"result": answer})
@@ -250,34 +253,3 @@ def _log_refusal(task: TaskDefinition) -> None:
         task.lease,
         extra={"action": "report_refused", "run": task.workflow_id},
     )
-
-
-def check_result(facet: str, result: Mapping[str, Json], limit: int) -> None:
-    """Raise ValueRefused if a value cannot be stored."""
-    codec.check_names(f"the result of {facet}", result)
-    for name, value in result.items():
-        codec.check_value(f"{name!r} returned by {facet}", value, limit)
-
-
-def refused_result(problem: ValueRefused | DoesNotFit) -> Failed:
-    """A result that cannot be stored is a failure of the try that made it."""
-    return Failed({"type": type(problem).__name__, "message": str(problem)}, retry=False)
-
-
-def named_result(
-    facet: str, result: Mapping[str, Json], declared: Sequence[str]
-) -> Mapping[str, Json]:
-    """Return the result by the names the facet declares; raises DoesNotFit."""
-    if not declared or _OF_PYTHON in declared:
-        return result
-    value = result[_OF_PYTHON]
-    is_map = isinstance(value, dict) and bool(value)
-    if is_map and value.keys() <= set(declared):
-        return dict(value)
-    if len(declared) == 1:
-        return {declared[0]: value}
-    wanted = f"it declares the returns {', '.join(declared)}, so return a map with these names"
-    if is_map:
-        foreign = ", ".join(repr(name) for name in value if name not in declared)
-        raise DoesNotFit(facet, [f"{wanted}; {foreign} is not among them"])
-    raise DoesNotFit(facet, [f"{wanted}, and not {type(value).__name__}"])

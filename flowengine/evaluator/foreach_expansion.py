@@ -85,7 +85,7 @@ def _begin_items(work: WorkingSet, fan: Step) -> None:
     work.portion -= end - fan.next_index
     fan.next_index = end
     if end < room:
-        work.changes.follow_ups.append(FollowUp("Unfold", {"step_key": fan.key}))
+        work.changes.follow_ups.append(FollowUp("Expand", {"step_key": fan.key}))
 
 
 def _ahead(work: WorkingSet, fan: Step, foreach: ForeachPlan, index: int) -> Json:

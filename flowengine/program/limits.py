@@ -34,10 +34,11 @@ def beyond_limits(name: str, facet: FacetDeclaration) -> Iterator[str]:
 
 def timeout_of(mixins: Iterable[Mixin]) -> float | str | None:
     """Return the seconds of a timeout among these mixins, or the problem with it."""
-    for mixin in mixins:
-        if mixin.target.rpartition(".")[2] == _TIMEOUT and not mixin.alias:
-            return _seconds(mixin.arguments)
-    return None
+    return next((_seconds(mixin.arguments) for mixin in mixins if is_timeout(mixin)), None)
+
+
+def is_timeout(mixin: Mixin) -> bool:
+    return mixin.target.rpartition(".")[2] == _TIMEOUT and not mixin.alias
 
 
 def _seconds(arguments: Iterable[Argument]) -> float | str:

@@ -34,6 +34,7 @@ class Declared:
 
 class Names:
     def __init__(self, program: nodes.Program) -> None:
+        self.program = program
         self.callables: dict[str, Declared] = {}
         self.implicits: list[Declared] = []
         self.problems: list[Problem] = []
@@ -89,6 +90,7 @@ class LinkContext:
     """The names of a program, its plan so far, and its problems."""
 
     declared: Declared  #: the facet that is being linked: names are resolved from its place
+    is_stored = False  #: see `link_program`
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -101,6 +103,11 @@ class LinkContext:
         problem = Problem(where, what)
         if problem not in self.problems:
             self.problems.append(problem)
+
+    def refuse(self, where: str, what: str) -> None:
+        """Note a problem of a new program; earlier versions have accepted and stored some."""
+        if not self.is_stored:
+            self.report(where, what)
 
     def resolve(self, target: str) -> Declared | str:
         """Return the declaration of a name, or the reason why there is none."""

@@ -59,7 +59,8 @@ class ProgramParser(ExpressionParser):
             match kind:
                 case "Namespace":
                     uses = tuple(str(used) for used in self.elements(node, "uses"))
-                    return nodes.Namespace(name, uses, self._declarations(node))
+                    inner = self._declarations(node)
+                    return nodes.Namespace(name, uses, inner, location_of(node))
                 case "FacetDecl" | "EventFacetDecl" | "WorkflowDecl":
                     return self._facet(nodes.FacetKind(kind), name, node)
                 case "SchemaDecl":

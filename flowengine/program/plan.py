@@ -15,6 +15,7 @@ from flowengine.program.nodes import (
     FacetKind,
     Field,
     Json,
+    Mixin,
     Schemas,
 )
 
@@ -59,7 +60,8 @@ class StatementPlan:
     block: BlockPlan
     facet: FacetPlan | None = None  #: of a call
     schema: SchemaPlan | None = None  #: of an instance of a schema
-    call_aliases: tuple[str, ...] = ()  #: of the mixins at the call
+    call_mixins: tuple[Mixin, ...] = ()
+    call_aliases: tuple[str, ...] = ()  #: of the mixins at the call that fill no parameter
     timeout: float | None = None  #: seconds, set by a mixin; None: that of the facet
     arguments: tuple[tuple[str, Expression], ...] = ()
     condition: Expression | None = None  #: of an assert
@@ -253,6 +255,14 @@ class FacetPlan:
         return frozenset(mixin.alias for mixin in self.mixins)
 
     @property
+    def filled(self) -> frozenset[str]:
+        """Parameters that a mixin of the signature fills, by its alias."""
+        if not self.node.mixins:
+            return frozenset()
+        aliases = {mixin.alias for mixin in self.node.mixins}
+        return frozenset(param.name for param in self.params if param.name in aliases)
+
+    @property
     def catches(self) -> tuple[BlockPlan, ...]:
         return () if self.catch is None else (self.catch,)
 
@@ -273,6 +283,7 @@ class Plan:
     #: By qualified name, and by short name where it is the only one.
     schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     has_recursion: bool = False  #: some facet may call itself
+    is_stored: bool = False  #: linked without the checks of new programs
     max_recursive_calls: int = 0  #: most calls of recursive facets in one run
 
     def workflow(self, name: str) -> FacetPlan:

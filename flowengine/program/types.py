@@ -1,7 +1,7 @@
 """Check values against declared types.
 
 Null fits every type: AFL has no way to forbid it. The name of a schema requires a map with its
-fields. Any other name accepts every value.
+fields. ``Json`` and the name of a facet accept every value.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _WHOLE = frozenset({"Long", "Int", "Integer"})
 _NUMBER = frozenset({"Double", "Float", "Number"})
 _TEXT = frozenset({"String", "Text"})
 _TRUTH = frozenset({"Boolean", "Bool"})
+#: The names of types that need no declaration: AFL's, and others for the same.
+BUILT_IN = _WHOLE | _NUMBER | _TEXT | _TRUTH | {"Json", "Any"}
 _NO_SCHEMAS: Schemas = {}
 
 
@@ -93,7 +95,11 @@ def check_inputs(workflow: FacetPlan, inputs: Mapping[str, Json]) -> None:
     problems += [
         f"input {param.name!r} is missing and has no default"
         for param in workflow.params
-        if param.default is None and param.name not in inputs
+        if param.default is None and param.name not in {*inputs, *workflow.filled}
+    ]
+    problems += [
+        f"input {name!r} is filled by the mixin of that name"
+        for name in sorted(workflow.filled.intersection(inputs))
     ]
     problems += [
         f"input {problem}" for problem in misfits(workflow.params, inputs, workflow.schemas)

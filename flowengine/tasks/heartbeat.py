@@ -24,6 +24,7 @@ from flowengine.settings import Settings
 from flowengine.store.database import is_unavailable
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.worker.outage_log import outage_log
 from flowengine.worker.spool import Spool
 
 log = logging.getLogger("flowengine")
@@ -51,6 +52,7 @@ class Heartbeat:
         self._engine, self._settings, self._server = engine, settings, server
         self._task_lists, self._jobs = task_lists, jobs
         self._spool = Spool(settings.spool_directory)
+        self._outages = outage_log(settings.database_url)
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
         self._sent = 0.0
@@ -62,20 +64,21 @@ class Heartbeat:
     def _run(self) -> None:
         while True:
             try:
-                self.run_once()
+                with self._outages.watch():
+                    self.run_once()
                 self._has_failed = False
             except Exception as problem:
                 if self._stop.is_set():
                     return
-                if not self._has_failed:  # logged once: the database may be unreachable for long
+                if not is_unavailable(problem) and not self._has_failed:
+                    self._has_failed = True  # logged once
                     log.warning(
                         "heartbeat failed: %s; it is sent again every %g s",
                         problem,
                         self._settings.watchdog_interval,
-                        exc_info=not is_unavailable(problem),
+                        exc_info=True,
                         extra={"action": "server_heartbeat_failed"},
                     )
-                self._has_failed = True
             if self._stop.wait(self._settings.watchdog_interval):
                 return
 

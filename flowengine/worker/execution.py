@@ -23,6 +23,8 @@ from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Succeeded
 from flowengine.worker.breakers import PERMANENT, TaskPermit
 
 log = logging.getLogger("flowengine")
+#: `GreenletExit` is greenlet's, which need not be installed.
+_ENDING = frozenset(("SystemExit", "KeyboardInterrupt", "GeneratorExit", "GreenletExit"))
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -88,7 +90,7 @@ def execute_try(
     """Run the facet of a task, and start the workflow that it may return.
 
     An error of the facet is an outcome like any other, and not raised. Raises `ChildNotStarted`
-    for an error of the engine, and whatever ends the thread, as `SystemExit`.
+    for an error of the engine, and an exception that ends the thread, as `SystemExit`.
     The circuit breaker that gave the permit receives the outcome of the call.
     """
     facet = event_facet_named(task.name)
@@ -97,7 +99,9 @@ def execute_try(
             raise MissingCode(task.name)
         with _running(task, beat), permit or nullcontext():
             result = facet.run(task.data or {})
-    except Exception as problem:
+    except BaseException as problem:
+        if _ends_thread(problem):
+            raise
         is_final = isinstance(problem, PERMANENT) or (facet and facet.is_final(problem))
         return _failed(task, problem, retry=not is_final)
     if not isinstance(result, WorkflowCall):
@@ -119,7 +123,19 @@ def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Out
     return Delegated(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
 
 
-def _failed(task: TaskDefinition, problem: Exception, *, retry: bool) -> Failed:
+def _ends_thread(problem: BaseException) -> bool:
+    """Whether an exception asks its thread or process to end.
+
+    Other exceptions beside `Exception` are errors of the facet: `asyncio.CancelledError`, which a
+    coroutine raises if something it awaits was cancelled, and those of libraries like trio.
+    """
+    if isinstance(problem, BaseExceptionGroup):
+        return any(_ends_thread(inner) for inner in problem.exceptions)
+    names = {kind.__name__ for kind in type(problem).__mro__}
+    return not isinstance(problem, Exception) and bool(names & _ENDING)
+
+
+def _failed(task: TaskDefinition, problem: BaseException, *, retry: bool) -> Failed:
     error = _error(problem)
     log.info(
         "%s failed: %s: %s",

@@ -74,6 +74,22 @@ def test_compile_prints_program_json_that_can_be_run(here: Path) -> None:
     assert 'result  {"n": 1}' in flowengine(here, *words)
 
 
+def test_a_program_of_several_files_is_run_and_compiled(here: Path) -> None:
+    (here / "text.afl").write_text("namespace text { facet Of(n: Long) => (m: Long) }")
+    (here / "main.afl").write_text(
+        "namespace main { use text workflow W(n: Long) => (m: Long) andThen {\n"
+        "  one = Of(n = $.n) andThen { yield Of(m = $.n + 1) }\n  yield W(m = one.m) } }"
+    )
+    words = ["text.afl", "main.afl:W", "-i", "n=1"]
+    assert 'result  {"m": 2}' in flowengine(here, "run", *words)
+    flowengine(here, "compile", "text.afl", "main.afl", "-o", "both.json")
+    assert 'result  {"m": 3}' in flowengine(here, "run", "both.json", "-i", "n=2")
+    found = flowengine(here, "run", "main.afl", expect=1)
+    assert "main.afl:1:1, namespace 'main': uses 'text', which no file" in found
+    found = flowengine(here, "run", "text.afl", "handlers.py", expect=1)
+    assert "handlers.py is not a file of a program" in found
+
+
 def test_a_run_of_an_afl_workflow_continues_in_another_process(here: Path) -> None:
     words = ["run", "words.afl:One", "-m", "handlers", "-i", "text=a b c", "--no-wait"]
     flowengine(here, *words)

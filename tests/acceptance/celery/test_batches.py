@@ -100,14 +100,17 @@ def test_steps_of_a_continuation_are_shown_to_flower(practised: Fleet) -> None:
     until(lambda: any(e["type"] == "worker-heartbeat" for e in shown), "a connected receiver")
     run = practised.start(graphs.short_chain, n=1)
     run.result(timeout=30)
-    ids = {task.uuid for task in practised.engine.tasks(run.id)}
+    paths = {task.step_path for task in practised.engine.tasks(run.id)}
 
-    def ended() -> set[str]:
-        return {event["uuid"] for event in shown if event["type"] == "task-succeeded"}
+    def received() -> list[dict[str, Any]]:
+        named = [event for event in shown if event["type"] == "task-received"]
+        return [event for event in named if run.id[:8] in event["args"]]
 
-    until(lambda: ids <= ended(), "an event of each step")
-    names = {e["name"] for e in shown if e["type"] == "task-received" and e["uuid"] in ids}
-    assert names == {graphs.touch.name}
+    until(lambda: len(received()) == len(paths), "an event of each step")
+    assert all(any(repr(path) in event["args"] for event in received()) for path in paths)
+    assert {event["name"] for event in received()} == {graphs.touch.name}
+    internal = [e for e in shown if e.get("name", "").startswith("flowengine.")]
+    assert internal == [], "wake-ups are not shown"
     receiver.should_stop = True
     listening.join()
     connection.close()

@@ -203,7 +203,7 @@ class MemoryRun:
 
     def _take_facts(self) -> list[Trigger]:
         facts, self.facts = self.facts, []
-        assert all(fact.kind == "Unfold" for fact in facts)
+        assert all(fact.kind == "Expand" for fact in facts)
         return [Expand(fact.payload["step_key"]) for fact in facts]
 
     def _commit(self, changes: IterationChanges, view: RunView) -> None:

@@ -289,7 +289,7 @@ class Writer:
         declared = [
             event("E", PARAMS, RETURNS),
             event("R", PARAMS, RETURNS, options={"retry": {"attempts": 2}, "max_losses": 1}),
-            facet("N", PARAMS),
+            facet("N", PARAMS, RETURNS),
             schema("S", PARAMS),
         ]
         if self._chance(20):

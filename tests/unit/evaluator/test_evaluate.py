@@ -371,9 +371,12 @@ def test_an_inline_body_is_skipped_where_an_outer_step_failed() -> None:
 def test_an_inline_body_reads_and_overlays_the_results_of_its_own_event() -> None:
     body = block(
         step("more", "E", x=op(of("s.y"), "+", given("x"))),
-        yields=[to("E", y=of("more.y"), z=of("s.y"))],
+        yields=[to("F", y=of("more.y"), z=of("s.y"))],
     )
-    run = run_of(block(step("s", "E", body, x=1), yields=[to("W", out=of("s"))]))
+    run = run_of(
+        block(step("s", "F", body, x=1), yields=[to("W", out=of("s"))]),
+        beside=(event("F", "x", "y z"),),
+    )
     run.succeed("W.s", y=10, kept=True)
     assert run.task("W.s.more").data == {"x": 11}
     run.succeed("W.s.more", y=99)
@@ -433,15 +436,15 @@ def test_blocks_merge_in_program_order_for_any_order_in_time() -> None:
         block(step("e", "E", x=i), yields=[to("W", out=listed(of("e.y")), last=of("e.y"))])
         for i in range(3)
     ]
-    run = run_of(*blocks)
+    run = MemoryRun(program(event("E", "x", "y"), workflow("W", "", "out last", *blocks)), {})
     for i in (2, 0, 1):
         run.succeed(f"W.block-{i}.e", y=i)
     assert run.outputs == {"out": [0, 1, 2], "last": 2}
 
 
 def test_a_body_may_yield_to_the_enclosing_workflow() -> None:
-    body = block(step("i", "E", x=1), yields=[to("W", out=listed(of("i.y"))), to("E", z=1)])
-    run = run_of(block(step("s", "E", body, x=2), yields=[to("W", out=listed(of("s.z")))]))
+    body = block(step("i", "E", x=1), yields=[to("W", out=listed(of("i.y"))), to("E", y=1)])
+    run = run_of(block(step("s", "E", body, x=2), yields=[to("W", out=listed(of("s.y")))]))
     run.succeed("W.s")
     run.succeed("W.s.i", y=7)
     assert run.outputs == {"out": [7, 1]}
@@ -598,7 +601,7 @@ def test_foreach_inside_foreach_keeps_both_orders() -> None:
 
 def test_a_long_foreach_is_expanded_in_several_commits() -> None:
     run = run_of(each(step("e", "E", x=given("v")), over=given("xs")), xs=list(range(1000)))
-    assert run.facts == [FollowUp("Unfold", run.facts[0].payload)]
+    assert run.facts == [FollowUp("Expand", run.facts[0].payload)]
     assert run.created_items(run.commits[0]) == PORTION
     run.settle()
     assert [run.created_items(commit) for commit in run.commits] == [PORTION] * (1000 // PORTION)

@@ -53,7 +53,8 @@ def test_explicit_wins_over_mixin_over_implicit_over_default() -> None:
 
 def test_the_first_of_two_mixins_wins_and_undeclared_arguments_are_ignored() -> None:
     call = mixed(mixed(step("s", "E"), "M", x=1, other=1), "N", x=2)
-    assert run_of(block(call)).task("W.s").data == {"x": 1}
+    run = run_of(block(call), beside=(facet("M", "x other"), facet("N", "x")))
+    assert run.task("W.s").data == {"x": 1}
 
 
 def test_a_mixin_with_an_alias_is_a_map_below_it() -> None:
@@ -61,6 +62,16 @@ def test_a_mixin_with_an_alias_is_a_map_below_it() -> None:
     run = run_of(block(call, yields=out(of("s.m.a"))), beside=(SHIP,), n=7)
     assert run.task("W.s").data == {"x": 1, "m": {"a": 7}}
     run.succeed("W.s", y=0)
+    assert run.outputs == {"out": 7}
+
+
+def test_a_mixin_with_an_alias_fills_the_parameter_of_its_name() -> None:
+    send = event("Send", ["to", {"name": "retry", "type": "Json", "default": None}], "id")
+    call = mixed(step("s", "Send", to="me"), "Policy", "retry", n=given("n"))
+    flow = block(call, yields=out(of("s.retry.n")))
+    run = run_of(flow, beside=(send, facet("Policy", "n"), implicit("Send", retry=0)), n=7)
+    assert run.task("W.s").data == {"to": "me", "retry": {"n": 7}}
+    run.succeed("W.s", id=1)
     assert run.outputs == {"out": 7}
 
 
@@ -127,6 +138,14 @@ def test_an_event_reads_the_results_of_its_mixin() -> None:
     run.succeed("W.l[with-flour].w", y=80)
     data = run.task("W.l").data
     assert data == {"size": 1, "flour": {"g": 100, "kind": "rye", "net": 80}}
+
+
+def test_a_mixin_of_a_signature_fills_the_parameter_of_its_name() -> None:
+    made = signed(event("Loaf", "size flour", "label"), "Flour", "flour", g=given("size"))
+    call = step("l", "Loaf", size=1)
+    run = run_of(block(call), beside=(FLOUR, made, implicit("Loaf", flour=0)))
+    run.succeed("W.l[with-flour].w", y=80)
+    assert run.task("W.l").data == {"size": 1, "flour": {"g": 1, "kind": "rye", "net": 80}}
 
 
 def test_a_failed_mixin_fails_its_step_which_may_catch_it() -> None:

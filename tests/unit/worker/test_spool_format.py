@@ -22,10 +22,11 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 MAPS = st.dictionaries(TEXTS, VALUES, max_size=3)
+ERRORS = st.builds(lambda more, *of: {**more, "type": of[0], "message": of[1]}, MAPS, TEXTS, TEXTS)
 PROGRAMS = st.sampled_from([None, one_event()])
 OUTCOMES: st.SearchStrategy[SpooledOutcome] = st.one_of(
     MAPS.map(Succeeded),
-    st.builds(Failed, MAPS, retry=st.booleans()),
+    st.builds(Failed, ERRORS, retry=st.booleans()),
     TEXTS.map(Lost),
     TEXTS.map(Delegated),
     st.builds(WorkflowCall, PROGRAMS, TEXTS, MAPS, st.booleans()),
