@@ -10,7 +10,9 @@ from flowengine.afl import compile_text
 from flowengine.authoring import event_facet_named
 from flowengine.errors import InvalidProgram, Problem, ProgramError
 from flowengine.program import Program, link_program, parse_program
+from flowengine.program.limits import program_too_large
 from flowengine.program.nodes import Declaration, EventOptions, FacetDeclaration, Namespace
+from flowengine.settings import Settings
 
 
 def load_program(path: str | Path) -> Program:
@@ -21,6 +23,9 @@ def load_program(path: str | Path) -> Program:
     so import those first. Options in the program take precedence.
     """
     file = Path(path)
+    most = Settings.from_environment().max_program_bytes
+    if file.is_file() and file.stat().st_size > most:
+        raise program_too_large(file.stat().st_size, most)
     if file.suffix == ".afl":
         program = compile_text(file.read_bytes(), str(path))
     elif file.suffix == ".json":

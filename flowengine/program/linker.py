@@ -16,7 +16,7 @@ from flowengine.program.call_linker import CallLinker
 from flowengine.program.checks import call_cycles, mark_recursive, step_cycles, unsupported
 from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
-from flowengine.program.limits import MAX_RECURSIVE_CALLS, beyond_limits
+from flowengine.program.limits import DEFAULT_LIMITS, Limits, beyond_limits, listed
 from flowengine.program.link_context import LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
 from flowengine.program.plan import (
@@ -33,20 +33,19 @@ from flowengine.program.types import field_misfit
 
 
 def link_program(
-    program: Program, *, allow_scripts: bool = False, max_recursive_calls: int = MAX_RECURSIVE_CALLS
+    program: Program, *, allow_scripts: bool = False, limits: Limits = DEFAULT_LIMITS
 ) -> Plan:
     """Return the plan of a program, or raise all its problems at once.
 
     A script block is Python text that a worker runs, so the caller must allow it.
     """
-    context = LinkContext(Names(program))
+    context = LinkContext(Names(program), limits)
     try:
         Linker(context).link(allow_scripts)
     except RecursionError:
         raise InvalidProgram([Problem("", "the program is nested too deeply")]) from None
     if context.problems:
-        raise InvalidProgram(context.problems)
-    context.plan.max_recursive_calls = max_recursive_calls
+        raise InvalidProgram(listed(context.problems, limits.max_problems))
     return context.plan
 
 

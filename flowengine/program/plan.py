@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from flowengine.errors import UnknownWorkflow
 from flowengine.program.addresses import NO_READS, ReadSet, RowAddress, RowKind, Sources, StepSource
+from flowengine.program.limits import DEFAULT_LIMITS, Limits
 from flowengine.program.nodes import (
     EventOptions,
     Expression,
@@ -273,7 +274,7 @@ class Plan:
     #: By qualified name, and by short name where it is the only one.
     schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     has_recursion: bool = False  #: some facet may call itself
-    max_recursive_calls: int = 0  #: most calls of recursive facets in one run
+    limits: Limits = DEFAULT_LIMITS
 
     def workflow(self, name: str) -> FacetPlan:
         """Return the workflow of that qualified or unique short name."""
