@@ -205,6 +205,30 @@ class TooLarge(ValueRefused):
 
 
 @dataclass(eq=False, repr=False)
+class LimitReached(FlowengineError):
+    """Something would exceed a limit of the settings."""
+
+    what: str
+    limit: int
+    setting: str
+    cure: str
+    _text = "{what}: the limit is {limit:,} (setting {setting}); {cure}, or raise the limit"
+
+
+@dataclass(eq=False, repr=False)
+class WaitInsideStep(FlowengineError):
+    """Code of a step waits for a run of the same engine."""
+
+    run_id: str
+    step: str
+    _text = (
+        "step {step} cannot wait for run {run_id}: it would keep its place in the pool, and with "
+        "every place waiting no run could go on. Let the event facet return other.call(...), or "
+        "write other.start(...).result() in the workflow: then the engine waits, without a place"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class UnknownRun(FlowengineError, LookupError):
     """No run has that id."""
 

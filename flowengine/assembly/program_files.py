@@ -11,7 +11,9 @@ from flowengine.afl import link_files, read_text
 from flowengine.authoring import event_facet_named
 from flowengine.errors import InvalidProgram, Problem, ProgramError
 from flowengine.program import Program, parse_program
+from flowengine.program.limits import program_too_large
 from flowengine.program.nodes import Declaration, EventOptions, FacetDeclaration, Namespace
+from flowengine.settings import Settings
 
 
 def load_program(path: str | Path | Sequence[str | Path]) -> Program:
@@ -33,6 +35,9 @@ def load_program(path: str | Path | Sequence[str | Path]) -> Program:
 def _read(path: str | Path) -> tuple[Program, str | None]:
     """Return what a file declares, and the name of its text."""
     file = Path(path)
+    most = Settings.from_environment().max_program_bytes
+    if file.is_file() and file.stat().st_size > most:
+        raise program_too_large(file.stat().st_size, most)
     if file.suffix == ".afl":
         return parse_program(read_text(file.read_bytes(), str(path))), str(path)
     if file.suffix == ".json":

@@ -15,6 +15,7 @@ from flowengine.dispatch import Notifier
 from flowengine.engine.committer import Committer
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
+from flowengine.program.limits import clipped
 from flowengine.store import Store
 from flowengine.store.database import is_unavailable
 from flowengine.store.protocol import CompletionListener
@@ -111,9 +112,15 @@ def _deadline(timeout: float | None) -> float:
 
 class AfterCommit:
     def __init__(
-        self, committer: Committer, notifier: Notifier, completions: RunCompletions
+        self,
+        committer: Committer,
+        notifier: Notifier,
+        completions: RunCompletions,
+        *,
+        max_log_length: int,
     ) -> None:
         self._committer, self._notifier, self._completions = committer, notifier, completions
+        self._max_log_length = max_log_length
 
     def advance(
         self, run_id: str, continuation: ContinuationPolicy | None = None, *, wait: bool = True
@@ -208,6 +215,7 @@ class AfterCommit:
 
     def _announce(self, effects: CommitEffects) -> None:
         for path, params in effects.log_lines:
-            log.info("%s: %s", path, params, extra={"action": "sys.log", "run": effects.run_id})
+            line = clipped(f"{path}: {params}", self._max_log_length)
+            log.info("%s", line, extra={"action": "sys.log", "run": effects.run_id})
         if effects.has_ended:
             self._completions.announce(effects.run_id)

@@ -20,11 +20,14 @@ from flowengine.engine.result_validation import (
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.failures import limited
 from flowengine.evaluator.records import Step
-from flowengine.evaluator.triggers import Delegated, Outcome, Report, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Report, Succeeded
+from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
 from flowengine.program.types import misfits
+from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
 from flowengine.store.database import is_unavailable
 
@@ -67,11 +70,12 @@ class Reporter:
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,
-        max_value_bytes: int,
+        settings: Settings,
     ) -> None:
         self._database, self._programs = database, programs
         self._committer, self._after_commit = committer, after_commit
-        self._max_value_bytes = max_value_bytes
+        self._limits = Limits.of(settings)
+        self._value_limits = (settings.max_value_bytes, settings.max_json_depth)
 
     def report(self, task: TaskDefinition, outcome: Outcome, *, in_chord: bool = False) -> bool:
         """Record how a try ended and what follows; False if the lease was lost before."""
@@ -183,6 +187,9 @@ class Reporter:
 
     def storable(self, facet: str, program_hash: str, outcome: Outcome) -> Outcome:
         """Return the outcome as it is recorded: with declared names, or as a failure."""
+        if isinstance(outcome, Failed):
+            error = limited(outcome.error, self._limits)
+            return outcome if error is outcome.error else Failed(error, outcome.retry)
         if not isinstance(outcome, Succeeded):
             return outcome
         result: Mapping[str, Json] = outcome.result
@@ -193,9 +200,10 @@ class Reporter:
                     names = [field.name for field in declared.returns]
                     result = named_result(facet, result, names)
                 check_types(declared, result)
-            check_result(facet, result, self._max_value_bytes)
+            check_result(facet, result, *self._value_limits)
         except (ValueRefused, DoesNotFit) as problem:
-            return refused_result(problem)
+            refused = refused_result(problem)
+            return Failed(limited(refused.error, self._limits), retry=False)
         return outcome if result is outcome.result else Succeeded(dict(result))
 
     def _declared(self, facet_name: str, program_hash: str) -> FacetPlan | None:
@@ -215,7 +223,7 @@ class Reporter:
         answer = dict(result or {})
         codec.check_names(f"the answer for step {step_id}", answer)
         for name, value in answer.items():
-            codec.check_value(f"{name!r} for step {step_id}", value, self._max_value_bytes)
+            codec.check_value(f"{name!r} for step {step_id}", value, *self._value_limits)
         with self._database.read() as session:
             step = _existing_step(session, step_id)
             run = session.runs.get(step.run_id)
@@ -230,7 +238,7 @@ class Reporter:
         """Fail a step that waits for its event. Idempotent: a step that has moved on ignores it."""
         with self._database.read() as session:
             step = _existing_step(session, step_id)
-        error = {"type": "StepFailed", "message": error_message}
+        error = limited({"type": "StepFailed", "message": error_message}, self._limits)
         self._add_fact(step, "StepFail", {"error": error})
 
     def _add_fact(self, step: Step, kind: str, payload: dict[str, Any]) -> None:

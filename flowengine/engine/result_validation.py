@@ -21,11 +21,13 @@ OF_PYTHON = "result"
 _UNTYPED = "Json"
 
 
-def check_result(facet: str, result: Mapping[str, Json], limit: int) -> None:
+def check_result(
+    facet: str, result: Mapping[str, Json], limit: int, depth: int = codec.MAX_DEPTH
+) -> None:
     """Raise ValueRefused if a value cannot be stored."""
     codec.check_names(f"what {facet} returned", result)
     for name, value in result.items():
-        codec.check_value(f"{name!r} returned by {facet}", value, limit)
+        codec.check_value(f"{name!r} returned by {facet}", value, limit, depth)
 
 
 def check_types(facet: FacetPlan, result: Mapping[str, Json]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from flowengine.evaluator import blocks, catch, events, pre_steps, steps, yields
-from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children
+from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children, excerpt, limited
 from flowengine.evaluator.propagation import ended
 from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
@@ -33,6 +33,7 @@ from flowengine.program.addresses import RowKind
 from flowengine.program.plan import Plan
 
 Handler = Callable[[WorkingSet, Step], Signal | None]
+_NOTHING_OUTSTANDING = "the run waits, but nothing is outstanding"
 
 #: A state without a handler is passed through.
 HANDLERS: dict[str, Handler] = {
@@ -80,7 +81,9 @@ def evaluate(
         return lacking
     if run.state == RunState.RUNNING and run.open_steps == 0 and not work.changes.follow_ups:
         # Invariant: a running run has an open event or a follow-up. Broken: raise an alarm.
-        run.alarm = "the run waits, but nothing is outstanding"
+        run.alarm = _NOTHING_OUTSTANDING
+    elif run.alarm == _NOTHING_OUTSTANDING:
+        run.alarm = None  # a follow-up of an earlier commit was outstanding
     return work.changes
 
 
@@ -123,6 +126,8 @@ def _advance_queue(work: WorkingSet) -> None:
     while work.queue or work.skipped:
         is_skipped = bool(work.skipped)
         row = work.skipped.popleft() if is_skipped else work.queue.popleft()
+        if not is_skipped and work.is_full and work.postpone(row):
+            continue
         try:
             if is_skipped:
                 ended(work, row)
@@ -142,7 +147,8 @@ def _advance(work: WorkingSet, row: Step) -> None:
             signal = handler(work, row) if handler else Signal.ADVANCE
         except (StepFailed, StepSkipped) as stop:
             signal = Signal.FAIL if isinstance(stop, StepFailed) else Signal.SKIP
-            row.error = stop.error
+            shorten = limited if isinstance(stop, StepFailed) else excerpt
+            row.error = shorten(stop.error, work.limits)
         if signal is None:
             return
         if signal is Signal.FAIL or signal is Signal.SKIP:
@@ -184,7 +190,8 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
                 _fail(work, step, trigger.error)
         case Expand(key):
             fan = work.find(key)
-            if fan is not None and not fan.is_final:
+            # At its event it waits for a report: a second event would be a second try.
+            if fan is not None and not fan.is_final and fan.state != StepState.EVENT_TRANSMIT:
                 work.queue.append(fan)
         case _:
             assert_never(trigger)
@@ -230,8 +237,11 @@ def _report(work: WorkingSet, report: Report) -> None:
             decision = events.after_loss(*counts)
             error = {"type": "WorkerLost", "message": reason}
     if isinstance(decision, events.TryAgain):
-        events.create_task(work, step, decision)
-        return
+        if work.run.step_count < work.limits.max_run_steps:
+            work.run.step_count += 1
+            events.create_task(work, step, decision)
+            return
+        decision = events.GiveUp("no further try: the run has as many steps as max_run_steps")
     if decision.reason:
         error = {**error, "message": f"{error['message']} ({decision.reason})"}
     _fail(work, step, error)
@@ -244,7 +254,7 @@ def _answer(work: WorkingSet, step: Step, result: dict[str, object]) -> None:
 
 
 def _fail(work: WorkingSet, step: Step, error: Error) -> None:
-    step.error = {**error, "path": step.path}
+    step.error = limited({**error, "path": step.path}, work.limits)
     _leave_event(work, step, catch.redirect(work, step, Signal.FAIL))
     if step.is_final:
         ended(work, step)

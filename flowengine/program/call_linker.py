@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from flowengine.errors import Problem
 from flowengine.program.expressions import Constants, EvaluationError, evaluate, references
 from flowengine.program.limits import is_timeout, timeout_of
-from flowengine.program.link_context import Declared, LinkContext, Names, did_you_mean, repeated
+from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import (
     Argument,
     Call,
@@ -54,7 +54,7 @@ class Implicits:
         known = [param.name for param in resolved.node.params]
         for argument in call.arguments:
             if argument.name not in known:
-                hint = did_you_mean(argument.name, known)
+                hint = names.suggestions.near(argument.name, known)
                 yield f"{resolved.name!r} has no parameter {argument.name!r}{hint}"
             if any(True for _ in references(argument.value)):
                 yield f"argument {argument.name!r} must be a constant: it holds for every call"
@@ -126,7 +126,7 @@ class CallLinker:
         known = {field.name: field for field in fields}
         for name, value in given.items():
             if name not in known:
-                hint = did_you_mean(name, list(known))
+                hint = self._context.did_you_mean(name, known)
                 self._report(where, f"{target!r} has no parameter {name!r}{hint}")
             elif why := self.literal_misfit(known[name], value):
                 self._report(where, f"argument {name!r} of {target!r}: {why}")
@@ -168,7 +168,7 @@ class CallLinker:
             self._report(where, f"argument {name!r} is given twice")
         for argument in mixin.arguments:
             if argument.name not in known:
-                hint = did_you_mean(argument.name, known)
+                hint = self._context.did_you_mean(argument.name, known)
                 what = f"{facet.name!r} has no parameter {argument.name!r}{hint}"
                 self._report(where, f"{what}, and its mixin {mixin.target!r} is not declared")
 

@@ -11,28 +11,28 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from flowengine.errors import Problem
-from flowengine.program.link_context import Declared, Names, did_you_mean, repeated
+from flowengine.program.link_context import Declared, Names, repeated
 from flowengine.program.nodes import (
     ArrayType,
     Declaration,
     FacetDeclaration,
     Field,
     Namespace,
-    Program,
     SchemaDeclaration,
     Type,
 )
 from flowengine.program.types import BUILT_IN
 
 
-def unknown_namespaces(program: Program) -> list[Problem]:
+def unknown_namespaces(names: Names) -> list[Problem]:
     """Report every `use` of a namespace that the program does not declare."""
-    blocks = list(_namespaces(program.declarations))
+    blocks = list(_namespaces(names.program.declarations))
+    near = names.suggestions.near
     known = list(dict.fromkeys(name for name, _ in blocks))
     return [
         Problem(
             f"namespace {name!r}",
-            f"uses {used!r}, which no file of the program declares{did_you_mean(used, known)}",
+            f"uses {used!r}, which no file of the program declares{near(used, known)}",
         )
         for name, block in blocks
         for used in block.uses

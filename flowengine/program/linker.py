@@ -22,7 +22,7 @@ from flowengine.program.declarations import (
 )
 from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
-from flowengine.program.limits import MAX_RECURSIVE_CALLS, beyond_limits
+from flowengine.program.limits import DEFAULT_LIMITS, Limits, beyond_limits, listed
 from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
 from flowengine.program.plan import (
@@ -43,21 +43,20 @@ def link_program(
     *,
     allow_scripts: bool = False,
     is_stored: bool = False,
-    max_recursive_calls: int = MAX_RECURSIVE_CALLS,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Plan:
     """Return the plan of a program, or raise all its problems at once.
 
     A script block is Python text that a worker runs, so the caller must allow it. A stored program
     was accepted by the version that started its run: later restrictions must not stop the run.
     """
-    context = LinkContext(Names(program))
+    context = LinkContext(Names(program), limits)
     try:
         Linker(context).link(allow_scripts, is_stored)
     except RecursionError:
         raise InvalidProgram([Problem("", "the program is nested too deeply")]) from None
     if context.problems:
-        raise InvalidProgram(context.problems)
-    context.plan.max_recursive_calls = max_recursive_calls
+        raise InvalidProgram(listed(context.problems, limits.max_problems))
     context.plan.is_stored = is_stored
     return context.plan
 
@@ -77,7 +76,7 @@ class Linker:
             return  # linking an unsupported construct would report problems that are none
         self._context.is_stored = is_stored
         if not is_stored:
-            self._context.problems += unknown_namespaces(names.program) + broken_fields(names)
+            self._context.problems += unknown_namespaces(names) + broken_fields(names)
         self._schemas()
         for name, node in ((name, one.node) for name, one in declared.items()):
             if isinstance(node, FacetDeclaration):

@@ -14,20 +14,22 @@ from flowengine.errors import InvalidProgram
 from flowengine.program import nodes
 from flowengine.program.expression_parser import ExpressionParser
 from flowengine.program.json_reader import is_count, kind_of, location_of
+from flowengine.program.limits import DEFAULT_LIMITS, Limits, check_document, listed
 from flowengine.program.nodes import Json
 
 _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", "schemas")
 
 
-def parse_program(document: Json) -> nodes.Program:
+def parse_program(document: Json, limits: Limits = DEFAULT_LIMITS) -> nodes.Program:
     """Return the program of a JSON document, or raise all its problems at once."""
+    check_document(document, limits)
     parser = ProgramParser()
     try:
         program = parser.parse(document)
     except RecursionError:
         raise InvalidProgram([parser.nested_too_deeply()]) from None
     if parser.problems:
-        raise InvalidProgram(parser.problems)
+        raise InvalidProgram(listed(parser.problems, limits.max_problems))
     return program
 
 

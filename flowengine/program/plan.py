@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from flowengine.errors import UnknownWorkflow
 from flowengine.program.addresses import NO_READS, ReadSet, RowAddress, RowKind, Sources, StepSource
+from flowengine.program.limits import DEFAULT_LIMITS, Limits
 from flowengine.program.nodes import (
     EventOptions,
     Expression,
@@ -284,7 +285,7 @@ class Plan:
     schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     has_recursion: bool = False  #: some facet may call itself
     is_stored: bool = False  #: linked without the checks of new programs
-    max_recursive_calls: int = 0  #: most calls of recursive facets in one run
+    limits: Limits = DEFAULT_LIMITS
 
     def workflow(self, name: str) -> FacetPlan:
         """Return the workflow of that qualified or unique short name."""

@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import Any
 
 from flowengine.errors import InvalidInputs
-from flowengine.program.link_context import did_you_mean
+from flowengine.program.limits import DEFAULT_LIMITS, clipped
 from flowengine.program.nodes import ArrayType, Field, Json, Schemas, Type
 from flowengine.program.plan import FacetPlan
+from flowengine.program.suggestions import Suggestions
 
 _WHOLE = frozenset({"Long", "Int", "Integer"})
 _NUMBER = frozenset({"Double", "Float", "Number"})
@@ -83,14 +84,17 @@ def misfits(
     return [f"{field.name!r}: {why}" for field, why in found if why]
 
 
-def check_inputs(workflow: FacetPlan, inputs: Mapping[str, Json]) -> None:
-    """Raise `InvalidInputs` with all problems: unknown, missing or of another type."""
-    declared = [param.name for param in workflow.params]
+def check_inputs(
+    workflow: FacetPlan, inputs: Mapping[str, Json], most: int = DEFAULT_LIMITS.max_problems
+) -> None:
+    """Raise `InvalidInputs` with up to `most` problems: unknown, missing or of another type."""
+    declared = {param.name: param for param in workflow.params}
+    suggestions = Suggestions()
+    unknown = [name for name in inputs if name not in declared]
     problems = [
-        f"unknown input {name!r}{did_you_mean(name, declared)} "
-        f"(it takes: {', '.join(declared) or 'nothing'})"
-        for name in inputs
-        if name not in declared
+        f"unknown input {clipped(name)!r}{suggestions.near(name, declared)} "
+        f"(it takes: {clipped(', '.join(declared)) or 'nothing'})"
+        for name in unknown[:most]
     ]
     problems += [
         f"input {param.name!r} is missing and has no default"
@@ -104,6 +108,8 @@ def check_inputs(workflow: FacetPlan, inputs: Mapping[str, Json]) -> None:
     problems += [
         f"input {problem}" for problem in misfits(workflow.params, inputs, workflow.schemas)
     ]
+    if more := len(unknown[most:]) + len(problems[most:]):
+        problems = [*problems[:most], f"and {more:,} more problems"]
     if problems:
         raise InvalidInputs(workflow.name, problems)
 

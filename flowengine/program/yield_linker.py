@@ -5,7 +5,7 @@ from __future__ import annotations
 from flowengine.program import nodes
 from flowengine.program.addresses import RowKind
 from flowengine.program.call_linker import CallLinker
-from flowengine.program.link_context import LinkContext, did_you_mean, repeated
+from flowengine.program.link_context import LinkContext, repeated
 from flowengine.program.plan import FacetPlan, YieldPlan
 from flowengine.program.scopes import Frame
 
@@ -66,7 +66,7 @@ class YieldLinker:
             field = returns.get(argument.name)
             if field is None:
                 declared = ", ".join(returns) or "nothing"
-                hint = did_you_mean(argument.name, list(returns))
+                hint = self._context.did_you_mean(argument.name, list(returns))
                 what = f"which does not return {argument.name!r} but {declared}{hint}"
                 self._context.refuse(where, f"yields to {call.target!r}, {what}")
             elif why := self._calls.literal_misfit(field, argument.value):

@@ -107,6 +107,7 @@ class CommitPlan:
                 view.state,
                 view.generation,
                 view.open_steps,
+                view.step_count,
                 after.task_count,
                 outputs,
                 codec.dump(view.error) if view.error else None,
@@ -167,9 +168,16 @@ class CommitPlan:
         ]
 
     def add_follow_ups(
-        self, run_id: str, revision: int, follow_ups: Iterable[FollowUp], now: int
+        self,
+        run_id: str,
+        revision: int,
+        follow_ups: Iterable[FollowUp],
+        now: int,
+        *,
+        first: int = 0,
     ) -> None:
-        for number, later in enumerate(follow_ups):
+        """Add facts, numbered from `first` within the revision."""
+        for number, later in enumerate(follow_ups, first):
             fact_id = id_within(run_id, revision, number)
             self.facts.append(Fact(run_id, fact_id, later.kind, codec.dump(later.payload), now))
 

@@ -100,6 +100,15 @@ class Database:
         ):
             yield self.session(self._executor(connection), connection)
 
+    @contextmanager
+    def limited_read(self, seconds: float) -> Iterator[SqlSession]:
+        """One transaction that only reads, and whose statements end after that many seconds."""
+        with self.read() as session, self._time_limit(session.connection, seconds):
+            yield session
+
+    def _time_limit(self, connection: Connection, seconds: float) -> AbstractContextManager[None]:
+        raise NotImplementedError
+
     def autocommit(self) -> AbstractContextManager[SqlSession]:
         """Operations that commit by themselves, one after the other."""
         raise NotImplementedError

@@ -39,6 +39,8 @@ PERMANENT = (
     errors.InvalidInputs,
     errors.InvalidProgram,
     errors.UnknownWorkflow,
+    errors.LimitReached,
+    errors.WaitInsideStep,
 )
 #: Prefix of all keys in Redis; a `CircuitBreaker` with this prefix and the same name is the same.
 KEY_PREFIX = "flowengine"

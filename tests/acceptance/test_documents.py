@@ -124,6 +124,16 @@ def test_every_setting_is_explained_with_its_variable() -> None:
         assert f"`FLOWENGINE_{field.name.upper()}`" in text
 
 
+def test_every_limit_is_on_its_page_with_its_default() -> None:
+    text = (ROOT / "docs" / "reference" / "limits.md").read_text()
+    limits = [f for f in dataclasses.fields(Settings) if f.name.startswith(("max_", "script_"))]
+    assert len(limits) > 20
+    rows = {f.name: f"| `{f.name}` | {f.default:,} |".replace(".0 |", " |") for f in limits}
+    assert [row for row in rows.values() if row not in text] == []
+    named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert named == {f.name for f in limits}, "and no other"
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference" / "python-api.md").read_text()
     assert [name for name in flowengine.__all__ if f"`{name}" not in text] == []
