@@ -36,7 +36,7 @@ class ProgramCache:
         digest = program_hash(parsed)
         kept = self.known(digest)
         allowed = self._settings.scripts
-        if kept is None or (SCRIPT in kept.facets and not allowed):
+        if kept is None or kept.is_stored or (SCRIPT in kept.facets and not allowed):
             kept = self._link(digest, parsed, allow_scripts=allowed)
         found = digest, program_text(parsed), kept
         if isinstance(program, Program):  # it cannot change; a map can
@@ -61,11 +61,17 @@ class ProgramCache:
             return kept
         stored = session.payloads.load_program(digest)
         # The process that started the run had allowed its scripts; here they are only evaluated.
-        return self._link(digest, parse_program(stored), allow_scripts=True)
+        return self._link(digest, parse_program(stored), allow_scripts=True, is_stored=True)
 
-    def _link(self, digest: str, program: Program, *, allow_scripts: bool) -> Plan:
-        most = self._settings.max_recursive_calls
-        plan = link_program(program, allow_scripts=allow_scripts, max_recursive_calls=most)
+    def _link(
+        self, digest: str, program: Program, *, allow_scripts: bool, is_stored: bool = False
+    ) -> Plan:
+        plan = link_program(
+            program,
+            allow_scripts=allow_scripts,
+            is_stored=is_stored,
+            max_recursive_calls=self._settings.max_recursive_calls,
+        )
         with self._lock:
             self._plans[digest] = plan
             while len(self._plans) > _MAX_PROGRAMS:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from flowengine.errors import FlowengineError
 from flowengine.evaluator import blocks, catch, events, pre_steps, steps, yields
-from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children
+from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children, problem
 from flowengine.evaluator.propagation import ended
 from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
@@ -143,6 +144,13 @@ def _advance(work: WorkingSet, row: Step) -> None:
         except (StepFailed, StepSkipped) as stop:
             signal = Signal.FAIL if isinstance(stop, StepFailed) else Signal.SKIP
             row.error = stop.error
+        except (Missing, FlowengineError, AssertionError, MemoryError):
+            raise
+        except Exception as error:
+            # Values of a program made it: raised, it would be raised again by every report, and
+            # the run would never end.
+            signal = Signal.FAIL
+            row.error = problem("EvaluationError", f"{type(error).__name__}: {error}", row.path)
         if signal is None:
             return
         if signal is Signal.FAIL or signal is Signal.SKIP:

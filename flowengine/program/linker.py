@@ -13,7 +13,14 @@ from flowengine.errors import InvalidProgram, Problem
 from flowengine.program.addresses import RowKind
 from flowengine.program.block_linker import BlockLinker
 from flowengine.program.call_linker import CallLinker
-from flowengine.program.checks import call_cycles, mark_recursive, step_cycles, unsupported
+from flowengine.program.checks import (
+    broken_schemas,
+    call_cycles,
+    mark_recursive,
+    reserved_names,
+    step_cycles,
+    unsupported,
+)
 from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.limits import MAX_RECURSIVE_CALLS, beyond_limits
@@ -33,20 +40,26 @@ from flowengine.program.types import field_misfit
 
 
 def link_program(
-    program: Program, *, allow_scripts: bool = False, max_recursive_calls: int = MAX_RECURSIVE_CALLS
+    program: Program,
+    *,
+    allow_scripts: bool = False,
+    is_stored: bool = False,
+    max_recursive_calls: int = MAX_RECURSIVE_CALLS,
 ) -> Plan:
     """Return the plan of a program, or raise all its problems at once.
 
-    A script block is Python text that a worker runs, so the caller must allow it.
+    A script block is Python text that a worker runs, so the caller must allow it. A stored program
+    was accepted by the version that started its run: later restrictions must not stop the run.
     """
     context = LinkContext(Names(program))
     try:
-        Linker(context).link(allow_scripts)
+        Linker(context).link(allow_scripts, is_stored)
     except RecursionError:
         raise InvalidProgram([Problem("", "the program is nested too deeply")]) from None
     if context.problems:
         raise InvalidProgram(context.problems)
     context.plan.max_recursive_calls = max_recursive_calls
+    context.plan.is_stored = is_stored
     return context.plan
 
 
@@ -57,9 +70,12 @@ class Linker:
         self._dependencies = DependencyLinker(context)
         self._blocks = BlockLinker(context, self._calls, self._dependencies)
 
-    def link(self, allow_scripts: bool) -> None:
-        declared = self._context.names.callables
-        self._context.problems += unsupported(self._context.names, allow_scripts)
+    def link(self, allow_scripts: bool, is_stored: bool) -> None:
+        names = self._context.names
+        declared = names.callables
+        self._context.problems += unsupported(names, allow_scripts)
+        if not is_stored:
+            self._context.problems += reserved_names(names) + broken_schemas(names)
         if self._context.problems:
             return  # linking an unsupported construct would report problems that are none
         self._schemas()

@@ -273,6 +273,7 @@ class Plan:
     #: By qualified name, and by short name where it is the only one.
     schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     has_recursion: bool = False  #: some facet may call itself
+    is_stored: bool = False  #: linked without the checks of new programs
     max_recursive_calls: int = 0  #: most calls of recursive facets in one run
 
     def workflow(self, name: str) -> FacetPlan:
