@@ -19,20 +19,23 @@ from flowengine.program import link_program, nodes, parse_program
 _Declared: TypeAlias = nodes.FacetDeclaration | nodes.SchemaDeclaration | nodes.ImplicitDeclaration
 
 
-def compile_text(text: str | bytes, file: str = "") -> nodes.Program:
+def compile_text(
+    text: str | bytes, file: str = "", *, allow_scripts: bool = False
+) -> nodes.Program:
     """Compile a text to a linked program.
 
     `file` names the text in errors. Raises InvalidText for a syntax error, and
-    InvalidProgram with all problems of the program, each with line and column.
+    InvalidProgram with all problems of the program, each with line and column; a script block
+    is one unless the caller allows it.
     """
-    return checked(read_text(text, file), file)
+    return checked(read_text(text, file), file, allow_scripts=allow_scripts)
 
 
-def checked(document: nodes.Json, file: str = "") -> nodes.Program:
+def checked(document: nodes.Json, file: str = "", *, allow_scripts: bool = False) -> nodes.Program:
     """Link program JSON parsed from a text; raises InvalidProgram."""
     program = parse_program(document)
     try:
-        link_program(program)
+        link_program(program, allow_scripts=allow_scripts)
     except InvalidProgram as problems:
         root = _positions(program)
         found = [_with_position(problem, root, file) for problem in problems.problems]

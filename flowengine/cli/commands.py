@@ -194,7 +194,7 @@ def compile_file(file: Path, output: Path | None) -> None:
     The JSON equals that of AFL's own compiler, without ids.
     """
     document = read_text(file.read_bytes(), str(file))
-    checked(document, str(file))
+    checked(document, str(file), allow_scripts=Settings.from_environment().scripts)
     written = json.dumps(document, indent=2)
     if output is None:
         click.echo(written)

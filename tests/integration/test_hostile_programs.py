@@ -57,7 +57,7 @@ def with_schema(of_field: Any) -> dict[str, Any]:
         event("Work", [{"name": "x", "type": "Json"}], [field]),
         workflow(
             "W",
-            [{**field, "name": "x"}],
+            "",
             "out",
             block(
                 step("a", "Work", x=1),
@@ -65,14 +65,17 @@ def with_schema(of_field: Any) -> dict[str, Any]:
                 yields=[to("W", out=of("shape.y"))],
             ),
         ),
+        workflow("Takes", [{**field, "name": "x"}], "", block()),
     )
 
 
-def started_before(engine: Engine, document: Any, x: Any, patch: pytest.MonkeyPatch) -> Any:
+def started_before(
+    engine: Engine, document: Any, patch: pytest.MonkeyPatch, name: str = "W", **inputs: Any
+) -> Any:
     """Start a run as a version did that did not check schemas."""
     with patch.context() as earlier:
         earlier.setattr(linker, "broken_schemas", lambda _: [])
-        return engine.start(document, "W", {"x": x})
+        return engine.start(document, name, inputs)
 
 
 def answer(engine: Engine, value: Any) -> None:
@@ -94,14 +97,14 @@ BROKEN: dict[str, Any] = {
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_broken_schema_is_refused_at_the_start(engine: Engine, broken: Any) -> None:
     with pytest.raises(InvalidProgram, match="the schema is refused"):
-        engine.start(with_schema(broken), "W", {"x": "a"})
+        engine.start(with_schema(broken), "W", {})
 
 
 @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN)
 def test_a_run_of_an_earlier_version_with_a_broken_schema_ends(
     engine: Engine, broken: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = started_before(engine, with_schema(broken), None, monkeypatch)
+    run = started_before(engine, with_schema(broken), monkeypatch)
     answer(engine, "a" if "pattern" in broken else 5)
     info = engine.get(run.id)
     assert (info.state, info.error and info.error["type"]) == (RunState.FAILED, "TypeMismatch")
@@ -115,10 +118,10 @@ def test_no_reference_of_a_schema_is_fetched(
     address, asked = requests
     document = with_schema({"$ref": f"{address}/schema.json"})
     with pytest.raises(InvalidProgram, match="nothing is fetched"):
-        engine.start(document, "W", {"x": 1})
+        engine.start(document, "Takes", {"x": 1})
     with pytest.raises(InvalidInputs, match="cannot be applied"):
-        started_before(engine, document, 1, monkeypatch)
-    run = started_before(engine, document, None, monkeypatch)
+        started_before(engine, document, monkeypatch, "Takes", x=1)
+    run = started_before(engine, document, monkeypatch)
     (waiting,) = [s for s in engine.steps(run.id) if s.facet == "Work"]
     with pytest.raises(ValueRefused, match="cannot be applied"):
         engine.continue_step(waiting.id, {"y": 1})
@@ -128,7 +131,7 @@ def test_no_reference_of_a_schema_is_fetched(
 
 
 def test_a_pattern_takes_linear_time_and_fails_its_step(engine: Engine) -> None:
-    run = engine.start(with_schema({"pattern": "^(a+)+$"}), "W", {"x": "aaa"})
+    run = engine.start(with_schema({"pattern": "^(a+)+$"}), "W", {})
     began = time.process_time()
     answer(engine, "a" * 500_000 + "!")
     assert time.process_time() - began < 5
@@ -141,4 +144,4 @@ def test_a_pattern_takes_linear_time_and_fails_its_step(engine: Engine) -> None:
 
 def test_an_input_that_its_pattern_refuses_is_refused_at_once(engine: Engine) -> None:
     with pytest.raises(InvalidInputs, match="does not match"):
-        engine.start(with_schema({"pattern": "^(a+)+$"}), "W", {"x": "a" * 100_000 + "!"})
+        engine.start(with_schema({"pattern": "^(a+)+$"}), "Takes", {"x": "a" * 100_000 + "!"})
