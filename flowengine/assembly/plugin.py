@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.celery_patches import patch_celery
 from flowengine.assembly.launcher import EngineLauncher
+from flowengine.assembly.message_guard import guard_consumers
 from flowengine.authoring import event_facet_named, event_facet_names, set_launcher_source
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
@@ -68,6 +69,7 @@ class FlowEngine:
         set_launcher_source(lambda: EngineLauncher(self.engine))
         _show_in_flower()
         patch_celery()
+        guard_consumers()
 
     # --- configuration ---
 
