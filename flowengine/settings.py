@@ -92,8 +92,12 @@ class Settings:
     scripts: bool = False
     #: Time limit of one script, in seconds.
     script_seconds: float = 10.0
+    #: Limit of the CPU time of one script, in seconds.
+    script_cpu_seconds: float = 10.0
     #: Memory limit of the process of one script, in bytes.
     script_bytes: int = 256 * 1024 * 1024
+    #: Limit of the open files of the process of one script, its input and output among them.
+    script_open_files: int = 16
     #: Redis URL for circuit breakers shared between processes. Empty: the Celery app's broker or
     #: result backend if that is Redis; else breakers are local to each process.
     breaker_redis_url: str = ""

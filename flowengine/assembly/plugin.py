@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.celery_patches import patch_celery
 from flowengine.assembly.launcher import EngineLauncher
+from flowengine.assembly.message_guard import guard_consumers
 from flowengine.authoring import event_facet_named, event_facet_names, set_launcher_source
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
@@ -70,6 +71,7 @@ class FlowEngine:
         set_launcher_source(lambda: EngineLauncher(self.engine))
         _show_in_flower()
         patch_celery()
+        guard_consumers()
 
     # --- configuration ---
 
@@ -144,14 +146,40 @@ class FlowEngine:
 
     def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
         with self._working() as process:
+            if not self._serves(task_list):
+                return
             process.notifier.consumed(task_list)
-            process.task_worker.drain(task_list, wake)
+            # Anybody who reaches the broker can send larger numbers.
             most = self.settings.wakeup_fanout
-            process.relay.relay(task_list, wake, most if hops is None else hops)
+            wake = min(wake, most)
+            process.task_worker.drain(task_list, wake)
+            process.relay.relay(task_list, wake, most if hops is None else min(hops, most))
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
         with self._working() as process:
-            process.task_worker.work(task_list, task_ids)
+            if self._serves(task_list):
+                process.task_worker.work(task_list, task_ids)
+
+    def _serves(self, task_list: str) -> bool:
+        """Whether this worker consumes the list: a message may name any.
+
+        A pool child does not learn of queues that are added later; the worker's row has them.
+        """
+        queues = self.app.amqp.queues
+        queue = queues.aliases.get(task_list)
+        name = task_list if queue is None else queue.name
+        if name in queues.consume_from:
+            return True
+        with self.engine.database.read() as session:
+            registered = session.servers.by_boot_ids([self._boot_id])
+        if any(name in server.topics for server in registered):
+            return True
+        log.warning(
+            "ignored a message for task list %.80r, which this worker does not consume",
+            task_list,
+            extra={"action": "message_ignored"},
+        )
+        return False
 
     def evaluate(self, run_id: str) -> None:
         with self._working() as process:

@@ -196,7 +196,7 @@ def compile_files(files: Sequence[Path], output: Path | None) -> None:
     """
     documents = [read_text(file.read_bytes(), str(file)) for file in files]
     parts = [(parse_program(d), str(f)) for d, f in zip(documents, files, strict=True)]
-    link_files(parts)
+    link_files(parts, allow_scripts=Settings.from_environment().scripts)
     written = json.dumps(merged(documents), indent=2)
     if output is None:
         click.echo(written)

@@ -21,9 +21,11 @@ from flowengine.errors import FlowengineError
 from flowengine.program import Plan, link_program
 from flowengine.program.nodes import FacetKind, Field, Location
 from flowengine.program.plan import FacetPlan
+from flowengine.program.standard import is_built_in
 from flowengine.program.types import check_inputs
+from flowengine.settings import Settings
 
-_FILES = (".afl", ".json")
+_FILES = (".afl", ".ffl", ".json")
 
 
 def load_module(name: str) -> ModuleType:
@@ -121,8 +123,9 @@ def prepare(
         raise click.ClickException(f"name one workflow, not several: {', '.join(names)}")
     from flowengine.assembly import load_program  # imports Celery
 
-    program = load_program(files)
-    plan = link_program(program)
+    settings = Settings.from_environment()
+    program = load_program(files, settings=settings)
+    plan = link_program(program, allow_scripts=settings.scripts)
     facet = _select_workflow(plan, " ".join(files), workflow or "".join(names[:1]))
     if needs_code:
         _require_code(plan)
@@ -159,7 +162,12 @@ def _select_workflow(plan: Plan, file: str, name: str) -> FacetPlan:
 
 
 def _require_code(plan: Plan) -> None:
-    events = sorted(n for n, f in plan.facets.items() if f.kind is FacetKind.EVENT)
+    # Code of built-in facets comes with the engine.
+    events = sorted(
+        name
+        for name, facet in plan.facets.items()
+        if facet.kind is FacetKind.EVENT and not is_built_in(name)
+    )
     if events and not any(event_facet_named(name) for name in events):
         raise click.ClickException(
             f"no Python code for {', '.join(events)} in this process: name its module with "

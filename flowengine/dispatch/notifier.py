@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowengine.dispatch.debounce import Debounce
-from flowengine.dispatch.packed_ids import packed
+from flowengine.dispatch.packed_ids import MOST, packed
 from flowengine.dispatch.publisher import RETRY_POLICY, Publisher
 from flowengine.fork import at_fork
 
@@ -25,8 +25,6 @@ EVALUATE = "flowengine.evaluate"  #: the Celery task that evaluates a run
 
 #: A group of more tasks is sent as a chord, with at least this number in one message.
 WIDE = 50
-#: Most tasks in one message of a chord: it stays below 4 KiB.
-MOST = 125
 #: Number of messages of a chord before they grow, so that every worker gets one.
 MESSAGES = 8
 

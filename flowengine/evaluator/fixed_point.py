@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from flowengine.errors import FlowengineError
 from flowengine.evaluator import blocks, catch, events, pre_steps, steps, yields
-from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children, excerpt, limited
+from flowengine.evaluator.failures import (
+    StepFailed,
+    StepSkipped,
+    await_children,
+    excerpt,
+    limited,
+    problem,
+)
 from flowengine.evaluator.propagation import ended
 from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
@@ -149,6 +157,14 @@ def _advance(work: WorkingSet, row: Step) -> None:
             signal = Signal.FAIL if isinstance(stop, StepFailed) else Signal.SKIP
             shorten = limited if isinstance(stop, StepFailed) else excerpt
             row.error = shorten(stop.error, work.limits)
+        except (Missing, FlowengineError, AssertionError, MemoryError):
+            raise
+        except Exception as error:
+            # Values of a program made it: raised, it would be raised again by every report, and
+            # the run would never end.
+            signal = Signal.FAIL
+            found = problem("EvaluationError", f"{type(error).__name__}: {error}", row.path)
+            row.error = limited(found, work.limits)
         if signal is None:
             return
         if signal is Signal.FAIL or signal is Signal.SKIP:

@@ -14,7 +14,14 @@ from flowengine.errors import InvalidProgram, Problem
 from flowengine.program.addresses import RowKind, Sources
 from flowengine.program.block_linker import BlockLinker
 from flowengine.program.call_linker import CallLinker
-from flowengine.program.checks import call_cycles, mark_recursive, step_cycles, unsupported
+from flowengine.program.checks import (
+    broken_schemas,
+    call_cycles,
+    mark_recursive,
+    reserved_names,
+    step_cycles,
+    unsupported,
+)
 from flowengine.program.declarations import (
     broken_fields,
     unknown_namespaces,
@@ -72,6 +79,8 @@ class Linker:
         names = self._context.names
         declared = names.callables
         self._context.problems += unsupported(names, allow_scripts)
+        if not is_stored:
+            self._context.problems += reserved_names(names) + broken_schemas(names)
         if self._context.problems:
             return  # linking an unsupported construct would report problems that are none
         self._context.is_stored = is_stored

@@ -122,7 +122,10 @@ class ProgramParser(ExpressionParser):
         with self.inside(f"parameter {name!r}"):
             default = self.expression(node["default"]) if "default" in node else None
             type_ = self._type(node.get("type", "Json"))
-            return nodes.Field(name, type_, default, node.get("schema"))
+            schema = node.get("schema")
+            if schema is not None:
+                schema = self.mapping(schema, "a JSON Schema")
+            return nodes.Field(name, type_, default, schema)
 
     def _type(self, node: Json) -> nodes.Type:
         if isinstance(node, str):

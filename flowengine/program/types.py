@@ -7,14 +7,13 @@ fields. ``Json`` and the name of a facet accept every value.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Any
 
 from flowengine.errors import InvalidInputs
 from flowengine.program.limits import DEFAULT_LIMITS, clipped
 from flowengine.program.nodes import ArrayType, Field, Json, Schemas, Type
 from flowengine.program.plan import FacetPlan
 from flowengine.program.suggestions import Suggestions
+from flowengine.program.validator import schema_misfit
 
 _WHOLE = frozenset({"Long", "Int", "Integer"})
 _NUMBER = frozenset({"Double", "Float", "Number"})
@@ -63,17 +62,13 @@ def _schema_misfit(name: str, value: Json, schemas: Schemas) -> str:
 
 def field_misfit(field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
     """Return the reason why the value does not fit the field's type and schema; else empty."""
-    why = misfit(field.type, value, schemas)
+    try:
+        why = misfit(field.type, value, schemas)
+    except RecursionError:
+        return "it is nested too deeply to be checked"
     if why or field.schema is None:
         return why
-    from jsonschema import ValidationError  # slow to import, needed by few programs
-
-    try:
-        _validator(_Frozen(field.schema)).validate(value)
-    except ValidationError as problem:
-        place = problem.json_path.removeprefix("$").removeprefix(".")
-        return f"{place}: {problem.message}" if place else problem.message
-    return ""
+    return schema_misfit(field.schema, value)
 
 
 def misfits(
@@ -112,26 +107,6 @@ def check_inputs(
         problems = [*problems[:most], f"and {more:,} more problems"]
     if problems:
         raise InvalidInputs(workflow.name, problems)
-
-
-class _Frozen:
-    """A schema as a cache key, by identity: nodes are immutable and long-lived."""
-
-    def __init__(self, schema: Mapping[str, Json]) -> None:
-        self.schema = schema
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and other.schema is self.schema
-
-    def __hash__(self) -> int:
-        return id(self.schema)
-
-
-@lru_cache(maxsize=512)
-def _validator(key: _Frozen) -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(key.schema)
 
 
 def _name(value: Json) -> str:

@@ -22,6 +22,7 @@ from flowengine.engine import Engine
 from flowengine.engine.liveness import consumes
 from flowengine.errors import FlowengineError
 from flowengine.printable import clipped, names_of
+from flowengine.program.standard import is_built_in
 from flowengine.store.database import is_unavailable
 from flowengine.worker.outage_log import OutageLog
 
@@ -124,11 +125,12 @@ def register_facets(sender: Any, **_: Any) -> None:
 
     They appear under their own names in `inspect registered`, routes and Flower, and `send_task`
     can call one outside any run. Steps of runs are not executed this way: they are claimed from
-    the database.
+    the database. Built-in facets are not registered: a message of anybody who reaches the broker
+    could run a script. Only the engine starts them, for the steps of runs.
     """
     for name in event_facet_names():
         facet = event_facet_named(name)
-        if facet is not None and name not in sender.tasks:
+        if facet is not None and name not in sender.tasks and not is_built_in(name):
             sender.task(_call_of(facet), name=name, shared=False)
 
 

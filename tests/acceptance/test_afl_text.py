@@ -9,6 +9,7 @@ import pytest
 
 from flowengine.afl import read_text
 from tests.acceptance.test_command_line import flowengine
+from tests.integration.test_program_files import WITH_SCRIPT
 
 TEXT = """
 namespace words {
@@ -59,6 +60,16 @@ def test_a_workflow_in_afl_runs_with_the_python_code_of_its_facets(here: Path) -
     shown = json.loads(flowengine(here, "show", run["id"], "--json"))
     tries = {step["path"]: step["tries"] for step in shown["steps"]}
     assert tries["Total[0].page"] == 2, "the function's retry policy holds"
+
+
+def test_scripts_run_where_the_setting_is_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWENGINE_SCRIPTS", "on")
+    for suffix in (".afl", ".ffl"):
+        (here / f"s{suffix}").write_text(WITH_SCRIPT)
+        run = json.loads(flowengine(here, "run", f"s{suffix}", "--json"))
+        assert run["outputs"] == {"out": 42}
+    (here / "s.json").write_text(flowengine(here, "compile", "s.ffl"))
+    assert json.loads(flowengine(here, "run", "s.json", "--json"))["outputs"] == {"out": 42}
 
 
 def test_the_workflow_can_follow_a_colon_and_the_module_can_be_a_file(here: Path) -> None:

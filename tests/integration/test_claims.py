@@ -104,12 +104,32 @@ def test_a_claim_never_takes_more_than_it_asks_for(
 def test_a_claim_by_ids_gets_the_first_that_are_still_pending(engine: Engine) -> None:
     run = engine.start(side_by_side(*(f"s{i}" for i in range(6))), "Flow", {}).id
     ids = [task.uuid for task in engine.tasks(run)]
-    assert engine.claim_one(ids[0], WorkerIdentity())
-    assert engine.claim_one(ids[2], WorkerIdentity())
-    taken = engine.claim_these(ids, WorkerIdentity(), most=2)
-    assert [task.uuid for task in taken] == [ids[1], ids[3]], "the others are claimed"
-    assert engine.claim_these(ids[4:], WorkerIdentity(), names=["t.Other"], most=2) == []
-    assert len(engine.claim_these(ids, WorkerIdentity())) == 2
+    assert engine.claim_one(ids[0], "default", WorkerIdentity())
+    assert engine.claim_one(ids[2], "default", WorkerIdentity())
+    taken = engine.claim_these(ids, "default", WorkerIdentity(), most=2)
+    assert [task.uuid for task in taken] == [ids[1], ids[3]], "the others of them were gone"
+    assert engine.claim_these(ids[4:], "default", WorkerIdentity(), names=["t.Other"], most=2) == []
+    assert len(engine.claim_these(ids, "default", WorkerIdentity())) == 2
+
+
+def test_a_task_that_is_named_is_claimed_only_from_its_list_and_when_it_is_due(
+    engine: Engine, clock: MovedClock
+) -> None:
+    # A message names tasks, and anybody who reaches the broker can send one.
+    options = EventOptions("gpu", RetryPolicy(attempts=2, first_wait=60.0))
+    run = engine.start(one(options), "Flow", {}).id
+    (task,) = engine.tasks(run)
+    for name in ("default", "", "GPU"):
+        assert engine.claim_one(task.uuid, name, WorkerIdentity()) is None
+        assert engine.claim_these([task.uuid], name, WorkerIdentity(), names=["t.Work"]) == []
+    claimed = engine.claim_one(task.uuid, "gpu", WorkerIdentity())
+    assert claimed is not None
+    engine.report(claimed, Failed({"type": "Away", "message": "x"}))
+    retry = next(task for task in engine.tasks(run) if task.state == TaskState.PENDING)
+    for most in (None, 1, 2):
+        assert engine.claim_these([retry.uuid], "gpu", WorkerIdentity(), most=most) == []
+    clock.now = retry.due
+    assert engine.claim_one(retry.uuid, "gpu", WorkerIdentity())
 
 
 def test_one_of_many_concurrent_claims_gets_the_task(engine: Engine) -> None:
@@ -117,7 +137,7 @@ def test_one_of_many_concurrent_claims_gets_the_task(engine: Engine) -> None:
     (task,) = engine.tasks(run)
 
     def take() -> TaskDefinition | None:
-        return engine.claim_one(task.uuid, WorkerIdentity())
+        return engine.claim_one(task.uuid, "default", WorkerIdentity())
 
     taken = [found for found in in_threads([take] * 8) if found is not None]
     assert [(found.uuid, found.lease) for found in taken] == [(task.uuid, 1)]

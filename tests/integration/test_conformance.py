@@ -29,7 +29,7 @@ def run(case: Case, url: str, **options: Any) -> Outcome:
 
 
 def _script(code: str, params: dict[str, Any]) -> dict[str, Any]:
-    return run_script(code, params, seconds=SCRIPTS.script_seconds, size=SCRIPTS.script_bytes)
+    return run_script(code, params, SCRIPTS)
 
 
 @pytest.fixture(scope="session")

@@ -73,7 +73,7 @@ def flow(database_url: str, notifier: GroupRecorder) -> Iterator[Flow]:
 
 
 def claim(flow: Flow, task_id: str) -> TaskDefinition:
-    task = flow.engine.claim_one(task_id, WorkerIdentity())
+    task = flow.engine.claim_one(task_id, "default", WorkerIdentity())
     assert task is not None
     return task
 

@@ -15,6 +15,7 @@ from flowengine.evaluator import RunState
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.program import Program, parse_program, write_program
 from flowengine.program.nodes import EventOptions, FacetDeclaration, Namespace
+from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.worker.execution import execute_try
 from tests.integration.engines import opened
@@ -68,6 +69,37 @@ def test_an_error_names_the_file(tmp_path: Path) -> None:
         load_program(tmp_path / "n.afl")
     with pytest.raises(ProgramError, match="neither AFL text"):
         load_program("n.txt")
+
+
+WITH_SCRIPT = """namespace n {
+  facet Twice(x: Long) => (y: Long) andThen script python {
+    result['y'] = params['x'] * 2
+  }
+  workflow W() => (out: Long) andThen {
+    t = Twice(x = 21)
+    yield W(out = t.y)
+  }
+}"""
+
+
+@pytest.mark.parametrize("suffix", [".afl", ".ffl", ".json"])
+def test_scripts_are_accepted_where_the_setting_is_on(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / f"n{suffix}"
+    file.write_text(json.dumps(read_text(WITH_SCRIPT)) if suffix == ".json" else WITH_SCRIPT)
+    monkeypatch.delenv("FLOWENGINE_SCRIPTS", raising=False)
+    with pytest.raises(InvalidProgram, match="FLOWENGINE_SCRIPTS=on"):
+        load_program(file)
+    program = load_program(file, settings=Settings(scripts=True))
+    monkeypatch.setenv("FLOWENGINE_SCRIPTS", "on")
+    assert load_program(file) == program
+
+
+def test_json_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "n.json").write_text("[" * 100_000)
+    with pytest.raises(InvalidProgram, match=r"n\.json: is nested too deeply"):
+        load_program(tmp_path / "n.json")
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def _answer_from_outside(engine: Engine, run_id: str, case: Case) -> None:
                 result = known[task.name](dict(task.data or {}))
             except NoAnswer:
                 continue
-            claimed = engine.claim_one(task.uuid, WorkerIdentity())
+            claimed = engine.claim_one(task.uuid, task.task_list_name, WorkerIdentity())
             assert claimed is not None
             engine.report(claimed, Succeeded(result))
 

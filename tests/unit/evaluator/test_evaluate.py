@@ -8,6 +8,7 @@ import pytest
 
 from flowengine.evaluator import IterationChanges, RunState, RunView, Snapshot, evaluate
 from flowengine.evaluator.records import FollowUp, TaskDefinition
+from flowengine.evaluator.scope import RowScope
 from flowengine.evaluator.states import TaskState
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Started, Succeeded
 from flowengine.evaluator.working_set import PORTION
@@ -765,6 +766,35 @@ def test_a_foreach_over_a_large_list_reads_it(monkeypatch: pytest.MonkeyPatch) -
     run = run_of(each(step("e", "E", x=given("v")), over=given("xs"), yields=COLLECT), xs=xs)
     run.answer_all(echo)
     assert run.outputs == {"out": xs}
+
+
+# --- errors of values ---
+
+
+def test_an_error_that_a_value_causes_fails_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("Exceeds the limit for integer string conversion")
+
+    run = run_of(block(step("a", "E", x=1), step("b", "E", x=of("a.y")), step("c", "E", x=2)))
+    monkeypatch.setattr(RowScope, "values", broken)
+    run.succeed("W.a", y=1)
+    assert run.states()["W.b"] == "Error"
+    assert run.view.state == RunState.RUNNING, "unrelated steps go on"
+    run.succeed("W.c", y=1)
+    assert run.view.state == RunState.FAILED
+    assert run.view.error is not None
+    assert run.view.error["type"] == "EvaluationError"
+    assert run.view.error["path"] == "W.b"
+
+
+def test_a_broken_invariant_is_raised_and_fails_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise AssertionError("a defect of the engine")
+
+    run = run_of(block(step("a", "E", x=1), step("b", "E", x=of("a.y"))))
+    monkeypatch.setattr(RowScope, "values", broken)
+    with pytest.raises(AssertionError):
+        run.succeed("W.a", y=1)
 
 
 # --- the alarm ---
