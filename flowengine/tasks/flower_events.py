@@ -4,9 +4,8 @@ Steps are claimed from the database, many per message, so Celery sends no events
 module does, in batches: one event sent by itself costs more than the step. Run ids stand in the
 arguments and not in the name, because Flower makes a metric of every name.
 
-Flower keeps about 7 KB for each id of a task, and its index for searching more than that. So the
-ids are reused: the newest tries of a facet take the places of older ones (a ring). Counts and
-durations in Flower's metrics are of all steps.
+Flower keeps about 4 KB for each id of a task. So the ids are reused: the newest tries of a facet
+take the places of older ones (a ring). Counts and durations in Flower's metrics are of all steps.
 """
 
 from __future__ import annotations
