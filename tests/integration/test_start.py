@@ -528,14 +528,14 @@ def nested(depth: int) -> Any:
 
 
 NOT_JSON = {
-    "a set": ({1, 2}, "is a set"),
+    "a set": ({1, 2}, "is of type set"),
     "an object": (object(), "is of type object"),
-    "bytes inside": ({"a": [1, b"x"]}, r"\['a'\]\[1\] is a bytes"),
+    "bytes inside": ({"a": [1, b"x"]}, r"\['a'\]\[1\] is of type bytes"),
     "not a number": (math.nan, "no form for"),
-    "infinity inside": ([1.0, -math.inf], r"\[1\] is a number that JSON has no form for"),
-    "a number as key": ({"a": {1: 2}}, r"\['a'\], key 1 is a int"),
-    "nothing as key": ({None: 2}, "key None is a NoneType"),
-    "a tuple as key": ([{(1, 2): 3}], r"\[0\], key \(1, 2\) is a tuple"),
+    "infinity inside": ([1.0, -math.inf], r"\[1\] is of type number that JSON has no form for"),
+    "a number as key": ({"a": {1: 2}}, r"\['a'\], key 1 is of type int"),
+    "nothing as key": ({None: 2}, "key None is of type NoneType"),
+    "a tuple as key": ([{(1, 2): 3}], r"\[0\], key \(1, 2\) is of type tuple"),
     "nested too deeply": (nested(300), "nested too deeply"),
     "nested without end": (nested(100_000), "nested too deeply"),
 }
@@ -559,7 +559,7 @@ def test_an_input_that_json_has_no_form_for_is_refused(engine: Engine) -> None:
         with pytest.raises(NotJson, match=why):
             engine.start(one(), "Flow", {"x": value})
     named: Any = {1: "one"}
-    with pytest.raises(NotJson, match="key 1 is a int"):
+    with pytest.raises(NotJson, match="key 1 is of type int"):
         engine.start(one(), "Flow", named)
     assert counts(dump(engine)) == {}
 
@@ -568,7 +568,7 @@ def test_a_result_whose_name_is_no_text_fails_its_step(engine: Engine) -> None:
     run = engine.start(one(RETRIED), "Flow", {})
     named: Any = {1: "one", "y": 2}
     assert engine.report(claim(engine), Succeeded(named))
-    with pytest.raises(RunFailed, match="key 1 is a int"):
+    with pytest.raises(RunFailed, match="key 1 is of type int"):
         run.result(timeout=0)
 
 
