@@ -31,7 +31,7 @@ test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to 
 test-chaos: .venv/.installed-dev ## Inject faults for long (ARGS="--chaos-seed 7" to repeat)
 	scripts/ensure-servers
 	EXAMPLES_AT_RANDOM=1 .venv/bin/python -m pytest -q -n 2 $(AT_RANDOM)
-	.venv/bin/python -m pytest -m chaos -s tests/acceptance tests/integration/test_growth.py $(ARGS)
+	.venv/bin/python -m pytest -m chaos -s tests $(ARGS)
 
 test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that pyproject.toml allows
 	scripts/ensure-servers

@@ -18,13 +18,13 @@ result_backend = os.environ.get("FLOWENGINE_RESULT_BACKEND", "redis://localhost:
 
 # -- Messages -----------------------------------------------------------------
 
-# JSON and nothing else: whoever can reach the broker must not be able to make a
+# JSON only: a client that can reach the broker must not be able to make a
 # worker unpickle code.
 task_serializer = result_serializer = event_serializer = "json"
 accept_content = result_accept_content = ["json"]
 
-# Acknowledged when received. SQL knows what is unfinished and has it done again;
-# a second opinion from the broker would only bring the same work twice.
+# Acknowledged when received. The database records which steps are unfinished and
+# runs them again; a redelivery by the broker would only run a step twice.
 task_acks_late = False
 
 # Take one message at a time: work a process has reserved but not begun would
@@ -36,7 +36,7 @@ worker_prefetch_multiplier = 1
 # each task of your own whose result you read with `.get()`.
 task_ignore_result = True
 
-# What is stored nevertheless is of no use once its chord has ended.
+# A stored result has no use after its chord has ended.
 result_expires = 3600  # seconds
 
 # -- Staying up ---------------------------------------------------------------

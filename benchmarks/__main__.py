@@ -1,4 +1,4 @@
-"""Measure the contenders and print what came out.
+"""Measure the contenders and print the results.
 
 python -m benchmarks                        everything; takes long
 python -m benchmarks --quick                what `make bench-quick` does
@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 
 from benchmarks import plan, report
-from benchmarks.field import FIELD, ContenderFailed
+from benchmarks.field import CONTENDERS, ContenderFailed
 from benchmarks.measuring import Job, Limits, Sitting
 from benchmarks.sections import full_database, growth, memory, real_work, small_then_large
 from benchmarks.sections.section import Say, Section
@@ -38,7 +38,7 @@ SECTIONS: dict[str, Callable[[Servers, Say], Section]] = {
 @click.option("--quick", is_flag=True, help="W2, W3 and W4 of the main contenders, in minutes.")
 @click.option("--workload", "workloads", multiple=True, type=click.Choice(list(WORKLOADS)))
 @click.option("--size", "sizes", multiple=True, type=int, help="Instead of the usual sizes.")
-@click.option("--contender", "contenders", multiple=True, type=click.Choice(list(FIELD)))
+@click.option("--contender", "contenders", multiple=True, type=click.Choice(list(CONTENDERS)))
 @click.option("--section", "sections", multiple=True, type=click.Choice(list(SECTIONS)))
 @click.option("--repeats", default=3, show_default=True)
 @click.option("--once-above", type=float, help="Seconds; what takes longer is measured once.")
@@ -51,18 +51,18 @@ def main(
     choice = plan.Choice(**chosen)
     limits = Limits(repeats, once_above or (6.0 if quick else 20.0))
     if quick:
-        limits.ends, limits.max_wait = begun + plan.QUICK_SECONDS, plan.QUICK_PATIENCE
+        limits.ends, limits.max_wait = begun + plan.QUICK_SECONDS, plan.QUICK_TIMEOUT
     jobs = plan.jobs(choice, quick=quick)
     names = plan.sections(choice, tuple(SECTIONS), quick=quick)
     console = Console(width=None if Console().is_terminal else 160)
     with private_servers() as servers:
         sitting = Sitting(servers, say=_quietly(console))
         try:
-            told = _measure(console, sitting, jobs, limits, names)
+            measured = _measure(console, sitting, jobs, limits, names)
         finally:
             sitting.close()
         path = output or report.RESULTS / _file_name(quick, choice)
-        report.write(path, sitting, told, time.monotonic() - begun)
+        report.write(path, sitting, measured, time.monotonic() - begun)
     console.print(f"written to {path}; took {time.monotonic() - begun:.0f} s")
 
 
@@ -75,17 +75,17 @@ def _measure(
     report.print_header(console, sitting)
     report.print_figures(console, sitting, jobs)
     found = ratios(sitting.results)
-    told = {}
+    measured = {}
     for name in names:
         section = _section(console, sitting.servers, name)
-        told[name] = {"error": section} if isinstance(section, str) else section.as_json()
+        measured[name] = {"error": section} if isinstance(section, str) else section.as_json()
         found += [] if isinstance(section, str) else section.ratios
     report.print_summary(console, found)
-    return told
+    return measured
 
 
 def _section(console: Console, servers: Servers, name: str) -> Section | str:
-    """Run a section. One that fails is told, and does not take the others along."""
+    """Run a section. The failure of one is printed, and does not stop the others."""
     try:
         section = SECTIONS[name](servers, _quietly(console))
     except ContenderFailed as problem:
@@ -97,12 +97,12 @@ def _section(console: Console, servers: Servers, name: str) -> Section | str:
 
 
 def _quietly(console: Console) -> Say:
-    """What is told while we measure is a sign of life, and no more."""
+    """Return a function that prints progress."""
     return lambda line: console.print(line, style="dim", markup=False)
 
 
 def _file_name(quick: bool, choice: plan.Choice) -> str:
-    """A part must not be taken for the whole."""
+    """Return another name for a choice: it must not replace the results of all."""
     if choice != plan.Choice():
         return "part.json"
     return "quick.json" if quick else "full.json"

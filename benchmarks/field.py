@@ -1,4 +1,4 @@
-"""The field: who takes part, what each promises, and a handle on its process."""
+"""The contenders: their workloads, their durability, and a handle on their processes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Entry:
 _ANY = 10**9
 _ALL = tuple((name, _ANY) for name in ("W2", "W3", "W4", "W4 idle", "W5 light", "W5 long", "W6"))
 
-FIELD = {
+CONTENDERS = {
     entry.name: entry
     for entry in (
         Entry(
@@ -220,7 +220,7 @@ class Contender:
 
 
 def _wait_until_gone(directory: Path) -> None:
-    """Wait for guards below ours: each is told by the end of the one above it."""
+    """Wait for guards below ours: each ends after the one above it."""
     ends = time.monotonic() + 10
     while time.monotonic() < ends:
         if not any(_works_in(process, directory) for process in psutil.process_iter()):

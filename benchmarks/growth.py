@@ -211,7 +211,7 @@ def _program(body: Block, *more: FacetDeclaration) -> Program:
 
 @dataclass
 class Counts:
-    """What went over to the database and what came back."""
+    """Statements sent to the database, and rows that it returned."""
 
     statements: int = 0
     written: int = 0  #: sets of parameters: rows, for a statement that writes many
@@ -239,7 +239,7 @@ class Counts:
 
         @event.listens_for(engine, "connect")
         def _connected(raw: Any, _record: Any) -> None:
-            # The driver makes each row it hands out with this.
+            # The driver makes each row that it returns with this.
             if not database.has_server:
                 raw.row_factory = lambda _cursor, row: self._row(row)
                 raw.set_progress_handler(self._instructions, INSTRUCTIONS)
@@ -278,7 +278,7 @@ class _Counting:
 
 @dataclass(frozen=True)
 class Growth:
-    """What one completed step of a run costs, on average."""
+    """The average cost of a completed step of a run."""
 
     size: int
     statements: float
@@ -313,7 +313,7 @@ def measure(engine: Engine, counts: Counts, shape: Shape, size: int) -> Growth:
 
 @contextmanager
 def counted_engine(url: str) -> Iterator[tuple[Engine, Counts]]:
-    """An engine on a database at the newest schema, and the counts of what it does there."""
+    """An engine on a database at the newest schema, and the counts of its statements."""
     database, counts = Database(url), Counts()
     ensure_schema(database, upgrade=True)
     counts.watch(database)
@@ -321,7 +321,7 @@ def counted_engine(url: str) -> Iterator[tuple[Engine, Counts]]:
         yield engine, counts
 
 
-# --- telling ---
+# --- report ---
 
 
 @click.command()
@@ -329,13 +329,13 @@ def counted_engine(url: str) -> Iterator[tuple[Engine, Counts]]:
 @click.option("--shape", "shapes", type=click.Choice(list(SHAPES)), multiple=True, default=SHAPES)
 @click.option("--url", help="An empty PostgreSQL database, measured after SQLite.")
 def main(sizes: tuple[int, ...], shapes: tuple[str, ...], url: str | None) -> None:
-    """Print what one completed step costs in runs of growing size."""
+    """Print the cost of a completed step in runs of growing size."""
     with tempfile.TemporaryDirectory() as directory:
         for found in [f"sqlite:///{Path(directory) / 'growth.db'}", *([url] if url else [])]:
-            _tell(found, sizes, shapes)
+            _print_table(found, sizes, shapes)
 
 
-def _tell(url: str, sizes: tuple[int, ...], shapes: tuple[str, ...]) -> None:
+def _print_table(url: str, sizes: tuple[int, ...], shapes: tuple[str, ...]) -> None:
     with counted_engine(url) as (engine, counts):
         is_sqlite = not engine.database.has_server
         titles = ["statements", "writes", "rows", *(["instructions"] if is_sqlite else []), "ms"]

@@ -1,4 +1,4 @@
-"""Measuring: contenders take turns, and whoever is not on stands still.
+"""Measurements: contenders take turns, and the ones that wait are stopped.
 
 A round goes through all jobs, and in each job through all its contenders; then comes the next
 round. So a minute in which the machine is busy with something else hits everybody alike.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.field import FIELD, Contender, ContenderFailed
+from benchmarks.field import CONTENDERS, Contender, ContenderFailed
 from benchmarks.results import Figure, Results
 from benchmarks.servers import Commits, Servers
 from benchmarks.workloads import WORKLOADS
@@ -33,7 +33,7 @@ class Job:
 
 @dataclass
 class Conditions:
-    """What the machine was like while a workload was measured."""
+    """The state of the machine while a workload was measured."""
 
     commits: list[Commits] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
@@ -59,13 +59,13 @@ class Limits:
 
 
 class Sitting:
-    """One invocation: its servers, its contenders, and what was measured."""
+    """One invocation: its servers, its contenders and its results."""
 
     def __init__(self, servers: Servers, say: Callable[[str], None]) -> None:
         self.servers, self._say = servers, say
         self.results = Results()
         self.conditions: dict[str, Conditions] = {}
-        self.told: dict[str, Contender] = {}  #: everybody who was ever up, for the report
+        self.reported: dict[str, Contender] = {}  #: all that were started, for the report
         self._up: dict[str, Contender] = {}
 
     def measure_all(self, jobs: Sequence[Job], limits: Limits) -> None:
@@ -78,7 +78,7 @@ class Sitting:
                         self.measure(figure, limits.max_wait)
 
     def measure(self, figure: Figure, max_wait: float) -> None:
-        """Measure once more, and tell."""
+        """Measure once more, and print it."""
         shape = figure.shape
         try:
             contender = self.wake(figure.contender)
@@ -99,8 +99,8 @@ class Sitting:
         """The contender of that name, up, warm and ready."""
         contender = self._up.get(name)
         if contender is None:
-            contender = Contender(FIELD[name], self.servers)
-            self._up[name] = self.told[name] = contender
+            contender = Contender(CONTENDERS[name], self.servers)
+            self._up[name] = self.reported[name] = contender
             warm_up(contender, 100)  # wide enough for each of its processes to connect
             return contender
         contender.thaw()

@@ -1,17 +1,17 @@
-"""What is measured: everything, a choice, or the little that fits into four minutes."""
+"""The jobs of a sitting: all, a choice, or the few that fit into four minutes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from benchmarks.field import FIELD
+from benchmarks.field import CONTENDERS
 from benchmarks.measuring import Job
 from benchmarks.workloads import WORKLOADS
 
 #: Quick: seconds after which nothing new is begun, counted from the start of the servers.
 QUICK_SECONDS = 195.0
 #: Quick: seconds for one measurement. Together they stay below four minutes.
-QUICK_PATIENCE = 40.0
+QUICK_TIMEOUT = 40.0
 _QUICK = {
     "W2": (100, 1000),
     "W3": (100, 1000),
@@ -19,12 +19,12 @@ _QUICK = {
     "W4 together": (500,),
     "W4 idle": (40,),
 }
-_QUICK_FIELD = ("flowengine", "canvas", "dbos-steps", "dbos-queue")
+_QUICK_CONTENDERS = ("flowengine", "canvas", "dbos-steps", "dbos-queue")
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What the command line names. What it does not name is not narrowed."""
+    """The choice of the command line. Without a name everything is chosen."""
 
     workloads: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
@@ -40,15 +40,15 @@ def jobs(choice: Choice, *, quick: bool) -> list[Job]:
     """In the order in which they are done."""
     if choice.sections and not choice.names_workloads and not quick:
         return []
-    field = choice.contenders or (_QUICK_FIELD if quick else tuple(FIELD))
+    names = choice.contenders or (_QUICK_CONTENDERS if quick else tuple(CONTENDERS))
     plan = _QUICK if quick else {name: shape.sizes for name, shape in WORKLOADS.items()}
     found = []
     for workload in choice.workloads or tuple(plan):
         for size in choice.sizes or plan.get(workload, WORKLOADS[workload].sizes):
-            if workload == "W6" and "flowengine" in field and not choice.sizes:
+            if workload == "W6" and "flowengine" in names and not choice.sizes:
                 # Two steps for each item: it is held against W2 with twice the items.
                 found.append(Job("W2", 2 * size, ("flowengine",)))
-            takers = tuple(name for name in field if FIELD[name].takes(workload, size))
+            takers = tuple(name for name in names if CONTENDERS[name].takes(workload, size))
             if takers:
                 found.append(Job(workload, size, takers))
     return found

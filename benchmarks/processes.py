@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-#: Seconds after which a process that was told to end is taken to be broken.
-PATIENCE = 30.0
+#: Seconds after which a process that was stopped counts as broken.
+TIMEOUT = 30.0
 
 #: The directory that holds `benchmarks` and `flowengine`.
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +35,7 @@ kill "$reader" 2>/dev/null
 exit "$code"
 """
 
-#: What a contender must not inherit: it would be a setting that nobody sees.
+#: Variables that a contender must not inherit: they would be invisible settings.
 _SETTINGS = ("FLOWENGINE_", "CELERY", "DBOS", "PREFECT_", "PYWORKFLOW", "PG")
 
 
@@ -104,7 +104,7 @@ class GuardedProcess:
             return
         os.close(self._hold)
         self._hold = -1
-        self._guard.wait(PATIENCE)
+        self._guard.wait(TIMEOUT)
         for pipe in (self._guard.stdin, self._guard.stdout):
             if pipe is not None:
                 pipe.close()

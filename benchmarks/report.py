@@ -1,4 +1,4 @@
-"""Telling: tables for people, JSON for programs."""
+"""The report: tables for people, JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.field import FIELD
+from benchmarks.field import CONTENDERS
 from benchmarks.measuring import Conditions, Job, Sitting
 from benchmarks.processes import ROOT
 from benchmarks.results import Figure
@@ -37,7 +37,7 @@ def revision() -> str:
 
 
 def weather(conditions: Conditions | None) -> str:
-    """What a commit cost and how busy the machine was, for the foot of a table."""
+    """Return the cost of a commit and the load of the machine, for the foot of a table."""
     if conditions is None:
         return "nothing was measured"
     durable = [commits.durable for commits in conditions.commits]
@@ -51,23 +51,23 @@ def weather(conditions: Conditions | None) -> str:
 
 
 def print_header(console: Console, sitting: Sitting) -> None:
-    if not sitting.told:
+    if not sitting.reported:
         return
     table = Table(title="contenders", title_justify="left", show_lines=True)
     for column in ("contender", "what", "durability", "versions", "settings that differ"):
         table.add_column(column)
-    for name, contender in sitting.told.items():
-        entry = FIELD[name]
+    for name, contender in sitting.reported.items():
+        entry = CONTENDERS[name]
         versions = ", ".join(f"{k} {v}" for k, v in contender.versions.items() if k != "python")
         settings = "\n".join(f"{key}: {value}" for key, value in contender.settings.items())
         table.add_row(name, entry.title, entry.durability, versions, settings)
     console.print(table)
-    for told in (machine(), sitting.servers.describe(), {"revision": revision()}):
-        console.print(", ".join(f"{key}: {value}" for key, value in told.items()))
+    for facts in (machine(), sitting.servers.describe(), {"revision": revision()}):
+        console.print(", ".join(f"{key}: {value}" for key, value in facts.items()))
 
 
 def print_figures(console: Console, sitting: Sitting, jobs: Sequence[Job]) -> None:
-    """One table per workload, all sizes under each other, and what was asked of it."""
+    """One table per workload, all sizes under each other, and its targets."""
     found = ratios(sitting.results)
     for workload in dict.fromkeys(job.workload for job in jobs):
         shape = WORKLOADS[workload]
@@ -94,7 +94,7 @@ def print_figures(console: Console, sitting: Sitting, jobs: Sequence[Job]) -> No
 
 
 def _row(figure: Figure) -> list[str]:
-    durable = FIELD[figure.contender].is_durable
+    durable = CONTENDERS[figure.contender].is_durable
     head = [f"{figure.size:,}", figure.contender]
     if figure.error is not None:
         return [*head, "error", figure.error.strip().splitlines()[-1][:60], "", "", durable]
@@ -148,19 +148,19 @@ def print_section(console: Console, section: Section) -> None:
 
 def write(path: Path, sitting: Sitting, sections: dict[str, Any], seconds: float) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    told = {
+    document = {
         "revision": revision(),
         "machine": machine(),
         "servers": sitting.servers.describe(),
         "took_seconds": round(seconds, 1),
         "contenders": {
             name: {
-                "title": FIELD[name].title,
-                "durability": FIELD[name].durability,
+                "title": CONTENDERS[name].title,
+                "durability": CONTENDERS[name].durability,
                 "versions": contender.versions,
                 "settings": contender.settings,
             }
-            for name, contender in sitting.told.items()
+            for name, contender in sitting.reported.items()
         },
         "conditions": {
             workload: {
@@ -174,4 +174,4 @@ def write(path: Path, sitting: Sitting, sections: dict[str, Any], seconds: float
         "ratios": [ratio.as_json() for ratio in ratios(sitting.results)],
         "sections": sections,
     }
-    path.write_text(json.dumps(told, indent=2) + "\n")
+    path.write_text(json.dumps(document, indent=2) + "\n")

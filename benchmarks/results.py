@@ -1,4 +1,4 @@
-"""What was measured, and its medians."""
+"""Measurements and their medians."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Figure:
         return self.error is None and bool(self.seconds)
 
     def as_json(self) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "contender": self.contender,
             "workload": self.workload,
             "size": self.size,
@@ -65,12 +65,12 @@ class Figure:
             "commit_ms": [round(commits.durable, 4) for commits in self.commits],
         }
         if self.error is not None:
-            return told | {"error": self.error}
+            return fields | {"error": self.error}
         if self.seconds:
-            told |= {"median": round(self.value, 4), "median_seconds": round(self.median, 6)}
+            fields |= {"median": round(self.value, 4), "median_seconds": round(self.median, 6)}
         if self.latencies:
-            told |= {"p50_ms": self.median * 1000, "p99_ms": self.p99 * 1000}
-        return told
+            fields |= {"p50_ms": self.median * 1000, "p99_ms": self.p99 * 1000}
+        return fields
 
 
 @dataclass

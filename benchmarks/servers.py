@@ -14,8 +14,8 @@ import redis
 
 from tests.servers import PostgresServer, RedisServer
 
-#: What PostgreSQL is asked about itself. Nothing of it is changed, but for max_connections.
-_TOLD = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
+#: Settings of PostgreSQL in the report. Only max_connections is changed.
+_REPORTED = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
 
 
 @dataclass(frozen=True)
@@ -64,10 +64,10 @@ class Servers:
 
     def describe(self) -> dict[str, str]:
         with self.connect() as connection:
-            told = {name: connection.execute(f"SHOW {name}").fetchone() for name in _TOLD}
+            settings = {name: connection.execute(f"SHOW {name}").fetchone() for name in _REPORTED}
         with redis.Redis.from_url(self.redis.url) as client:
             version = client.info("server")["redis_version"]
-        postgres = {f"postgresql {name}": str(row[0]) for name, row in told.items() if row}
+        postgres = {f"postgresql {name}": str(row[0]) for name, row in settings.items() if row}
         return {**postgres, "redis": f"{version}, persistence off"}
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class Servers:
 
 @contextmanager
 def private_servers() -> Iterator[Servers]:
-    """Start both, and take them away at the end, whatever the end is."""
+    """Start both, and stop them at the end, also after an error."""
     servers = Servers(PostgresServer(), RedisServer())
     try:
         yield servers

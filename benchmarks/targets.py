@@ -13,7 +13,7 @@ OURS = "flowengine"
 
 @dataclass(frozen=True)
 class Ratio:
-    """A comparison. `at_least` or `at_most` is the target; without one it is only told."""
+    """A comparison. `at_least` or `at_most` is the target; without one it is only printed."""
 
     what: str
     value: float

@@ -19,7 +19,7 @@ def fib(n: int) -> int:
 
 
 def small_run(number: int) -> int:
-    """What a small run gives: three steps add one, four add 0 to 3, and the join adds up."""
+    """Return the result of a small run: three steps add one, four add 0 to 3, the join sums."""
     return 4 * (number + 3) + 6
 
 

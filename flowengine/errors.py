@@ -177,7 +177,7 @@ class NotJson(ValueRefused):
     where: str
     type_name: str
     _text = (
-        "{what} is not JSON: {where} is a {type_name}; "
+        "{what} is not JSON: {where} is of type {type_name}; "
         "annotate it with a type pydantic can write, or return text, numbers, lists and maps"
     )
 
@@ -201,6 +201,30 @@ class TooLarge(ValueRefused):
     _text = (
         "{what} takes {size:,} bytes as JSON, the limit is {limit:,}: put the data in a file or "
         "an object store and pass its address, or raise FLOWENGINE_MAX_VALUE_BYTES"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class LimitReached(FlowengineError):
+    """Something would exceed a limit of the settings."""
+
+    what: str
+    limit: int
+    setting: str
+    cure: str
+    _text = "{what}: the limit is {limit:,} (setting {setting}); {cure}, or raise the limit"
+
+
+@dataclass(eq=False, repr=False)
+class WaitInsideStep(FlowengineError):
+    """Code of a step waits for a run of the same engine."""
+
+    run_id: str
+    step: str
+    _text = (
+        "step {step} cannot wait for run {run_id}: it would keep its place in the pool, and with "
+        "every place waiting no run could go on. Let the event facet return other.call(...), or "
+        "write other.start(...).result() in the workflow: then the engine waits, without a place"
     )
 
 

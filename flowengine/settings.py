@@ -20,6 +20,25 @@ class Settings:
     concurrency: int = 8
     #: Maximum size of the JSON of one input or one result, in bytes.
     max_value_bytes: int = 1024 * 1024
+    #: Maximum size of the JSON of one value that the engine computes: a concatenation, a list, a
+    #: map, the merged results of a loop, in bytes.
+    max_computed_bytes: int = 16 * 1024 * 1024
+    #: Maximum number of lists and maps inside each other, in a value.
+    max_json_depth: int = 200
+    #: Maximum size of a program as text, in bytes.
+    max_program_bytes: int = 4 * 1024 * 1024
+    #: Maximum number of lists and maps inside each other, in a program's JSON.
+    max_program_depth: int = 400
+    #: Maximum number of problems that the error of a program or a start lists.
+    max_problems: int = 100
+    #: Maximum number of steps, blocks and repeated tries of one run.
+    max_run_steps: int = 250_000
+    #: Number of new steps after which a commit leaves the rest to the next one.
+    max_commit_steps: int = 10_000
+    #: Bytes of computed values after which a commit leaves the rest to the next one.
+    max_commit_bytes: int = 32 * 1024 * 1024
+    #: Maximum number of steps inside each other, in one run.
+    max_step_depth: int = 1_000
     #: Seconds between two ticks of the watchdog.
     watchdog_interval: float = 0.5
     #: Seconds between two polls of the in-process broker. Shorter: less latency, more CPU.
@@ -49,12 +68,36 @@ class Settings:
     wakeup_fanout: int = 16
     #: Maximum number of calls of facets that call themselves, in one run.
     max_recursive_calls: int = 10_000
+    #: Maximum number of child runs below one root run.
+    max_child_runs: int = 10_000
+    #: Maximum number of child runs inside each other.
+    max_child_depth: int = 1_000
+    #: Maximum length of an error's message, and of its traceback, in characters.
+    max_error_length: int = 8_000
+    #: Length of a message as the enclosing steps repeat it, in characters.
+    max_error_excerpt: int = 1_000
+    #: Maximum length of a log line of `sys.log`, in characters.
+    max_log_length: int = 2_000
+    #: Maximum size of the JSON of the inputs in a `flowengine.execute` message, in bytes.
+    max_execute_bytes: int = 4 * 1024 * 1024
+    #: Maximum size of one message between agents as JSON, in bytes.
+    max_message_bytes: int = 1024 * 1024
+    #: Maximum number of runs on a page of Flower.
+    max_page_runs: int = 500
+    #: Maximum number of lines on the page of one run in Flower.
+    max_page_steps: int = 5_000
+    #: Time limit of one query of a page in Flower, in seconds.
+    max_page_seconds: float = 5.0
     #: Whether programs may contain script blocks: Python text that workers run.
     scripts: bool = False
     #: Time limit of one script, in seconds.
     script_seconds: float = 10.0
+    #: Limit of the CPU time of one script, in seconds.
+    script_cpu_seconds: float = 10.0
     #: Memory limit of the process of one script, in bytes.
     script_bytes: int = 256 * 1024 * 1024
+    #: Limit of the open files of the process of one script, its input and output among them.
+    script_open_files: int = 16
     #: Redis URL for circuit breakers shared between processes. Empty: the Celery app's broker or
     #: result backend if that is Redis; else breakers are local to each process.
     breaker_redis_url: str = ""
@@ -68,6 +111,8 @@ class Settings:
     breaker_without_redis: str = "run"
     #: Directory of the spool: reports on disk while the database is unreachable.
     spool_directory: str = "flowengine-spool"
+    #: Newest tries that Flower keeps, of each facet, outcome and pool child; 0: it is shown none.
+    flower_steps: int = 20
     #: Modules with facets that `celery -A flowengine` imports, separated by commas.
     imports: str = ""
     #: Celery queue of messages without a task list: evaluate, execute, watchdog.
@@ -92,6 +137,8 @@ class Settings:
             elif configured and configured.get(f"flowengine_{field.name}") is not None:
                 text = str(configured[f"flowengine_{field.name}"])
                 values[field.name] = _parse(variable, text, field.default)
+            if field.name.startswith("max_") and not values.get(field.name, 1) > 0:
+                raise InvalidSetting(variable, str(values[field.name]), "greater than 0")
         return cls(**values)
 
 

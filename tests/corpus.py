@@ -74,13 +74,13 @@ def check(case: Case, outcome: Outcome) -> None:
         # The corpus has no tasks for scripts.
         found = [{"name": name, "data": data} for name, data in outcome.tasks if name != SCRIPT]
         assert sorted(found, key=_order) == sorted(expected["tasks"], key=_order)
-    check_told(case, outcome.error or "")
+    check_error(case, outcome.error or "")
     if "skipped" in expected:
         skipped = [path for path, state in outcome.steps.items() if state.endswith("Skipped")]
         assert sorted(p.rpartition(".")[2] for p in skipped) == sorted(expected["skipped"])
 
 
-def check_told(case: Case, error: str) -> None:
+def check_error(case: Case, error: str) -> None:
     for text in case["expect"].get("error_contains", []):
         assert text.lower() in error.lower()
 

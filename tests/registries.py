@@ -11,10 +11,10 @@ from flowengine.authoring import registry
 @contextmanager
 def empty_registry() -> Iterator[None]:
     """Empty the registry and restore it at the end; built-in facets stay."""
-    registered = (registry._event_facets, registry._workflows)
+    registered = (registry._event_facets, registry._workflows, registry._standard)
     kept = [each.copy() for each in registered]
     with registry._lock:
-        for each in registered:
+        for each in registered[:2]:
             each.clear()
     try:
         yield

@@ -31,7 +31,7 @@ import redis
 from psycopg import sql
 
 #: Seconds until a server that has not answered is taken to be broken.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 # `read` returns when the pipe is closed; we never write to it. A job in the
 # background would get /dev/null as its input, hence the copy of it as 3.
@@ -90,7 +90,7 @@ class GuardedServer:
 
     def wait_until(self, answers: Callable[[], bool]) -> None:
         """Return once the server answers; raise with its log when it does not."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not answers():
             if self._guard.poll() is not None or time.monotonic() > deadline:
                 self.stop()
@@ -112,7 +112,7 @@ class GuardedServer:
             return
         assert self._guard.stdin is not None
         self._guard.stdin.close()
-        self._guard.wait(PATIENCE)
+        self._guard.wait(TIMEOUT)
         self._log.seek(0)
         self._last_words = self._log.read().decode(errors="replace")
         self._log.close()

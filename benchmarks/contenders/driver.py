@@ -1,9 +1,9 @@
-"""What a contender's program has in common: it is asked in lines of JSON and answers in them.
+"""The common part of all contenders' programs: it reads requests and writes answers as JSON lines.
 
     {"do": "fan_out", "size": 100}      →  {"seconds": 0.41, "result": 4950}
 
 Only the standard library is imported here. The clock runs from before the first call of the
-contender's API until the result is in the caller's hands.
+contender's API until it has returned the result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ENDLESS = 900.0
 class Driver:
     """The caller's side of a contender. A workload it has no method for is not its."""
 
-    packages: tuple[str, ...] = ()  #: whose versions are told
+    packages: tuple[str, ...] = ()  #: whose versions are reported
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}  #: what differs from the contender's defaults
@@ -112,7 +112,7 @@ class Timed:
 
 def serve(driver: Driver) -> None:
     """Answer questions until there are no more."""
-    # Whatever a library prints must not end up between our lines.
+    # Output of a library must not end up between our lines.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 

@@ -38,7 +38,7 @@ def add_fib(total: int, n: int) -> int:
 
 @event_facet
 def nap(seconds: float) -> list[float]:
-    """Sleep; tell when it began and ended, by the machine's clock, and in which thread."""
+    """Sleep; return when it began and ended, by the machine's clock, and in which thread."""
     begun = time.time()
     time.sleep(seconds)
     return [begun, time.time(), float(threading.get_ident())]

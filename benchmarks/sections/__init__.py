@@ -1,1 +1,1 @@
-"""Sections: what is asked of flowengine beyond the race. Each is a module with a `run`."""
+"""Sections: measurements of flowengine alone. Each is a module with a `run`."""

@@ -54,7 +54,7 @@ def run(servers: Servers, say: Say, size: int = SIZE) -> Section:
 
 
 class _Watch:
-    """Looks again and again, until told to stop."""
+    """Samples the memory until `stop`."""
 
     def __init__(self, contender: Contender) -> None:
         self._contender = contender
@@ -81,8 +81,8 @@ def _look(contender: Contender) -> dict[str, float]:
         with suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             if "beat" in process.cmdline():
                 continue
-            told = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-            values = dict(line.split(":") for line in told.splitlines()[1:])
+            text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+            values = dict(line.split(":") for line in text.splitlines()[1:])
             for measure, name in _MEASURES.items():
                 found[measure] += int(values[name].split()[0]) / 1024
     return found

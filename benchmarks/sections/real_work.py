@@ -1,6 +1,6 @@
 """Real work: facets that take a second, alone and among facets that take a millisecond.
 
-Whatever makes no-ops fast must not make these wait: a thread that holds a batch, and sleeps
+An optimisation for no-ops must not make these wait: a thread that holds a batch, and sleeps
 over its first item, would keep the rest from threads that are free.
 """
 
@@ -10,7 +10,7 @@ import math
 from collections import defaultdict
 
 from benchmarks.field import Contender
-from benchmarks.sections.section import PATIENCE, Say, Section, fresh
+from benchmarks.sections.section import TIMEOUT, Say, Section, fresh
 from benchmarks.servers import Servers
 from benchmarks.targets import Ratio
 
@@ -49,7 +49,7 @@ def ideal(lengths: list[float]) -> float:
 
 def _measure(section: Section, contender: Contender, facets: str, lengths: list[float]) -> None:
     name, best = contender.entry.name, ideal(lengths)
-    answer = contender.ask("naps", lengths, max_wait=PATIENCE)
+    answer = contender.ask("naps", lengths, max_wait=TIMEOUT)
     naps, seconds = answer["result"], answer["seconds"]
     assert len(naps) == len(lengths)
     assert all(

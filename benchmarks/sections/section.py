@@ -1,4 +1,4 @@
-"""What sections have in common: a contender of their own, and a table with verdicts."""
+"""Common parts of sections: a contender of their own, and a table with verdicts."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.field import FIELD, Contender, ContenderFailed
+from benchmarks.field import CONTENDERS, Contender, ContenderFailed
 from benchmarks.measuring import SETTLE, warm_up
 from benchmarks.servers import Commits, Servers
 from benchmarks.targets import Ratio
 from benchmarks.workloads import WORKLOADS
 
 #: Seconds for one measurement of a section; the largest have 50,000 steps.
-PATIENCE = 1800.0
+TIMEOUT = 1800.0
 
 Say = Callable[[str], None]
 
 
 @dataclass
 class Section:
-    """A table for people; the same as data for programs; and what was asked."""
+    """A table for people; the same as data for programs; and the targets."""
 
     title: str
     columns: tuple[str, ...]
@@ -44,7 +44,7 @@ class Section:
 @contextmanager
 def fresh(servers: Servers, name: str, **environment: str) -> Iterator[Contender]:
     """A contender in a new database, warm."""
-    contender = Contender(FIELD[name], servers, **environment)
+    contender = Contender(CONTENDERS[name], servers, **environment)
     try:
         warm_up(contender, 100)
         yield contender
@@ -57,7 +57,7 @@ def timed(contender: Contender, workload: str, size: int, times: int = 1) -> flo
     shape = WORKLOADS[workload]
     taken: list[float] = []
     for _ in range(times):
-        answer = contender.ask(shape.do, size, max_wait=PATIENCE)
+        answer = contender.ask(shape.do, size, max_wait=TIMEOUT)
         if answer["result"] != shape.expected(size):
             raise ContenderFailed(f"wrong result: {str(answer['result'])[:200]}")
         taken.append(answer["seconds"])
@@ -82,7 +82,7 @@ class Pair:
 
 
 def in_turns(one: Contender, other: Contender, workload: str, size: int, times: int) -> Pair:
-    """Measure one, then the other, and so on; whoever is not on is stopped by a signal."""
+    """Measure one, then the other, and so on; the one that waits is stopped by a signal."""
     found = Pair([], [])
     for _ in range(times):
         for contender, taken in ((one, found.one), (other, found.other)):

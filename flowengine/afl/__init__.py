@@ -4,7 +4,7 @@
 errors, `compiler` resolves names and locates problems of the program in the text.
 """
 
-from flowengine.afl.compiler import checked, compile_text
+from flowengine.afl.compiler import checked, compile_text, link_files, merged
 from flowengine.afl.parser import read_text
 
-__all__ = ["checked", "compile_text", "read_text"]
+__all__ = ["checked", "compile_text", "link_files", "merged", "read_text"]

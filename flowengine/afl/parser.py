@@ -14,8 +14,9 @@ from flowengine.afl.transformer import Node, ProgramTransformer, SyntaxMistake
 from flowengine.errors import InvalidText
 
 #: Deepest nesting of a program, in levels of an expression. Later passes recurse, up to five
-#: calls for a level, and Python's limit is 1000 calls: refuse deeper text at its author.
-MAX_DEPTH = 150
+#: calls for a level, and Python's limit is 1000 calls: refuse deeper text at its author. A map of
+#: maps has three levels of JSON for each, and must stay below `max_program_depth`.
+MAX_DEPTH = 130
 _BRACKETS = frozenset(["LPAR", "LSQB", "LBRACE"])
 _CLOSING = frozenset(["RPAR", "RSQB", "RBRACE"])
 _BLOCK_LEVELS = 3  # levels that a block counts for

@@ -24,7 +24,7 @@ _Contents = tuple[list[Node], list[Node]]
 _Mixin = tuple[Token, Node]
 
 #: The order in which AFL's compiler lists declarations.
-_KINDS = ("Namespace", "FacetDecl", "EventFacetDecl", "WorkflowDecl", "ImplicitDecl", "SchemaDecl")
+KINDS = ("Namespace", "FacetDecl", "EventFacetDecl", "WorkflowDecl", "ImplicitDecl", "SchemaDecl")
 _FACETS = {"facet": "FacetDecl", "event": "EventFacetDecl", "workflow": "WorkflowDecl"}
 _DIRECTIVES = ("system", "template", "model")
 
@@ -68,7 +68,7 @@ def _content_parts(contents: _Contents) -> Node:
 
 
 def _declarations(nodes: Iterable[Node]) -> list[Node]:
-    return sorted(nodes, key=lambda node: _KINDS.index(node["type"]))
+    return sorted(nodes, key=lambda node: KINDS.index(node["type"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,14 +287,19 @@ class ProgramTransformer(Transformer[Token, Node]):
     def array(self, *elements: Node) -> Node:
         return {"type": "ArrayLiteral", "elements": list(elements)}
 
-    def mapping(self, *entries: Node) -> Node:
-        return {"type": "MapLiteral", "entries": list(entries)}
+    def mapping(self, *entries: tuple[Token, Node]) -> Node:
+        seen: set[str] = set()
+        for key, entry in entries:
+            if entry["key"] in seen:
+                raise SyntaxMistake(key, f"the key {entry['key']!r} is given twice in this map")
+            seen.add(entry["key"])
+        return {"type": "MapLiteral", "entries": [entry for _, entry in entries]}
 
-    def entry(self, key: Token, value: Node) -> Node:
+    def entry(self, key: Token, value: Node) -> tuple[Token, Node]:
         name = _text(key) if key.type == "STRING" else str(key)
         if not name:
             raise SyntaxMistake(key, "a key of a map needs at least one character")
-        return {"key": name, "value": value}
+        return key, {"key": name, "value": value}
 
     def qname(self, *names: Token) -> Sequence[Token]:
         return names

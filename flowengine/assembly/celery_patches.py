@@ -1,6 +1,6 @@
-"""Mend Celery, kombu and billiard where an outage would end a worker, or delay its end.
+"""Patch Celery, kombu and billiard where an outage would end a worker, or delay its end.
 
-Each mend only adds to an answer of theirs that would end the worker, so it has no effect where a
+Each patch only adds to an answer of theirs that would end the worker, so it has no effect where a
 later version gives another answer.
 """
 
@@ -20,7 +20,7 @@ _EXIT_SECONDS = 2.0
 
 
 def patch_celery() -> None:
-    """Apply all mends. Idempotent."""
+    """Apply all patches. Idempotent."""
     with suppress(ImportError):  # this installation cannot use Redis
         from kombu.transport import redis as transport
         from redis import exceptions

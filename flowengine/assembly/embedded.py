@@ -41,6 +41,7 @@ from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.tasks.celery_tasks import register_celery_tasks
 from flowengine.tasks.heartbeat import Heartbeat
 from flowengine.worker import TaskWorker
+from flowengine.worker.outage_log import outage_log
 from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
@@ -69,11 +70,11 @@ class Embedded:
         )
         queue = f"flowengine.{boot_id}"  # the in-process transport is shared by the whole process
         self._app = _celery_app(queue, settings)
-        self._notifier = LocalNotifier(self._app, answerers=settings.concurrency, queue=queue)
+        self._notifier = LocalNotifier(self._app, threads=settings.concurrency, queue=queue)
         self.engine = Engine(self.database, notifier=self._notifier, settings=settings)
         identity = WorkerIdentity(self._server.uuid, boot_id, os.getpid())
         self._task_worker = TaskWorker(self.engine, identity, event_facet_names)
-        register_celery_tasks(self._app, self)
+        register_celery_tasks(self._app, self, outage_log(settings.database_url))
         self._is_closed = False
         self._window = LivenessWindow(0, liveness.longest_unnoticed_gap(settings))
         jobs = (lambda _: self._restart_worker(), lambda _: self.watch())

@@ -10,8 +10,9 @@ from sqlalchemy import Connection
 
 from flowengine.authoring import StartOptions, Workflow, workflow_named
 from flowengine.engine import Engine, Run
-from flowengine.errors import UnknownWorkflow
+from flowengine.errors import InvalidInputs, LimitReached, UnknownWorkflow
 from flowengine.program.nodes import Json
+from flowengine.store import codec
 
 
 class EngineLauncher:
@@ -51,8 +52,26 @@ class EngineLauncher:
         return await asyncio.to_thread(self.start, workflow, inputs, options)
 
     def start_named(self, name: str, inputs: Mapping[str, Json], key: str | None) -> Run[Any]:
-        """Start a workflow of this process by its qualified name."""
+        """Start a workflow of this process by its qualified name, as a message demands it."""
+        _check_message(name, inputs, key, self._engine.settings.max_execute_bytes)
         workflow = workflow_named(name)
         if workflow is None:
             raise UnknownWorkflow(name, [])
         return self.start(workflow, workflow.inputs(**inputs), StartOptions(key=key))
+
+
+def _check_message(name: object, inputs: object, key: object, most: int) -> None:
+    """Refuse arguments of a message that no start could have sent."""
+    if not isinstance(name, str) or not isinstance(inputs, Mapping):
+        problem = "flowengine.execute takes the name of a workflow, and a map of inputs"
+        raise InvalidInputs(repr(name)[:200], [problem])
+    if key is not None and not isinstance(key, str):
+        raise InvalidInputs(name[:200], [f"the key must be text, not a {type(key).__name__}"])
+    try:
+        size = len(codec.dump(dict(inputs)))
+    except (TypeError, ValueError, RecursionError):
+        return  # the check of each input names the part that is not JSON
+    if size > most:
+        what = f"the inputs for {name[:200]!r} take {size:,} bytes as JSON"
+        cure = "send the address of the data instead"
+        raise LimitReached(what, most, "max_execute_bytes", cure)

@@ -25,6 +25,7 @@ from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.celery_patches import patch_celery
 from flowengine.assembly.launcher import EngineLauncher
+from flowengine.assembly.message_guard import guard_consumers
 from flowengine.authoring import event_facet_named, event_facet_names, set_launcher_source
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
@@ -36,6 +37,8 @@ from flowengine.tasks import celery_tasks
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker import CircuitBreakers, TaskWorker
+from flowengine.worker.outage_log import outage_log
+from flowengine.worker.redis_address import redis_address
 from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
@@ -68,6 +71,7 @@ class FlowEngine:
         set_launcher_source(lambda: EngineLauncher(self.engine))
         _show_in_flower()
         patch_celery()
+        guard_consumers()
 
     # --- configuration ---
 
@@ -92,7 +96,7 @@ class FlowEngine:
         }
         schedule = dict(sender.conf.beat_schedule or {})
         sender.conf.beat_schedule = {celery_tasks.WATCHDOG: entry, **schedule}
-        celery_tasks.register_celery_tasks(sender, self)
+        celery_tasks.register_celery_tasks(sender, self, outage_log(settings.database_url))
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         """Let a worker consume the task lists of its facets, unless -Q names others."""
@@ -142,14 +146,40 @@ class FlowEngine:
 
     def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
         with self._working() as process:
+            if not self._serves(task_list):
+                return
             process.notifier.consumed(task_list)
-            process.task_worker.drain(task_list, wake)
+            # Anybody who reaches the broker can send larger numbers.
             most = self.settings.wakeup_fanout
-            process.relay.relay(task_list, wake, most if hops is None else hops)
+            wake = min(wake, most)
+            process.task_worker.drain(task_list, wake)
+            process.relay.relay(task_list, wake, most if hops is None else min(hops, most))
 
     def work(self, task_list: str, task_ids: list[str]) -> None:
         with self._working() as process:
-            process.task_worker.work(task_list, task_ids)
+            if self._serves(task_list):
+                process.task_worker.work(task_list, task_ids)
+
+    def _serves(self, task_list: str) -> bool:
+        """Whether this worker consumes the list: a message may name any.
+
+        A pool child does not learn of queues that are added later; the worker's row has them.
+        """
+        queues = self.app.amqp.queues
+        queue = queues.aliases.get(task_list)
+        name = task_list if queue is None else queue.name
+        if name in queues.consume_from:
+            return True
+        with self.engine.database.read() as session:
+            registered = session.servers.by_boot_ids([self._boot_id])
+        if any(name in server.topics for server in registered):
+            return True
+        log.warning(
+            "ignored a message for task list %.80r, which this worker does not consume",
+            task_list,
+            extra={"action": "message_ignored"},
+        )
+        return False
 
     def evaluate(self, run_id: str) -> None:
         with self._working() as process:
@@ -174,7 +204,7 @@ def _show_in_flower() -> None:
     """Install the pages that packages offer for Flower, if this process becomes a Flower.
 
     Flower reads its list of pages right after it has imported the app. `celery` loads Flower for
-    each of its commands; only the command line tells which one runs. The pages of flowengine are
+    each of its commands; only the command line shows which one runs. The pages of flowengine are
     an entry point like any other: this layer does not import them, and workers do not load them.
     """
     if "flower" in sys.argv[1:]:
@@ -184,9 +214,14 @@ def _show_in_flower() -> None:
 
 def redis_of(app: Celery) -> str:
     """Return the address of the app's own Redis; empty if it has none or a list of them."""
-    urls = (app.conf.broker_url, app.conf.broker_write_url, app.conf.result_backend)
-    addresses = [url for url in urls if isinstance(url, str) and ";" not in url]
-    return next((url for url in addresses if url.startswith("redis://")), "")
+    conf = app.conf
+    candidates = (
+        (conf.broker_url, conf.broker_use_ssl),
+        (conf.broker_write_url, conf.broker_use_ssl),
+        (conf.result_backend, conf.redis_backend_use_ssl),
+    )
+    addresses = (redis_address(url, tls) for url, tls in candidates if isinstance(url, str))
+    return next(filter(None, addresses), "")
 
 
 class _Process:
@@ -204,8 +239,9 @@ class _Process:
             pause=0.0 if plugin.hostname else settings.wakeup_debounce,
         )
         self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
-        self.events = StepEvents(plugin.app, plugin.hostname)
-        shows = plugin.sends_events or plugin.app.conf.worker_send_task_events
+        ring = settings.flower_steps
+        self.events = StepEvents(plugin.app, plugin.hostname, ring)
+        shows = ring > 0 and (plugin.sends_events or plugin.app.conf.worker_send_task_events)
         self.task_worker = TaskWorker(
             self.engine,
             plugin.identity(),
@@ -224,12 +260,8 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
         flowengine = worker.app.flowengine
         try:
             flowengine.engine  # noqa: B018 - a wrong schema is reported at once
-        except DBAPIError as problem:
-            log.warning(
-                "the database is away, the worker waits for it: %s",
-                problem,
-                extra={"action": "no_database"},
-            )
+        except DBAPIError as problem:  # the heartbeat asks for the engine again
+            outage_log(flowengine.settings.database_url).note(problem)
         self.heartbeat = flowengine.heartbeat(worker.hostname)
         self.heartbeat.start()
 

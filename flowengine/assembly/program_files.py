@@ -1,33 +1,58 @@
-"""Load a program from a file."""
+"""Load a program from its files."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flowengine.afl import compile_text
+from flowengine.afl import link_files, read_text
 from flowengine.authoring import event_facet_named
 from flowengine.errors import InvalidProgram, Problem, ProgramError
-from flowengine.program import Program, link_program, parse_program
+from flowengine.program import Program, parse_program
+from flowengine.program.limits import program_too_large
 from flowengine.program.nodes import Declaration, EventOptions, FacetDeclaration, Namespace
+from flowengine.settings import Settings
+
+AFL_TEXT = (".afl", ".ffl")
+PROGRAM_JSON = ".json"
 
 
-def load_program(path: str | Path) -> Program:
-    """Load and link a program: AFL text (``.afl``) or program JSON (``.json``).
+def load_program(
+    path: str | Path | Sequence[str | Path], *, settings: Settings | None = None
+) -> Program:
+    """Load and link a program: AFL text (``.afl``, ``.ffl``) or program JSON (``.json``).
+
+    The declarations of several files are one program, whatever their order.
 
     AFL has no syntax for task lists, retries and timeouts. They come from the
     ``@event_facet`` functions of this process with the names of the program's event facets,
-    so import those first. Options in the program take precedence.
+    so import those first. Options in the program take precedence. Script blocks are accepted if
+    the setting `scripts` is on; without `settings` they are read from the environment.
     """
-    file = Path(path)
-    if file.suffix == ".afl":
-        program = compile_text(file.read_bytes(), str(path))
-    elif file.suffix == ".json":
-        program = _from_json(file)
-    else:
-        raise ProgramError(f"{path} is neither AFL text (.afl) nor program JSON (.json); rename it")
+    paths = [path] if isinstance(path, str | Path) else list(path)
+    if not paths:
+        raise ProgramError("a program needs a file; none is given")
+    settings = settings or Settings.from_environment()
+    parts = [_read(path, settings.max_program_bytes) for path in paths]
+    program = link_files(parts, allow_scripts=settings.scripts)
     return Program(tuple(_with_options(declared) for declared in program.declarations))
+
+
+def _read(path: str | Path, most: int) -> tuple[Program, str | None]:
+    """Return what a file declares, and the name of its text."""
+    file = Path(path)
+    if file.is_file() and file.stat().st_size > most:
+        raise program_too_large(file.stat().st_size, most)
+    if file.suffix in AFL_TEXT:
+        return parse_program(read_text(file.read_bytes(), str(path))), str(path)
+    if file.suffix == PROGRAM_JSON:
+        return _from_json(file), None
+    raise ProgramError(
+        f"{path} is neither AFL text ({', '.join(AFL_TEXT)}) nor program JSON "
+        f"({PROGRAM_JSON}); rename it"
+    )
 
 
 def _from_json(file: Path) -> Program:
@@ -35,9 +60,9 @@ def _from_json(file: Path) -> Program:
         document = json.loads(file.read_bytes())
     except ValueError as problem:
         raise InvalidProgram([Problem(str(file), f"is not JSON: {problem}")]) from None
-    program = parse_program(document)
-    link_program(program)
-    return program
+    except RecursionError:
+        raise InvalidProgram([Problem(str(file), "is nested too deeply")]) from None
+    return parse_program(document)
 
 
 def _with_options(declared: Declaration, namespace: str = "") -> Declaration:

@@ -4,7 +4,7 @@ from flowengine.authoring.annotations import json_value
 from flowengine.authoring.attempts import CaughtError, attempt
 from flowengine.authoring.branches import when
 from flowengine.authoring.decorators import event_facet, facet, workflow
-from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow
+from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow, offer_standard
 from flowengine.authoring.launcher_slot import (
     Launcher,
     RunHandle,
@@ -72,6 +72,7 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "event_facet_names",
     "json_value",
     "launcher",
+    "offer_standard",
     "set_launcher_source",
     "workflow_named",
 ]

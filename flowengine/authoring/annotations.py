@@ -29,6 +29,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from flowengine.authoring.shapes import unwrap_hint
 from flowengine.errors import NotJson
 from flowengine.program.nodes import ArrayType, Json, Type
+from flowengine.program.patterns import pattern_problem
 
 _SCALARS: Mapping[Any, str] = {str: "String", int: "Long", float: "Double", bool: "Boolean"}
 _UNTYPED = (Any, object, inspect.Parameter.empty)
@@ -39,6 +40,10 @@ _WRITABLE = (
     *(datetime.date, datetime.time, datetime.timedelta, UUID, Decimal, enum.Enum, PurePath),
     pydantic.BaseModel,
 )
+
+
+#: Keywords of a schema that have values, and not schemas.
+_VALUES = frozenset({"const", "default", "enum", "examples"})
 
 
 class _QuietSchema(GenerateJsonSchema):
@@ -206,6 +211,24 @@ def _json_schema(
     adapter: pydantic.TypeAdapter[Any], mode: Literal["validation", "serialization"]
 ) -> Mapping[str, Json] | None:
     try:
-        return adapter.json_schema(mode=mode, schema_generator=_QuietSchema)
+        schema = adapter.json_schema(mode=mode, schema_generator=_QuietSchema)
     except pydantic.PydanticInvalidForJsonSchema:
         return None  # the schema only documents; the adapter validates
+    found: Mapping[str, Json] = _without_refused_patterns(schema)
+    return found
+
+
+def _without_refused_patterns(schema: Any) -> Any:
+    """Leave out patterns that a program cannot have, as those with lookaround.
+
+    They are Python's: pydantic matches them in the facet and at the start, as part of the try.
+    """
+    if isinstance(schema, list):
+        return [_without_refused_patterns(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        name: item if name in _VALUES else _without_refused_patterns(item)
+        for name, item in schema.items()
+        if not (name == "pattern" and isinstance(item, str) and pattern_problem(item))
+    }

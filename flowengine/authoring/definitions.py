@@ -19,7 +19,7 @@ from flowengine.authoring.locations import location_of
 from flowengine.authoring.signatures import Signature, signature_of, starred_parameters
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import EventOptions, FacetKind, Location
-from flowengine.program.standard import STANDARD
+from flowengine.program.standard import STANDARD, is_built_in
 
 # A child of multiprocessing's spawn runs the main file again, as `__mp_main__`.
 _MAIN = frozenset(["__main__", "__mp_main__"])
@@ -143,4 +143,6 @@ def _qualified(fn: Callable[..., Any], given: object, what: str) -> str:
     if whole in STANDARD:
         reserved = whole.rpartition(".")[2]
         raise AuthoringError(f"the {what} {whole!r} is reserved for {reserved}(...)")
+    if is_built_in(given):
+        raise AuthoringError(f"the {what} {given!r} is in a namespace that is the engine's own")
     return whole

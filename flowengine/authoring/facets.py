@@ -20,7 +20,7 @@ import pydantic
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
-from flowengine.authoring.locations import user_location
+from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.options import Breaker
 from flowengine.authoring.registry import register_standard
 from flowengine.authoring.scopes import checked_step_name, current_scope
@@ -28,7 +28,7 @@ from flowengine.authoring.standard import CHILD_DEFINITION, WorkflowCall, start_
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
-from flowengine.program.nodes import EventOptions, Json, Location, Program
+from flowengine.program.nodes import EventOptions, FacetKind, Json, Location, Program
 from flowengine.program.standard import RESULT
 
 P = ParamSpec("P")
@@ -124,6 +124,12 @@ class EventFacet(Decorated[P, R]):
         except pydantic.ValidationError as error:
             problem = mismatch(RESULT, annotation, returned, error)
             raise DoesNotFit(self.name, [problem]) from None
+
+
+def offer_standard(name: str, fn: Callable[..., Any], options: EventOptions) -> None:
+    """Register a built-in event facet of this process."""
+    definition = Definition(FacetKind.EVENT, fn, name, (), location_of(fn), options)
+    register_standard(EventFacet(definition))
 
 
 register_standard(EventFacet(CHILD_DEFINITION))

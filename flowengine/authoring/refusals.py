@@ -4,7 +4,7 @@ Every operation here needs the value itself. Without an entry, `object` would an
 silently and wrongly, or Python would raise an error without a cure.
 
 ``if``, ``and``, ``not``, ``a < b < c`` and ``in`` all call ``bool(symbol)``. The source at the
-position of the author's frame tells them apart, so that the error names the right replacement.
+position of the author's frame distinguishes them, so that the error names the right replacement.
 """
 
 from __future__ import annotations

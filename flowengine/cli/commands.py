@@ -14,7 +14,7 @@ import click
 from rich.table import Table
 
 import flowengine
-from flowengine.afl import checked, read_text
+from flowengine.afl import link_files, merged, read_text
 from flowengine.cli import check_command
 from flowengine.cli.check_command import relative_file
 from flowengine.cli.failures import Commands
@@ -25,6 +25,7 @@ from flowengine.engine import Engine, Run, RunInfo
 from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.engine.results import duration
 from flowengine.evaluator.states import RunState
+from flowengine.program import parse_program
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, upgrade_schema
 from flowengine.store.database import parsed_url, system_clock
@@ -50,7 +51,7 @@ def main(traceback: bool) -> None:
 
 
 @main.command()
-@click.argument("target", metavar="TARGET")
+@click.argument("targets", nargs=-1, required=True, metavar="TARGET...")
 @click.option("--workflow", help="Name of the workflow, if TARGET does not include it.")
 @click.option(
     "--module", "-m", "modules", multiple=True, help="Also import this: code of event facets."
@@ -62,7 +63,7 @@ def main(traceback: bool) -> None:
 @click.option("--no-wait", is_flag=True, help="Start the run and exit; `resume` continues it.")
 @_as_json
 def run(
-    target: str,
+    targets: Sequence[str],
     workflow: str | None,
     modules: Sequence[str],
     given: Sequence[str],
@@ -74,10 +75,11 @@ def run(
 
     TARGET is MODULE:WORKFLOW or FILE:WORKFLOW. The module is importable from here; the file
     contains Python (examples/quickstart.py:word_count), AFL text (order.afl:shop.Order) or
-    program JSON. WORKFLOW may be omitted if there is only one.
+    program JSON. WORKFLOW may be omitted if there is only one. Several files of AFL text or
+    JSON are one program (shop.afl order.afl).
     """
     # Report invalid inputs before a database is created.
-    prepared = prepare(target, workflow, modules, given, needs_code=not no_wait)
+    prepared = prepare(targets, workflow, modules, given, needs_code=not no_wait)
     from flowengine.assembly import default_engine  # imports Celery
 
     engine = default_engine()
@@ -144,7 +146,7 @@ def _print_next_commands(info: RunInfo, database: Database) -> None:
     console.print(line(("stored in ", "dim"), database.name), soft_wrap=True)
     show = (f"flowengine show {info.id[:8]}", ("   every step with its time", "dim"))
     newest = ("flowengine list           ", ("the newest runs", "dim"))
-    console.print(line(("try     ", "dim"), *show))
+    console.print(line(("see     ", "dim"), *show))
     console.print(line("        ", *newest))
 
 
@@ -177,18 +179,25 @@ def check(names: Sequence[str], as_json: bool) -> None:
 
 
 @main.command("compile")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE...",
+)
 @click.option(
     "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file."
 )
-def compile_file(file: Path, output: Path | None) -> None:
-    """Compile AFL text and print the program as JSON.
+def compile_files(files: Sequence[Path], output: Path | None) -> None:
+    """Compile AFL text and print the program as JSON; several files are one program.
 
     The JSON equals that of AFL's own compiler, without ids.
     """
-    document = read_text(file.read_bytes(), str(file))
-    checked(document, str(file))
-    written = json.dumps(document, indent=2)
+    documents = [read_text(file.read_bytes(), str(file)) for file in files]
+    parts = [(parse_program(d), str(f)) for d, f in zip(documents, files, strict=True)]
+    link_files(parts, allow_scripts=Settings.from_environment().scripts)
+    written = json.dumps(merged(documents), indent=2)
     if output is None:
         click.echo(written)
     else:
@@ -247,7 +256,8 @@ def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool
     for heading in ("run", "workflow", "state", "age", "took", "waits for / error"):
         table.add_column(heading, overflow="fold")
     for info in runs:
-        waits = info.alarm or (f"{info.open_steps} outstanding" if info.open_steps else "")
+        steps = "step" if info.open_steps == 1 else "steps"
+        waits = info.alarm or (f"{info.open_steps} {steps} outstanding" if info.open_steps else "")
         table.add_row(
             info.id[:8],
             line(info.workflow),

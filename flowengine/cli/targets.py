@@ -21,9 +21,11 @@ from flowengine.errors import FlowengineError
 from flowengine.program import Plan, link_program
 from flowengine.program.nodes import FacetKind, Field, Location
 from flowengine.program.plan import FacetPlan
+from flowengine.program.standard import is_built_in
 from flowengine.program.types import check_inputs
+from flowengine.settings import Settings
 
-_FILES = (".afl", ".json")
+_FILES = (".afl", ".ffl", ".json")
 
 
 def load_module(name: str) -> ModuleType:
@@ -90,7 +92,7 @@ class PreparedStart:
 
 
 def prepare(
-    target: str,
+    targets: Sequence[str],
     workflow: str | None,
     modules: Sequence[str],
     given: Sequence[str],
@@ -99,22 +101,32 @@ def prepare(
 ) -> PreparedStart:
     """Load the workflow of a target and validate the inputs.
 
+    Several targets are the files of one program.
     With `needs_code`, refuse a program if none of its event facets has code in this process:
     it would wait for ever.
     """
     load_modules(modules)
-    file, _, named = target.partition(":")
-    if Path(file).suffix not in _FILES:
-        if workflow:
-            target = f"{file}:{workflow}"
-        return _of_python(_load_workflow(target), given, " ".join((file, *modules)))
-    if not Path(file).is_file():
-        raise click.ClickException(f"there is no file {file}")
+    parted = [target.partition(":") for target in targets]
+    files, names = [file for file, _, _ in parted], [name for _, _, name in parted if name]
+    if len(files) == 1 and Path(files[0]).suffix not in _FILES:
+        target = f"{files[0]}:{workflow}" if workflow else targets[0]
+        return _of_python(_load_workflow(target), given, " ".join((files[0], *modules)))
+    for file in files:
+        if Path(file).suffix not in _FILES:
+            raise click.ClickException(
+                f"{file} is not a file of a program ({', '.join(_FILES)}); several targets are "
+                "the files of one program, and modules with code are named with --module"
+            )
+        if not Path(file).is_file():
+            raise click.ClickException(f"there is no file {file}")
+    if len({*names, *([workflow] if workflow else [])}) > 1:
+        raise click.ClickException(f"name one workflow, not several: {', '.join(names)}")
     from flowengine.assembly import load_program  # imports Celery
 
-    program = load_program(file)
-    plan = link_program(program)
-    facet = _select_workflow(plan, file, workflow or named)
+    settings = Settings.from_environment()
+    program = load_program(files, settings=settings)
+    plan = link_program(program, allow_scripts=settings.scripts)
+    facet = _select_workflow(plan, " ".join(files), workflow or "".join(names[:1]))
     if needs_code:
         _require_code(plan)
     inputs = _read_inputs(facet.params, given)
@@ -150,7 +162,12 @@ def _select_workflow(plan: Plan, file: str, name: str) -> FacetPlan:
 
 
 def _require_code(plan: Plan) -> None:
-    events = sorted(n for n, f in plan.facets.items() if f.kind is FacetKind.EVENT)
+    # Code of built-in facets comes with the engine.
+    events = sorted(
+        name
+        for name, facet in plan.facets.items()
+        if facet.kind is FacetKind.EVENT and not is_built_in(name)
+    )
     if events and not any(event_facet_named(name) for name in events):
         raise click.ClickException(
             f"no Python code for {', '.join(events)} in this process: name its module with "
@@ -167,9 +184,11 @@ def _load_workflow(target: str) -> Workflow[..., Any]:
         return workflows[name]
     if not name and len(workflows) == 1:
         return next(iter(workflows.values()))
-    names = ", ".join(f"{module_name}:{key}" for key in workflows) or "none"
-    problem = f"no workflow {name!r}" if name else "not exactly one workflow"
-    raise click.ClickException(f"{module_name} has {problem}; it has: {names}")
+    if not workflows:
+        raise click.ClickException(f"{module_name} has no workflow")
+    names = ", ".join(f"{module_name}:{key}" for key in workflows)
+    problem = f"no workflow {name!r}; it has" if name else f"{len(workflows)} workflows, name one"
+    raise click.ClickException(f"{module_name} has {problem}: {names}")
 
 
 def _read_inputs(params: Iterable[Field], given: Sequence[str]) -> dict[str, Any]:

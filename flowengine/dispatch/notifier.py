@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowengine.dispatch.debounce import Debounce
-from flowengine.dispatch.packed_ids import packed
+from flowengine.dispatch.packed_ids import MOST, packed
 from flowengine.dispatch.publisher import RETRY_POLICY, Publisher
 from flowengine.fork import at_fork
 
@@ -25,8 +25,6 @@ EVALUATE = "flowengine.evaluate"  #: the Celery task that evaluates a run
 
 #: A group of more tasks is sent as a chord, with at least this number in one message.
 WIDE = 50
-#: Most tasks in one message of a chord: it stays below 4 KiB.
-MOST = 125
 #: Number of messages of a chord before they grow, so that every worker gets one.
 MESSAGES = 8
 
@@ -150,7 +148,9 @@ class CeleryNotifier:
         """Return whether another wake-up of the list is of use.
 
         One that waits in the queue wakes for every task committed before it is consumed. So after
-        `most` messages the broker is asked how many wait, and at `most` there none is added.
+        `most` messages the broker is asked how many wait, and at `most` there none is added. The
+        question costs as much as a message, so each answer holds for `most` messages: this process
+        leaves twice as many at most.
         """
         with self._lock:
             if self._outstanding[task_list] < self._most:
@@ -158,7 +158,7 @@ class CeleryNotifier:
                 return True
         waiting = self._publisher.queue_length(self._queue_name(task_list))
         with self._lock:
-            self._outstanding[task_list] = min(waiting + 1, self._most)
+            self._outstanding[task_list] = 1 if waiting < self._most else self._most
         return waiting < self._most
 
     def dispatch_groups(self, run_id: str, groups: Iterable[Group]) -> None:
@@ -277,8 +277,8 @@ class LocalNotifier(CeleryNotifier):
     At most one wake-up of a list is sent per thread: a further one would find nothing.
     """
 
-    def __init__(self, app: Any, *, answerers: int, queue: str) -> None:
-        super().__init__(app, most=answerers, control_queue=queue)
+    def __init__(self, app: Any, *, threads: int, queue: str) -> None:
+        super().__init__(app, most=threads, control_queue=queue)
 
     def notify(self, due: Mapping[str, int]) -> None:
         self._notify_now(due)

@@ -10,6 +10,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 
 _BYTES = 10  # that distinguish the tasks of a run
+#: Most tasks in one message: it stays below 4 KiB.
+MOST = 125
 
 
 def packed(task_ids: Sequence[str]) -> str:
@@ -22,8 +24,10 @@ def packed(task_ids: Sequence[str]) -> str:
 
 
 def unpacked(text: str) -> list[str]:
-    """Decode them."""
+    """Decode them; raises ValueError for a text that `packed` does not make."""
     prefix, _, encoded = text.rpartition(":")
-    suffixes = b64decode(encoded)
+    suffixes = b64decode(encoded, validate=True)
+    if len(suffixes) % _BYTES or len(suffixes) > MOST * _BYTES or len(prefix) > 64:
+        raise ValueError(f"no ids of at most {MOST} tasks: {text[:40]!r}")
     places = range(0, len(suffixes), _BYTES)
     return [prefix + suffixes[at : at + _BYTES].hex() for at in places]

@@ -1,8 +1,8 @@
 """Publishing to the broker within a time limit.
 
 The caller has committed rows and does not depend on the message, so a broker that hangs or is
-away costs it at most `TIME_LIMIT` seconds, once; then a circuit breaker skips messages until the
-broker answers again. Recovery sends a wake-up for whatever was skipped.
+unreachable costs it at most `TIME_LIMIT` seconds, once; then a circuit breaker skips messages until
+the broker answers again. Recovery sends a wake-up for whatever was skipped.
 """
 
 from __future__ import annotations
@@ -78,15 +78,19 @@ class Publisher:
                 producer.connection.ensure_connection(**RETRY_POLICY)
                 send(producer)
         except Exception as problem:
+            was_open = self._is_open
             if not isinstance(problem, LookupError):  # a queue that the app does not know
                 self._open_circuit(time.monotonic() - began)
-            log.warning(
+            log.log(
+                logging.INFO if was_open else logging.WARNING,  # one line for an outage
                 "wake-up not sent, recovery will repeat it: %s",
                 problem,
                 extra={"action": "wakeup_lost"},
             )
             return False
-        self._is_open = False
+        if self._is_open:
+            self._is_open = False
+            log.warning("the broker accepts wake-ups again", extra={"action": "broker_back"})
         return True
 
     def publish_in_thread(self, send: Callable[[Any], None]) -> bool:

@@ -1,4 +1,4 @@
-"""The engine: what is done with runs. See `engine.Engine`."""
+"""The engine: starts, evaluates and reads runs. See `engine.Engine`."""
 
 from flowengine.engine.engine import Engine
 from flowengine.engine.handles import Run

@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -15,8 +15,9 @@ from flowengine.dispatch import Notifier
 from flowengine.engine.committer import Committer
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
+from flowengine.program.limits import clipped
 from flowengine.store import Store
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 from flowengine.store.protocol import CompletionListener
 
 log = logging.getLogger("flowengine")
@@ -63,9 +64,8 @@ class RunCompletions:
                 if not self._waiters[run_id]:
                     del self._waiters[run_id]
 
-    def _intervals(self, timeout: float | None) -> Iterator[float]:
-        """Return how long to wait before each next check, until the time is over."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+    def _pauses(self, deadline: float) -> Iterator[float]:
+        """Return how long to wait after each check, until the time is over."""
         interval = _FIRST_POLL
         while (left := deadline - time.monotonic()) > 0:
             is_notified = self._listener is not None and self._listener.is_listening
@@ -74,45 +74,53 @@ class RunCompletions:
 
     def wait(self, run_id: str, is_over: Callable[[], bool], timeout: float | None) -> None:
         """Call `is_over` until it returns True, or for the last time when the time is over."""
-        woken = threading.Event()
+        woken, pauses = threading.Event(), self._pauses(_deadline(timeout))
         with self._registered(run_id, woken.set):
-            for interval in self._intervals(timeout):
+            while True:
                 woken.clear()  # before the check: an end after it sets the event again
-                if is_over():
+                if is_over() or (pause := next(pauses, None)) is None:
                     return
-                woken.wait(interval)
-            is_over()
+                woken.wait(pause)
 
     async def await_end(
         self, run_id: str, is_over: Callable[[], bool], timeout: float | None
     ) -> None:
         """Like `wait`, without blocking the event loop."""
         loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
+        woken, pauses = asyncio.Event(), self._pauses(_deadline(timeout))
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(woken.set)
 
         with self._registered(run_id, wake):
-            for interval in self._intervals(timeout):
+            while True:
                 woken.clear()
-                if await asyncio.to_thread(is_over):
+                if await asyncio.to_thread(is_over) or (pause := next(pauses, None)) is None:
                     return
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), interval)
-            await asyncio.to_thread(is_over)
+                    await asyncio.wait_for(woken.wait(), pause)
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.stop()
 
 
+def _deadline(timeout: float | None) -> float:
+    return math.inf if timeout is None else time.monotonic() + timeout
+
+
 class AfterCommit:
     def __init__(
-        self, committer: Committer, notifier: Notifier, completions: RunCompletions
+        self,
+        committer: Committer,
+        notifier: Notifier,
+        completions: RunCompletions,
+        *,
+        max_log_length: int,
     ) -> None:
         self._committer, self._notifier, self._completions = committer, notifier, completions
+        self._max_log_length = max_log_length
 
     def advance(
         self, run_id: str, continuation: ContinuationPolicy | None = None, *, wait: bool = True
@@ -140,10 +148,11 @@ class AfterCommit:
         """
         continued: list[TaskDefinition] = []
         while commits:
-            due: Counter[str] = Counter()
+            due: dict[str, int] = {}
             for effects in commits:
                 continued += effects.continued
-                due.update(effects.due)
+                for task_list, number in effects.due.items():
+                    due[task_list] = due.get(task_list, 0) + number
                 self._announce(effects)
             if due:
                 self._notifier.notify(due)
@@ -163,7 +172,7 @@ class AfterCommit:
         try:
             return self._committer.commit_locked(run_id, continuation=continuation)[0]
         except Exception as problem:
-            if is_away(problem):
+            if is_unavailable(problem):
                 raise
             log.exception(
                 "run %s cannot be evaluated; recovery tries again",
@@ -206,6 +215,7 @@ class AfterCommit:
 
     def _announce(self, effects: CommitEffects) -> None:
         for path, params in effects.log_lines:
-            log.info("%s: %s", path, params, extra={"action": "sys.log", "run": effects.run_id})
+            line = clipped(f"{path}: {params}", self._max_log_length)
+            log.info("%s", line, extra={"action": "sys.log", "run": effects.run_id})
         if effects.has_ended:
             self._completions.announce(effects.run_id)

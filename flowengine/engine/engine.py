@@ -47,15 +47,19 @@ class Engine:
         self.database = database
         self.notifier: Notifier = notifier or NullNotifier()
         self.settings = settings or Settings()
-        limit = self.settings.max_value_bytes
         self.programs = ProgramCache(database, self.settings)
         self.completions = RunCompletions(database)
         committer = Committer(database, self.programs)
-        self.after_commit = AfterCommit(committer, self.notifier, self.completions)
+        self.after_commit = AfterCommit(
+            committer,
+            self.notifier,
+            self.completions,
+            max_log_length=self.settings.max_log_length,
+        )
         self.advance = self.after_commit.advance
 
         self.starter = Starter(
-            database, self.programs, self.after_commit, self.notifier, max_value_bytes=limit
+            database, self.programs, self.after_commit, self.notifier, self.settings
         )
         self.start_child = self.starter.start_child
 
@@ -71,7 +75,9 @@ class Engine:
         self.release_held = self.queue.release_held
         self.park = self.queue.park
 
-        self.reporter = Reporter(database, self.programs, committer, self.after_commit, limit)
+        self.reporter = Reporter(
+            database, self.programs, committer, self.after_commit, self.settings
+        )
         self.report = self.reporter.report
         self.report_many = self.reporter.report_many
         self.record = self.reporter.record

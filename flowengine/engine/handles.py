@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from flowengine.engine.results import RunInfo, StepInfo
-from flowengine.errors import RunFailed
+from flowengine.errors import RunFailed, WaitInsideStep
 from flowengine.evaluator.states import RunState
 from flowengine.program.nodes import Json
 from flowengine.store.database import is_outage
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 log = logging.getLogger("flowengine")
+
+#: The engine and the path of the step that this code is called for, set by the worker.
+executing: ContextVar[tuple[Engine, str] | None] = ContextVar("flowengine_executing", default=None)
 
 
 class Run(Generic[R]):
@@ -50,7 +54,8 @@ class Run(Generic[R]):
     def result(self, timeout: float | None = None) -> R:
         """Wait for the end and return the result; raise `RunFailed` or `TimeoutError`.
 
-        An outage of the database does not end the wait.
+        An outage of the database does not end the wait. Inside a step of the same engine it does
+        not wait: it raises `WaitInsideStep` unless the run has ended.
         """
         return self._result(self.outputs(timeout))
 
@@ -68,7 +73,13 @@ class Run(Generic[R]):
 
     def _check(self) -> _Check:
         self._engine.notifier.flush()
-        return _Check(self)
+        check = _Check(self)
+        inside = executing.get()
+        # Waiting keeps a thread or a pool child, and the awaited run needs one: with every place
+        # waiting nothing runs, for ever. Refused always, not only when the last place is taken.
+        if inside is not None and inside[0] is self._engine and not check():
+            raise WaitInsideStep(self.id, inside[1])
+        return check
 
     def _result(self, outputs: dict[str, Any]) -> R:
         if self._read is not None:

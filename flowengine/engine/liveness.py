@@ -1,9 +1,9 @@
 """Liveness: which servers live and what they serve, and since when a missing heartbeat counts.
 
-While the database is away, or the machine is suspended, no heartbeat arrives and no recovery pass
-runs. So a gap between recovery passes restarts the count: silence is counted from the gap's end.
-A gap matters to a timeout if it is longer than a third of it: a server or a facet that sends three
-heartbeats per timeout never fails for an outage, and short gaps do not postpone long timeouts.
+While the database is unreachable, or the machine is suspended, no heartbeat arrives and no recovery
+pass runs. So a gap between recovery passes restarts the count: silence is counted from the gap's
+end. A gap matters to a timeout if it is longer than a third of it: a server or a facet that sends
+three heartbeats per timeout never fails for an outage, and short gaps do not postpone long ones.
 """
 
 from __future__ import annotations

@@ -10,23 +10,25 @@ written while the next is evaluated: both take about the same time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flowengine.engine import staging
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.evaluator import Missing, Step, lacking
+from flowengine.evaluator.records import FollowUp
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import StepContinue, StepFail, Trigger, Unfold
+from flowengine.evaluator.triggers import Expand, StepContinue, StepFail, Trigger
 from flowengine.program import Plan
+from flowengine.program.limits import DEFAULT_LIMITS, Limits
 from flowengine.store import Session, codec
 from flowengine.store.commits import CommitPlan
 
 _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
     "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
-    "Unfold": lambda fact: Unfold(fact["step_key"]),
+    "Expand": lambda fact: Expand(fact["step_key"]),  # stored runs have this kind
     "ChildCompleted": lambda fact: StepContinue(
         fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
     ),
@@ -65,6 +67,7 @@ def consume_inbox(
     if evaluation is not None:
         evaluation.prefetch([trigger for trigger, _, _ in inbox])
     room = _MAX_TRIGGERS
+    budget = _Budget(evaluation.plan.limits if evaluation else DEFAULT_LIMITS)
     with session.stream_commits() as write:
         while inbox:
             portion = [inbox.popleft() for _ in range(min(_PORTION, len(inbox)))]
@@ -81,6 +84,12 @@ def consume_inbox(
                     inbox += [(_FACTS[later.kind](later.payload), "", "") for later in follow_ups]
                 if effects.has_ended:
                     evaluation = None  # the rest of the inbox came too late, and is only consumed
+                elif budget.is_spent_by(decision) and inbox:
+                    effects.has_more = True
+                    first = len(follow_ups)  # those before it have been added
+                    left = _unstored(inbox)
+                    rows.add_follow_ups(run_id, run.head.revision, left, now, first=first)
+                    inbox.clear()
             rows.consume_inbox(
                 run_id,
                 [task_id for _, task_id, _ in portion if task_id],
@@ -89,6 +98,27 @@ def consume_inbox(
             if not rows.is_empty:
                 write(rows)
     return effects
+
+
+def _unstored(inbox: Iterable[_InboxEntry]) -> list[FollowUp]:
+    """Return the follow-ups of this transaction; all other entries stay in the stored inbox."""
+    return [
+        FollowUp("Expand", {"step_key": trigger.step_key})
+        for trigger, _, fact_id in inbox
+        if isinstance(trigger, Expand) and not fact_id
+    ]
+
+
+class _Budget:
+    """The size of a transaction: a hostile program must not make one that fills the memory."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._steps, self._bytes = limits.max_commit_steps, limits.max_commit_bytes
+
+    def is_spent_by(self, decision: Decision) -> bool:
+        self._steps -= len(decision.changes.created_steps)
+        self._bytes -= decision.changes.computed_bytes
+        return self._steps <= 0 or self._bytes <= 0
 
 
 @dataclass(frozen=True, slots=True)

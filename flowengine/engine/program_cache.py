@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from flowengine.program import Plan, Program, link_program, parse_program
-from flowengine.program.serializer import program_hash, program_text
+from flowengine.errors import InvalidProgram, Problem
+from flowengine.program import Plan, Program, link_program, parse_program, write_program
+from flowengine.program.limits import Limits, check_document, program_too_large
+from flowengine.program.serializer import document_text, text_hash
 from flowengine.program.standard import SCRIPT
 from flowengine.settings import Settings
 from flowengine.store import Session, Store
@@ -21,6 +25,7 @@ class ProgramCache:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self._store, self._settings = store, settings
+        self._limits = Limits.of(settings)
         self._plans: OrderedDict[str, Plan] = OrderedDict()
         self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
         self._saved: dict[str, int] = {}  #: by digest: the generation of the store
@@ -32,13 +37,17 @@ class ProgramCache:
             prepared = self._prepared.get(id(program))
         if prepared is not None:
             return prepared[1:]
-        parsed = program if isinstance(program, Program) else parse_program(dict(program))
-        digest = program_hash(parsed)
+        if isinstance(program, Program):
+            parsed = program
+        else:
+            parsed = parse_program(dict(program), self._limits)
+        text = self._checked_text(parsed)
+        digest = text_hash(text)
         kept = self.known(digest)
         allowed = self._settings.scripts
-        if kept is None or (SCRIPT in kept.facets and not allowed):
+        if kept is None or kept.is_stored or (SCRIPT in kept.facets and not allowed):
             kept = self._link(digest, parsed, allow_scripts=allowed)
-        found = digest, program_text(parsed), kept
+        found = digest, text, kept
         if isinstance(program, Program):  # it cannot change; a map can
             with self._lock:
                 if len(self._prepared) >= _MAX_PROGRAMS:
@@ -61,11 +70,29 @@ class ProgramCache:
             return kept
         stored = session.payloads.load_program(digest)
         # The process that started the run had allowed its scripts; here they are only evaluated.
-        return self._link(digest, parse_program(stored), allow_scripts=True)
+        # It had checked its depth, too, and may have other limits.
+        unlimited = replace(self._limits, max_program_depth=sys.maxsize)
+        program = parse_program(stored, unlimited)
+        return self._link(digest, program, allow_scripts=True, is_stored=True)
 
-    def _link(self, digest: str, program: Program, *, allow_scripts: bool) -> Plan:
-        most = self._settings.max_recursive_calls
-        plan = link_program(program, allow_scripts=allow_scripts, max_recursive_calls=most)
+    def _checked_text(self, program: Program) -> str:
+        """Return the text of a program; refuse it if it is too long or nested too deeply."""
+        try:
+            document = write_program(program)
+            check_document(document, self._limits)
+            text = document_text(document)
+        except RecursionError:
+            raise InvalidProgram([Problem("", "the program is nested too deeply")]) from None
+        if len(text) > self._limits.max_program_bytes:
+            raise program_too_large(len(text), self._limits.max_program_bytes)
+        return text
+
+    def _link(
+        self, digest: str, program: Program, *, allow_scripts: bool, is_stored: bool = False
+    ) -> Plan:
+        plan = link_program(
+            program, allow_scripts=allow_scripts, is_stored=is_stored, limits=self._limits
+        )
         with self._lock:
             self._plans[digest] = plan
             while len(self._plans) > _MAX_PROGRAMS:

@@ -17,6 +17,9 @@ from flowengine.store import Session, Store, codec
 from flowengine.store.runs import StoredRun
 from flowengine.store.servers import ServerDefinition
 
+#: Steps that a page counts, of all its runs and at least of each.
+_MAX_COUNTED, _MIN_COUNTED = 500_000, 1_000
+
 
 class RunQueries:
     def __init__(self, database: Store) -> None:
@@ -98,10 +101,11 @@ def run_summaries(
     last = None
     if before is not None and (last := session.runs.get(before)) is None:
         raise UnknownRun(before)
+    most = max(_MAX_COUNTED // limit, _MIN_COUNTED)
     states = [state] if state else sorted({RunState.RUNNING, *RunState.FINAL})
     found = session.runs.summaries(states=states, workflow=workflow, before=last, limit=limit)
-    progress = session.steps.progress([row.id for row in found])
-    reported = session.reports.recorded_counts([row.id for row in found])
+    progress = session.steps.progress([row.id for row in found], most)
+    reported = session.reports.recorded_counts([row.id for row in found], most)
     return [
         RunSummary(
             id=row.id,
@@ -113,8 +117,9 @@ def run_summaries(
             finished=row.finished,
             open_steps=row.open_steps,
             key=row.idempotency_key,
-            steps=progress.get(row.id, (0, 0))[1],
-            steps_ended=progress.get(row.id, (0, 0))[0] + reported.get(row.id, 0),
+            steps=progress[row.id][1],
+            steps_ended=min(progress[row.id][0] + reported[row.id], progress[row.id][1]),
+            is_counted=progress[row.id][1] < most,
         )
         for row in found
     ]

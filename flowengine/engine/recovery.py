@@ -20,6 +20,7 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.liveness import Death, LivenessWindow, Observation, observe
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store import Session, recovery_queries
+from flowengine.store.database import is_unavailable
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition
 
@@ -62,12 +63,15 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
         with engine.database.write() as session:
             session.servers.mark_dead(server)
         dead.add(server.boot_id)
-        log.warning(
-            "server %s (pid %s) %s: %d running tasks taken back",
-            server.server_name,
+        again = sum(not task.runs_once for task in tries)
+        log.log(
+            logging.WARNING if tries else logging.DEBUG,
+            "process %s on %s %s; %d %s that it ran will run again",
             server.pid,
+            server.server_name,
             reason,
-            len(tries),
+            again,
+            "step" if again == 1 else "steps",
             extra={"action": "server_lost"},
         )
     return dead
@@ -113,7 +117,7 @@ def release_dropped(engine: Engine, held: Sequence[HeldTask]) -> None:
     def drop(task: HeldTask) -> bool:
         if task.runs_once:
             who = f"the worker (pid {task.pid}) that ran {task.step_path}"
-            return _end(engine, task, Lost(f"{who} was told to drop it"), wait=True)
+            return _end(engine, task, Lost(f"{who} was shut down before it finished"), wait=True)
         return _release(engine, task)
 
     _each(held, drop)
@@ -152,9 +156,12 @@ def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
         try:
             if act(item) is False:
                 left.append(item)
-        except Exception:
+        except Exception as problem:
             left.append(item)
-            log.exception("recovery of %s failed; it is tried again", item)
+            if is_unavailable(problem):
+                log.debug("recovery of %s failed: %s; it is tried again", item, problem)
+            else:
+                log.exception("recovery of %s failed; it is tried again", item)
     return left
 
 
@@ -201,7 +208,7 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
             for task_list in due
             # In a list without a consumer, wake-ups would pile up.
             if any(liveness.consumes(server, task_list) for server in alive)
-            and session.locks.acquire(f"bell:{task_list}", uuid.uuid4().hex, pause, now)
+            and session.locks.acquire(f"wakeup:{task_list}", uuid.uuid4().hex, pause, now)
         ]
     if overdue or retries:
         engine.notifier.repeat({**dict.fromkeys(overdue, settings.wakeup_fanout), **retries})

@@ -1,9 +1,4 @@
-"""The reporter: records how tries ended, and lets the evaluator decide what follows.
-
-A Python function reports its value as `result`. A facet declared in AFL may have returns of other
-names. Then a map with exactly such names is split into these returns, and any other value becomes
-the only return.
-"""
+"""The reporter: records how tries ended, and lets the evaluator decide what follows."""
 
 from __future__ import annotations
 
@@ -15,19 +10,28 @@ from typing import Any
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer
 from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.result_validation import (
+    OF_PYTHON,
+    check_result,
+    check_types,
+    named_result,
+    refused_result,
+)
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.failures import limited
 from flowengine.evaluator.records import Step
-from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Report, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Report, Succeeded
+from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
+from flowengine.program.plan import FacetPlan
 from flowengine.program.types import misfits
+from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 
 log = logging.getLogger("flowengine")
-
-_OF_PYTHON = "result"
 
 Rejected = list[tuple[Report, Exception]]  #: reports that could not be evaluated, with the reason
 
@@ -52,7 +56,7 @@ def _isolated(affected: Sequence[Report], rejected: Rejected) -> Iterator[None]:
     try:
         yield
     except Exception as problem:
-        if is_away(problem):
+        if is_unavailable(problem):
             raise
         rejected += [(report, problem) for report in affected]
 
@@ -66,11 +70,12 @@ class Reporter:
         programs: ProgramCache,
         committer: Committer,
         after_commit: AfterCommit,
-        max_value_bytes: int,
+        settings: Settings,
     ) -> None:
         self._database, self._programs = database, programs
         self._committer, self._after_commit = committer, after_commit
-        self._max_value_bytes = max_value_bytes
+        self._limits = Limits.of(settings)
+        self._value_limits = (settings.max_value_bytes, settings.max_json_depth)
 
     def report(self, task: TaskDefinition, outcome: Outcome, *, in_chord: bool = False) -> bool:
         """Record how a try ended and what follows; False if the lease was lost before."""
@@ -99,16 +104,16 @@ class Reporter:
         rejected: Rejected = []
         by_run: dict[str, list[Report]] = {}
         by_join: dict[str, list[Report]] = {}
-        handed_over: list[Report] = []
+        delegated: list[Report] = []
         for report in self._validated(reports, rejected):
             task = report.task
-            if task.join_id is not None and isinstance(report.outcome, Succeeded | HandedOver):
+            if task.join_id is not None and isinstance(report.outcome, Succeeded | Delegated):
                 by_join.setdefault(task.join_id, []).append(report)
-            elif isinstance(report.outcome, HandedOver):
-                handed_over.append(report)
+            elif isinstance(report.outcome, Delegated):
+                delegated.append(report)
             else:
                 by_run.setdefault(task.workflow_id, []).append(report)
-        accepted = set(self._record(handed_over)) if handed_over else set()
+        accepted = set(self._record(delegated)) if delegated else set()
         continued: list[TaskDefinition] = []
         # Invariant: one join counter per transaction. Updating several can deadlock.
         for _, of_join in sorted(by_join.items()):
@@ -126,7 +131,7 @@ class Reporter:
             try:
                 commits = self._committer.commit_optimistically(by_run, continuation)
             except Exception as problem:
-                if is_away(problem):
+                if is_unavailable(problem):
                     raise
                 commits = {}  # one run failed the shared statement: commit each alone to find it
             for run_id, of_run in by_run.items():
@@ -142,8 +147,8 @@ class Reporter:
         if rejected:
             raise NotAllReported(rejected, continued)
         for report in reports:
-            # A child run may end before its hand-over is recorded: that report is not late.
-            if report.task.uuid not in accepted and not isinstance(report.outcome, HandedOver):
+            # A child run may end before its start is recorded: that report is not late.
+            if report.task.uuid not in accepted and not isinstance(report.outcome, Delegated):
                 _log_refusal(report.task)
         return accepted, continued
 
@@ -182,43 +187,49 @@ class Reporter:
 
     def storable(self, facet: str, program_hash: str, outcome: Outcome) -> Outcome:
         """Return the outcome as it is recorded: with declared names, or as a failure."""
+        if isinstance(outcome, Failed):
+            error = limited(outcome.error, self._limits)
+            return outcome if error is outcome.error else Failed(error, outcome.retry)
         if not isinstance(outcome, Succeeded):
             return outcome
         result: Mapping[str, Json] = outcome.result
         try:
-            if result.keys() == {_OF_PYTHON}:
-                declared = self._declared_returns(facet, program_hash)
-                result = named_result(facet, result, declared)
-            check_result(facet, result, self._max_value_bytes)
+            declared = self._declared(facet, program_hash) if result else None
+            if declared is not None:
+                if result.keys() == {OF_PYTHON}:
+                    names = [field.name for field in declared.returns]
+                    result = named_result(facet, result, names)
+                check_types(declared, result)
+            check_result(facet, result, *self._value_limits)
         except (ValueRefused, DoesNotFit) as problem:
-            return refused_result(problem)
+            refused = refused_result(problem)
+            return Failed(limited(refused.error, self._limits), retry=False)
         return outcome if result is outcome.result else Succeeded(dict(result))
 
-    def _declared_returns(self, facet_name: str, program_hash: str) -> list[str]:
+    def _declared(self, facet_name: str, program_hash: str) -> FacetPlan | None:
         plan = self._programs.known(program_hash)
         if plan is None:
             with self._database.autocommit() as session:
                 plan = self._programs.plan(session, program_hash)
-        facet = plan.facets.get(facet_name)
-        return [field.name for field in facet.returns] if facet else []
+        return plan.facets.get(facet_name)
 
     # --- answers from outside, past the tasks ---
 
     def continue_step(self, step_id: str, result: Mapping[str, Json] | None = None) -> None:
         """Answer a step that waits for its event. Idempotent: a step that has moved on ignores it.
 
-        The answer is validated against the declared schema, because no facet code has checked it.
+        The answer is validated against the declared types, because no facet code has checked it.
         """
         answer = dict(result or {})
         codec.check_names(f"the answer for step {step_id}", answer)
         for name, value in answer.items():
-            codec.check_value(f"{name!r} for step {step_id}", value, self._max_value_bytes)
+            codec.check_value(f"{name!r} for step {step_id}", value, *self._value_limits)
         with self._database.read() as session:
             step = _existing_step(session, step_id)
             run = session.runs.get(step.run_id)
             assert run is not None
             facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
-        wrong = misfits((f for f in facet.returns if f.schema), answer) if facet else []
+        wrong = misfits(facet.returns, answer, facet.schemas) if facet else []
         if wrong:
             raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
         self._add_fact(step, "StepContinue", {"result": answer})
@@ -227,7 +238,7 @@ class Reporter:
         """Fail a step that waits for its event. Idempotent: a step that has moved on ignores it."""
         with self._database.read() as session:
             step = _existing_step(session, step_id)
-        error = {"type": "StepFailed", "message": error_message}
+        error = limited({"type": "StepFailed", "message": error_message}, self._limits)
         self._add_fact(step, "StepFail", {"error": error})
 
     def _add_fact(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
@@ -250,34 +261,3 @@ def _log_refusal(task: TaskDefinition) -> None:
         task.lease,
         extra={"action": "report_refused", "run": task.workflow_id},
     )
-
-
-def check_result(facet: str, result: Mapping[str, Json], limit: int) -> None:
-    """Raise ValueRefused if a value cannot be stored."""
-    codec.check_names(f"what {facet} returned", result)
-    for name, value in result.items():
-        codec.check_value(f"{name!r} returned by {facet}", value, limit)
-
-
-def refused_result(problem: ValueRefused | DoesNotFit) -> Failed:
-    """A result that cannot be stored is a failure of the try that made it."""
-    return Failed({"type": type(problem).__name__, "message": str(problem)}, retry=False)
-
-
-def named_result(
-    facet: str, result: Mapping[str, Json], declared: Sequence[str]
-) -> Mapping[str, Json]:
-    """Return the result by the names the facet declares; raises DoesNotFit."""
-    if not declared or _OF_PYTHON in declared:
-        return result
-    value = result[_OF_PYTHON]
-    is_map = isinstance(value, dict) and bool(value)
-    if is_map and value.keys() <= set(declared):
-        return dict(value)
-    if len(declared) == 1:
-        return {declared[0]: value}
-    wanted = f"it declares the returns {', '.join(declared)}, so return a map with these names"
-    if is_map:
-        foreign = ", ".join(repr(name) for name in value if name not in declared)
-        raise DoesNotFit(facet, [f"{wanted}; {foreign} is not among them"])
-    raise DoesNotFit(facet, [f"{wanted}, and not {type(value).__name__}"])

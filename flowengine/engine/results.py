@@ -43,7 +43,7 @@ class ExecutionResult:
 
 
 class _RunRecord:
-    """What the records of a run have in common."""
+    """Common properties of run records."""
 
     __slots__ = ()
     state: str
@@ -106,6 +106,7 @@ class RunSummary(_RunRecord):
     key: str | None
     steps: int  #: created so far; a run creates steps while it runs
     steps_ended: int
+    is_counted: bool = True  #: False: it has more steps, which were not counted
 
 
 def seen_state(state: str, task_state: str | None) -> str:

@@ -1,8 +1,8 @@
 """The tree of a run's steps, limited to the size of a page.
 
-A run may have 100,000 steps, and its page is reloaded every few seconds. So only a few short
-columns are read of every row; names, errors and tries only of the shown steps, and values of
-none.
+A run may have 100,000 steps, and its page is reloaded every few seconds. So a limited number of
+rows is read, only a few short columns of each; names, errors and tries only of the shown steps,
+and values of none. The database counts the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +23,13 @@ from flowengine.store.records import circuit_of
 WIDE = 200
 _FIRST_ITEMS = 50
 _MAX_FAILED_ITEMS = 1000
-_MAX_LINES = 5000  # browsers are slow with more
+MAX_LINES = 5000  #: browsers are slow with more
+_ROWS_PER_LINE = 4  # blocks have no line
+_MAX_COUNTED = 1_000_000  # steps
 _FAILED = (StepState.ERROR, StepState.SKIPPED)
+
+
+ItemCounts = Mapping[str, Mapping[str, int]]  #: of wide loops: by key, then by state
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +79,32 @@ class _Line:
     row: Row[Any]
 
 
-def load_run_tree(session: Session, run_id: str) -> RunTree:
-    rows = session.steps.skeleton(run_id)
-    lines, is_cut = _lines(rows)
+def load_run_tree(session: Session, run_id: str, most: int = MAX_LINES) -> RunTree:
+    """Return up to `most` lines of a run's tree."""
+    limit = _ROWS_PER_LINE * most
+    rows = session.steps.skeleton(
+        run_id, wide=WIDE, first=_FIRST_ITEMS, shown=_FAILED, most=limit + 1
+    )
+    counts = session.steps.item_counts(run_id, wide=WIDE)
+    lines, is_cut = _lines(rows[:limit], counts, most)
     ids = [line.row.id for line in lines if isinstance(line, _Line)]
     details = session.steps.details(ids)
     tries = session.tasks.last_tries(run_id, ids)
-    counted = [row.state in StepState.FINAL for row in rows if row.object_type in ObjectType.STEPS]
+    ended, steps = session.steps.progress([run_id], _MAX_COUNTED)[run_id]
     return RunTree(
         lines=[
             _with_details(line, details, tries) if isinstance(line, _Line) else line
             for line in lines
         ],
-        steps=len(counted),
-        steps_ended=sum(counted),
-        is_cut=is_cut,
+        steps=steps,
+        steps_ended=ended,
+        is_cut=is_cut or len(rows) > limit,
     )
 
 
-def _lines(rows: Sequence[Row[Any]]) -> tuple[list[_Line | HiddenItems], bool]:
+def _lines(
+    rows: Sequence[Row[Any]], counts: ItemCounts, most: int
+) -> tuple[list[_Line | HiddenItems], bool]:
     """Select the shown lines. Blocks are not shown, only their steps and items."""
     children: defaultdict[str | None, list[Row[Any]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.position):
@@ -100,45 +112,49 @@ def _lines(rows: Sequence[Row[Any]]) -> tuple[list[_Line | HiddenItems], bool]:
     lines: list[_Line | HiddenItems] = []
     # Iterative: a recursive workflow may exceed the recursion limit.
     pending: list[_Line | HiddenItems] = [_Line(0, None, r) for r in reversed(children[None])]
-    while pending and len(lines) < _MAX_LINES:
+    while pending and len(lines) < most:
         line = pending.pop()
         lines.append(line)
         if isinstance(line, _Line):
-            pending += reversed(_visible_children(line.row, line.row.id, line.depth + 1, children))
+            visible = _visible_children(line.row, line.row.id, line.depth + 1, children, counts)
+            pending += reversed(visible)
     return lines, bool(pending)
 
 
 def _visible_children(
-    row: Row[Any], under: str, depth: int, children: Mapping[str | None, list[Row[Any]]]
+    row: Row[Any],
+    under: str,
+    depth: int,
+    children: Mapping[str | None, list[Row[Any]]],
+    counts: ItemCounts,
 ) -> list[_Line | HiddenItems]:
     if row.object_type == ObjectType.FAN and row.item_count > WIDE:
-        return _wide(row, under, depth, children)
+        return _wide(row, under, depth, children.get(row.key, ()), counts.get(row.key, {}))
     lines: list[_Line | HiddenItems] = []
     for child in children.get(row.key, ()):
         if child.object_type in ObjectType.FRAMES:
-            lines += _visible_children(child, under, depth, children)
+            lines += _visible_children(child, under, depth, children, counts)
         else:
             lines.append(_Line(depth, under, child))
     return lines
 
 
 def _wide(
-    fan: Row[Any], under: str, depth: int, children: Mapping[str | None, list[Row[Any]]]
+    fan: Row[Any], under: str, depth: int, items: Sequence[Row[Any]], counts: Mapping[str, int]
 ) -> list[_Line | HiddenItems]:
-    items = children.get(fan.key, ())
+    """The lines of the first and the failed items, and the number of all others."""
     lines: list[_Line | HiddenItems] = []
-    # Items that are not expanded yet have no row.
-    rest = Counter({StepState.CREATED: fan.item_count - len(items)})
+    rest = Counter(counts)
+    rest[StepState.CREATED] += fan.item_count - sum(counts.values())  # not expanded: without row
     failed = 0
-    for number, item in enumerate(items):
+    for item in items:
         is_failed = item.state in _FAILED
         failed += is_failed
-        if number < _FIRST_ITEMS or (is_failed and failed <= _MAX_FAILED_ITEMS):
+        if item.position < _FIRST_ITEMS or failed <= _MAX_FAILED_ITEMS:
             lines.append(_Line(depth, under, item))
-        else:
-            rest[item.state] += 1
-    counts = {state: count for state, count in rest.most_common() if count > 0}
-    return [*lines, HiddenItems(depth, counts)] if counts else lines
+            rest[item.state] -= 1
+    hidden = {state: count for state, count in rest.most_common() if count > 0}
+    return [*lines, HiddenItems(depth, hidden)] if hidden else lines
 
 
 def _with_details(

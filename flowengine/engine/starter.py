@@ -20,16 +20,18 @@ from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.staging import CachedRun, CommitEffects
-from flowengine.errors import InvalidInputs, UnknownRun
+from flowengine.errors import InvalidInputs, LimitReached, UnknownRun
 from flowengine.evaluator import Missing, RunView, Snapshot, Step, TaskDefinition
 from flowengine.evaluator.records import Waiter, derived_id
 from flowengine.evaluator.triggers import Started
 from flowengine.program import Plan, Program
 from flowengine.program.nodes import Json
 from flowengine.program.types import check_inputs
+from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
 from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader
+from flowengine.store.runs import StoredRun
 
 log = logging.getLogger("flowengine")
 
@@ -63,6 +65,7 @@ class Parent:
     step_id: str
     step_key: str
     root_run_id: str
+    depth: int  #: of the child: the runs above it
     waits: bool  #: for the end of the run, which is the step's result
 
 
@@ -75,12 +78,11 @@ class Starter:
         programs: ProgramCache,
         after_commit: AfterCommit,
         notifier: Notifier,
-        *,
-        max_value_bytes: int,
+        settings: Settings,
     ) -> None:
         self._database, self._programs = database, programs
         self._after_commit, self._notifier = after_commit, notifier
-        self._max_value_bytes = max_value_bytes
+        self._settings = settings
 
     def request(
         self,
@@ -105,15 +107,21 @@ class Starter:
             raise InvalidInputs(facet.name, [f"the inputs must be a map, not {_kind(inputs)}"])
         codec.check_names(f"the input of {facet.name}", inputs)
         for name, value in inputs.items():
-            codec.check_value(f"input {name!r} of {facet.name}", value, self._max_value_bytes)
+            codec.check_value(
+                f"input {name!r} of {facet.name}",
+                value,
+                self._settings.max_value_bytes,
+                self._settings.max_json_depth,
+            )
         plain = {name: codec.plain(value) for name, value in inputs.items()}
-        check_inputs(facet, plain)
+        check_inputs(facet, plain, self._settings.max_problems)
         request = StartRequest(digest, text, plan, facet.name, plain, **options)
         if problems := list(_invalid_options(request)):
             raise InvalidInputs(facet.name, problems)
         if request.labels:
             labels = dict(request.labels)
-            codec.check_value(f"the labels of {facet.name}", labels, self._max_value_bytes)
+            limit = self._settings.max_value_bytes
+            codec.check_value(f"the labels of {facet.name}", labels, limit)
         return request
 
     def start(self, requests: list[StartRequest]) -> list[str]:
@@ -166,12 +174,15 @@ class Starter:
         """Start the child run of a step; with `waits` its end is the step's result.
 
         Idempotent: the child's id is derived from the step's, so a second try finds the run of
-        the first. Without a program the child uses the parent's.
+        the first. Without a program the child uses the parent's. Raises LimitReached if the root
+        run has too many runs below it, or inside each other.
         """
+        run_id = child_run_id(task.step_id)
         with self._database.read() as session:
             parent = session.runs.get(task.workflow_id)
             if parent is None:
                 raise UnknownRun(task.workflow_id)
+            self._check_children(session, parent, run_id)
             if program is None:
                 prepared = self._programs.stored(session, task.flow_id)
             else:
@@ -182,10 +193,29 @@ class Starter:
             inputs,
             priority=parent.priority,
             tenant=parent.tenant,
-            run_id=child_run_id(task.step_id),
-            parent=Parent(parent.id, task.step_id, task.step_key, parent.root_run_id, waits),
+            run_id=run_id,
+            parent=Parent(
+                run_id=parent.id,
+                step_id=task.step_id,
+                step_key=task.step_key,
+                root_run_id=parent.root_run_id,
+                depth=parent.depth + 1,
+                waits=waits,
+            ),
         )
         return self.start([request])[0]
+
+    def _check_children(self, session: Session, parent: StoredRun, run_id: str) -> None:
+        """Raise LimitReached for one child run too many, unless it was started before."""
+        deepest, most = self._settings.max_child_depth, self._settings.max_child_runs
+        cure = "a workflow that starts itself must end"
+        if parent.depth >= deepest:
+            what = f"{parent.workflow} in run {parent.id} starts a run inside {deepest:,} others"
+            raise LimitReached(what, deepest, "max_child_depth", cure)
+        count = session.runs.count_below(parent.root_run_id, most)
+        if count >= most and session.runs.get(run_id) is None:
+            what = f"root run {parent.root_run_id} has {most:,} child runs, and starts another"
+            raise LimitReached(what, most, "max_child_runs", cure)
 
     # --- in a transaction of the caller ---
 
@@ -293,6 +323,7 @@ def _stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> Co
             parent_run_id=parent.run_id if parent else None,
             parent_step_id=parent.step_id if parent else None,
             waiting_step_key=parent.step_key if parent and parent.waits else None,
+            depth=parent.depth if parent else 0,
             created=now,
         )
     )

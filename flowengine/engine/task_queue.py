@@ -49,32 +49,37 @@ class TaskQueue:
     ) -> Claim:
         """Claim the most urgent due task, and up to `most` tasks if it is of a `quick` facet.
 
-        Only tasks of quick facets are batched. The result also tells whether more tasks are due.
+        Only tasks of quick facets are batched. The result also says whether more are due.
         """
         if not task_names:
             return Claim([])
         with self._database.autocommit() as session:
             return session.claims.claim(task_names, task_list, identity, limit=most, quick=quick)
 
-    def claim_one(self, task_id: str, identity: WorkerIdentity) -> TaskDefinition | None:
-        """Claim this task if it is still pending."""
-        claimed = self.claim_these([task_id], identity)
+    def claim_one(
+        self, task_id: str, task_list: str, identity: WorkerIdentity
+    ) -> TaskDefinition | None:
+        """Claim this task of a list if it is pending and due."""
+        claimed = self.claim_these([task_id], task_list, identity)
         return claimed[0] if claimed else None
 
     def claim_these(
         self,
         task_ids: Sequence[str],
+        task_list: str,
         identity: WorkerIdentity,
         *,
         names: Collection[str] | None = None,
         most: int | None = None,
     ) -> list[TaskDefinition]:
-        """Claim those of these tasks that are still pending, `most` at most.
+        """Claim those of these tasks of a list that are pending and due, `most` at most.
 
         With `names`, only tasks of these facets. Tasks that must run alone are not batched.
         """
         with self._database.autocommit() as session:
-            return session.claims.claim_these(task_ids, identity, names=names, limit=most)
+            return session.claims.claim_these(
+                task_ids, task_list, identity, names=names, limit=most
+            )
 
     def heartbeat(self, task: TaskDefinition) -> bool:
         """Send a heartbeat for a running task; False if its lease was lost."""

@@ -23,6 +23,7 @@ def begin(work: WorkingSet, row: Step) -> Signal:
         return foreach_expansion.begin(work, row, plan)
     if row.object_type == ObjectType.WHEN:
         return _choose(work, row, plan)
+    work.require(len(plan.statements), row.path)
     waiting_for = [source_key(work, row, source) for source in plan.captures]
     work.want(waiting_for)
     awaited = sum(1 for key in waiting_for if not has_ended(work, key))
@@ -58,6 +59,8 @@ def yield_values(work: WorkingSet, row: Step) -> Signal:
         if work.get(key).has_failed:
             raise StepSkipped(work.get(key))
     row.yields = [entry for key in carriers for entry in work.get(key).yields]
+    if row.yields:
+        work.account([attributes for _, attributes in row.yields], row.path)
     if plan.yields:
         row.yields += yielded(work, row, plan, row.path)
     return Signal.ADVANCE
@@ -103,7 +106,7 @@ def _taken(work: WorkingSet, row: Step, choice: ChoicePlan) -> set[int]:
                 taken.add(index)
         except EvaluationError as error:
             message = f"condition of case {index}: {error}"
-            raise StepFailed("EvaluationError", message, row.path) from None
+            raise StepFailed(error.kind, message, row.path) from None
         if taken and choice.is_first_only:
             return taken
     return taken or {i for i, condition in enumerate(choice.conditions) if condition is None}

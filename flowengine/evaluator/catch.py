@@ -46,7 +46,7 @@ def await_catch(work: WorkingSet, step: Step) -> Signal | None:
         step.failure, step.error = {"caught": step.error}, None
         return Signal.ADVANCE
     if failure["rank"][0] == 0:  # otherwise no case was for this error
-        step.error = with_cause(failure["error"], step.error)
+        step.error = with_cause(failure["error"], step.error, work.limits)
     return Signal.FAIL
 
 
@@ -68,7 +68,7 @@ def await_always(work: WorkingSet, step: Step) -> Signal | None:
     if step.failure is not None and step.failure["rank"][0] == 0:
         error = step.failure["error"]
         earlier = None if was_skipped else step.error
-        step.error = error if earlier is None else with_cause(error, earlier)
+        step.error = error if earlier is None else with_cause(error, earlier, work.limits)
         return Signal.FAIL
     if step.failure is not None and step.error is None:
         step.error, was_skipped = step.failure["error"], True

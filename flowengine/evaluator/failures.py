@@ -1,13 +1,16 @@
 """Errors of steps.
 
-An error holds the path of the step that failed first. The rows above repeat it unchanged, so
-that the error of a run names that step.
+An error holds the path of the step that failed first. The rows above refer to it by that path and
+repeat the beginning of its message, so that the error of a run names that step. The whole message
+and the traceback are stored once: with many steps around a long message, copies would fill the
+database.
 """
 
 from __future__ import annotations
 
 from flowengine.evaluator.records import Error, Step
 from flowengine.evaluator.states import ObjectType, Signal, StepState
+from flowengine.program.limits import Limits, clipped
 
 
 class StepFailed(Exception):
@@ -30,11 +33,30 @@ def problem(kind: str, message: str, path: str) -> Error:
     return {"type": kind, "message": message, "path": path}
 
 
-def with_cause(error: Error, earlier: Error) -> Error:
+def limited(error: Error, limits: Limits) -> Error:
+    """The error with a message and a traceback of at most the allowed length."""
+    most, trace = limits.max_error_length, error.get("traceback", "")
+    if len(error["message"]) <= most and len(trace) <= most:
+        return error
+    error = {**error, "message": clipped(error["message"], most)}
+    return {**error, "traceback": trace[-most:]} if trace else error
+
+
+def excerpt(error: Error, limits: Limits) -> Error:
+    """The error as other rows repeat it; its path says where the whole one is."""
+    message = clipped(error["message"], limits.max_error_excerpt)
+    if message is error["message"] and "traceback" not in error:
+        return error
+    kept = {name: value for name, value in error.items() if name != "traceback"}
+    return {**kept, "message": message}
+
+
+def with_cause(error: Error, earlier: Error, limits: Limits) -> Error:
     """The error of a catch or always block, with the earlier error that it handled."""
-    first = f"{earlier['path']}: {earlier['type']}: {earlier['message']}"
+    cause = excerpt({name: v for name, v in earlier.items() if name != "cause"}, limits)
+    first = f"{cause['path']}: {cause['type']}: {cause['message']}"
     message = f"{error['message']} (while handling {first})"
-    return {**error, "message": message, "cause": earlier}
+    return limited({**error, "message": message, "cause": cause}, limits)
 
 
 def skipped_because(cause: Step) -> Error:
@@ -50,7 +72,7 @@ def skipped_because(cause: Step) -> Error:
 MAX_LISTED = 10
 
 
-def note_failure(parent: Step, child: Step) -> None:
+def note_failure(parent: Step, child: Step, limits: Limits) -> None:
     """Keep the first failure in program order, errors before skips.
 
     Invariant: the same failures, in any order in time, leave the same error.
@@ -59,17 +81,19 @@ def note_failure(parent: Step, child: Step) -> None:
     rank = [0 if child.state == StepState.ERROR else 1, child.index]
     before = parent.failure
     count = 1 + (before["count"] if before else 0)
-    first = before if before and before["rank"] <= rank else {"rank": rank, "error": child.error}
+    error = excerpt(child.error, limits)
+    first = before if before and before["rank"] <= rank else {"rank": rank, "error": error}
     parent.failure = {**first, "count": count}
     if parent.object_type == ObjectType.FAN:
-        items = [*(before["items"] if before else ()), [rank, item_error(child)]]
+        items = [*(before["items"] if before else ()), [rank, item_error(child, limits)]]
         parent.failure["items"] = sorted(items, key=lambda entry: entry[0])[:MAX_LISTED]
 
 
-def item_error(item: Step) -> Error:
+def item_error(item: Step, limits: Limits) -> Error:
     """The entry of a failed item in the error of its foreach."""
     assert item.error is not None
-    return {"index": item.index, **{n: item.error[n] for n in ("type", "message", "path")}}
+    error = excerpt(item.error, limits)
+    return {"index": item.index, **{n: error[n] for n in ("type", "message", "path")}}
 
 
 def await_children(_: object, row: Step) -> Signal | None:

@@ -10,15 +10,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import assert_never
 
+from flowengine.errors import FlowengineError
 from flowengine.evaluator import blocks, catch, events, pre_steps, steps, yields
-from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children
+from flowengine.evaluator.failures import (
+    StepFailed,
+    StepSkipped,
+    await_children,
+    excerpt,
+    limited,
+    problem,
+)
 from flowengine.evaluator.propagation import ended
 from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
 from flowengine.evaluator.triggers import (
+    Delegated,
+    Expand,
     Failed,
-    HandedOver,
     Lost,
     Report,
     Started,
@@ -26,13 +35,13 @@ from flowengine.evaluator.triggers import (
     StepFail,
     Succeeded,
     Trigger,
-    Unfold,
 )
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.plan import Plan
 
 Handler = Callable[[WorkingSet, Step], Signal | None]
+_NOTHING_OUTSTANDING = "the run waits, but nothing is outstanding"
 
 #: A state without a handler is passed through.
 HANDLERS: dict[str, Handler] = {
@@ -80,7 +89,9 @@ def evaluate(
         return lacking
     if run.state == RunState.RUNNING and run.open_steps == 0 and not work.changes.follow_ups:
         # Invariant: a running run has an open event or a follow-up. Broken: raise an alarm.
-        run.alarm = "the run waits, but nothing is outstanding"
+        run.alarm = _NOTHING_OUTSTANDING
+    elif run.alarm == _NOTHING_OUTSTANDING:
+        run.alarm = None  # a follow-up of an earlier commit was outstanding
     return work.changes
 
 
@@ -123,6 +134,8 @@ def _advance_queue(work: WorkingSet) -> None:
     while work.queue or work.skipped:
         is_skipped = bool(work.skipped)
         row = work.skipped.popleft() if is_skipped else work.queue.popleft()
+        if not is_skipped and work.is_full and work.postpone(row):
+            continue
         try:
             if is_skipped:
                 ended(work, row)
@@ -142,7 +155,16 @@ def _advance(work: WorkingSet, row: Step) -> None:
             signal = handler(work, row) if handler else Signal.ADVANCE
         except (StepFailed, StepSkipped) as stop:
             signal = Signal.FAIL if isinstance(stop, StepFailed) else Signal.SKIP
-            row.error = stop.error
+            shorten = limited if isinstance(stop, StepFailed) else excerpt
+            row.error = shorten(stop.error, work.limits)
+        except (Missing, FlowengineError, AssertionError, MemoryError):
+            raise
+        except Exception as error:
+            # Values of a program made it: raised, it would be raised again by every report, and
+            # the run would never end.
+            signal = Signal.FAIL
+            found = problem("EvaluationError", f"{type(error).__name__}: {error}", row.path)
+            row.error = limited(found, work.limits)
         if signal is None:
             return
         if signal is Signal.FAIL or signal is Signal.SKIP:
@@ -182,9 +204,10 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
                 _fail(work, step, trigger.error)
-        case Unfold(key):
+        case Expand(key):
             fan = work.find(key)
-            if fan is not None and not fan.is_final:
+            # At its event it waits for a report: a second event would be a second try.
+            if fan is not None and not fan.is_final and fan.state != StepState.EVENT_TRANSMIT:
                 work.queue.append(fan)
         case _:
             assert_never(trigger)
@@ -219,7 +242,7 @@ def _report(work: WorkingSet, report: Report) -> None:
     assert facet is not None
     counts = (facet.options, task.try_number, task.losses, work.now)
     match report.outcome:
-        case HandedOver():
+        case Delegated():
             return
         case Succeeded(result):
             _answer(work, step, result)
@@ -230,8 +253,11 @@ def _report(work: WorkingSet, report: Report) -> None:
             decision = events.after_loss(*counts)
             error = {"type": "WorkerLost", "message": reason}
     if isinstance(decision, events.TryAgain):
-        events.create_task(work, step, decision)
-        return
+        if work.run.step_count < work.limits.max_run_steps:
+            work.run.step_count += 1
+            events.create_task(work, step, decision)
+            return
+        decision = events.GiveUp("no further try: the run has as many steps as max_run_steps")
     if decision.reason:
         error = {**error, "message": f"{error['message']} ({decision.reason})"}
     _fail(work, step, error)
@@ -244,7 +270,7 @@ def _answer(work: WorkingSet, step: Step, result: dict[str, object]) -> None:
 
 
 def _fail(work: WorkingSet, step: Step, error: Error) -> None:
-    step.error = {**error, "path": step.path}
+    step.error = limited({**error, "path": step.path}, work.limits)
     _leave_event(work, step, catch.redirect(work, step, Signal.FAIL))
     if step.is_final:
         ended(work, step)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children
+from flowengine.evaluator.failures import StepFailed, StepSkipped, await_children, excerpt
 from flowengine.evaluator.records import Error, FollowUp, Step
 from flowengine.evaluator.scope import RowScope, source_key, virtual_item
 from flowengine.evaluator.states import ObjectType, Signal
@@ -19,7 +19,8 @@ from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.json_reader import is_count
-from flowengine.program.nodes import Expression, Json
+from flowengine.program.limits import Limits
+from flowengine.program.nodes import Expression, InputRef, Json, StepRef
 from flowengine.program.plan import BlockPlan, ForeachPlan
 
 #: Items that the row of a foreach with a limit holds ahead.
@@ -30,6 +31,10 @@ def begin(work: WorkingSet, fan: Step, plan: BlockPlan) -> Signal:
     """Count the items, and evaluate the limit of items in progress."""
     foreach = _foreach(plan)
     items = _items(work, fan, foreach)
+    if not isinstance(foreach.iterable, InputRef | StepRef):
+        work.account(items, fan.path)
+    work.require(len(items), fan.path)
+    work.run.step_count += len(items)  # now: loops that begin together share the limit
     if foreach.limit is not None:
         limit = _value(work, fan, foreach, foreach.limit)
         if not is_count(limit):
@@ -46,11 +51,11 @@ def go_on(work: WorkingSet, fan: Step) -> Signal | None:
         _begin_items(work, fan)
     signal = await_children(work, fan)
     if signal is Signal.FAIL and fan.failure is not None:
-        fan.error = _error_of_items(fan, fan.failure)
+        fan.error = _error_of_items(fan, fan.failure, work.limits)
     return signal
 
 
-def _error_of_items(fan: Step, failure: Mapping[str, Any]) -> Error:
+def _error_of_items(fan: Step, failure: Mapping[str, Any], limits: Limits) -> Error:
     """The error of the first failed item, with the others listed when more have failed."""
     first, count = failure["error"], failure["count"]
     listed = [error for _, error in failure["items"]]
@@ -59,7 +64,7 @@ def _error_of_items(fan: Step, failure: Mapping[str, Any]) -> Error:
     messages = "; ".join(f"[{entry['index']}] {entry['message']}" for entry in listed)
     more = f"; and {count - len(listed)} more" if count > len(listed) else ""
     message = f"{first['message']} ({count} of {fan.item_count} items failed: {messages}{more})"
-    return {**first, "message": message, "items": listed, "count": count}
+    return excerpt({**first, "message": message, "items": listed, "count": count}, limits)
 
 
 def _begin_items(work: WorkingSet, fan: Step) -> None:
@@ -83,9 +88,10 @@ def _begin_items(work: WorkingSet, fan: Step) -> None:
         item.params = {foreach.variable: value}
         work.queue.append(item)
     work.portion -= end - fan.next_index
+    work.run.step_count -= end - fan.next_index  # counted when the foreach began
     fan.next_index = end
     if end < room:
-        work.changes.follow_ups.append(FollowUp("Unfold", {"step_key": fan.key}))
+        work.changes.follow_ups.append(FollowUp("Expand", {"step_key": fan.key}))
 
 
 def _ahead(work: WorkingSet, fan: Step, foreach: ForeachPlan, index: int) -> Json:
@@ -117,7 +123,7 @@ def _value(work: WorkingSet, fan: Step, foreach: ForeachPlan, expression: Expres
     try:
         return evaluate(expression, RowScope(work, container, foreach.sources))
     except EvaluationError as error:
-        raise StepFailed("EvaluationError", str(error), fan.path) from None
+        raise StepFailed(error.kind, str(error), fan.path) from None
 
 
 def _foreach(plan: BlockPlan) -> ForeachPlan:

@@ -79,6 +79,7 @@ def capture_mixins(work: WorkingSet, step: Step) -> Signal:
     for mixin in mixins:
         row = work.get(row_key(RowKind.STEP, _path(step, mixin)))
         whole = {name: work.read(v) for name, v in {**row.params, **row.returns}.items()}
+        work.account(whole, step.path)
         step.params = {**step.params, mixin.alias: whole}
     return Signal.ADVANCE
 
@@ -101,6 +102,7 @@ def split_aliases(work: WorkingSet, step: Step, aliases: Collection[str]) -> Non
         held = {n: v for n, v in step.returns.items() if n.startswith(prefix)}
         step.returns = {n: v for n, v in step.returns.items() if n not in held}
         whole = {n.removeprefix(prefix): work.read(v) for n, v in held.items()}
+        work.account(whole, step.path)
         step.params = {**step.params, alias: whole}
 
 

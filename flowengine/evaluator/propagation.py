@@ -44,7 +44,7 @@ def _count_down(work: WorkingSet, parent: Step, child: Step, created: int) -> No
     """
     is_noted = child.has_failed and not _is_collected(work, parent)
     if is_noted:
-        note_failure(parent, child)
+        note_failure(parent, child, work.limits)
     if is_noted or created != 1:
         parent.remaining += created - 1
         work.touch(parent)

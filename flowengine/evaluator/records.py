@@ -18,7 +18,7 @@ from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskSta
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 
-Error = dict[str, Any]  #: type, message, path, bases, …: of a failed step; its parents repeat it
+Error = dict[str, Any]  #: type, message, path, bases, …: of a failed step
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,8 @@ class RunView:
     state: str = RunState.RUNNING
     priority: int = 0
     open_steps: int = 0  #: steps that wait at their event
+    #: Steps, blocks and repeated tries so far, with the items of loops that have begun.
+    step_count: int = 0
     outputs: dict[str, Any] | None = None
     error: Error | None = None
     alarm: str | None = None
@@ -208,6 +210,7 @@ class IterationChanges:
     #: Intents: tasks of these steps that are still open are to be stopped and fenced.
     canceled_steps: list[str] = field(default_factory=list)
     follow_ups: list[FollowUp] = field(default_factory=list)
+    computed_bytes: int = 0  #: of values that expressions made
     _created_ids: set[str] = field(default_factory=set)
     _updated_ids: dict[str, int] = field(default_factory=dict)
 

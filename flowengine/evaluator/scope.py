@@ -10,8 +10,9 @@ from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind, Sources, StepSource
 from flowengine.program.expressions import EvaluationError, evaluate
-from flowengine.program.nodes import Expression, InputRef, Json, StepRef
+from flowengine.program.nodes import Expression, InputRef, Json, Literal, StepRef
 from flowengine.program.scopes import ERROR_NAMES
+from flowengine.program.value_size import ValueLimits, ValueTooLarge, checked_size
 
 #: The keys of an error, by the names that a catch reads.
 _ERROR_KEYS = {"error": "message", "error_type": "type", "error_path": "path"}
@@ -41,6 +42,10 @@ class RowScope:
         self._work, self._row, self._sources = work, row, sources
         # All at once: a join of thousands of steps is one round trip to the store.
         work.want([source_key(work, row, source) for source in sources.steps.values()])
+
+    @property
+    def limits(self) -> ValueLimits:
+        return self._work.limits
 
     def input(self, name: str) -> Json:
         return self._work.read(self.raw_input(name))
@@ -83,10 +88,20 @@ class RowScope:
                 return self.raw_input(name)
             case StepRef((name, attribute)):
                 return self.raw_attribute(name, attribute)
-        return evaluate(expression, self)
+            case Literal(value):
+                return value
+        value = evaluate(expression, self)
+        self._work.changes.computed_bytes += checked_size(value, self.limits)
+        return value
 
     def values(self, expressions: Iterable[tuple[str, Expression]]) -> dict[str, Any]:
-        return {name: self.value(expression) for name, expression in expressions}
+        found: dict[str, Any] = {}
+        for name, expression in expressions:
+            try:
+                found[name] = self.value(expression)
+            except ValueTooLarge as error:
+                raise ValueTooLarge(f"{name!r}: {error}") from None
+        return found
 
 
 # --- scope rows ---

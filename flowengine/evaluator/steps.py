@@ -19,9 +19,6 @@ from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.plan import BlockPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.types import misfits
 
-#: Levels of nesting: a facet that calls itself may never end.
-DEEPEST = 1000
-
 
 def initialize(work: WorkingSet, step: Step) -> Signal:
     """Evaluate the arguments: they are the step's parameters."""
@@ -37,7 +34,7 @@ def initialize(work: WorkingSet, step: Step) -> Signal:
             if plan.condition is not None and not evaluate(plan.condition, scope):
                 raise StepFailed("AssertionFailed", "sys.assert does not hold", step.path)
         except EvaluationError as error:
-            raise StepFailed("EvaluationError", str(error), step.path) from None
+            raise StepFailed(error.kind, str(error), step.path) from None
         if plan.schema is not None:
             _instantiate(work, step, plan.schema)
     if plan.pre_script is not None:
@@ -65,6 +62,7 @@ def create_blocks(work: WorkingSet, step: Step, plans: Sequence[BlockPlan]) -> N
     """Create blocks below a step, which then waits for them."""
     if plans:
         _check_recursion(work, step)
+        work.require(len(plans), step.path)
     for plan in plans:
         block = _create_block(work, step, plan)
         if block.waiting == 0:
@@ -77,10 +75,14 @@ def _check_recursion(work: WorkingSet, step: Step) -> None:
 
     The root row counts the calls: depth alone does not bound a facet that calls itself twice.
     """
-    if step.path.count(".") > DEEPEST:
-        message = f"nested more than {DEEPEST} levels deep: a facet that calls itself must end"
+    deepest = work.limits.max_step_depth
+    if step.path.count(".") > deepest:
+        message = (
+            f"nested more than {deepest:,} levels deep, which is the limit (setting "
+            "max_step_depth): a facet that calls itself must end"
+        )
         raise StepFailed("NestedTooDeep", message, step.path)
-    facet, limit = work.facet(step), work.plan.max_recursive_calls
+    facet, limit = work.facet(step), work.limits.max_recursive_calls
     if facet is None or not facet.is_recursive:
         return
     root = work.get(work.root_key)

@@ -32,7 +32,7 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class Delegated:
     """A try ended by starting a child run; the step waits for the end of that run.
 
     It is recorded on the task and never reaches the evaluator: the step's state stays the same.
@@ -41,7 +41,7 @@ class HandedOver:
     run_id: str
 
 
-Outcome: TypeAlias = Succeeded | Failed | Lost | HandedOver
+Outcome: TypeAlias = Succeeded | Failed | Lost | Delegated
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class StepFail:
 
 
 @dataclass(frozen=True, slots=True)
-class Unfold:
+class Expand:
     """A foreach has more items than one commit should hold."""
 
     step_key: str
@@ -91,4 +91,4 @@ class Started:
     inputs: dict[str, Json]
 
 
-Trigger: TypeAlias = Started | Report | StepContinue | StepFail | Unfold
+Trigger: TypeAlias = Started | Report | StepContinue | StepFail | Expand

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.evaluator.failures import skipped_because
+from flowengine.evaluator.failures import StepFailed, excerpt, skipped_because
 from flowengine.evaluator.records import (
+    FollowUp,
     IterationChanges,
     PayloadRef,
     RunView,
@@ -25,6 +26,7 @@ from flowengine.evaluator.states import ObjectType, Signal, next_state
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementPlan
+from flowengine.program.value_size import EvaluationError, checked_size
 
 #: Foreach items that one evaluation begins: a commit stays small however long the list.
 PORTION = 100
@@ -54,6 +56,7 @@ class WorkingSet:
 
     def __init__(self, plan: Plan, run: RunView, snapshot: Snapshot, now: int) -> None:
         self.plan = plan
+        self.limits = plan.limits
         self.run = run
         self.now = now
         self.changes = IterationChanges()
@@ -62,6 +65,7 @@ class WorkingSet:
         self.portion = PORTION
         self._snapshot = snapshot
         self._rows: dict[str, Step] = {}
+        self._postponed: set[str] = set()
         self.virtual_items: dict[str, Step] = {}  #: by the key of their step
 
     # --- rows ---
@@ -139,6 +143,7 @@ class WorkingSet:
         )
         self._rows[key] = row
         self.changes.add_created_step(row)
+        self.run.step_count += 1
         return row
 
     def touch(self, row: Step) -> None:
@@ -147,10 +152,49 @@ class WorkingSet:
 
     def skip(self, row: Step, cause: Step) -> None:
         """End a row that cannot run, because a step that it needs did not complete."""
-        row.error = skipped_because(cause)
+        row.error = excerpt(skipped_because(cause), self.limits)
         row.state = next_state(row.object_type, row.path, row.state, Signal.SKIP)
         self.touch(row)
         self.skipped.append(row)
+
+    # --- limits ---
+
+    def require(self, count: int, path: str) -> None:
+        """Fail the row at that path if the run has no room for so many more steps."""
+        limit = self.limits.max_run_steps
+        if self.run.step_count + count > limit:
+            message = (
+                f"the run would have more than {limit:,} steps, which is the limit (setting "
+                "max_run_steps): a recursion must end, a long list can be split over child runs"
+            )
+            raise StepFailed("TooManySteps", message, path)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the commit is as large as it should be."""
+        return (
+            len(self.changes.created_steps) >= self.limits.max_commit_steps
+            or self.changes.computed_bytes >= self.limits.max_commit_bytes
+        )
+
+    def postpone(self, row: Step) -> bool:
+        """Leave a row of the queue to the next commit; False if it must be advanced now.
+
+        The step of a virtual item is not postponed: only this evaluation has the item's variable.
+        """
+        if row.key in self.virtual_items:
+            return False
+        if row.key not in self._postponed and not row.is_final:
+            self._postponed.add(row.key)
+            self.changes.follow_ups.append(FollowUp("Expand", {"step_key": row.key}))
+        return True
+
+    def account(self, value: Any, path: str) -> None:
+        """Count a computed value, or fail the step at that path if it is too large."""
+        try:
+            self.changes.computed_bytes += checked_size(value, self.limits)
+        except EvaluationError as error:
+            raise StepFailed(error.kind, str(error), path) from None
 
     # --- values ---
 

@@ -17,17 +17,25 @@ from flowengine.evaluator.states import ObjectType, Signal, StepState
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError
+from flowengine.program.limits import DEFAULT_LIMITS
 from flowengine.program.nodes import Json
 from flowengine.program.plan import BlockPlan
+from flowengine.program.value_size import ValueLimits, checked_size, too_many_bytes
 
 
 class Merge:
     """The values of one step while yields are merged into them."""
 
-    def __init__(self, values: dict[str, Any], read: Callable[[Any], Json]) -> None:
+    def __init__(
+        self,
+        values: dict[str, Any],
+        read: Callable[[Any], Json],
+        limits: ValueLimits = DEFAULT_LIMITS,
+    ) -> None:
         self.values = dict(values)
-        self._read = read
-        self._owned: set[str] = set()  # lists created here: they may be extended in place
+        self._read, self._limits = read, limits
+        # Lists created here, with their size: they may be extended in place.
+        self._owned: dict[str, int] = {}
 
     def add(self, attributes: dict[str, Any]) -> None:
         for name, value in attributes.items():
@@ -37,12 +45,24 @@ class Merge:
             old, new = self._read(self.values[name]), self._read(value)
             if not (isinstance(old, list) and isinstance(new, list)):
                 self.values[name] = value
-                self._owned.discard(name)
+                self._owned.pop(name, None)
             elif name in self._owned:
+                self._grow(name, new)
                 old.extend(new)
             else:
+                self._owned[name] = 0
+                self._grow(name, old)
+                self._grow(name, new)
                 self.values[name] = [*old, *new]
-                self._owned.add(name)
+
+    def _grow(self, name: str, part: list[Json]) -> None:
+        self._owned[name] += checked_size(part, self._limits)
+        if self._owned[name] > self._limits.max_computed_bytes:
+            raise too_many_bytes(self._limits.max_computed_bytes)
+
+    @property
+    def computed_bytes(self) -> int:
+        return sum(self._owned.values())
 
     def set_empty_list(self, name: str) -> None:
         """Set the attribute that an empty foreach would have filled with a list."""
@@ -58,9 +78,15 @@ def capture(work: WorkingSet, step: Step) -> Signal:
         blocks.append(plan.catches[step.next_index - 1])
     if blocks:
         _want_yields(work, step, blocks)
-        merge = Merge(with_aliases(work, step, plan.aliases), work.read)
-        step.yields = [entry for b in blocks for entry in _merge_block(work, step, b, merge)]
+        merge = Merge(with_aliases(work, step, plan.aliases), work.read, work.limits)
+        try:
+            step.yields = [entry for b in blocks for entry in _merge_block(work, step, b, merge)]
+        except EvaluationError as error:
+            raise StepFailed(error.kind, f"merged yields: {error}", step.path) from None
+        if step.yields:
+            work.account([attributes for _, attributes in step.yields], step.path)
         step.returns = merge.values
+        work.changes.computed_bytes += merge.computed_bytes
         split_aliases(work, step, plan.aliases)
     elif step.object_type == ObjectType.CALL:
         yield_as_item(work, step)
@@ -90,7 +116,9 @@ def _merge_block(
             else:
                 yield levels - 1, {name: []}
         if plan.foreach.collects_errors:
-            merge.add({"errors": [item_error(item) for item in sources if item.has_failed]})
+            merge.add(
+                {"errors": [item_error(item, work.limits) for item in sources if item.has_failed]}
+            )
     for levels, attributes in (entry for source in sources for entry in source.yields):
         if levels == 0:
             merge.add(attributes)
@@ -129,4 +157,4 @@ def yielded(
     try:
         return [(y.levels, scope.values(y.attributes)) for y in plan.yields]
     except EvaluationError as error:
-        raise StepFailed("EvaluationError", f"yield: {error}", path) from None
+        raise StepFailed(error.kind, f"yield: {error}", path) from None

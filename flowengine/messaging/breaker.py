@@ -151,7 +151,7 @@ class _BreakerPlans:
                 self.name,
                 outcome,
                 describe(error),
-                extra={"action": "breaker_not_told", "breaker": self.name},
+                extra={"action": "breaker_outcome_lost", "breaker": self.name},
             )
 
     def _settle_call(self, permit: Permit, outcome: Outcome) -> Call:
@@ -203,7 +203,7 @@ class _BreakerPlans:
             self.name,
             "permitted" if self.without_redis == "allow" else "refused",
             describe(error),
-            extra={"action": "breaker_alone", "breaker": self.name},
+            extra={"action": "breaker_redis_unreachable", "breaker": self.name},
         )
 
 

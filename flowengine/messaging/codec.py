@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import from_json
 
+from flowengine.errors import MessageCoordinatorError
 from flowengine.messaging.models import (
     AgentId,
     AgentMessage,
@@ -75,7 +77,8 @@ class MessageEncoder:
     recipients. They are encoded once and appended to each message.
     """
 
-    def __init__(self, sender: AgentId, recipient: AgentId) -> None:
+    def __init__(self, sender: AgentId, recipient: AgentId, max_bytes: int = sys.maxsize) -> None:
+        self._recipient, self._max_bytes = recipient, max_bytes
         self._address = _address(sender, recipient)
         now = datetime.now(UTC).isoformat()
         self._timestamp_and_address = f',"timestamp":"{now}"{self._address}'
@@ -87,7 +90,9 @@ class MessageEncoder:
         else:
             excluded, rest = _TIMESTAMP_AND_ADDRESS, self._timestamp_and_address
         what = f"message {message.message_id!r}"
-        return payload_json(message, excluded[message.correlation_id is None], what)[:-1] + rest
+        body = payload_json(message, excluded[message.correlation_id is None], what)[:-1]
+        check_size(body, message.message_id, self._recipient, self._max_bytes)
+        return body + rest
 
     def batch(self, messages: Sequence[AgentMessage]) -> tuple[str, bytes]:
         """The headers of all messages, and all ids and bodies concatenated."""
@@ -99,6 +104,19 @@ class MessageEncoder:
             headers.append(f"{header} {len(name)} {len(body)} ")
             texts += (name, body)
         return "".join(headers), b"".join(texts)
+
+
+def check_size(body: str, message_id: str, recipient: AgentId, most: int) -> None:
+    """Refuse a message that is too large for a queue in memory."""
+    size = len(body)
+    if size * 4 > most:  # no character has more than four bytes
+        size = len(body.encode())
+        if size > most:
+            raise MessageCoordinatorError(
+                f"send to {recipient}",
+                f"message {message_id!r} takes {size:,} bytes, the limit is {most:,} (setting "
+                "max_message_bytes): store the data elsewhere and send its address",
+            )
 
 
 @lru_cache(maxsize=1000)

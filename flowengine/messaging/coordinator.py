@@ -30,11 +30,16 @@ class RedisMessageCoordinator(MessageCoordinator):
     """
 
     def __init__(
-        self, redis: AsyncClient, key_prefix: str = "ao", metrics: MessageMetrics | None = None
+        self,
+        redis: AsyncClient,
+        key_prefix: str = "ao",
+        metrics: MessageMetrics | None = None,
+        *,
+        max_message_bytes: int | None = None,
     ) -> None:
         self._driver = AsyncDriver(redis, before=self._write_subscriptions)
         self._writer = AsyncDriver(redis)
-        self._plans = MessagePlans(key_prefix, metrics)
+        self._plans = MessagePlans(key_prefix, metrics, max_message_bytes)
         self._unwritten: list[MessageSubscription] = []
         self._writing: asyncio.Task[None] | None = None
 
@@ -100,10 +105,15 @@ class SyncMessageCoordinator:
     """
 
     def __init__(
-        self, redis: SyncClient, key_prefix: str = "ao", metrics: MessageMetrics | None = None
+        self,
+        redis: SyncClient,
+        key_prefix: str = "ao",
+        metrics: MessageMetrics | None = None,
+        *,
+        max_message_bytes: int | None = None,
     ) -> None:
         self._driver = SyncDriver(redis)
-        self._plans = MessagePlans(key_prefix, metrics)
+        self._plans = MessagePlans(key_prefix, metrics, max_message_bytes)
 
     send_message = synchronous(MessagePlans.send_message, "send to {recipient}")
     send_batch = synchronous(MessagePlans.send_batch, "send to {recipient}")

@@ -38,13 +38,13 @@ _PATTERNS = {
     "subs": "subs:{}",  # set: subscribed types
     "subscriptions": "subscriptions:{}",  # hash: subscription to its types
     "waiting": "waiting:{}",  # exists while a receiver waits
-    "bell": "bell:{}",  # list: each element wakes one waiting receiver
+    "wakeup": "wakeup:{}",  # list: each element wakes one waiting receiver
     "agent": "agents:{}",  # JSON: registry record; expires after the last heartbeat
     "capabilities": "capabilities:{}",  # JSON: list
     # Of a correlation id or a circuit breaker
     "awaited": "awaited:{}",
     "answer": "answer:{}",
-    "answer_bell": "answer_bell:{}",
+    "answer_wakeup": "answer_wakeup:{}",
     "circuit": "cb:state:{}",
     "probes": "cb:probes:{}",
     # One for all

@@ -112,7 +112,7 @@ class MessagePlans(SendPlans):
                 if left <= 0:
                     return []
                 mode = usual
-                (wakeup,) = self._calls.keys.named(["bell"], endpoint(agent_id))
+                (wakeup,) = self._calls.keys.named(["wakeup"], endpoint(agent_id))
                 yield Wait(wakeup, left if response < 0 else min(left, response / 1_000_000))
 
     def _dead_letter_rejected(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowengine.errors import MessageCoordinatorError, RequestTimeout
-from flowengine.messaging.codec import MessageEncoder
+from flowengine.messaging.codec import MessageEncoder, check_size
 from flowengine.messaging.drivers import Plan, RedisErrors, Wait, describe
 from flowengine.messaging.interfaces import MessageMetrics
 from flowengine.messaging.keys import BATCH_LIMIT, Keys, ScriptCalls, endpoint, name_of
@@ -28,6 +28,7 @@ from flowengine.messaging.models import (
     make,
 )
 from flowengine.messaging.payloads import check_payload, payload_json
+from flowengine.settings import Settings
 
 _SEND = Script.load("send")
 _SEND_ONE = Script.load("send_one")
@@ -42,7 +43,12 @@ _REFUSALS = {_FULL: "queue full", _NOT_SUBSCRIBED: "not subscribed"}
 class SendPlans:
     """Plans for messages to agents under one key prefix."""
 
-    def __init__(self, key_prefix: str, metrics: MessageMetrics | None) -> None:
+    def __init__(
+        self, key_prefix: str, metrics: MessageMetrics | None, max_message_bytes: int | None = None
+    ) -> None:
+        if max_message_bytes is None:
+            max_message_bytes = Settings.from_environment().max_message_bytes
+        self._max_bytes = max_message_bytes
         self._calls, self._metrics = ScriptCalls(Keys(key_prefix)), MetricsRecorder(metrics)
 
     def send_message(
@@ -73,7 +79,7 @@ class SendPlans:
         if delay < 0 or (expires_in is not None and expires_in <= 0):
             raise ValueError("delay must be 0 or more, expires_in more than 0 seconds")
         times = (microseconds(delay, "delay"), microseconds(expires_in or 0, "expires_in"))
-        encoder = MessageEncoder(sender, recipient)
+        encoder = MessageEncoder(sender, recipient, self._max_bytes)
         batches = [
             messages[start : start + BATCH_LIMIT] for start in range(0, len(messages), BATCH_LIMIT)
         ]
@@ -153,7 +159,7 @@ class SendPlans:
         if not result.delivered:
             yield self._request_call(_COLLECT, correlation, 1)
             raise MessageCoordinatorError(f"send a request to {recipient}", result.error or "")
-        (wakeup,) = self._calls.keys.named(["answer_bell"], name_of(correlation))
+        (wakeup,) = self._calls.keys.named(["answer_wakeup"], name_of(correlation))
         while True:
             response = yield self._request_call(_COLLECT, correlation, 0)
             left = until - time.monotonic()
@@ -183,6 +189,7 @@ class SendPlans:
             correlation_id=correlation,
         )
         body = payload_json(response, set(), what)
+        check_size(body, response.message_id, asked.sender, self._max_bytes)
         accepted = yield self._request_call(_RESPOND, correlation, body)
         return bool(accepted)
 

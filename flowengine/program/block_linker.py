@@ -1,4 +1,4 @@
-"""Link bodies: blocks, their statements and their yields."""
+"""Link bodies: blocks and their statements."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from flowengine.program.addresses import RowKind, Sources, StepSource
 from flowengine.program.call_linker import CallLinker
 from flowengine.program.checks import yielded_attributes
 from flowengine.program.dependencies import DependencyLinker
-from flowengine.program.link_context import LinkContext, repeated
+from flowengine.program.link_context import LinkContext
 from flowengine.program.plan import (
     BlockPlan,
     Body,
     ChoicePlan,
     EdgeKind,
-    FacetPlan,
     ForeachPlan,
     StatementKind,
     StatementPlan,
-    YieldPlan,
 )
 from flowengine.program.scopes import Frame
+from flowengine.program.yield_linker import YieldLinker
 
 #: They separate the parts of a path: in a step name they would give two rows one path.
 _PATH_MARKS = frozenset("./[]")
@@ -33,6 +32,7 @@ class BlockLinker:
         self, context: LinkContext, calls: CallLinker, dependencies: DependencyLinker
     ) -> None:
         self._context, self._calls, self._dependencies = context, calls, dependencies
+        self._yields = YieldLinker(context, calls)
         self._report = context.report
 
     def body(
@@ -119,7 +119,7 @@ class BlockLinker:
                 self._calls.link(statement, outlined, f"{where}, step {outlined.name!r}")
         for statement, outlined in zip(node.statements, plan.statements, strict=True):
             self._statement(statement, outlined, frame, where)
-        yields = [self._yield(y, frame, where) for y in node.yields]
+        yields = [self._yields.link(y, frame, where) for y in node.yields]
         plan.yields = tuple(y for y in yields if y is not None)
         values = [value for y in plan.yields for _, value in y.attributes]
         steps = self._dependencies.resolve(values, frame, plan.yield_sources, f"{where}, yield")
@@ -190,6 +190,9 @@ class BlockLinker:
         values = [value for _, value in plan.arguments]
         values += [plan.condition] if plan.condition is not None else []
         steps = self._dependencies.resolve(values, frame, plan.sources, here)
+        if not self._context.is_stored:  # arguments of mixins that the facet does not take, too
+            ignored = [a.value for mixin in plan.call_mixins for a in mixin.arguments]
+            self._dependencies.resolve(ignored, frame, Sources(), here)
         plan.needs = self._dependencies.add_edges(
             steps, frame, EdgeKind.NEEDS, RowKind.STEP, f".{plan.name}", plan
         )
@@ -206,59 +209,3 @@ class BlockLinker:
             plan.own_catch = self.catch(node.catch, inner, plan.address, segment, here)
         where = f"{here}, always"
         plan.always = self.body(node.always, inner, plan.address, where, role="always")
-
-    def _yield(self, node: nodes.YieldStatement, frame: Frame, where: str) -> YieldPlan | None:
-        target, levels = node.call.target, -1
-        crossed: list[Frame] = []
-        for _, outer in frame.outwards():
-            if outer.kind is RowKind.STEP:
-                levels += 1
-                prefix = _yield_prefix(target, outer)
-                if prefix is not None:
-                    break
-            crossed.append(outer)
-            if outer.role == "always":
-                self._report(where, "an always block yields nothing: its step has its results")
-                return None
-        else:
-            self._report(
-                where, f"yields to {target!r}, which is neither an enclosing facet nor its mixin"
-            )
-            return None
-        for name in repeated(argument.name for argument in node.call.arguments):
-            self._report(where, f"yields {name!r} twice in one yield")
-        for argument in node.call.arguments:
-            if "." in argument.name:
-                self._report(where, f"the yielded name {argument.name!r} may not hold a dot")
-        attributes = tuple((prefix + a.name, a.value) for a in node.call.arguments)
-        declared = outer.facet.returns if outer.facet and not prefix else ()
-        listed = {f.name for f in declared if isinstance(f.type, nodes.ArrayType)}
-        inside = 0  # steps between the yield and the foreach
-        for between in crossed:
-            if between.statement is not None:
-                between.statement.carries = True
-                inside += 1
-            elif between.kind is RowKind.ITEM and between.block and between.block.foreach:
-                between.block.foreach.empty_lists += [
-                    (levels - inside, name)
-                    for name, value in attributes
-                    if name in listed or isinstance(value, nodes.ArrayLiteral)
-                ]
-        return YieldPlan(levels, attributes)
-
-
-def _yield_prefix(target: str, frame: Frame) -> str | None:
-    """Return the prefix of attributes yielded to this step; None: the yield is not to it."""
-    facet = frame.facet
-    if facet is None:
-        return None
-    if target in (facet.name, facet.short_name):
-        return ""
-    if target in frame.aliases:
-        return f"{target}."
-    of_target = [m.alias for m in facet.mixins if target in _names_of(m.statement.facet)]
-    return f"{of_target[0]}." if len(of_target) == 1 else None
-
-
-def _names_of(facet: FacetPlan | None) -> tuple[str, ...]:
-    return (facet.name, facet.short_name) if facet else ()

@@ -7,12 +7,12 @@ declaration, else from the parameter's default.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 from flowengine.errors import Problem
 from flowengine.program.expressions import Constants, EvaluationError, evaluate, references
-from flowengine.program.limits import timeout_of
-from flowengine.program.link_context import Declared, LinkContext, Names, did_you_mean, repeated
+from flowengine.program.limits import is_timeout, timeout_of
+from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import (
     Argument,
     Call,
@@ -54,7 +54,7 @@ class Implicits:
         known = [param.name for param in resolved.node.params]
         for argument in call.arguments:
             if argument.name not in known:
-                hint = did_you_mean(argument.name, known)
+                hint = names.suggestions.near(argument.name, known)
                 yield f"{resolved.name!r} has no parameter {argument.name!r}{hint}"
             if any(True for _ in references(argument.value)):
                 yield f"argument {argument.name!r} must be a constant: it holds for every call"
@@ -89,11 +89,15 @@ class CallLinker:
             self._instance(node.call, plan, resolved.name, where)
         else:
             plan.facet = facet = self._context.plan.facets[resolved.name]
+            plan.call_mixins = node.call.mixins
             given = self.given(node.call.arguments, facet.name, facet.params, where)
-            given |= self._mixed_in(node.call, facet, given)
-            given |= self.assumed(facet, given, where)
-            self.check_given(facet.name, facet.params, given, where)
-            nested = self._nested(node.call, plan, facet, where)
+            for name in sorted(facet.filled.intersection(given)):
+                what = f"argument {name!r} of {facet.name!r} is filled by its mixin of that name"
+                self._report(where, what)
+            given |= self._mixed_in(node.call, facet, given, where)
+            nested = self._nested(node.call, plan, facet, given, where)
+            given |= self.assumed(facet, {**given, **nested}, where)
+            self.check_given(facet, {**given, **nested}, where)
             plan.arguments = (*given.items(), *nested.items())
             timeout = timeout_of((*node.call.mixins, *facet.node.mixins))  # the call's comes first
             if isinstance(timeout, str):
@@ -109,7 +113,7 @@ class CallLinker:
             self._report(where, f"{name!r} is a schema, and takes no mixins")
         given = self.given(call.arguments, name, plan.schema.fields, where)
         given |= _defaults(plan.schema.fields, given)
-        self.check_given(name, plan.schema.fields, given, where)
+        self.check_given(plan.schema, given, where)
         plan.arguments = tuple(given.items())
 
     def given(
@@ -122,17 +126,51 @@ class CallLinker:
         known = {field.name: field for field in fields}
         for name, value in given.items():
             if name not in known:
-                hint = did_you_mean(name, list(known))
+                hint = self._context.did_you_mean(name, known)
                 self._report(where, f"{target!r} has no parameter {name!r}{hint}")
-            elif why := self._literal_misfit(known[name], value):
+            elif why := self.literal_misfit(known[name], value):
                 self._report(where, f"argument {name!r} of {target!r}: {why}")
         return given
 
-    def _mixed_in(self, call: Call, facet: FacetPlan, given: _Given) -> _Given:
-        """Return the arguments from mixins without an alias; undeclared ones are ignored."""
-        declared = {param.name for param in facet.params}
-        mixed = [a for mixin in reversed(call.mixins) if not mixin.alias for a in mixin.arguments]
-        return {a.name: a.value for a in mixed if a.name in declared and a.name not in given}
+    def _mixed_in(self, call: Call, facet: FacetPlan, given: _Given, where: str) -> _Given:
+        """Return the arguments from mixins without an alias, as far as the facet has them."""
+        params = {param.name: param for param in facet.params}
+        plain = [mixin for mixin in call.mixins if not mixin.alias]
+        for mixin in plain:
+            self.check_plain_mixin(mixin, facet, where)
+        mixed = {a.name: a.value for mixin in reversed(plain) for a in mixin.arguments}
+        open_ = params.keys() - given.keys() - facet.filled
+        filled = {name: value for name, value in mixed.items() if name in open_}
+        for name, value in filled.items():
+            if why := self.literal_misfit(params[name], value):
+                self._context.refuse(where, f"argument {name!r} of {facet.name!r}: {why}")
+        return filled
+
+    def check_plain_mixin(self, mixin: Mixin, facet: FacetPlan | None, where: str) -> None:
+        """Check the arguments of a mixin without an alias, of a call of the facet or a signature.
+
+        It need not be declared. Then its arguments are those of the called facet.
+        """
+        if self._context.is_stored or is_timeout(mixin):
+            return
+        resolved = self._context.resolve(mixin.target)
+        if isinstance(resolved, str):
+            if "ambiguous" in resolved:
+                self._report(where, resolved)
+            elif facet is not None:
+                self._check_names(mixin, facet, where)
+        elif target := self.mixin_target(mixin, where):
+            self.given(mixin.arguments, target.name, target.params, where)
+
+    def _check_names(self, mixin: Mixin, facet: FacetPlan, where: str) -> None:
+        known = [param.name for param in facet.params]
+        for name in repeated(argument.name for argument in mixin.arguments):
+            self._report(where, f"argument {name!r} is given twice")
+        for argument in mixin.arguments:
+            if argument.name not in known:
+                hint = self._context.did_you_mean(argument.name, known)
+                what = f"{facet.name!r} has no parameter {argument.name!r}{hint}"
+                self._report(where, f"{what}, and its mixin {mixin.target!r} is not declared")
 
     def assumed(self, facet: FacetPlan, given: Mapping[str, Expression], where: str) -> _Given:
         """Return the arguments from implicit declarations and defaults."""
@@ -140,35 +178,44 @@ class CallLinker:
         if isinstance(implicit, str):
             self._report(where, implicit)
             implicit = {}
-        assumed = {name: value for name, value in implicit.items() if name not in given}
-        return assumed | _defaults(facet.params, {**given, **assumed})
+        taken = {*given, *facet.filled}
+        assumed = {name: value for name, value in implicit.items() if name not in taken}
+        return assumed | _defaults(facet.params, {*taken, *assumed})
 
     def check_given(
-        self, target: str, fields: Iterable[Field], given: Mapping[str, Expression], where: str
+        self, called: FacetPlan | SchemaPlan, given: Mapping[str, Expression], where: str
     ) -> None:
+        fields = called.params if isinstance(called, FacetPlan) else called.fields
+        filled = called.filled if isinstance(called, FacetPlan) else ()
         for field in fields:
-            if field.name not in given:
-                self._report(where, f"{target!r} needs an argument {field.name!r}")
+            if field.name not in given and field.name not in filled:
+                self._report(where, f"{called.name!r} needs an argument {field.name!r}")
 
     # --- mixins with an alias ---
 
     def _nested(
-        self, call: Call, plan: StatementPlan, facet: FacetPlan, where: str
+        self, call: Call, plan: StatementPlan, facet: FacetPlan, explicit: _Given, where: str
     ) -> dict[str, MapLiteral]:
-        """Return the arguments of mixins with an alias: one map below each alias."""
+        """Return the arguments of mixins with an alias: one map below each alias.
+
+        It fills the parameter of that name, if the facet has one; else it is an addition.
+        """
+        params = {param.name: param for param in facet.params}
         nested: dict[str, MapLiteral] = {}
         for mixin in call.mixins:
             if not mixin.alias:
                 continue
-            taken = {*nested, *(param.name for param in facet.params)}
-            if mixin.alias in taken:
+            if mixin.alias in {*nested, *explicit}:
                 self._report(where, f"the name {mixin.alias!r} of a mixin is taken already")
             target = self.mixin_target(mixin, where)
             given: _Given = {}
             if target is not None:
                 given = self.given(mixin.arguments, target.name, target.params, where)
             nested[mixin.alias] = MapLiteral(tuple(given.items()))
-        plan.call_aliases = tuple(nested)
+            param = None if mixin.alias in facet.filled else params.get(mixin.alias)
+            if param and (why := self.literal_misfit(param, nested[mixin.alias])):
+                self._report(where, f"argument {param.name!r} of {facet.name!r}: {why}")
+        plan.call_aliases = tuple(name for name in nested if name not in params)
         for run in facet.mixins:
             given_names = dict(nested[run.alias].entries) if run.alias in nested else {}
             for name in (name for name in run.missing if name not in given_names):
@@ -178,8 +225,7 @@ class CallLinker:
     def signature(self, facet: FacetPlan, where: str) -> tuple[Mixin, ...]:
         """Return the mixins of a signature that are run, with their names checked."""
         run = tuple(mixin for mixin in facet.node.mixins if mixin.alias)
-        aliases, params = [mixin.alias for mixin in run], {param.name for param in facet.params}
-        for name in (*repeated(aliases), *params.intersection(aliases)):
+        for name in repeated(mixin.alias for mixin in run):
             self._report(where, f"the name {name!r} of a mixin is taken already")
         return run
 
@@ -193,7 +239,7 @@ class CallLinker:
             return None
         return self._context.plan.facets[resolved.name]
 
-    def _literal_misfit(self, param: Field, value: Expression) -> str:
+    def literal_misfit(self, param: Field, value: Expression) -> str:
         if any(True for _ in references(value)):
             return ""
         try:
@@ -202,5 +248,5 @@ class CallLinker:
             return ""  # it fails the step at run time, like any argument without a value
 
 
-def _defaults(fields: Iterable[Field], given: Mapping[str, Expression]) -> _Given:
+def _defaults(fields: Iterable[Field], given: Container[str]) -> _Given:
     return {f.name: f.default for f in fields if f.default is not None and f.name not in given}

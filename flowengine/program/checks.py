@@ -12,10 +12,14 @@ from flowengine.program.nodes import (
     CatchClause,
     FacetDeclaration,
     FacetKind,
+    Field,
+    SchemaDeclaration,
     StepStatement,
     WhenCase,
 )
 from flowengine.program.plan import BlockPlan, Body, FacetPlan, Plan, StatementPlan
+from flowengine.program.schemas import schema_problems
+from flowengine.program.standard import NAMESPACE, STANDARD, is_built_in
 
 _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
 
@@ -46,6 +50,38 @@ def unsupported(names: Names, allow_scripts: bool) -> list[Problem]:
         for language in sorted({script.language for script in scripts} - {"python"}):
             what = f"uses a script in {language!r}; the only language of scripts is 'python'"
             problems.append(Problem(declared.name, what))
+    return problems
+
+
+def reserved_names(names: Names) -> list[Problem]:
+    """Report declarations in the namespace of the engine that are not the built-in facets.
+
+    Workers have code for its names. A program that declared `flowengine.script` itself could call
+    it, past the check of script blocks.
+    """
+    built_in = ", ".join(sorted(STANDARD))
+    what = f"is in the namespace {NAMESPACE!r}, which is the engine's own and has: {built_in}"
+    return [
+        Problem(name, f"{what}; choose another namespace")
+        for name, declared in names.callables.items()
+        if is_built_in(name)
+        and (name not in STANDARD or getattr(declared.node, "kind", None) != STANDARD[name].kind)
+    ]
+
+
+def broken_schemas(names: Names) -> list[Problem]:
+    """Report the JSON Schemas of fields that cannot be validated, or not within bounds."""
+    problems: list[Problem] = []
+    for declared in names.callables.values():
+        fields: tuple[Field, ...] = ()
+        if isinstance(declared.node, FacetDeclaration):
+            fields = (*declared.node.params, *declared.node.returns)
+        elif isinstance(declared.node, SchemaDeclaration):
+            fields = declared.node.fields
+        for field in fields:
+            if field.schema is not None:
+                where = f"{declared.name}, parameter {field.name!r}"
+                problems += [Problem(where, what) for what in schema_problems(field.schema)]
     return problems
 
 
@@ -187,7 +223,10 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
             if name not in properties:
                 known = ", ".join(sorted(properties))
                 return f"{'.'.join(path[:depth])} has no {name!r}; {facet.name!r} returns: {known}"
-            schema = {**properties[name], "$defs": schema.get("$defs", {})}
+            inner = properties[name]
+            if not isinstance(inner, Mapping):
+                return ""  # true or false: a schema without parts
+            schema = {**inner, "$defs": schema.get("$defs", {})}
         return ""
     is_script = any(block.is_script for block in step.body)
     if is_script or any(block.script for block in facet.node.body):
@@ -200,11 +239,12 @@ def unread_attribute(step: StatementPlan, path: tuple[str, ...]) -> str:
 
 
 def _inner_schema(schema: Mapping[str, Any] | None) -> dict[str, Any]:
-    schema = dict(schema or {})
-    if "$ref" in schema:
-        named = schema["$ref"].rpartition("/")[2]
-        return {**schema.get("$defs", {}).get(named, {}), "$defs": schema.get("$defs", {})}
-    return schema
+    found = dict(schema or {})
+    if "$ref" in found:
+        defined = found.get("$defs", {})
+        named = defined.get(str(found["$ref"]).removeprefix("#/$defs/"))
+        return {**(named if isinstance(named, Mapping) else {}), "$defs": defined}
+    return found
 
 
 def yielded_attributes(body: tuple[Block, ...], catch: CatchClause | None) -> frozenset[str]:

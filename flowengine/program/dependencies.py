@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from flowengine.program.addresses import Base, RowAddress, RowKind, Sources, StepSource
 from flowengine.program.checks import unread_attribute
 from flowengine.program.expressions import references
-from flowengine.program.link_context import LinkContext, did_you_mean
+from flowengine.program.link_context import LinkContext
 from flowengine.program.nodes import Expression, InputRef
 from flowengine.program.plan import Edge, EdgeKind, StatementPlan
 from flowengine.program.scopes import ERROR_NAMES, Frame, ResolvedStep
@@ -37,7 +37,7 @@ class DependencyLinker:
             if isinstance(reference, InputRef):
                 hops = frame.find_input(name)
                 if hops is None:
-                    hint = did_you_mean(name, frame.inputs())
+                    hint = self._context.did_you_mean(name, frame.inputs())
                     self._context.report(where, f"no enclosing scope declares $.{name}{hint}")
                 else:
                     sources.inputs[name] = hops - lift

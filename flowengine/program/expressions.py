@@ -1,7 +1,8 @@
 """Evaluate expressions over a scope.
 
 A scope returns inputs and step attributes as plain JSON. An expression without a value raises
-`EvaluationError`, whose text becomes the error of the step that reads it.
+`EvaluationError`, whose text becomes the error of the step that reads it. So does a value that
+grows beyond the limits of the scope: it is refused while it grows.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from flowengine.errors import FlowengineError
 from flowengine.program.nodes import (
     ArrayLiteral,
     Binary,
@@ -26,14 +26,16 @@ from flowengine.program.nodes import (
     StepRef,
     Unary,
 )
-
-
-class EvaluationError(FlowengineError):
-    """An expression has no value: a type does not fit, an attribute is absent, …"""
+from flowengine.program.value_size import EvaluationError as EvaluationError
+from flowengine.program.value_size import ValueLimits, checked_size, too_many_bytes
+from flowengine.settings import Settings
 
 
 class Scope(Protocol):
-    """The values that an expression may read."""
+    """The values that an expression may read, and the limits of those that it computes."""
+
+    @property
+    def limits(self) -> ValueLimits: ...
 
     def input(self, name: str) -> Json:
         """The value of ``$.name``."""
@@ -47,6 +49,8 @@ class Scope(Protocol):
 
 class Constants:
     """A scope with nothing in it, for expressions that must stand alone."""
+
+    limits: ValueLimits = Settings()
 
     def input(self, name: str) -> Json:
         raise EvaluationError(f"a constant cannot refer to $.{name}")
@@ -70,11 +74,13 @@ def evaluate(node: Expression, scope: Scope) -> Json:
             found = scope.step_attribute(path[0], path[1])
             return _walk(found, path[2:], f"{path[0]}.{path[1]}")
         case Concat(operands):
-            return "".join(_text(evaluate(operand, scope)) for operand in operands)
+            return _joined((_text(evaluate(operand, scope)) for operand in operands), scope.limits)
         case Binary("&&", left, right):
             return bool(evaluate(left, scope)) and bool(evaluate(right, scope))
         case Binary("||", left, right):
             return bool(evaluate(left, scope)) or bool(evaluate(right, scope))
+        case Binary("+", left, right):
+            return _add("+", evaluate(left, scope), evaluate(right, scope), scope.limits)
         case Binary(symbol, left, right):
             return _BINARY[symbol](symbol, evaluate(left, scope), evaluate(right, scope))
         case Unary("!", operand):
@@ -82,9 +88,11 @@ def evaluate(node: Expression, scope: Scope) -> Json:
         case Unary(_, operand):
             return -_number(evaluate(operand, scope), "-")
         case ArrayLiteral(elements):
-            return [evaluate(element, scope) for element in elements]
+            room = _Room(scope.limits)
+            return [room.take(evaluate(element, scope)) for element in elements]
         case MapLiteral(entries):
-            return {key: evaluate(value, scope) for key, value in entries}
+            room = _Room(scope.limits)
+            return {key: room.take(evaluate(value, scope)) for key, value in entries}
         case Index(target, index):
             return _item(evaluate(target, scope), evaluate(index, scope))
 
@@ -107,6 +115,29 @@ def references(node: Expression) -> Iterator[InputRef | StepRef]:
                 yield from references(value)
         case Literal():
             pass
+
+
+class _Room:
+    """The bytes that the parts of a list or a map may still take."""
+
+    def __init__(self, limits: ValueLimits) -> None:
+        self._limits, self._left = limits, limits.max_computed_bytes
+
+    def take(self, part: Json) -> Json:
+        self._left -= checked_size(part, self._limits)
+        if self._left < 0:
+            raise too_many_bytes(self._limits.max_computed_bytes)
+        return part
+
+
+def _joined(texts: Iterator[str], limits: ValueLimits) -> str:
+    parts, left = [], limits.max_computed_bytes
+    for text in texts:
+        left -= len(text)
+        if left < 0:
+            raise too_many_bytes(limits.max_computed_bytes)
+        parts.append(text)
+    return "".join(parts)
 
 
 def _walk(value: Json, path: tuple[str, ...], named: str) -> Json:
@@ -149,12 +180,13 @@ def _number(value: Json, symbol: str) -> int | float:
     raise EvaluationError(f"{_describe(value)} cannot be used with {symbol!r}")
 
 
-def _add(symbol: str, left: Json, right: Json) -> Json:
-    if isinstance(left, str) and isinstance(right, str):
-        return left + right
-    if isinstance(left, list) and isinstance(right, list):
-        return left + right
-    return _calculate(symbol, left, right)
+def _add(symbol: str, left: Json, right: Json, limits: ValueLimits) -> Json:
+    are_texts = isinstance(left, str) and isinstance(right, str)
+    if not are_texts and not (isinstance(left, list) and isinstance(right, list)):
+        return _calculate(symbol, left, right)
+    if len(left) + len(right) > limits.max_computed_bytes:
+        raise too_many_bytes(limits.max_computed_bytes)
+    return left + right
 
 
 _ARITHMETIC: dict[str, Callable[[float, float], float]] = {
@@ -222,7 +254,6 @@ def _affix(symbol: str, text: Json, part: Json) -> bool:
 
 
 _BINARY: dict[str, Callable[[str, Json, Json], Json]] = {
-    "+": _add,
     **dict.fromkeys("-*/%", _calculate),
     **dict.fromkeys(_ORDER, _compare),
     "==": lambda _, left, right: _equal(left, right),

@@ -7,15 +7,16 @@ program. Two candidates at the same distance are an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from flowengine.errors import Problem
 from flowengine.program import nodes
 from flowengine.program.addresses import StepSource
+from flowengine.program.limits import Limits
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementKind, StatementPlan
 from flowengine.program.standard import SCRIPT, SCRIPT_FACET
+from flowengine.program.suggestions import Suggestions
 
 #: block → statement → statements of that block it waits for, through its body too
 Waits = dict[BlockPlan, dict[StatementPlan, set[StatementPlan]]]
@@ -34,9 +35,11 @@ class Declared:
 
 class Names:
     def __init__(self, program: nodes.Program) -> None:
+        self.program = program
         self.callables: dict[str, Declared] = {}
         self.implicits: list[Declared] = []
         self.problems: list[Problem] = []
+        self.suggestions = Suggestions()
         for declared in _declared(program.declarations, "", ()):
             if isinstance(declared.node, nodes.ImplicitDeclaration):
                 self.implicits.append(declared)
@@ -64,14 +67,7 @@ class Names:
         return self._unknown(target)
 
     def _unknown(self, target: str) -> str:
-        return f"unknown facet {target!r}{did_you_mean(target, self.callables)}"
-
-
-def did_you_mean(name: str, known: Sequence[str] | dict[str, Declared]) -> str:
-    """Return a hint at the most similar name, or nothing."""
-    short = {candidate.rpartition(".")[2]: candidate for candidate in known}
-    near = get_close_matches(name, [*known, *short], n=1)
-    return f"; did you mean {short.get(near[0], near[0])!r}?" if near else ""
+        return f"unknown facet {target!r}{self.suggestions.near(target, self.callables)}"
 
 
 def _declared(
@@ -89,18 +85,27 @@ class LinkContext:
     """The names of a program, its plan so far, and its problems."""
 
     declared: Declared  #: the facet that is being linked: names are resolved from its place
+    is_stored = False  #: see `link_program`
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, limits: Limits) -> None:
         self.names = names
-        self.plan = Plan()
+        self.plan = Plan(limits=limits)
         self.problems = names.problems
+        self.did_you_mean = names.suggestions.near
+        self._reported: set[Problem] = set()
         self.waits: Waits = {}
 
     def report(self, where: str, what: str) -> None:
         """Note a problem, once; linking goes on, so that all problems are raised together."""
         problem = Problem(where, what)
-        if problem not in self.problems:
+        if problem not in self._reported:
+            self._reported.add(problem)
             self.problems.append(problem)
+
+    def refuse(self, where: str, what: str) -> None:
+        """Note a problem of a new program; earlier versions have accepted and stored some."""
+        if not self.is_stored:
+            self.report(where, what)
 
     def resolve(self, target: str) -> Declared | str:
         """Return the declaration of a name, or the reason why there is none."""

@@ -8,16 +8,29 @@ problem is noted and linking goes on, so that all problems are raised together.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from flowengine.errors import InvalidProgram, Problem
-from flowengine.program.addresses import RowKind
+from flowengine.program.addresses import RowKind, Sources
 from flowengine.program.block_linker import BlockLinker
 from flowengine.program.call_linker import CallLinker
-from flowengine.program.checks import call_cycles, mark_recursive, step_cycles, unsupported
+from flowengine.program.checks import (
+    broken_schemas,
+    call_cycles,
+    mark_recursive,
+    reserved_names,
+    step_cycles,
+    unsupported,
+)
+from flowengine.program.declarations import (
+    broken_fields,
+    unknown_namespaces,
+    with_qualified_types,
+)
 from flowengine.program.dependencies import DependencyLinker
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
-from flowengine.program.limits import MAX_RECURSIVE_CALLS, beyond_limits
-from flowengine.program.link_context import LinkContext, Names, repeated
+from flowengine.program.limits import DEFAULT_LIMITS, Limits, beyond_limits, listed
+from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
 from flowengine.program.plan import (
     BlockPlan,
@@ -33,20 +46,25 @@ from flowengine.program.types import field_misfit
 
 
 def link_program(
-    program: Program, *, allow_scripts: bool = False, max_recursive_calls: int = MAX_RECURSIVE_CALLS
+    program: Program,
+    *,
+    allow_scripts: bool = False,
+    is_stored: bool = False,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> Plan:
     """Return the plan of a program, or raise all its problems at once.
 
-    A script block is Python text that a worker runs, so the caller must allow it.
+    A script block is Python text that a worker runs, so the caller must allow it. A stored program
+    was accepted by the version that started its run: later restrictions must not stop the run.
     """
-    context = LinkContext(Names(program))
+    context = LinkContext(Names(program), limits)
     try:
-        Linker(context).link(allow_scripts)
+        Linker(context).link(allow_scripts, is_stored)
     except RecursionError:
         raise InvalidProgram([Problem("", "the program is nested too deeply")]) from None
     if context.problems:
-        raise InvalidProgram(context.problems)
-    context.plan.max_recursive_calls = max_recursive_calls
+        raise InvalidProgram(listed(context.problems, limits.max_problems))
+    context.plan.is_stored = is_stored
     return context.plan
 
 
@@ -57,15 +75,22 @@ class Linker:
         self._dependencies = DependencyLinker(context)
         self._blocks = BlockLinker(context, self._calls, self._dependencies)
 
-    def link(self, allow_scripts: bool) -> None:
-        declared = self._context.names.callables
-        self._context.problems += unsupported(self._context.names, allow_scripts)
+    def link(self, allow_scripts: bool, is_stored: bool) -> None:
+        names = self._context.names
+        declared = names.callables
+        self._context.problems += unsupported(names, allow_scripts)
+        if not is_stored:
+            self._context.problems += reserved_names(names) + broken_schemas(names)
         if self._context.problems:
             return  # linking an unsupported construct would report problems that are none
+        self._context.is_stored = is_stored
+        if not is_stored:
+            self._context.problems += unknown_namespaces(names) + broken_fields(names)
         self._schemas()
         for name, node in ((name, one.node) for name, one in declared.items()):
             if isinstance(node, FacetDeclaration):
-                self._plan.facets[name] = FacetPlan(name, node, schemas=self._plan.schemas)
+                typed = self._typed(node, declared[name])
+                self._plan.facets[name] = FacetPlan(name, typed, schemas=self._plan.schemas)
         # One pass after the other: a call may be of a facet that is declared further down.
         for link in (self._defaults, self._mixins, self._facet):
             for name in [name for name in declared if name in self._plan.facets]:
@@ -79,9 +104,21 @@ class Linker:
         mark_recursive(self._plan)
         add_read_sets(self._plan)
 
+    def _typed(self, node: FacetDeclaration, declared: Declared) -> FacetDeclaration:
+        names = self._context.names
+        params = with_qualified_types(node.params, declared, names)
+        returns = with_qualified_types(node.returns, declared, names)
+        if params is node.params and returns is node.returns:
+            return node
+        return replace(node, params=params, returns=returns)
+
     def _schemas(self) -> None:
-        nodes = [(d.name, d.node) for d in self._context.names.callables.values()]
-        fields = {n: node.fields for n, node in nodes if isinstance(node, SchemaDeclaration)}
+        names = self._context.names
+        fields = {
+            declared.name: with_qualified_types(declared.node.fields, declared, names)
+            for declared in names.callables.values()
+            if isinstance(declared.node, SchemaDeclaration)
+        }
         short = {name: name.rpartition(".")[2] for name in fields}
         counts = Counter(short.values())
         unique = {short[n]: f for n, f in fields.items() if counts[short[n]] == 1}
@@ -90,6 +127,12 @@ class Linker:
     def _mixins(self, facet: FacetPlan) -> None:
         """Link the mixins of a signature: steps that run before the event or the body."""
         frame, linked = Frame(RowKind.STEP, None, facet=facet), []
+        for mixin in (m for m in facet.node.mixins if not m.alias):
+            where = f"{facet.name}, mixin {mixin.target!r}"
+            self._calls.check_plain_mixin(mixin, None, where)
+            if not self._context.is_stored:
+                values = [argument.value for argument in mixin.arguments]
+                self._dependencies.resolve(values, frame, Sources(), where)
         for mixin in self._calls.signature(facet, facet.name):
             where = f"{facet.name}, mixin {mixin.alias!r}"
             target = self._calls.mixin_target(mixin, where)
@@ -103,9 +146,10 @@ class Linker:
             given |= self._calls.assumed(target, given, where)
             plan.arguments = tuple(given.items())
             self._dependencies.resolve(given.values(), frame, plan.sources, where)
-            missing = tuple(param.name for param in target.params if param.name not in given)
+            known = {*given, *target.filled}
+            missing = tuple(param.name for param in target.params if param.name not in known)
             if facet.kind is FacetKind.WORKFLOW:
-                self._calls.check_given(target.name, target.params, given, where)
+                self._calls.check_given(target, given, where)
             self._plan.statements[address] = plan
             linked.append(MixinPlan(mixin.alias, plan, missing))
         facet.mixins = tuple(linked)

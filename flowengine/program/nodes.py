@@ -280,6 +280,7 @@ class Namespace:
     name: str
     uses: tuple[str, ...] = ()
     declarations: tuple[Declaration, ...] = ()
+    location: Location | None = field(default=None, compare=False)
 
 
 Declaration: TypeAlias = FacetDeclaration | SchemaDeclaration | ImplicitDeclaration | Namespace

@@ -14,20 +14,22 @@ from flowengine.errors import InvalidProgram
 from flowengine.program import nodes
 from flowengine.program.expression_parser import ExpressionParser
 from flowengine.program.json_reader import is_count, kind_of, location_of
+from flowengine.program.limits import DEFAULT_LIMITS, Limits, check_document, listed
 from flowengine.program.nodes import Json
 
 _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", "schemas")
 
 
-def parse_program(document: Json) -> nodes.Program:
+def parse_program(document: Json, limits: Limits = DEFAULT_LIMITS) -> nodes.Program:
     """Return the program of a JSON document, or raise all its problems at once."""
+    check_document(document, limits)
     parser = ProgramParser()
     try:
         program = parser.parse(document)
     except RecursionError:
         raise InvalidProgram([parser.nested_too_deeply()]) from None
     if parser.problems:
-        raise InvalidProgram(parser.problems)
+        raise InvalidProgram(listed(parser.problems, limits.max_problems))
     return program
 
 
@@ -59,7 +61,8 @@ class ProgramParser(ExpressionParser):
             match kind:
                 case "Namespace":
                     uses = tuple(str(used) for used in self.elements(node, "uses"))
-                    return nodes.Namespace(name, uses, self._declarations(node))
+                    inner = self._declarations(node)
+                    return nodes.Namespace(name, uses, inner, location_of(node))
                 case "FacetDecl" | "EventFacetDecl" | "WorkflowDecl":
                     return self._facet(nodes.FacetKind(kind), name, node)
                 case "SchemaDecl":
@@ -119,7 +122,10 @@ class ProgramParser(ExpressionParser):
         with self.inside(f"parameter {name!r}"):
             default = self.expression(node["default"]) if "default" in node else None
             type_ = self._type(node.get("type", "Json"))
-            return nodes.Field(name, type_, default, node.get("schema"))
+            schema = node.get("schema")
+            if schema is not None:
+                schema = self.mapping(schema, "a JSON Schema")
+            return nodes.Field(name, type_, default, schema)
 
     def _type(self, node: Json) -> nodes.Type:
         if isinstance(node, str):

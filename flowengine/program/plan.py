@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from flowengine.errors import UnknownWorkflow
 from flowengine.program.addresses import NO_READS, ReadSet, RowAddress, RowKind, Sources, StepSource
+from flowengine.program.limits import DEFAULT_LIMITS, Limits
 from flowengine.program.nodes import (
     EventOptions,
     Expression,
@@ -15,6 +16,7 @@ from flowengine.program.nodes import (
     FacetKind,
     Field,
     Json,
+    Mixin,
     Schemas,
 )
 
@@ -59,7 +61,8 @@ class StatementPlan:
     block: BlockPlan
     facet: FacetPlan | None = None  #: of a call
     schema: SchemaPlan | None = None  #: of an instance of a schema
-    call_aliases: tuple[str, ...] = ()  #: of the mixins at the call
+    call_mixins: tuple[Mixin, ...] = ()
+    call_aliases: tuple[str, ...] = ()  #: of the mixins at the call that fill no parameter
     timeout: float | None = None  #: seconds, set by a mixin; None: that of the facet
     arguments: tuple[tuple[str, Expression], ...] = ()
     condition: Expression | None = None  #: of an assert
@@ -253,6 +256,14 @@ class FacetPlan:
         return frozenset(mixin.alias for mixin in self.mixins)
 
     @property
+    def filled(self) -> frozenset[str]:
+        """Parameters that a mixin of the signature fills, by its alias."""
+        if not self.node.mixins:
+            return frozenset()
+        aliases = {mixin.alias for mixin in self.node.mixins}
+        return frozenset(param.name for param in self.params if param.name in aliases)
+
+    @property
     def catches(self) -> tuple[BlockPlan, ...]:
         return () if self.catch is None else (self.catch,)
 
@@ -273,7 +284,8 @@ class Plan:
     #: By qualified name, and by short name where it is the only one.
     schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
     has_recursion: bool = False  #: some facet may call itself
-    max_recursive_calls: int = 0  #: most calls of recursive facets in one run
+    is_stored: bool = False  #: linked without the checks of new programs
+    limits: Limits = DEFAULT_LIMITS
 
     def workflow(self, name: str) -> FacetPlan:
         """Return the workflow of that qualified or unique short name."""

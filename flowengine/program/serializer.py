@@ -23,13 +23,21 @@ def write_program(program: nodes.Program) -> Json:
     return _node("Program", declarations=[_declaration(d) for d in program.declarations])
 
 
+def document_text(document: Json) -> str:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"))
+
+
+def text_hash(text: str) -> str:
+    """Return the content hash: the same for equal programs."""
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
 def program_text(program: nodes.Program) -> str:
-    return json.dumps(write_program(program), sort_keys=True, separators=(",", ":"))
+    return document_text(write_program(program))
 
 
 def program_hash(program: nodes.Program) -> str:
-    """Return the content hash: the same for equal programs."""
-    return hashlib.blake2b(program_text(program).encode(), digest_size=16).hexdigest()
+    return text_hash(program_text(program))
 
 
 def _node(kind: str, **parts: Any) -> _Node:

@@ -32,6 +32,12 @@ CHILD = f"{NAMESPACE}.child"
 SCRIPT = f"{NAMESPACE}.script"
 SCRIPT_LIST = "scripts"  #: its task list: scripts do not delay other work
 
+
+def is_built_in(name: str) -> bool:
+    """Whether a qualified name is in the namespace of the engine."""
+    return name.startswith(f"{NAMESPACE}.")
+
+
 RESULT = "result"  #: the result of each of them
 ITEMS = "items"  #: the list of a `foreach`
 ERRORS = "errors"  #: the failed items of a `foreach` that collects them

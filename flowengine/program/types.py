@@ -1,24 +1,26 @@
 """Check values against declared types.
 
 Null fits every type: AFL has no way to forbid it. The name of a schema requires a map with its
-fields. Any other name accepts every value.
+fields. ``Json`` and the name of a facet accept every value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
-from typing import Any
 
 from flowengine.errors import InvalidInputs
-from flowengine.program.link_context import did_you_mean
+from flowengine.program.limits import DEFAULT_LIMITS, clipped
 from flowengine.program.nodes import ArrayType, Field, Json, Schemas, Type
 from flowengine.program.plan import FacetPlan
+from flowengine.program.suggestions import Suggestions
+from flowengine.program.validator import schema_misfit
 
 _WHOLE = frozenset({"Long", "Int", "Integer"})
 _NUMBER = frozenset({"Double", "Float", "Number"})
 _TEXT = frozenset({"String", "Text"})
 _TRUTH = frozenset({"Boolean", "Bool"})
+#: The names of types that need no declaration: AFL's, and others for the same.
+BUILT_IN = _WHOLE | _NUMBER | _TEXT | _TRUTH | {"Json", "Any"}
 _NO_SCHEMAS: Schemas = {}
 
 
@@ -60,17 +62,13 @@ def _schema_misfit(name: str, value: Json, schemas: Schemas) -> str:
 
 def field_misfit(field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
     """Return the reason why the value does not fit the field's type and schema; else empty."""
-    why = misfit(field.type, value, schemas)
+    try:
+        why = misfit(field.type, value, schemas)
+    except RecursionError:
+        return "it is nested too deeply to be checked"
     if why or field.schema is None:
         return why
-    from jsonschema import ValidationError  # slow to import, needed by few programs
-
-    try:
-        _validator(_Frozen(field.schema)).validate(value)
-    except ValidationError as problem:
-        place = problem.json_path.removeprefix("$").removeprefix(".")
-        return f"{place}: {problem.message}" if place else problem.message
-    return ""
+    return schema_misfit(field.schema, value)
 
 
 def misfits(
@@ -81,45 +79,34 @@ def misfits(
     return [f"{field.name!r}: {why}" for field, why in found if why]
 
 
-def check_inputs(workflow: FacetPlan, inputs: Mapping[str, Json]) -> None:
-    """Raise `InvalidInputs` with all problems: unknown, missing or of another type."""
-    declared = [param.name for param in workflow.params]
+def check_inputs(
+    workflow: FacetPlan, inputs: Mapping[str, Json], most: int = DEFAULT_LIMITS.max_problems
+) -> None:
+    """Raise `InvalidInputs` with up to `most` problems: unknown, missing or of another type."""
+    declared = {param.name: param for param in workflow.params}
+    suggestions = Suggestions()
+    unknown = [name for name in inputs if name not in declared]
     problems = [
-        f"unknown input {name!r}{did_you_mean(name, declared)} "
-        f"(it takes: {', '.join(declared) or 'nothing'})"
-        for name in inputs
-        if name not in declared
+        f"unknown input {clipped(name)!r}{suggestions.near(name, declared)} "
+        f"(it takes: {clipped(', '.join(declared)) or 'nothing'})"
+        for name in unknown[:most]
     ]
     problems += [
         f"input {param.name!r} is missing and has no default"
         for param in workflow.params
-        if param.default is None and param.name not in inputs
+        if param.default is None and param.name not in {*inputs, *workflow.filled}
+    ]
+    problems += [
+        f"input {name!r} is filled by the mixin of that name"
+        for name in sorted(workflow.filled.intersection(inputs))
     ]
     problems += [
         f"input {problem}" for problem in misfits(workflow.params, inputs, workflow.schemas)
     ]
+    if more := len(unknown[most:]) + len(problems[most:]):
+        problems = [*problems[:most], f"and {more:,} more problems"]
     if problems:
         raise InvalidInputs(workflow.name, problems)
-
-
-class _Frozen:
-    """A schema as a cache key, by identity: nodes are immutable and long-lived."""
-
-    def __init__(self, schema: Mapping[str, Json]) -> None:
-        self.schema = schema
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and other.schema is self.schema
-
-    def __hash__(self) -> int:
-        return id(self.schema)
-
-
-@lru_cache(maxsize=512)
-def _validator(key: _Frozen) -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(key.schema)
 
 
 def _name(value: Json) -> str:

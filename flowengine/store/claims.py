@@ -27,8 +27,10 @@ IS_DUE = (
     "AND (name {in_names} OR short_name {in_short_names})"
 )
 IS_QUICK = "(name {in_quick} AND losses = 0 AND NOT runs_once)"
+#: A message names tasks, and anybody who reaches the broker can send one: the row decides.
 IS_CLAIMABLE = (
-    "(%(any)s OR t.name {in_names} OR t.short_name {in_short_names}) "
+    "t.task_list_name = %(task_list)s AND t.due <= {now} "
+    "AND (%(any)s OR t.name {in_names} OR t.short_name {in_short_names}) "
     "AND (%(alone)s OR (t.losses = 0 AND NOT t.runs_once))"
 )
 _RETURNED = ", ".join(f"flowengine_task.{name}" for name in TASK_COLUMNS)
@@ -117,16 +119,18 @@ class Claims(Part):
     def claim_these(
         self,
         task_ids: Sequence[str],
+        task_list: str,
         identity: WorkerIdentity,
         *,
         names: Collection[str] | None = None,
         limit: int | None = None,
     ) -> list[TaskDefinition]:
-        """Claim those of these tasks that are still pending, up to `limit`.
+        """Claim those of these tasks of a list that are pending and due, up to `limit`.
 
         With `names`, only tasks of these facets. Several only of those that may be batched.
         """
         values = {
+            "task_list": task_list,
             "ids": json.dumps(list(task_ids)),
             "limit": len(task_ids) if limit is None else limit,
             "any": names is None,

@@ -15,11 +15,12 @@ from typing import Any
 from flowengine.errors import NotJson, TooLarge
 from flowengine.evaluator import PayloadRef
 from flowengine.program.nodes import Json
+from flowengine.settings import Settings
 
 #: Above this many bytes an attribute is stored by its content hash.
 INLINE_BYTES = 8 * 1024
-#: How deep lists and maps may be nested.
-_MAX_DEPTH = 200
+#: How deep lists and maps may be nested: the default of the setting `max_json_depth`.
+MAX_DEPTH = Settings().max_json_depth
 _REFERENCE, _ESCAPED = "$payload", "$escaped"
 
 
@@ -36,16 +37,16 @@ def plain(value: Json) -> Json:
     return json.loads(dump(value))
 
 
-def check_value(what: str, value: Json, limit: int) -> None:
-    """Refuse a value that is not JSON or too large; `what` names it in the error."""
+def check_value(what: str, value: Json, limit: int, depth: int = MAX_DEPTH) -> None:
+    """Refuse a value that is not JSON, too large or too deep; `what` names it in the error."""
     try:
         size = len(dump(value))
     except (TypeError, ValueError, RecursionError):
         size = 0
     if size > limit:
         raise TooLarge(what, size, limit)
-    if not size or not _is_sound(value, _MAX_DEPTH):
-        place, found = _first_invalid(value, what)
+    if not size or not _is_sound(value, depth):
+        place, found = _first_invalid(value, what, depth)
         raise NotJson(what, place, found)
 
 
@@ -77,31 +78,34 @@ def _is_sound(value: Json, deepest: int) -> bool:
     return False
 
 
-def _first_invalid(value: Any, place: str, depth: int = 0) -> tuple[str, str]:
-    """Find the first part of a value that JSON cannot represent: its place and type."""
-    if depth > _MAX_DEPTH:
-        return place, "value nested too deeply, or in itself"
+def _first_invalid(value: Any, place: str, left: int) -> tuple[str, str]:
+    """Find the first part of a value that JSON cannot represent: its place and type.
+
+    `left` is the number of levels that may still follow.
+    """
+    if left < 0:
+        return place[:500], "value nested too deeply (setting max_json_depth), or in itself"
     if isinstance(value, Mapping):
         for key, item in value.items():
             if not isinstance(key, str):
                 return f"{place}, key {key!r}", type(key).__name__
-            if not _is_json(item, depth + 1):
-                return _first_invalid(item, f"{place}[{key!r}]", depth + 1)
+            if not _is_json(item, left - 1):
+                return _first_invalid(item, f"{place}[{key!r}]", left - 1)
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
-            if not _is_json(item, depth + 1):
-                return _first_invalid(item, f"{place}[{index}]", depth + 1)
+            if not _is_json(item, left - 1):
+                return _first_invalid(item, f"{place}[{index}]", left - 1)
     elif isinstance(value, float):
         return place, f"number that JSON has no form for ({value})"
     return place, type(value).__name__
 
 
-def _is_json(value: Any, depth: int) -> bool:
+def _is_json(value: Any, left: int) -> bool:
     try:
         dump(value)
     except (TypeError, ValueError, RecursionError):
         return False
-    return _is_sound(value, _MAX_DEPTH - depth)
+    return _is_sound(value, left)
 
 
 class Encoder:

@@ -29,6 +29,7 @@ class RunUpdate(NamedTuple):
     state: str
     generation: int
     open_steps: int
+    step_count: int
     task_count: int
     outputs: str | None
     error: str | None
@@ -50,6 +51,7 @@ class RunOrigin(NamedTuple):
     parent_run_id: str | None
     parent_step_id: str | None
     waiting_step_key: str | None
+    depth: int
     created: int
 
 

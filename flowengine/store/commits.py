@@ -6,14 +6,13 @@ the other.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
 from flowengine.evaluator.records import FollowUp, Waiter, id_within
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
 from flowengine.store import codec, records
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
@@ -72,7 +71,9 @@ class CommitPlan:
         """Return the sections that have rows, in order, with the number of each run's reports."""
         # Lock order: payloads by hash. Two writers of the same values could deadlock.
         self.payloads.sort(key=lambda payload: payload.hash)
-        reports = Counter(report.run_id for report in self.reports)
+        reports = dict.fromkeys([run.run_id for run in self.runs], 0)
+        for report in self.reports:
+            reports[report.run_id] += 1
         runs = [(*run[:2], reports[run.run_id], *run[2:]) for run in self.runs]
         return [
             (name, runs if name == "runs" else rows)
@@ -106,6 +107,7 @@ class CommitPlan:
                 view.state,
                 view.generation,
                 view.open_steps,
+                view.step_count,
                 after.task_count,
                 outputs,
                 codec.dump(view.error) if view.error else None,
@@ -166,9 +168,16 @@ class CommitPlan:
         ]
 
     def add_follow_ups(
-        self, run_id: str, revision: int, follow_ups: Iterable[FollowUp], now: int
+        self,
+        run_id: str,
+        revision: int,
+        follow_ups: Iterable[FollowUp],
+        now: int,
+        *,
+        first: int = 0,
     ) -> None:
-        for number, later in enumerate(follow_ups):
+        """Add facts, numbered from `first` within the revision."""
+        for number, later in enumerate(follow_ups, first):
             fact_id = id_within(run_id, revision, number)
             self.facts.append(Fact(run_id, fact_id, later.kind, codec.dump(later.payload), now))
 
@@ -189,7 +198,7 @@ class CommitPlan:
 
 def ending_of(outcome: Outcome, encoder: codec.Encoder) -> Ending:
     match outcome:
-        case HandedOver(run_id):
+        case Delegated(run_id):
             return Ending(TaskState.IGNORED, "handed", codec.dump({"run": run_id}), None)
         case Succeeded(result):
             written = encoder.attributes(result) or "{}"

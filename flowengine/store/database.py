@@ -46,7 +46,7 @@ def is_outage(problem: BaseException) -> bool:
     return isinstance(problem, (*_OPERATIONAL, DatabaseBusy, OSError))
 
 
-def is_away(problem: BaseException) -> bool:
+def is_unavailable(problem: BaseException) -> bool:
     """Whether the same statement could succeed later or elsewhere: an outage, or a refusal."""
     return is_outage(problem) or isinstance(problem, StoreError)
 
@@ -99,6 +99,15 @@ class Database:
             connection.begin(),
         ):
             yield self.session(self._executor(connection), connection)
+
+    @contextmanager
+    def limited_read(self, seconds: float) -> Iterator[SqlSession]:
+        """One transaction that only reads, and whose statements end after that many seconds."""
+        with self.read() as session, self._time_limit(session.connection, seconds):
+            yield session
+
+    def _time_limit(self, connection: Connection, seconds: float) -> AbstractContextManager[None]:
+        raise NotImplementedError
 
     def autocommit(self) -> AbstractContextManager[SqlSession]:
         """Operations that commit by themselves, one after the other."""

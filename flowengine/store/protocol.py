@@ -1,4 +1,4 @@
-"""The seam between the engine and its rows.
+"""The interface between the engine and its rows.
 
 `engine`, `worker` and the layers above them use a `Store`, and inside its transactions a
 `Session`. They do not know which database it is; PostgreSQL and SQLite have a folder each.

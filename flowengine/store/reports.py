@@ -6,6 +6,7 @@ changes nothing.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from flowengine.evaluator import TaskState
 from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.evaluator.triggers import Report
 from flowengine.store import codec
-from flowengine.store.backend import EncodedReport
+from flowengine.store.backend import EncodedReport, in_dialect
 from flowengine.store.commits import ending_of
 from flowengine.store.parts import Part, quoted, statement
 from flowengine.store.records import limit_key
@@ -33,10 +34,10 @@ COUNT_DOWN = (
     "UPDATE flowengine_join SET remaining = remaining - %s, updated = %s WHERE id = %s "
     "RETURNING remaining"
 )
-_RECORDED_COUNTS = statement(
-    f"SELECT run_id, count(*) FROM flowengine_task WHERE run_id IN :runs AND {TASK_IS_REPORTED} "
-    f"AND state = '{TaskState.COMPLETED}' GROUP BY run_id",
-    "runs",
+_RECORDED_COUNTS = (
+    "SELECT w.value, (SELECT count(*) FROM (SELECT 1 FROM flowengine_task WHERE run_id = w.value "
+    f"AND {TASK_IS_REPORTED} AND state = '{TaskState.COMPLETED}' LIMIT %s) AS c) "
+    "FROM {IDS}"
 )
 
 
@@ -91,9 +92,11 @@ class Reports(Part):
         ]
         return any(number <= 0 for number in remaining)
 
-    def recorded_counts(self, run_ids: Sequence[str]) -> dict[str, int]:
-        """Return for each run the number of results that are recorded and not evaluated."""
-        if not run_ids:
-            return {}
-        rows = self._session.execute(_RECORDED_COUNTS, {"runs": list(run_ids)})
+    def recorded_counts(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
+        """Return for each run the number of results that are recorded and not evaluated.
+
+        Up to `most` of each run are counted.
+        """
+        text = in_dialect(_RECORDED_COUNTS, self._session.dialect)
+        rows = self._session.rows(text, (most, json.dumps(list(run_ids))))
         return {run_id: count for run_id, count in rows}  # noqa: C416 - rows are not tuples

@@ -14,7 +14,7 @@ from flowengine.store.backend import in_dialect
 from flowengine.store.commits import RunHeader
 from flowengine.store.parts import Part
 from flowengine.store.records import STEP_COLUMNS, step_from
-from flowengine.store.tables import RunRow
+from flowengine.store.tables import RUN_IS_CHILD, RunRow
 
 
 class StoredRun(NamedTuple):
@@ -36,6 +36,7 @@ class StoredRun(NamedTuple):
     labels: str | None
     parent_run_id: str | None
     root_run_id: str
+    depth: int
     tenant: str
     program_hash: str
 
@@ -46,6 +47,10 @@ _GET = f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run WHERE id = %s
 _WITH_KEY = (
     "SELECT id FROM flowengine_run WHERE tenant = %s AND workflow = %s AND idempotency_key = %s"
 )
+_COUNT_BELOW = (
+    "SELECT count(*) FROM (SELECT 1 FROM flowengine_run "
+    f"WHERE root_run_id = %s AND {RUN_IS_CHILD} LIMIT %s) AS below"
+)
 _WITH_PREFIX = select(*_columns).where(table.c.id.startswith(bindparam("prefix"))).limit(2)
 _SUMMARY = select(
     *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
@@ -54,6 +59,7 @@ _SUMMARY = select(
 _HEADER = (
     *("id", "workflow", "program_hash", "generation", "state", "priority", "open_steps"),
     *("alarm", "revision", "task_count", "parent_run_id", "parent_step_id", "waiting_step_key"),
+    "step_count",
 )
 _SELECTED = ", ".join(f"r.{name}" for name in _HEADER)
 _LOCK = f"SELECT {_SELECTED} FROM flowengine_run r WHERE r.id = %s"
@@ -80,6 +86,11 @@ class Runs(Part):
         """Return the id of the run that was started with this key."""
         ((run_id,),) = self._session.rows(_WITH_KEY, (tenant, workflow, key))
         return str(run_id)
+
+    def count_below(self, root_run_id: str, most: int) -> int:
+        """Return the number of child runs below a root run, counted up to `most`."""
+        ((count,),) = self._session.rows(_COUNT_BELOW, (root_run_id, most))
+        return int(count)
 
     def with_prefix(self, prefix: str) -> list[StoredRun]:
         """Return the first two runs whose id has this prefix."""
@@ -158,4 +169,5 @@ def _header(row: Sequence[Any]) -> RunHeader:
     )
     if row[12] is not None:
         view.waiter = Waiter(row[10], row[11], row[12])
+    view.step_count = row[13]
     return RunHeader(view, row[8], row[9])

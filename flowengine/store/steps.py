@@ -20,16 +20,31 @@ _OF_RUN = statement(
     f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = :run AND NOT superseded "
     "ORDER BY created, position"
 )
-_PROGRESS = statement(
-    "SELECT run_id, count(*) AS steps, "
-    f"sum(CASE WHEN state IN ({quoted(StepState.FINAL)}) THEN 1 ELSE 0 END) AS ended "
-    "FROM flowengine_step WHERE run_id IN :ids AND NOT superseded "
-    f"AND object_type IN ({quoted(ObjectType.STEPS)}) GROUP BY run_id",
-    "ids",
+#: Correlated, because a limit is for each run: one run of many steps must not stop a page.
+_COUNTED = (
+    "(SELECT s.state FROM flowengine_step s WHERE s.run_id = w.value AND NOT s.superseded "
+    f"AND s.object_type IN ({quoted(ObjectType.STEPS)}) LIMIT %s) AS c"
 )
+_PROGRESS = (
+    f"SELECT w.value, (SELECT count(*) FROM {_COUNTED}), (SELECT count(*) FROM {_COUNTED} "
+    f"WHERE c.state IN ({quoted(StepState.FINAL)})) FROM {{IDS}}"
+)
+_IN_WIDE = (
+    "FROM flowengine_step s LEFT JOIN flowengine_step p "
+    "ON p.run_id = s.run_id AND p.key = s.parent AND NOT p.superseded "
+    "AND p.object_type = :foreach AND p.item_count > :wide "
+    "WHERE s.run_id = :run AND NOT s.superseded"
+)
+# Parents first, so that a limit cuts off the deepest rows: a row's path begins with its parent's.
 _SKELETON = statement(
-    "SELECT id, key, parent, position, object_type, state, item_count FROM flowengine_step "
-    "WHERE run_id = :run AND NOT superseded"
+    "SELECT s.id, s.key, s.parent, s.position, s.object_type, s.state, s.item_count "
+    f"{_IN_WIDE} AND (p.key IS NULL OR s.position < :first OR s.state IN :shown) "
+    "ORDER BY length(s.path), s.position, s.id LIMIT :most",
+    "shown",
+)
+_ITEM_COUNTS = statement(
+    f"SELECT s.parent, s.state, count(*) AS items {_IN_WIDE} AND p.key IS NOT NULL "
+    "GROUP BY s.parent, s.state"
 )
 _DETAILS = statement(
     "SELECT id, path, facet_name, error, created, updated FROM flowengine_step WHERE id IN :ids",
@@ -63,14 +78,34 @@ class Steps(Part):
         """Return all steps of a run, in the order of their creation."""
         return [step_from(row) for row in self._session.execute(_OF_RUN, {"run": run_id})]
 
-    def progress(self, run_ids: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Return for each run how many of its steps have ended, and how many it has so far."""
-        rows = self._in_portions(_PROGRESS, run_ids)
-        return {row.run_id: (int(row.ended), int(row.steps)) for row in rows}
+    def progress(self, run_ids: Sequence[str], most: int) -> dict[str, tuple[int, int]]:
+        """Return for each run how many of its steps have ended, and how many it has so far.
 
-    def skeleton(self, run_id: str) -> Sequence[Row[Any]]:
-        """Return all rows of a run with a few short columns: the shape of its tree."""
-        return self._session.execute(_SKELETON, {"run": run_id}).all()
+        Up to `most` steps of a run are counted.
+        """
+        text = in_dialect(_PROGRESS, self._session.dialect)
+        rows = self._session.rows(text, (most, most, json.dumps(list(run_ids))))
+        return {run_id: (ended, steps) for run_id, steps, ended in rows}
+
+    def skeleton(
+        self, run_id: str, *, wide: int, first: int, shown: Iterable[str], most: int
+    ) -> Sequence[Row[Any]]:
+        """Return up to `most` rows of a run with a few short columns: the shape of its tree.
+
+        Of a foreach of more than `wide` items only the first items and those in the states
+        `shown` are returned.
+        """
+        values = {"run": run_id, "wide": wide, "first": first, "shown": sorted(shown), "most": most}
+        values["foreach"] = ObjectType.FAN
+        return self._session.execute(_SKELETON, values).all()
+
+    def item_counts(self, run_id: str, *, wide: int) -> dict[str, dict[str, int]]:
+        """Return how many items each foreach of more than `wide` items has, by state."""
+        values = {"run": run_id, "wide": wide, "foreach": ObjectType.FAN}
+        found: dict[str, dict[str, int]] = {}
+        for row in self._session.execute(_ITEM_COUNTS, values):
+            found.setdefault(row.parent, {})[row.state] = row.items
+        return found
 
     def details(self, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
         """Return names, errors and times of these steps, without their values."""

@@ -22,6 +22,7 @@ TASK_IS_RUNNING = "state = 'running'"
 TASK_IS_REPORTED = "state IN ('completed', 'failed') AND NOT taken_in"
 TASK_IS_RETRY = "state = 'pending' AND due > created AND published IS NULL"
 RUN_HAS_ALARM = "alarm IS NOT NULL"
+RUN_IS_CHILD = "parent_run_id IS NOT NULL"
 FACT_IS_WAITING = "NOT taken_in"
 
 metadata = MetaData()
@@ -63,6 +64,11 @@ def _time(default: Any = 0, **options: Any) -> Any:
     return Field(default=default, sa_type=BigInteger, **options)
 
 
+def _count() -> Any:
+    """A number that older versions do not insert."""
+    return Field(default=0, sa_column_kwargs={"server_default": "0"})
+
+
 def _partial(where: str, name: str, *columns: str, unique: bool = False) -> Index:
     condition = text(where)
     return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
@@ -90,6 +96,7 @@ class RunRow(_Table, table=True):
         Index("flowengine_run_state", "state", "created"),
         Index("flowengine_run_parent", "parent_run_id"),
         _partial(RUN_HAS_ALARM, "flowengine_run_alarm", "id"),
+        _partial(RUN_IS_CHILD, "flowengine_run_root", "root_run_id"),
     )
 
     id: str = _id(primary_key=True)
@@ -102,6 +109,7 @@ class RunRow(_Table, table=True):
     priority: int = 0
     open_steps: int = 0  #: steps that wait at their event
     task_count: int = 0  #: tasks so far; orders them
+    step_count: int = _count()  #: steps, blocks and repeated tries so far; has a limit
     outputs: str | None = _text()
     error: str | None = _text()
     alarm: str | None = _text()
@@ -112,6 +120,7 @@ class RunRow(_Table, table=True):
     parent_step_id: str | None = _id(default=None)
     waiting_step_key: str | None = _id(default=None)  #: of the parent's step, if it waits
     root_run_id: str | None = _id(default=None)
+    depth: int = _count()  #: runs above it, up to its root
     deadline: int | None = _time(None)
     created: int = _time()
     updated: int = _time()
@@ -213,7 +222,8 @@ class TaskRow(_Table, table=True):
     limit_key: str | None = _name(None)
     limit_slot: int | None = None
     join_id: str | None = _id(default=None)  #: its join counter
-    outcome: str | None = _name(None, 16)  #: of a reported try: succeeded, failed, final, lost
+    #: Of a reported try: succeeded, failed, final, lost, handed.
+    outcome: str | None = _name(None, 16)
     result: str | None = _text()
     error: str | None = _text()
     progress: str | None = _text()  #: no writer yet: kept for the progress that a try reports

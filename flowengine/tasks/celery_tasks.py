@@ -22,7 +22,9 @@ from flowengine.engine import Engine
 from flowengine.engine.liveness import consumes
 from flowengine.errors import FlowengineError
 from flowengine.printable import clipped, names_of
-from flowengine.store.database import is_away
+from flowengine.program.standard import is_built_in
+from flowengine.store.database import is_unavailable
+from flowengine.worker.outage_log import OutageLog
 
 log = logging.getLogger("flowengine")
 
@@ -50,7 +52,7 @@ class MessageHandler(Protocol):
     def watch(self) -> None: ...
 
 
-def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
+def register_celery_tasks(app: Any, handler: MessageHandler, outages: OutageLog) -> None:
 
     def work(task_list: str, packed_ids: str) -> None:
         """Work on these tasks: the header of a chord. Tasks claimed by others are skipped."""
@@ -62,12 +64,12 @@ def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
         """Start a workflow by name. Idempotent: without a key the message's id is the key.
 
         No row stands behind this message yet, so it is acknowledged when the run is stored, and
-        goes back to its queue while the database is away.
+        goes back to its queue while the database is unreachable.
         """
         try:
             handler.execute(workflow, inputs or {}, key or task.request.id)
         except Exception as problem:
-            if isinstance(problem, FlowengineError) and not is_away(problem):
+            if isinstance(problem, FlowengineError) and not is_unavailable(problem):
                 log.error(
                     "refused to start %s with the inputs %s: %s",
                     workflow,
@@ -76,41 +78,41 @@ def register_celery_tasks(app: Any, handler: MessageHandler) -> None:
                     extra={"action": "start_refused"},
                 )
                 return
-            if not is_away(problem):
+            if not outages.note(problem):
                 raise
-            log.warning(
-                "cannot start %s yet: %s", workflow, problem, extra={"action": "start_waits"}
-            )
+            log.info("cannot start %s yet: %s", workflow, problem, extra={"action": "start_waits"})
             time.sleep(_PAUSE)
             raise Reject(problem, requeue=True) from None
 
-    _register(app, DRAIN, handler.drain)
+    def register(name: str, function: Callable[..., None], **options: Any) -> None:
+        @functools.wraps(function)
+        def task(*args: Any, **kwargs: Any) -> None:
+            try:
+                with outages.watch():
+                    function(*args, **kwargs)
+            except Reject:
+                raise
+            except Exception as problem:
+                about = {"action": "message_failed"}
+                shown = ", ".join(map(_without_values, args))
+                if is_unavailable(problem):  # counted; recovery repeats it
+                    log.debug("message %s(%s) failed: %s", name, shown, problem, extra=about)
+                else:
+                    log.exception("message %s(%s) failed", name, shown, extra=about)
+
+        # Not shared: Celery would add a shared task to every other app of the process, and of two
+        # with one name keep the first. Flower shows steps, not the messages that lead to them.
+        chosen = {"ignore_result": True, "acks_late": False, "send_events": False, **options}
+        app.task(task, name=name, shared=False, **chosen)
+
+    register(DRAIN, handler.drain)
     # Not every backend counts a header whose result is ignored.
-    _register(app, WORK, work, ignore_result=False)
-    _register(app, EVALUATE, handler.evaluate)
-    _register(app, EXECUTE, execute, bind=True, acks_late=True, reject_on_worker_lost=True)
-    _register(app, WATCHDOG, handler.watch)
-
-
-def _register(app: Any, name: str, function: Callable[..., None], **options: Any) -> None:
-    @functools.wraps(function)
-    def task(*args: Any, **kwargs: Any) -> None:
-        try:
-            function(*args, **kwargs)
-        except Reject:
-            raise
-        except Exception:
-            log.exception(
-                "message %s(%s) failed",
-                name,
-                ", ".join(map(_without_values, args)),
-                extra={"action": "message_failed"},
-            )
-
-    # Not shared: Celery would add a shared task to every other app of the process, and of two
-    # with one name keep the first.
-    chosen = {"ignore_result": True, "acks_late": False, **options}
-    app.task(task, name=name, shared=False, **chosen)
+    register(WORK, work, ignore_result=False)
+    register(EVALUATE, handler.evaluate)
+    register(
+        EXECUTE, execute, bind=True, acks_late=True, reject_on_worker_lost=True, send_events=True
+    )
+    register(WATCHDOG, handler.watch)
 
 
 def _without_values(argument: object) -> str:
@@ -123,11 +125,12 @@ def register_facets(sender: Any, **_: Any) -> None:
 
     They appear under their own names in `inspect registered`, routes and Flower, and `send_task`
     can call one outside any run. Steps of runs are not executed this way: they are claimed from
-    the database.
+    the database. Built-in facets are not registered: a message of anybody who reaches the broker
+    could run a script. Only the engine starts them, for the steps of runs.
     """
     for name in event_facet_names():
         facet = event_facet_named(name)
-        if facet is not None and name not in sender.tasks:
+        if facet is not None and name not in sender.tasks and not is_built_in(name):
             sender.task(_call_of(facet), name=name, shared=False)
 
 

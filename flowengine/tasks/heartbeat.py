@@ -1,8 +1,8 @@
 """The heartbeat of a server: its registration, its sign of life and its deregistration.
 
-A thread sends it, not a timer of the event loop: the event loop stops while the broker is away,
-and the database must still get the heartbeat. The same thread delivers spooled reports and then
-runs further jobs: a Celery worker checks its pool children and stands in for the beat.
+A thread sends it, not a timer of the event loop: the event loop stops while the broker is
+unreachable, and the database must still get the heartbeat. The same thread delivers spooled reports
+and then runs further jobs: a Celery worker checks its pool children and stands in for the beat.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers, is_alive
 from flowengine.engine.recovery import Watchdog, release_dropped, report_lost_tries
 from flowengine.settings import Settings
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.worker.outage_log import outage_log
 from flowengine.worker.spool import Spool
 
 log = logging.getLogger("flowengine")
@@ -36,7 +37,7 @@ TaskLists = Callable[[], Sequence[str]]
 class Heartbeat:
     """One server's heartbeat.
 
-    It asks for the engine each time: there is none while the database is away, also when the
+    It asks for the engine each time: there is none while the database is unreachable, also when the
     server starts.
     """
 
@@ -51,6 +52,7 @@ class Heartbeat:
         self._engine, self._settings, self._server = engine, settings, server
         self._task_lists, self._jobs = task_lists, jobs
         self._spool = Spool(settings.spool_directory)
+        self._outages = outage_log(settings.database_url)
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
         self._sent = 0.0
@@ -62,20 +64,21 @@ class Heartbeat:
     def _run(self) -> None:
         while True:
             try:
-                self.run_once()
+                with self._outages.watch():
+                    self.run_once()
                 self._has_failed = False
             except Exception as problem:
                 if self._stop.is_set():
                     return
-                if not self._has_failed:  # logged once: the database may be away for long
+                if not is_unavailable(problem) and not self._has_failed:
+                    self._has_failed = True  # logged once
                     log.warning(
                         "heartbeat failed: %s; it is sent again every %g s",
                         problem,
                         self._settings.watchdog_interval,
-                        exc_info=not is_away(problem),
+                        exc_info=True,
                         extra={"action": "server_heartbeat_failed"},
                     )
-                self._has_failed = True
             if self._stop.wait(self._settings.watchdog_interval):
                 return
 
@@ -126,10 +129,10 @@ class Heartbeat:
             InFlightMarkers(self._settings.spool_directory, boot_id).forget_all()
         except Exception as problem:
             log.warning(
-                "deregistration failed: %s; the tasks of %s are taken back after its timeout",
+                "deregistration failed: %s; the tasks of %s run again after its timeout",
                 problem,
                 self._server.server_name,
-                exc_info=not is_away(problem),
+                exc_info=not is_unavailable(problem),
                 extra={"action": "deregistration_failed"},
             )
 

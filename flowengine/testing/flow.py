@@ -165,7 +165,9 @@ class FlowWorker:
         ]
         for task in pending:
             if task.step_path == step or task.step_path.endswith(f".{step}"):
-                claimed = self._flow.engine.claim_one(task.uuid, self._identity)
+                claimed = self._flow.engine.claim_one(
+                    task.uuid, task.task_list_name, self._identity
+                )
                 assert claimed is not None
                 return claimed
         raise NothingToClaim(step, [task.step_path for task in pending])

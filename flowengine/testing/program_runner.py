@@ -88,7 +88,7 @@ class _ProgramRunner:
             except NoAnswer:
                 self.skipped.add(task.uuid)
                 continue
-            claimed = self.engine.claim_one(task.uuid, WorkerIdentity())
+            claimed = self.engine.claim_one(task.uuid, task.task_list_name, WorkerIdentity())
             assert claimed is not None, f"{task.step_path} was claimed by another worker"
             self.engine.report(claimed, outcome)
             if self.redeliver:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -26,8 +27,9 @@ _executor = ThreadPoolExecutor(4, thread_name_prefix="flowengine-web")
 class StoreQueries:
     """Read-only queries; the first one opens the database."""
 
-    def __init__(self, url: str) -> None:
-        self._database = Database(url)
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._database = Database(settings.database_url)
         self._lock = threading.Lock()
         self._is_checked = False
 
@@ -37,11 +39,17 @@ class StoreQueries:
         return await loop.run_in_executor(_executor, self._run_query, query)
 
     def _run_query(self, query: Callable[[Session], T]) -> T:
+        began, most = time.monotonic(), self.settings.max_page_seconds
         try:
             self._check()
-            with self._database.read() as session:
+            with self._database.limited_read(most) as session:
                 return query(session)
         except SQLAlchemyError as problem:
+            if time.monotonic() - began >= most:
+                raise StoreError(
+                    f"the query took longer than {most:g} s (setting max_page_seconds): narrow "
+                    "the filter, or ask for fewer runs"
+                ) from problem
             log.warning("query of database %s failed", self._database.name, exc_info=True)
             raise StoreError(f"the database {self._database.name} does not answer") from problem
 
@@ -66,4 +74,4 @@ def queries_of(app: Any) -> StoreQueries:
     """Return the queries on the database of a Celery app's engine."""
     plugin = getattr(app, "flowengine", None)
     settings = plugin.settings if plugin else Settings.from_environment(configured=app.conf)
-    return _queries(settings.database_url)
+    return _queries(settings)

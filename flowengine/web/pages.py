@@ -23,6 +23,7 @@ from flowengine.engine.results import RunInfo, RunSummary
 from flowengine.engine.run_tree import RunTree, StepLine, load_run_tree
 from flowengine.errors import FlowengineError, StoreError, UnknownRun
 from flowengine.evaluator.states import RunState
+from flowengine.settings import Settings
 from flowengine.store import Session
 from flowengine.store.database import system_clock
 from flowengine.web import styles
@@ -30,7 +31,8 @@ from flowengine.web.async_queries import queries_of
 
 T = TypeVar("T")
 STATES = (RunState.RUNNING, RunState.COMPLETED, RunState.FAILED)
-_DEFAULT_LIMIT, _MAX_LIMIT = 50, 500  #: runs on a page
+_DEFAULT_LIMIT = 50  #: runs on a page
+_MAX_LENGTH = 255  #: characters of a filter: no workflow and no run has a longer name
 _TEMPLATES = Path(__file__).parent / "templates"
 
 #: The entry of the Broker page, the last one of Flower.
@@ -66,14 +68,19 @@ class Filter:
     def of(cls, request: RequestHandler) -> Filter:
         # Not `get_argument`: Flower's version escapes the value, and the templates escape it again.
         def argument(name: str) -> str:
-            return request.get_query_argument(name, "")
+            value = request.get_query_argument(name, "")
+            if len(value) > _MAX_LENGTH or "\0" in value:
+                raise RequestError(400, f"{name} must have {_MAX_LENGTH} characters at most")
+            return value
 
         state = argument("state").upper()
         if state and state not in STATES:
-            raise RequestError(400, f"unknown state {state!r}; use one of {', '.join(STATES)}")
-        limit = argument("limit") or str(_DEFAULT_LIMIT)
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= _MAX_LIMIT):
-            raise RequestError(400, f"limit={limit!r} is not a number from 1 to {_MAX_LIMIT}")
+            raise RequestError(400, f"unknown state {state[:30]!r}; use one of {', '.join(STATES)}")
+        most = _settings(request).max_page_runs
+        limit = argument("limit") or str(min(_DEFAULT_LIMIT, most))
+        is_number = limit.isascii() and limit.isdigit() and len(limit) <= 9
+        if not is_number or not 1 <= int(limit) <= most:
+            raise RequestError(400, f"limit={limit[:30]!r} is not a number from 1 to {most}")
         return cls(
             state or None, argument("workflow") or None, argument("before") or None, int(limit)
         )
@@ -84,6 +91,10 @@ class Filter:
         parameters = {"state": self.state, "workflow": self.workflow, "limit": limit, **changes}
         kept = {name: value for name, value in parameters.items() if value}
         return f"?{urlencode(kept)}" if kept else ""
+
+
+def _settings(handler: Any) -> Settings:
+    return queries_of(handler.application.capp).settings
 
 
 async def _query(handler: Any, query: Callable[[Session], T]) -> T:
@@ -113,9 +124,14 @@ async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str
 
 
 async def _run(handler: Any, run_id: str) -> tuple[RunInfo, dict[str, Any], RunTree]:
+    most = _settings(handler).max_page_steps
+
     def query(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
         run = queries.run_info(session, run_id)
-        return run, queries.run_inputs(session, run), load_run_tree(session, run_id)
+        return run, queries.run_inputs(session, run), load_run_tree(session, run_id, most)
+
+    if len(run_id) > _MAX_LENGTH or "\0" in run_id:
+        raise RequestError(404, "There is no run of this id in this database.")
 
     return await _query(handler, query)
 

@@ -34,7 +34,7 @@ _COLOURS = {
 }
 
 #: Hidden items are counted by step state alone: their tasks are not fetched, so a claimed item
-#: cannot be told from a waiting one.
+#: looks like a waiting one.
 _ITEM_LABELS = {
     StepState.CREATED: "not started",
     StepState.EVENT_TRANSMIT: StepStatus.IN_PROGRESS.value,

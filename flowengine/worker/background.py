@@ -14,7 +14,7 @@ from flowengine.store.servers import HandledCount
 
 log = logging.getLogger("flowengine")
 
-_PATIENCE = 2.0  # seconds to wait for the job that runs when the process ends
+_JOIN_SECONDS = 2.0  # seconds to wait for the job that runs when the process ends
 
 
 class BackgroundJobs:
@@ -46,7 +46,7 @@ class BackgroundJobs:
     def end(self) -> None:
         self._stop.set()
         if self._thread.ident is not None:
-            self._thread.join(_PATIENCE)
+            self._thread.join(_JOIN_SECONDS)
 
 
 class HandledCounters:

@@ -22,6 +22,7 @@ from flowengine.authoring import Breaker, breaker_named
 from flowengine.circuit_breaker import Circuit, CircuitBreakerConfig, Outcome, Permit, outcome_of
 from flowengine.evaluator import TaskDefinition
 from flowengine.settings import Settings
+from flowengine.worker.redis_address import redis_address
 
 if TYPE_CHECKING:
     from flowengine.messaging import SyncCircuitBreaker
@@ -38,6 +39,8 @@ PERMANENT = (
     errors.InvalidInputs,
     errors.InvalidProgram,
     errors.UnknownWorkflow,
+    errors.LimitReached,
+    errors.WaitInsideStep,
 )
 #: Prefix of all keys in Redis; a `CircuitBreaker` with this prefix and the same name is the same.
 KEY_PREFIX = "flowengine"
@@ -115,7 +118,7 @@ class CircuitBreakers:
         """`shares`: other processes run the same tasks. Warn if they cannot share a breaker."""
         _check(settings)
         self._settings, self._shares, self._clock = settings, shares, clock
-        self._url = settings.breaker_redis_url or redis_url
+        self._url = redis_address(settings.breaker_redis_url) or redis_url
         self._breakers: dict[str, tuple[Breaker, CircuitBreakerConfig, _Breaker]] = {}
         self._lock = threading.Lock()
 
@@ -191,7 +194,7 @@ def _shared(
 def _check(settings: Settings) -> None:
     """Refuse invalid settings at the start instead of at the first task with a breaker."""
     url = settings.breaker_redis_url
-    is_url = not url or url.startswith(("redis://", "rediss://", "unix://"))
+    is_url = not url or bool(redis_address(url))
     rules = {
         "without_redis": (settings.breaker_without_redis in _WITHOUT_REDIS, "run or park"),
         "failure_threshold": (settings.breaker_failure_threshold >= 1, "a whole number, 1 or more"),

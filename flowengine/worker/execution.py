@@ -17,12 +17,16 @@ from typing import Any, ParamSpec, TypeVar
 
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
+from flowengine.engine.handles import executing
 from flowengine.errors import FlowengineError, MissingCode
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, HandedOver, Outcome, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Succeeded
+from flowengine.program.limits import clipped
 from flowengine.worker.breakers import PERMANENT, TaskPermit
 
 log = logging.getLogger("flowengine")
+#: `GreenletExit` is greenlet's, which need not be installed.
+_ENDING = frozenset(("SystemExit", "KeyboardInterrupt", "GeneratorExit", "GreenletExit"))
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -88,18 +92,20 @@ def execute_try(
     """Run the facet of a task, and start the workflow that it may return.
 
     An error of the facet is an outcome like any other, and not raised. Raises `ChildNotStarted`
-    for an error of the engine, and whatever ends the thread, as `SystemExit`.
+    for an error of the engine, and an exception that ends the thread, as `SystemExit`.
     The circuit breaker that gave the permit receives the outcome of the call.
     """
     facet = event_facet_named(task.name)
     try:
         if facet is None:
             raise MissingCode(task.name)
-        with _running(task, beat), permit or nullcontext():
+        with _running(engine, task, beat), permit or nullcontext():
             result = facet.run(task.data or {})
-    except Exception as problem:
+    except BaseException as problem:
+        if _ends_thread(problem):
+            raise
         is_final = isinstance(problem, PERMANENT) or (facet and facet.is_final(problem))
-        return _failed(task, problem, retry=not is_final)
+        return _failed(engine, task, problem, retry=not is_final)
     if not isinstance(result, WorkflowCall):
         return Succeeded(result)
     try:
@@ -115,12 +121,24 @@ def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Out
             task, call.program, call.workflow, call.inputs, waits=call.waits
         )
     except PERMANENT as problem:
-        return _failed(task, problem, retry=False)
-    return HandedOver(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
+        return _failed(engine, task, problem, retry=False)
+    return Delegated(run_id) if call.waits else Succeeded({"result": run_id, "run": run_id})
 
 
-def _failed(task: TaskDefinition, problem: Exception, *, retry: bool) -> Failed:
-    error = _error(problem)
+def _ends_thread(problem: BaseException) -> bool:
+    """Whether an exception asks its thread or process to end.
+
+    Other exceptions beside `Exception` are errors of the facet: `asyncio.CancelledError`, which a
+    coroutine raises if something it awaits was cancelled, and those of libraries like trio.
+    """
+    if isinstance(problem, BaseExceptionGroup):
+        return any(_ends_thread(inner) for inner in problem.exceptions)
+    names = {kind.__name__ for kind in type(problem).__mro__}
+    return not isinstance(problem, Exception) and bool(names & _ENDING)
+
+
+def _failed(engine: Engine, task: TaskDefinition, problem: BaseException, *, retry: bool) -> Failed:
+    error = _error(problem, engine.settings.max_error_length)
     log.info(
         "%s failed: %s: %s",
         task.step_path,
@@ -132,7 +150,7 @@ def _failed(task: TaskDefinition, problem: Exception, *, retry: bool) -> Failed:
 
 
 @contextmanager
-def _running(task: TaskDefinition, beat: Callable[[], bool]) -> Iterator[None]:
+def _running(engine: Engine, task: TaskDefinition, beat: Callable[[], bool]) -> Iterator[None]:
     context = StepContext(
         run_id=task.workflow_id,
         path=task.step_path,
@@ -141,17 +159,18 @@ def _running(task: TaskDefinition, beat: Callable[[], bool]) -> Iterator[None]:
         idempotency_key=task.step_id,
         _beat=beat,
     )
-    token = _current.set(context)
+    token, other = _current.set(context), executing.set((engine, task.step_path))
     try:
         yield
     finally:
+        executing.reset(other)
         _current.reset(token)
 
 
 _ROOTS = (BaseException, object)  #: bases of every error: no handler is for them
 
 
-def _error(problem: BaseException) -> dict[str, Any]:
+def _error(problem: BaseException, most: int) -> dict[str, Any]:
     kept = traceback.format_exception(type(problem), problem, _user_frames(problem.__traceback__))
     try:
         message = str(problem)
@@ -159,8 +178,8 @@ def _error(problem: BaseException) -> dict[str, Any]:
         message = f"(its text could not be made: {type(worse).__name__})"
     return {
         "type": type(problem).__name__,
-        "message": message or type(problem).__name__,
-        "traceback": "".join(kept)[-8000:],
+        "message": clipped(message or type(problem).__name__, most),
+        "traceback": "".join(kept)[-most:],
         "bases": [base.__name__ for base in type(problem).__mro__[1:] if base not in _ROOTS],
     }
 

@@ -7,23 +7,23 @@ names is good for one.
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from flowengine.authoring import WorkflowCall
 from flowengine.engine import Engine
-from flowengine.engine.reporter import check_result, refused_result
-from flowengine.errors import InvalidProgram, UnknownRun, ValueRefused
+from flowengine.engine.result_validation import check_result, refused_result
+from flowengine.errors import StoreError, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Outcome, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
 from flowengine.private_files import make_private_directory, private_opener
 from flowengine.program import parse_program, program_text
-from flowengine.store.database import is_away
+from flowengine.store.database import is_unavailable
 from flowengine.worker.execution import start_child
 
 log = logging.getLogger("flowengine")
@@ -79,47 +79,75 @@ class Spool:
 
     def _deliver(self, path: Path, engine: Engine) -> bool:
         """Deliver one file. A report that cannot be delivered stops none behind it."""
+        if not path.is_file():  # another process has delivered it; reading a pipe would block
+            return path.exists() and self._log_once(path, "it is not a regular file; remove it")
         try:
-            record = json.loads(path.read_text())
-            task, outcome = decoded(record)
+            task, outcome = decoded(json.loads(path.read_text()))
         except FileNotFoundError:
-            return False  # another process has delivered it
+            return False
         except OSError as problem:
-            return self._log_once(path, problem)
-        except (ValueError, KeyError, TypeError, InvalidProgram) as problem:
-            return self._set_aside(path, problem)
+            return self._log_once(path, f"{problem}; give this user the right to read it")
+        except Exception as problem:
+            cure = "it is damaged: its step runs again, and you may remove the file"
+            return self._set_aside(path, problem, cure)
         try:
             deliver_report(engine, task, outcome)
         except UnknownRun as problem:
-            return self._set_aside(path, problem)
+            cure = (
+                "if its run is in another database, move it to the spool directory of that one, "
+                f"as {path.name}; else remove it"
+            )
+            return self._set_aside(path, problem, cure)
         except Exception as problem:
-            if is_away(problem):
+            if is_unavailable(problem) and not _is_faulty_alone(problem, engine):
                 raise
             return self._log_once(path, problem)
         path.unlink(missing_ok=True)
         return True
 
-    def _set_aside(self, path: Path, problem: Exception) -> bool:
+    def _set_aside(self, path: Path, problem: Exception, cure: str) -> bool:
         """Rename a file that can never be delivered, for a person to look at."""
         aside = path.with_suffix(".undeliverable")
-        with suppress(FileNotFoundError):  # another process has renamed it
+        try:
             path.rename(aside)
+        except FileNotFoundError:
+            return False  # another process has renamed it
+        except OSError as refused:
+            return self._log_once(path, f"{problem}; it cannot be renamed either: {refused}")
         log.error(
-            "spooled report %s cannot be delivered: %s; it is kept as %s", path, problem, aside
+            "spooled report %s cannot be delivered: %s: %s; it is kept as %s; %s",
+            path,
+            type(problem).__name__,
+            problem,
+            aside,
+            cure,
+            extra={"action": "report_set_aside"},
         )
         return False
 
-    def _log_once(self, path: Path, problem: Exception) -> bool:
+    def _log_once(self, path: Path, problem: Exception | str) -> bool:
         if path.name not in self._logged:
             self._logged.add(path.name)
             log.error(
                 "spooled report %s cannot be delivered yet: %s; delivery is repeated",
                 path,
                 problem,
-                exc_info=problem,
+                exc_info=problem if isinstance(problem, Exception) else None,
                 extra={"action": "report_failed"},
             )
         return False
+
+
+def _is_faulty_alone(problem: Exception, engine: Engine) -> bool:
+    """Whether the database answers: then one report is refused, and no outage holds up all."""
+    if isinstance(problem, StoreError):
+        return False
+    try:
+        with engine.database.read() as session:
+            session.now()
+    except Exception:
+        return False
+    return True
 
 
 def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome) -> None:
@@ -142,11 +170,25 @@ def spool_record(task: TaskDefinition, outcome: SpooledOutcome) -> dict[str, Any
     return {**of_task, "outcome": _encoded(_storable(task.name, outcome))}
 
 
-def decoded(record: dict[str, Any]) -> tuple[TaskDefinition, SpooledOutcome]:
+def decoded(record: Any) -> tuple[TaskDefinition, SpooledOutcome]:
+    """Return the report of a record; raises for a record that no process has written."""
     # Files of earlier versions lack the step's id and key: only a call needs them.
     record = {"step_id": "", "step_key": "", **record}
-    of_task = {name: record[key] for key, name in _TASK_FIELDS.items()}
+    of_task: dict[str, Any] = {}
+    for key, name in _TASK_FIELDS.items():
+        of_task[name] = _expected(record, key, int if key == "lease" else str)
+    if not 0 <= of_task["lease"] < 2**31:
+        raise ValueError(f"'lease' is {of_task['lease']}, which no database stores")
+    if "\0" in "".join(map(str, of_task.values())).encode().decode():  # raises for a surrogate
+        raise ValueError("it has a character in it that no database stores")
     return TaskDefinition(runner_id="", **of_task), _outcome(record["outcome"])
+
+
+def _expected(record: dict[str, Any], key: str, kind: type) -> Any:
+    value = record[key]
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{key!r} is a {type(value).__name__}, expected a {kind.__name__}")
+    return value
 
 
 def _storable(facet: str, outcome: SpooledOutcome) -> SpooledOutcome:
@@ -169,7 +211,7 @@ def _encoded(outcome: SpooledOutcome) -> dict[str, Any]:
             return {"kind": "failed", "error": error, "retry": retry}
         case Lost(reason):
             return {"kind": "lost", "reason": reason}
-        case HandedOver(run_id):
+        case Delegated(run_id):
             return {"kind": "handed", "run": run_id}
         case WorkflowCall(program, workflow, inputs, waits):
             text = program_text(program) if program else None
@@ -178,16 +220,23 @@ def _encoded(outcome: SpooledOutcome) -> dict[str, Any]:
 
 
 def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
+    expected = functools.partial(_expected, encoded)
     match encoded["kind"]:
         case "succeeded":
-            return Succeeded(encoded["result"])
+            return Succeeded(expected("result", dict))
         case "failed":
-            return Failed(encoded["error"], encoded["retry"])
+            error = expected("error", dict)
+            _expected(error, "type", str)
+            _expected(error, "message", str)
+            return Failed(error, expected("retry", bool))
         case "handed":
-            return HandedOver(encoded["run"])
+            return Delegated(expected("run", str))
         case "call":
             text = encoded["program"]
             program = parse_program(json.loads(text)) if text else None
-            return WorkflowCall(program, encoded["workflow"], encoded["inputs"], encoded["waits"])
-        case _:
-            return Lost(encoded["reason"])
+            inputs, waits = expected("inputs", dict), expected("waits", bool)
+            return WorkflowCall(program, expected("workflow", str), inputs, waits)
+        case "lost":
+            return Lost(expected("reason", str))
+        case kind:
+            raise ValueError(f"'kind' is {kind!r}, which is no outcome of a try")

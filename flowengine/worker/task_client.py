@@ -20,6 +20,7 @@ from flowengine.evaluator.triggers import Lost, Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimEvent, ClaimState
+from flowengine.worker.outage_log import outage_log
 from flowengine.worker.spool import Spool, SpooledOutcome, decoded, deliver_report, spool_record
 
 log = logging.getLogger("flowengine")
@@ -31,6 +32,7 @@ class TaskClient:
     def __init__(self, engine: Engine, identity: WorkerIdentity, claimed: ClaimedTasks) -> None:
         self._engine, self._identity, self._claimed = engine, identity, claimed
         self._spool = Spool(engine.settings.spool_directory)
+        self._outages = outage_log(engine.settings.database_url)
 
     def report(
         self,
@@ -51,11 +53,13 @@ class TaskClient:
             log.error("%s", partial, exc_info=failed[0][1], extra={"action": "report_failed"})
         except Exception as problem:
             failed, taken = [(report, problem) for report in reports], []
-        problems = {(report.task.uuid, report.task.lease): why for report, why in failed}
-        for entry in finished if problems else ():
-            if entry.key in problems:
-                self.spool(entry, entry.report.outcome, problems[entry.key])
-        self._claimed.close(ClaimEvent.REPORT, [e for e in finished if e.key not in problems])
+        if failed:
+            problems = {(report.task.uuid, report.task.lease): why for report, why in failed}
+            for entry in finished:
+                if entry.key in problems:
+                    self.spool(entry, entry.report.outcome, problems[entry.key])
+            finished = [entry for entry in finished if entry.key not in problems]
+        self._claimed.close(ClaimEvent.REPORT, finished)
         return self._claimed.claim(taken)
 
     def spool(self, entry: ClaimedTask, outcome: SpooledOutcome, why: object) -> None:
@@ -76,7 +80,8 @@ class TaskClient:
             )
         else:
             self._claimed.spool(entry)
-            log.warning("the report of %s is spooled as %s: %s", path, file, why, extra=about)
+            level = logging.INFO if self._outages.note(why) else logging.WARNING
+            log.log(level, "the report of %s is spooled as %s: %s", path, file, why, extra=about)
 
     def release(self, unstarted: Sequence[ClaimedTask]) -> None:
         try:
@@ -97,7 +102,8 @@ class TaskClient:
 
     def _disown(self, unstarted: Sequence[ClaimedTask], verb: str, problem: Exception) -> None:
         self._claimed.close(ClaimEvent.DISOWN, unstarted)
-        log.warning(
+        log.log(
+            logging.INFO if self._outages.note(problem) else logging.WARNING,
             "%d claimed tasks cannot be %s: %s; they are released when the database answers",
             len(unstarted),
             verb,
@@ -150,8 +156,9 @@ class TaskClient:
         reason = f"the spooled report of {task.step_path} disappeared"
         try:
             self._engine.end_try(task.run_id, task.task_id, task.lease, Lost(reason))
-        except Exception:
-            log.exception("%s, and its loss cannot be recorded yet; it is tried again", reason)
+        except Exception as problem:
+            if not self._outages.note(problem):
+                log.exception("%s, and its loss cannot be recorded yet; it is tried again", reason)
         else:
             self._claimed.close(ClaimEvent.DISOWN, [entry])
 

@@ -123,7 +123,9 @@ class TaskWorker:
             # All belong to one run, so exceeding `batch` is nearly free.
             most = self._most(quick, len(left) if self._engine.settings.batch > 1 else 1)
             names = quick if most > 1 else self._names()
-            claimed = self._engine.claim_these(left, self._identity, names=names, most=most)
+            claimed = self._engine.claim_these(
+                left, task_list, self._identity, names=names, most=most
+            )
             if not claimed and most > 1:
                 fruitless.add(last)  # taken by another worker, or to be claimed one by one
                 continue

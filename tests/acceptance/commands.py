@@ -33,7 +33,7 @@ spawning.set_forkserver_preload(
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Output:
     returncode: int
     stdout: str
     stderr: str
@@ -41,7 +41,7 @@ class Told:
 
 def flowengine(
     words: Sequence[str], directory: Path, environment: Mapping[str, str] | None = None
-) -> Told:
+) -> Output:
     """Run the command; warnings are errors."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
@@ -54,7 +54,7 @@ def flowengine(
         if child.exitcode is None:
             child.kill()
             raise TimeoutError(f"flowengine {' '.join(words)} hangs:\n{err.read_text()}")
-        return Told(child.exitcode, out.read_text(), err.read_text())
+        return Output(child.exitcode, out.read_text(), err.read_text())
 
 
 def _command(

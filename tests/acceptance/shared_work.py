@@ -1,4 +1,4 @@
-"""Facets that tell which process ran them, for tests with several processes."""
+"""Facets that return the process that ran them, for tests with several processes."""
 
 from __future__ import annotations
 

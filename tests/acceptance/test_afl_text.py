@@ -9,6 +9,7 @@ import pytest
 
 from flowengine.afl import read_text
 from tests.acceptance.test_command_line import flowengine
+from tests.integration.test_program_files import WITH_SCRIPT
 
 TEXT = """
 namespace words {
@@ -61,6 +62,16 @@ def test_a_workflow_in_afl_runs_with_the_python_code_of_its_facets(here: Path) -
     assert tries["Total[0].page"] == 2, "the function's retry policy holds"
 
 
+def test_scripts_run_where_the_setting_is_on(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWENGINE_SCRIPTS", "on")
+    for suffix in (".afl", ".ffl"):
+        (here / f"s{suffix}").write_text(WITH_SCRIPT)
+        run = json.loads(flowengine(here, "run", f"s{suffix}", "--json"))
+        assert run["outputs"] == {"out": 42}
+    (here / "s.json").write_text(flowengine(here, "compile", "s.ffl"))
+    assert json.loads(flowengine(here, "run", "s.json", "--json"))["outputs"] == {"out": 42}
+
+
 def test_the_workflow_can_follow_a_colon_and_the_module_can_be_a_file(here: Path) -> None:
     words = ["run", "words.afl:One", "-m", "handlers.py", "-i", "text=12 men"]
     assert 'result  {"n": 2}' in flowengine(here, *words)
@@ -72,6 +83,22 @@ def test_compile_prints_program_json_that_can_be_run(here: Path) -> None:
     flowengine(here, "compile", "words.afl", "-o", "words.json")
     words = ["run", "words.json:words.One", "-m", "handlers", "-i", "text=a"]
     assert 'result  {"n": 1}' in flowengine(here, *words)
+
+
+def test_a_program_of_several_files_is_run_and_compiled(here: Path) -> None:
+    (here / "text.afl").write_text("namespace text { facet Of(n: Long) => (m: Long) }")
+    (here / "main.afl").write_text(
+        "namespace main { use text workflow W(n: Long) => (m: Long) andThen {\n"
+        "  one = Of(n = $.n) andThen { yield Of(m = $.n + 1) }\n  yield W(m = one.m) } }"
+    )
+    words = ["text.afl", "main.afl:W", "-i", "n=1"]
+    assert 'result  {"m": 2}' in flowengine(here, "run", *words)
+    flowengine(here, "compile", "text.afl", "main.afl", "-o", "both.json")
+    assert 'result  {"m": 3}' in flowengine(here, "run", "both.json", "-i", "n=2")
+    found = flowengine(here, "run", "main.afl", expect=1)
+    assert "main.afl:1:1, namespace 'main': uses 'text', which no file" in found
+    found = flowengine(here, "run", "text.afl", "handlers.py", expect=1)
+    assert "handlers.py is not a file of a program" in found
 
 
 def test_a_run_of_an_afl_workflow_continues_in_another_process(here: Path) -> None:

@@ -145,6 +145,7 @@ def test_a_key_starts_one_run_only(here: Path) -> None:
         (["run", "nowhere:x"], "there is no module 'nowhere'"),
         (["run", "nowhere.py:x"], "there is no file nowhere.py"),
         (["run", "slow:nap"], "slow has no workflow 'nap'; it has: slow:naps, slow:reads"),
+        (["run", "slow"], "slow has 2 workflows, name one: slow:naps, slow:reads"),
         (["run", "slow:naps"], "'count'"),
         (["run", "slow:naps", "-i", "count"], "'count' is not name=value"),
         (["run", "slow:naps", "-i", "count=[1]", "-i", "cuont=2"], "cuont"),

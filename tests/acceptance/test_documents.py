@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
 import subprocess
@@ -123,6 +124,16 @@ def test_every_setting_is_explained_with_its_variable() -> None:
         assert f"`FLOWENGINE_{field.name.upper()}`" in text
 
 
+def test_every_limit_is_on_its_page_with_its_default() -> None:
+    text = (ROOT / "docs" / "reference" / "limits.md").read_text()
+    limits = [f for f in dataclasses.fields(Settings) if f.name.startswith(("max_", "script_"))]
+    assert len(limits) > 20
+    rows = {f.name: f"| `{f.name}` | {f.default:,} |".replace(".0 |", " |") for f in limits}
+    assert [row for row in rows.values() if row not in text] == []
+    named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert named == {f.name for f in limits}, "and no other"
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     text = (ROOT / "docs" / "reference" / "python-api.md").read_text()
     assert [name for name in flowengine.__all__ if f"`{name}" not in text] == []
@@ -161,6 +172,50 @@ def test_every_action_of_the_log_is_explained() -> None:
     assert sorted(action for action in actions if f"| `{action}` |" not in text) == []
     listed = set(re.findall(r"^\| `([^`]+)` \| (?:info|warning|error) \|", text, re.MULTILINE))
     assert sorted(listed - actions) == []
+
+
+def test_every_log_line_of_the_operations_page_is_a_line_of_the_code() -> None:
+    document = ROOT / "docs" / "operations.md"
+    logs = "\n".join(text for kind, text in blocks(document) if kind == "text")
+    shown = re.findall(r"^\[.+?: [A-Z]+/.+?\] (.+)$", logs, re.MULTILINE)
+    _, _, section = without_blocks(document).partition("## Failure modes\n")
+    cells = re.findall(r"^\|[^|]*\|([^|]*)\|", section.partition("\n## ")[0], re.MULTILINE)
+    quoted = {text for cell in cells for text in re.findall(r"`([^`]+)`", cell) if " " in text}
+    assert shown
+    assert quoted > _NOT_LOGGED
+    lines = [*shown, *sorted(quoted - _NOT_LOGGED)]
+    formats = set(log_formats())
+    assert [line for line in lines if not any(is_line(line, each) for each in formats)] == []
+
+
+#: Quoted among the log lines: a command, its output, and a line of Celery's own log.
+_NOT_LOGGED = {
+    "flowengine show",
+    "try …, 1 lost",
+    "waits for circuit '…' until …",
+    "Connection to broker lost",
+}
+_LOG_METHODS = {"debug", "info", "warning", "error", "exception", "log"}
+
+
+def log_formats() -> Iterator[str]:
+    """The format strings of all log calls, without those that begin with a variable part."""
+    for path in (ROOT / "flowengine").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="log" | "_log"), attr=method)
+                ) if method in _LOG_METHODS:
+                    texts = [a.value for a in node.args if isinstance(a, ast.Constant)]
+                    if texts and isinstance(texts[0], str) and not texts[0].startswith("%"):
+                        yield texts[0]
+
+
+def is_line(line: str, log_format: str) -> bool:
+    """Whether a format makes this line, or begins with it."""
+    fixed = re.split(r"%[.\d]*[a-z]", log_format)
+    whole = ".+".join(re.escape(part) for part in fixed)
+    return fixed[0].startswith(line) or re.fullmatch(whole, line) is not None
 
 
 def test_every_table_is_in_the_reference() -> None:

@@ -34,7 +34,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 @contextmanager
 def process(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that has the code of `shared_work` and works until it is told to stop."""
+    """A process that has the code of `shared_work` and works until it is stopped."""
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.acceptance.shared_work"],
         env=environment,
@@ -298,3 +298,50 @@ def test_the_users_own_celery_results_can_be_waited_for(
         [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "waited\n", done.stderr
+
+
+IMPATIENT = """
+import sys
+import time
+from flowengine import RunFailed, event_facet, workflow
+
+@event_facet(name="t.inc")
+def inc(n: int) -> int:
+    return n + 1
+
+@workflow(name="t.inner")
+def inner(n: int) -> int:
+    return inc(n)
+
+@event_facet(name="t.wait")
+def wait(n: int) -> int:
+    return inner.start(n).result()
+
+@workflow(name="t.outer")
+def outer(n: int) -> int:
+    return wait(n)
+
+if __name__ == "__main__":
+    runs = [outer.start(n) for n in range(8)]  # as many as there are threads
+    for run in runs:
+        try:
+            run.result(timeout=30)
+        except RunFailed as failed:
+            assert failed.error_type == "WaitInsideStep", failed
+            assert "other.call(...)" in failed.message
+        else:
+            raise AssertionError("it waited")
+    assert inner.start(1).result(timeout=30) == 2
+    print("all answered")
+"""
+
+
+def test_threads_that_all_wait_for_runs_fail_at_once_and_work_goes_on(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    script = tmp_path / "impatient.py"
+    script.write_text(IMPATIENT)
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "all answered\n", done.stderr

@@ -251,6 +251,8 @@ def test_pagination_lists_every_run_once(flower: Flower, runs: Runs) -> None:
         ("/workflows?state=DONE", 400, "unknown state &#x27;DONE&#x27;"),
         ("/workflows?limit=many", 400, "limit=&#x27;many&#x27; is not a number from 1 to 500"),
         ("/workflows?limit=0", 400, "is not a number"),
+        ("/workflows?limit=00000000100000000000", 400, "is not a number from 1 to 500"),
+        ("/workflows?limit=" + "9" * 5_000, 400, "limit must have 255 characters at most"),
         ("/api/workflows/nope", 404, "\"There is no run 'nope' in this database.\""),
         ("/api/workflows?state=DONE", 400, '"error"'),
     ],

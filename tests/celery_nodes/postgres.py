@@ -10,7 +10,7 @@ import psutil
 from psycopg import sql
 
 from tests.servers import (
-    PATIENCE,
+    TIMEOUT,
     GuardedServer,
     PostgresServer,
     database_name,
@@ -37,7 +37,7 @@ class RestartablePostgres(PostgresServer):
         """Stop as `pg_ctl stop -m fast`: all connections are ended."""
         self._connection.close()
         psutil.Process(self._pid).send_signal(signal.SIGINT)
-        self._server.wait(PATIENCE)
+        self._server.wait(TIMEOUT)
         self._server.stop()
 
     def come_back(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 #: Seconds until a process that has not logged its ready prompt is taken to be broken.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 # `read` returns when the pipe is closed, which the kernel does too when pytest is killed. The
 # guard leads a process group of its own, so signal 0 ends everything that was started in it.
@@ -137,7 +137,7 @@ class GuardedProcess:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not self.is_ready():
             if self.status != "running" or time.monotonic() > deadline:
                 code = None if self._guard is None else self._guard.poll()
@@ -189,7 +189,7 @@ class GuardedProcess:
         for pid in (self.pid, *self.children()):
             _send(pid, "SIGCONT")
 
-    def wait(self, timeout: float = PATIENCE) -> int:
+    def wait(self, timeout: float = TIMEOUT) -> int:
         """Wait for its end; return the exit code, as a shell gives it."""
         assert self._guard is not None
         assert self._guard.stdin is not None
@@ -213,7 +213,7 @@ class GuardedProcess:
             return
         assert self._guard.stdin is not None
         self._guard.stdin.close()
-        self._guard.wait(PATIENCE)
+        self._guard.wait(TIMEOUT)
 
 
 _KILL = int(signal.SIGKILL)

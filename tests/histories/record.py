@@ -20,7 +20,7 @@ FOLDER = Path(__file__).parent
 
 
 def end_of(flow: Flow, run: Run[Any]) -> dict[str, Any]:
-    """What must be the same whichever version finishes a run."""
+    """Return the end of a run, which is the same with every version."""
     info = run.info()
     return {
         "state": info.state,

@@ -44,7 +44,7 @@ def _join(flow: Flow) -> Run[Any]:
 
 
 def _facts(flow: Flow) -> Run[Any]:
-    """A foreach that is not unfolded to its end: the rest waits as a fact in the inbox."""
+    """A foreach that is not expanded to its end: the rest waits as a fact in the inbox."""
     items = {"items": list(range(workflows.ITEMS))}
     workflow = workflows.long_foreach
     with flow.database.write() as session:

@@ -195,7 +195,7 @@ def one(options: EventOptions | None = None) -> Program:
 
 
 def chain(*names: str) -> Program:
-    """One event after the other; each hands its result to the next."""
+    """One event after the other; each gives its result to the next."""
     values: list[Expression] = [X, *(StepRef((name, "y")) for name in names)]
     steps = [call(name, "Work", x=value) for name, value in zip(names, values, strict=False)]
     return program(event_facet("Work"), workflow(steps, {"y": values[-1]}))

@@ -72,7 +72,7 @@ def shared(numbers: list[int], table: list[Any]) -> list[int]:
         (shared, {"numbers": list(range(6)), "table": LARGE}, [2] * 6),
     ],
 )
-def test_what_a_facet_does_to_its_arguments_nobody_else_sees(
+def test_changes_of_a_facet_to_its_arguments_stay_in_its_call(
     a_workflow: Workflow[..., Any],
     inputs: dict[str, Any],
     expected: Any,

@@ -11,7 +11,7 @@ from flowengine.evaluator.triggers import Succeeded
 from flowengine.worker.batch import Batch, BatchGuard
 from tests.unit.worker.claims import table, task
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 # --- the guard ---
 
@@ -33,7 +33,7 @@ def test_the_tasks_around_a_slow_one_are_taken_out_of_its_batch() -> None:
         claimed.start(done)
         batch.finish(done, Succeeded({}))
         assert batch.next() is slow
-        assert emptied.wait(PATIENCE)
+        assert emptied.wait(TIMEOUT)
     assert sorted(taken) == sorted([behind.task.uuid, done.task.uuid])
     assert batch.next() is None
 
@@ -51,13 +51,13 @@ def test_a_guard_that_fails_once_goes_on() -> None:
     claimed, guard = table(time.monotonic), BatchGuard(0.01, empty)
     batch = Batch(claimed, claimed.claim([task()]))
     with guard.over(batch):
-        assert emptied.wait(PATIENCE)
+        assert emptied.wait(TIMEOUT)
 
 
 # --- debounce ---
 
 
-class Rung:
+class WakeupRecorder:
     def __init__(self) -> None:
         self.calls: list[dict[str, int]] = []
         self.again = threading.Event()
@@ -69,49 +69,49 @@ class Rung:
 
 
 def test_the_first_wakeup_is_sent_at_once_and_the_next_ones_together() -> None:
-    rung = Rung()
-    notify = Debounce(rung, pause=0.5)
+    sent = WakeupRecorder()
+    notify = Debounce(sent, pause=0.5)
     for _ in range(20):
         notify({"default": 1})
-    assert rung.calls == [{"default": 1}]
-    assert rung.again.wait(PATIENCE)
-    assert rung.calls == [{"default": 1}, {"default": 19}]
+    assert sent.calls == [{"default": 1}]
+    assert sent.again.wait(TIMEOUT)
+    assert sent.calls == [{"default": 1}, {"default": 19}]
 
 
 def test_each_task_list_is_debounced_by_itself() -> None:
-    rung = Rung()
-    notify = Debounce(rung, pause=60)
+    sent = WakeupRecorder()
+    notify = Debounce(sent, pause=60)
     notify({"a": 1})
     notify({"b": 2})
     notify({"a": 3, "c": 4})
-    assert rung.calls == [{"a": 1}, {"b": 2}, {"c": 4}]
+    assert sent.calls == [{"a": 1}, {"b": 2}, {"c": 4}]
     notify.flush()
-    assert rung.calls[-1] == {"a": 3}, "a wake-up that is kept is sent by the flush"
+    assert sent.calls[-1] == {"a": 3}, "a wake-up that is kept is sent by the flush"
 
 
 def test_a_flush_waits_for_a_wakeup_that_is_being_sent() -> None:
     """At the end of a process nobody else would send it."""
-    begun, go_on, rung = threading.Event(), threading.Event(), Rung()
+    begun, go_on, sent = threading.Event(), threading.Event(), WakeupRecorder()
 
     def slowly(due: Mapping[str, int]) -> None:
         if due["default"] > 1:
             begun.set()
-            assert go_on.wait(PATIENCE)
-        rung(due)
+            assert go_on.wait(TIMEOUT)
+        sent(due)
 
     notify = Debounce(slowly, pause=60)
     for _ in range(3):
         notify({"default": 1})
     threading.Thread(target=notify.flush).start()
-    assert begun.wait(PATIENCE)
+    assert begun.wait(TIMEOUT)
     threading.Timer(0.05, go_on.set).start()
     notify.flush()
-    assert rung.calls == [{"default": 1}, {"default": 2}]
+    assert sent.calls == [{"default": 1}, {"default": 2}]
 
 
 def test_without_a_pause_every_wakeup_is_sent() -> None:
-    rung = Rung()
-    notify = Debounce(rung, pause=0)
+    sent = WakeupRecorder()
+    notify = Debounce(sent, pause=0)
     for _ in range(5):
         notify({"default": 1})
-    assert rung.calls == [{"default": 1}] * 5
+    assert sent.calls == [{"default": 1}] * 5

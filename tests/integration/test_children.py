@@ -160,10 +160,10 @@ def test_items_go_on_with_runs_of_their_own_and_are_joined(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_run_that_ends_with_as_many_reports_as_are_taken_in_at_once_is_heard_of(
+def test_a_child_that_ends_with_a_full_batch_of_reports_continues_its_parent(
     more: int, database_url: str, tmp_path: Path
 ) -> None:
-    """Nobody looks after it here: whoever commits its end tells the step that waits."""
+    """No watchdog runs here: the commit of the end continues the step that waits."""
     settings = Settings(spool_directory=str(tmp_path), chord_time_slice=60, worker_time_slice=60)
     numbers = list(range(locked_commit._MAX_TRIGGERS + more))
     with opened(database_url, settings=settings) as engine:
@@ -183,7 +183,7 @@ def test_runs_may_wait_for_each_other_in_a_long_row(flow: Flow) -> None:
     assert len(flow.engine.list(limit=500)) == 151
 
 
-def test_what_does_not_fit_the_workflow_fails_the_step_that_called_it(flow: Flow) -> None:
+def test_inputs_that_do_not_fit_the_workflow_fail_the_calling_step(flow: Flow) -> None:
     with pytest.raises(RunFailed, match="seven"):
         flow.run(badly_planned, 1)
 
@@ -199,7 +199,7 @@ def test_a_worker_that_dies_after_starting_the_run_starts_no_second_one(flow: Fl
     assert len(children(flow, run)) == 1
 
 
-def test_a_run_that_ends_before_its_starter_says_so_is_an_answer_all_the_same(
+def test_a_child_that_ends_before_its_start_is_reported_continues_its_parent(
     flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = flow.start(planned, 5)
@@ -208,12 +208,12 @@ def test_a_run_that_ends_before_its_starter_says_so_is_an_answer_all_the_same(
     flow.engine.start_child(task, doubled.program(), doubled.name, {"n": 5}, waits=True)
     flow.settle()
     assert run.result(timeout=0) == 20
-    assert not worker.work_on(task), "the step has gone on"
+    assert not worker.work_on(task), "the step has ended"
     assert run.result(timeout=0) == 20
-    assert not caplog.records, "and nobody is warned of it"
+    assert not caplog.records, "and no warning is logged"
 
 
-def test_a_run_that_nobody_told_of_its_childs_end_is_told_by_the_watchdog(
+def test_the_watchdog_continues_a_run_whose_child_ended_unnoticed(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = flow.start(planned, 5)
@@ -252,13 +252,13 @@ def patiently_planned(n: int) -> int:
 
 
 @event_facet
-def told(run_id: str) -> str:
+def show(run_id: str) -> str:
     return f"see {run_id}"
 
 
 @workflow
 def leaves_it(n: int) -> str:
-    return told(doubled.start(n).id)
+    return show(doubled.start(n).id)
 
 
 @workflow
@@ -275,7 +275,7 @@ def waits_for_many(ns: list[int]) -> int:
 @workflow
 def recovers(n: int) -> str:
     return attempt(
-        lambda: told(concat("run ", refused.start(n).result())), catch=lambda error: error.message
+        lambda: show(concat("run ", refused.start(n).result())), catch=lambda error: error.message
     )
 
 
@@ -289,7 +289,7 @@ def test_a_workflow_starts_a_run_and_goes_on(flow: Flow) -> None:
     worker = flow.worker("one")
     worker.work_on(worker.claim(run, "doubled"))
     (child,) = children(flow, run)
-    worker.work_on(worker.claim(run, "told"))
+    worker.work_on(worker.claim(run, "show"))
     assert run.result(timeout=0) == f"see {child}"
     assert not flow.engine.get(child).is_final, "nobody waits for it"
     flow.settle()

@@ -48,21 +48,21 @@ def charges(numbers: list[int]) -> list[int]:
 
 
 @dataclass
-class Noting(NullNotifier):
-    rung: Counter[str] = field(default_factory=Counter)
+class WakeupRecorder(NullNotifier):
+    wakeups: Counter[str] = field(default_factory=Counter)
 
     def notify(self, due: Mapping[str, int]) -> None:
-        self.rung.update(due)
+        self.wakeups.update(due)
 
 
 @pytest.fixture
-def notifier() -> Noting:
+def notifier() -> WakeupRecorder:
     CALLS.clear()
-    return Noting()
+    return WakeupRecorder()
 
 
 @pytest.fixture
-def engine(database_url: str, notifier: Noting, tmp_path: Path) -> Iterator[Engine]:
+def engine(database_url: str, notifier: WakeupRecorder, tmp_path: Path) -> Iterator[Engine]:
     # Without an end: how long a machine takes must not change what is counted.
     settings = Settings(
         quick_seconds=1, batch_max_wait=60, chord_time_slice=60, spool_directory=str(tmp_path)
@@ -75,26 +75,30 @@ def ids(engine: Engine, run: Run[Any]) -> list[str]:
     return [task.uuid for task in engine.tasks(run.id)]
 
 
-def test_what_a_worker_has_no_code_for_is_left_to_others(engine: Engine, notifier: Noting) -> None:
+def test_a_worker_leaves_tasks_without_code_to_others(
+    engine: Engine, notifier: WakeupRecorder
+) -> None:
     run = engine.start(side_by_side(*(f"s{i}" for i in range(9))), "Flow", {})
-    notifier.rung.clear()
+    notifier.wakeups.clear()
     task_worker = TaskWorker(engine, ME, lambda: ["headers.note"])
     assert task_worker.work("default", ids(engine, run)) == 0
     assert {task.state for task in engine.tasks(run.id)} == {TaskState.PENDING}
     assert engine.get(run.id).state == "RUNNING"
-    assert notifier.rung == {"default": 9}, "whoever has it is told"
+    assert notifier.wakeups == {"default": 9}, "workers that have the code are notified"
 
 
-def test_of_a_mixed_message_it_takes_its_own(engine: Engine, notifier: Noting) -> None:
+def test_a_worker_claims_its_own_tasks_of_a_mixed_message(
+    engine: Engine, notifier: WakeupRecorder
+) -> None:
     others = engine.start(side_by_side(*(f"s{i}" for i in range(4))), "Flow", {})
     mine = engine.start(notes.program(), notes.name, {"numbers": list(range(20))})
-    notifier.rung.clear()
+    notifier.wakeups.clear()
     mixed = [*ids(engine, others)[:2], *ids(engine, mine), *ids(engine, others)[2:]]
     task_worker = TaskWorker(engine, ME, event_facet_names)
     assert task_worker.work("default", mixed) == 20
     assert sorted(CALLS) == list(range(20))
     assert {task.state for task in engine.tasks(others.id)} == {TaskState.PENDING}
-    assert notifier.rung["default"] >= 4
+    assert notifier.wakeups["default"] >= 4
 
 
 def test_a_message_of_another_quick_facet_is_taken_together_too(engine: Engine) -> None:
@@ -111,7 +115,7 @@ def test_a_message_of_another_quick_facet_is_taken_together_too(engine: Engine) 
     assert sum("WITH chosen" in text for text in texts) <= 4
 
 
-def test_what_must_not_run_twice_is_asked_for_once_each(engine: Engine) -> None:
+def test_tasks_that_must_not_run_twice_are_claimed_one_by_one(engine: Engine) -> None:
     task_worker = TaskWorker(engine, ME, event_facet_names)
     for _ in range(2):
         warm = engine.start(charges.program(), charges.name, {"numbers": list(range(9))})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from celery import Celery
+from redis import Redis
 from rich.console import Console
 
 from flowengine import Breaker, Retry, RunFailed, event_facet, foreach, workflow
@@ -379,7 +381,7 @@ def test_tasks_run_while_redis_is_unreachable_and_it_is_logged_once(
     redis_server.stop()
     assert flow.run(shopping, [1, 2, 3]) == [1, 2, 3]
     actions = [(getattr(record, "action", ""), record) for record in caplog.records]
-    logged = [record for action, record in actions if action == "breaker_alone"]
+    logged = [record for action, record in actions if action == "breaker_redis_unreachable"]
     assert len(logged) == 1
     assert "calls are permitted" in logged[0].getMessage()
 
@@ -402,14 +404,47 @@ def test_tasks_are_parked_while_redis_is_unreachable_if_configured(
         ("amqp://rabbit", "redis://two:6379/1", "redis://two:6379/1"),
         ("amqp://rabbit", "rpc://", ""),
         ("redis://one;redis://two", None, ""),
-        ("rediss://one/0?ssl_cert_reqs=CERT_REQUIRED", None, ""),
+        (
+            "rediss://:pw@one/0?ssl_cert_reqs=CERT_REQUIRED",
+            None,
+            "rediss://:pw@one/0?ssl_cert_reqs=required",
+        ),
+        ("amqp://rabbit", "rediss://two/1", "rediss://two/1"),
+        ("redis+socket:///run/redis.sock?virtual_host=3", None, "unix:///run/redis.sock?db=3"),
+        ("sentinel://one:26379", None, ""),
     ],
 )
-def test_breakers_use_the_redis_of_a_celery_app_if_its_url_is_plain(
+def test_breakers_use_the_redis_of_a_celery_app_if_there_is_one(
     broker: str, backend: str | None, found: str
 ) -> None:
     app = Celery("t", broker=broker, backend=backend, set_as_current=False)
     assert redis_of(app) == found
+    if found:
+        Redis.from_url(found).connection_pool.make_connection()  # redis-py accepts its options
+
+
+@pytest.mark.parametrize(
+    ("tls", "query"),
+    [
+        (True, "ssl_cert_reqs=none"),
+        ({"ssl_cert_reqs": ssl.CERT_REQUIRED}, "ssl_cert_reqs=required"),
+        (
+            {"ssl_cert_reqs": "CERT_OPTIONAL", "ssl_ca_certs": "/etc/ca.pem"},
+            "ssl_cert_reqs=optional&ssl_ca_certs=%2Fetc%2Fca.pem",
+        ),
+    ],
+)
+def test_breakers_use_tls_if_the_app_does(tls: object, query: str) -> None:
+    app = Celery("t", broker="redis://one:6379/0", set_as_current=False)
+    app.conf.broker_use_ssl = tls
+    assert redis_of(app) == f"rediss://one:6379/0?{query}"
+
+
+def test_the_address_of_the_breakers_may_be_written_as_celery_does() -> None:
+    url = "rediss://one/0?ssl_cert_reqs=CERT_NONE"
+    assert CircuitBreakers(Settings(breaker_redis_url=url), "", shares=True)
+    with pytest.raises(InvalidSetting, match="FLOWENGINE_BREAKER_REDIS_URL"):
+        CircuitBreakers(Settings(breaker_redis_url="redis://one;redis://two"))
 
 
 def test_workers_without_a_redis_log_that_breakers_are_not_shared(

@@ -1,7 +1,10 @@
-"""Whatever fails, no task stays claimed that nobody works on, and no result is lost."""
+"""After any failure no task stays claimed without a worker, and no result is lost."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from flowengine import event_facet, workflow
+from flowengine import Retry, event_facet, workflow
 from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine, staging
 from flowengine.engine.staging import CommitEffects, Decision
@@ -55,6 +58,28 @@ class Unspeakable(Exception):
 @event_facet(name="claims.fall_silent")
 def fall_silent(n: int) -> int:
     raise Unspeakable
+
+
+class Stopped(BaseException):
+    """As trio's `Cancelled` and gevent's `Timeout` are."""
+
+
+@event_facet(name="claims.cancel", retry=Retry(attempts=2, first_wait=0))
+async def cancel(n: int) -> int:
+    match n:
+        case 0:
+            raise asyncio.CancelledError
+        case 1:
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            await asyncio.sleep(0)
+        case 2:
+            raise BaseExceptionGroup("both", [Stopped(), ValueError()])
+    raise Stopped
+
+
+@workflow(name="claims.cancelled")
+def cancelled(n: int) -> int:
+    return cancel(n)
 
 
 @workflow(name="claims.noted")
@@ -187,7 +212,7 @@ def away(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The database cannot be reached by those who report."""
 
     def fail(*_given: Any, **_more: Any) -> Any:
-        raise OperationalError("", {}, Exception("the server is away"))
+        raise OperationalError("", {}, Exception("the server is unreachable"))
 
     monkeypatch.setattr(engine, "report_many", fail)
     return monkeypatch
@@ -201,7 +226,7 @@ def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: Outcome) -> N
 
 
 @pytest.mark.parametrize(
-    ("result", "state", "told"),
+    ("result", "state", "expected"),
     [
         ({"result": 42}, RunState.COMPLETED, {"y": 42}),
         ({"y": {1: 2}}, RunState.FAILED, "NotJson"),
@@ -212,7 +237,7 @@ def worked(task_worker: TaskWorker, task: TaskDefinition, outcome: Outcome) -> N
 def test_a_spooled_result_is_recorded_like_a_reported_one(
     result: dict[str, Any],
     state: str,
-    told: Any,
+    expected: Any,
     engine: Engine,
     task_worker: TaskWorker,
     spool: Spool,
@@ -225,7 +250,7 @@ def test_a_spooled_result_is_recorded_like_a_reported_one(
     assert spool.deliver(engine) == 1
     info = engine.get(run.id)
     assert info.state == state
-    assert told in (info.outputs, (info.error or {}).get("type"))
+    assert expected in (info.outputs, (info.error or {}).get("type"))
 
 
 def test_a_task_with_a_spooled_report_is_not_released(
@@ -265,7 +290,7 @@ def test_background_jobs_begin_before_the_first_claim(
     task_worker = TaskWorker(engine, ME, event_facet_names)
 
     def lose(*_given: Any, **_more: Any) -> Any:
-        raise OperationalError("", {}, Exception("the server is away"))
+        raise OperationalError("", {}, Exception("the server is unreachable"))
 
     monkeypatch.setattr(engine, "claim_batch", lose)
     with pytest.raises(OperationalError):
@@ -331,9 +356,46 @@ def test_a_finished_try_whose_spooled_report_is_gone_counts_as_lost(
     assert [task.state for task in engine.tasks(run.id)] == [TaskState.FAILED]
 
 
-@pytest.mark.parametrize("text", ["null", "[]", "{", '{"outcome": 3}'])
+_RECORD = {
+    "run_id": "r",
+    "task_id": "t",
+    "lease": 1,
+    "path": "p",
+    "name": "n",
+    "flow_id": "f",
+    "outcome": {"kind": "succeeded", "result": {"result": 1}},
+}
+_BROKEN: dict[str, Any] = {
+    "an id of another type": {"run_id": {"a": 1}},
+    "an id that no database stores": {"run_id": "a\0b"},
+    "a lone surrogate": {"run_id": "\ud800"},
+    "a lease as text": {"lease": "one"},
+    "a huge lease": {"lease": 10**30},
+    "an unknown outcome": {"outcome": {"kind": "nothing"}},
+    "an outcome without a result": {"outcome": {"kind": "succeeded"}},
+    "an error as text": {"outcome": {"kind": "failed", "error": "boom", "retry": True}},
+    "a result as a list": {"outcome": {"kind": "succeeded", "result": [1]}},
+    "a program that is none": {
+        "outcome": {"kind": "call", "program": "[]", "workflow": "W", "inputs": {}, "waits": True}
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("null", "[]", "{", '{"outcome": 3}', "", "[" * 100_000, "\ufeff{}"),
+        *(json.dumps({**_RECORD, **broken}) for broken in _BROKEN.values()),
+    ],
+    ids=[*("null", "list", "half", "few", "empty", "deep", "mark"), *_BROKEN],
+)
 def test_an_unreadable_spool_file_does_not_block_the_files_behind_it(
-    text: str, engine: Engine, task_worker: TaskWorker, spool: Spool, away: pytest.MonkeyPatch
+    text: str,
+    engine: Engine,
+    task_worker: TaskWorker,
+    spool: Spool,
+    away: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     run = start(engine, noted, 7)
     drain(task_worker)
@@ -343,6 +405,47 @@ def test_an_unreadable_spool_file_does_not_block_the_files_behind_it(
     assert spool.deliver(engine) == 1
     assert run.result(timeout=0) == 7
     assert [found.name for found in path.parent.glob("*.undeliverable")] == ["0.undeliverable"]
+    assert "it is damaged" in caplog.text or "another database" in caplog.text
+
+
+def test_a_spool_file_that_cannot_be_read_is_logged_once_and_blocks_none(
+    engine: Engine,
+    task_worker: TaskWorker,
+    spool: Spool,
+    away: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    run = start(engine, noted, 7)
+    drain(task_worker)
+    away.undo()
+    directory = spool.waiting()[0].parent
+    os.mkfifo(directory / "0.json")
+    (directory / "1.json").mkdir()
+    assert [spool.deliver(engine) for _ in range(3)] == [1, 0, 0]
+    assert run.result(timeout=0) == 7
+    assert caplog.text.count("is not a regular file; remove it") == 2
+
+
+def test_a_report_that_the_database_refuses_blocks_none_behind_it(
+    engine: Engine, task_worker: TaskWorker, spool: Spool, away: pytest.MonkeyPatch
+) -> None:
+    """The driver may call it an operational error, as it calls an outage."""
+    runs = [start(engine, noted, n) for n in (7, 8)]
+    drain(task_worker)
+    away.undo()
+    refused = json.loads(spool.waiting()[0].read_text())["run_id"]
+    end_try = engine.end_try
+
+    def refuse(run_id: str, *rest: Any) -> bool:
+        if run_id == refused:
+            raise OperationalError("", {}, Exception("out of shared memory"))
+        return end_try(run_id, *rest)
+
+    away.setattr(engine, "end_try", refuse)
+    assert spool.deliver(engine) == 1
+    away.undo()
+    assert spool.deliver(engine) == 1
+    assert [run.result(timeout=0) for run in runs] == [7, 8]
 
 
 def test_a_spooled_report_for_another_database_is_set_aside(
@@ -369,6 +472,20 @@ def test_a_facet_that_raises_system_exit_counts_as_lost_and_leaves_no_claimed_ta
     assert not active(task_worker)
     lost, again = engine.tasks(first.id)
     assert (lost.state, again.state, again.losses) == (TaskState.FAILED, TaskState.PENDING, 1)
+
+
+@pytest.mark.parametrize("n", range(4))
+def test_a_cancelled_coroutine_is_a_failed_try(
+    n: int, engine: Engine, task_worker: TaskWorker
+) -> None:
+    run = start(engine, cancelled, n)
+    drain(task_worker)
+    assert [task.losses for task in engine.tasks(run.id)] == [0, 0], "two tries, and no loss"
+    error = engine.get(run.id).error
+    assert error is not None
+    kinds = ("CancelledError", "CancelledError", "BaseExceptionGroup", "Stopped")
+    assert error["type"] == kinds[n]
+    assert "failed 2 of 2 tries" in error["message"]
 
 
 def test_unstarted_tasks_of_its_batch_are_released(engine: Engine, task_worker: TaskWorker) -> None:

@@ -101,23 +101,43 @@ def test_a_claim_never_takes_more_than_it_asks_for(
         )
 
 
-def test_of_certain_tasks_the_first_that_are_still_to_be_had_are_taken(engine: Engine) -> None:
+def test_a_claim_by_ids_gets_the_first_that_are_still_pending(engine: Engine) -> None:
     run = engine.start(side_by_side(*(f"s{i}" for i in range(6))), "Flow", {}).id
     ids = [task.uuid for task in engine.tasks(run)]
-    assert engine.claim_one(ids[0], WorkerIdentity())
-    assert engine.claim_one(ids[2], WorkerIdentity())
-    taken = engine.claim_these(ids, WorkerIdentity(), most=2)
+    assert engine.claim_one(ids[0], "default", WorkerIdentity())
+    assert engine.claim_one(ids[2], "default", WorkerIdentity())
+    taken = engine.claim_these(ids, "default", WorkerIdentity(), most=2)
     assert [task.uuid for task in taken] == [ids[1], ids[3]], "the others of them were gone"
-    assert engine.claim_these(ids[4:], WorkerIdentity(), names=["t.Other"], most=2) == []
-    assert len(engine.claim_these(ids, WorkerIdentity())) == 2
+    assert engine.claim_these(ids[4:], "default", WorkerIdentity(), names=["t.Other"], most=2) == []
+    assert len(engine.claim_these(ids, "default", WorkerIdentity())) == 2
 
 
-def test_of_many_that_want_the_same_task_one_gets_it(engine: Engine) -> None:
+def test_a_task_that_is_named_is_claimed_only_from_its_list_and_when_it_is_due(
+    engine: Engine, clock: MovedClock
+) -> None:
+    # A message names tasks, and anybody who reaches the broker can send one.
+    options = EventOptions("gpu", RetryPolicy(attempts=2, first_wait=60.0))
+    run = engine.start(one(options), "Flow", {}).id
+    (task,) = engine.tasks(run)
+    for name in ("default", "", "GPU"):
+        assert engine.claim_one(task.uuid, name, WorkerIdentity()) is None
+        assert engine.claim_these([task.uuid], name, WorkerIdentity(), names=["t.Work"]) == []
+    claimed = engine.claim_one(task.uuid, "gpu", WorkerIdentity())
+    assert claimed is not None
+    engine.report(claimed, Failed({"type": "Away", "message": "x"}))
+    retry = next(task for task in engine.tasks(run) if task.state == TaskState.PENDING)
+    for most in (None, 1, 2):
+        assert engine.claim_these([retry.uuid], "gpu", WorkerIdentity(), most=most) == []
+    clock.now = retry.due
+    assert engine.claim_one(retry.uuid, "gpu", WorkerIdentity())
+
+
+def test_one_of_many_concurrent_claims_gets_the_task(engine: Engine) -> None:
     run = engine.start(one(), "Flow", {}).id
     (task,) = engine.tasks(run)
 
     def take() -> TaskDefinition | None:
-        return engine.claim_one(task.uuid, WorkerIdentity())
+        return engine.claim_one(task.uuid, "default", WorkerIdentity())
 
     taken = [found for found in in_threads([take] * 8) if found is not None]
     assert [(found.uuid, found.lease) for found in taken] == [(task.uuid, 1)]
@@ -151,10 +171,10 @@ def test_a_step_never_has_two_running_tasks(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("most", [1, 10])
-def test_postgres_who_takes_one_hides_no_other_meanwhile(
+def test_postgres_a_claim_under_way_locks_no_other_task(
     postgres: PostgresServer, most: int
 ) -> None:
-    """Whoever finds nothing goes, and its bell has been rung in vain."""
+    """A worker that finds nothing stops looking, so its wake-up would be lost."""
     url = postgres.new_database()
     with opened(url) as engine, opened(url) as other:
         engine.start(side_by_side("a", "b", "c"), "Flow", {})
@@ -167,7 +187,7 @@ def test_postgres_who_takes_one_hides_no_other_meanwhile(
     postgres.drop_database(url)
 
 
-def test_of_slow_tasks_behind_a_quick_one_it_is_said_that_they_were_passed_over(
+def test_a_claim_reports_the_slow_tasks_that_it_passed_over(
     engine: Engine,
 ) -> None:
     mixed = program(
@@ -225,7 +245,7 @@ def test_a_claim_sees_one_task_list_only(engine: Engine) -> None:
         assert engine.claim(names, name, WorkerIdentity(), most=10) == []
 
 
-def test_a_claim_brings_what_the_step_was_given_and_says_who_has_it(engine: Engine) -> None:
+def test_a_claim_returns_the_arguments_and_records_its_holder(engine: Engine) -> None:
     large = ["large"] * 5_000
     run = engine.start(one(), "Flow", {"x": large}).id
     who = WorkerIdentity(server_id="s" * 32, boot_id="b" * 32, pid=17)
@@ -288,7 +308,7 @@ def test_a_task_is_not_claimed_before_it_is_due(engine: Engine, clock: MovedCloc
     assert engine.run(run).outputs() == {"y": 1}
 
 
-def test_a_task_that_is_not_due_stands_in_nobodys_way(engine: Engine, clock: MovedClock) -> None:
+def test_a_task_that_is_not_due_does_not_block_others(engine: Engine, clock: MovedClock) -> None:
     policy = RetryPolicy(attempts=2, first_wait=60)
     engine.start(one(EventOptions(retry=policy)), "Flow", {}, priority=9)
     assert engine.report(claim(engine), Failed({"type": "Error", "message": "not yet"}))
@@ -297,7 +317,7 @@ def test_a_task_that_is_not_due_stands_in_nobodys_way(engine: Engine, clock: Mov
     assert claim(engine).workflow_id == wait
 
 
-# --- handing back ---
+# --- release ---
 
 
 def test_a_released_task_can_be_claimed_again_under_a_higher_lease(engine: Engine) -> None:
@@ -310,18 +330,18 @@ def test_a_released_task_can_be_claimed_again_under_a_higher_lease(engine: Engin
         assert engine.release(task)
     assert leases == sorted(set(leases))
     assert engine.report(claim(engine), Succeeded({"y": 1}))
-    assert len(engine.tasks(run)) == 1, "handing back is not a try"
+    assert len(engine.tasks(run)) == 1, "a release is not a try"
 
 
-def test_a_released_task_is_rung_for(database_url: str) -> None:
-    class Heard:
+def test_a_release_sends_a_wakeup(database_url: str) -> None:
+    class Recorder:
         def __init__(self) -> None:
             self.lists: list[str] = []
 
         def notify(self, due: Any) -> None:
             self.lists += due
 
-    notifier = Heard()
+    notifier = Recorder()
     with opened(database_url, notifier=notifier) as engine:
         engine.start(one(), "Flow", {})
         task = claim(engine)

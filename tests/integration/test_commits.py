@@ -1,4 +1,4 @@
-"""One call of `advance` takes in everything that waits, however much it is."""
+"""One call of `advance` consumes all waiting reports, however many there are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flowengine.store.parts import MANY
 from tests.builders import block, event, given, listed, of, program, step, to, workflow
 
 
-def test_more_recorded_results_than_one_statement_holds_are_all_taken_in() -> None:
+def test_more_recorded_results_than_one_statement_holds_are_all_consumed() -> None:
     count = MANY + 100
     database = Database("sqlite://")
     ensure_schema(database, upgrade=True)

@@ -11,7 +11,7 @@ from flowengine.program.standard import SCRIPT
 from flowengine.settings import Settings
 from flowengine.testing import Outcome, run_program
 from flowengine.worker.script_runner import run_script
-from tests.corpus import CASES, Case, answers, check, check_told
+from tests.corpus import CASES, Case, answers, check, check_error
 
 SCRIPTS = Settings(scripts=True)
 
@@ -29,7 +29,7 @@ def run(case: Case, url: str, **options: Any) -> Outcome:
 
 
 def _script(code: str, params: dict[str, Any]) -> dict[str, Any]:
-    return run_script(code, params, seconds=SCRIPTS.script_seconds, size=SCRIPTS.script_bytes)
+    return run_script(code, params, SCRIPTS)
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +59,6 @@ def test_a_program_ends_as_the_corpus_says(name: str, way: str, shared_url: str)
     if case["expect"]["status"] == "INVALID":
         with pytest.raises(ProgramError) as problem:
             run(case, shared_url, **options)
-        check_told(case, str(problem.value))
+        check_error(case, str(problem.value))
         return
     check(case, run(case, shared_url, **options))

@@ -1,4 +1,4 @@
-"""What a step costs: statements, commits and messages, counted for each kind of work.
+"""The cost of a step: statements, commits and messages, counted for each kind of work.
 
 `docs/performance.md` shows these numbers, and why they are what they are.
 """
@@ -156,7 +156,7 @@ def test_a_step_of_a_chain_is_one_statement_and_no_message(work: WorkingSet) -> 
 def test_a_wide_fan_out_costs_a_few_statements_per_hundred_steps(work: WorkingSet) -> None:
     with work.counted() as statements:
         work.run(fan, [list(range(1_000))])
-    # Unfolded and taken in some hundreds at a time; claimed and reported by batches.
+    # Expanded and consumed some hundreds at a time; claimed and reported by batches.
     print(f"{sum(statements.values())} statements, {work.messages} messages")
     assert sum(statements.values()) <= 0.08 * 1_000, statements
     assert work.messages <= 1_000 / MOST + 1 + 5
@@ -198,7 +198,7 @@ def rows_read(postgres: PostgresServer, tmp_path: Path, width: int) -> float:
     with working(url, tmp_path) as work:
         work.run(fan, [list(range(width))])
     engine = create_engine(url)
-    with engine.connect() as connection:  # a backend tells what it has read when it ends
+    with engine.connect() as connection:  # a backend reports its reads when it ends
         read = connection.execute(text(_ROWS_READ)).scalar_one()
     engine.dispose()
     postgres.drop_database(url)

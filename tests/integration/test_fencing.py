@@ -1,4 +1,4 @@
-"""Reports: each is taken in once, and only from the holder of the lease."""
+"""Reports: each is consumed once, and only from the holder of the lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flowengine.program.nodes import EventOptions, RetryPolicy
 from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import Dump, chain, claim, dump, one, opened, side_by_side
 from tests.integration.threads import (
-    PATIENCE,
+    TIMEOUT,
     Ready,
     in_processes,
     in_threads,
@@ -46,7 +46,7 @@ LATE: list[Outcome] = [
 
 
 def assert_refused(engine: Engine, task: TaskDefinition, outcomes: list[Outcome]) -> None:
-    """Whatever is reported, in either way, is refused and leaves no trace."""
+    """Every report, in either way, is refused and leaves no trace."""
     before = dump(engine)
     for outcome in outcomes:
         assert not engine.report(task, outcome)
@@ -87,7 +87,7 @@ def test_reports_in_any_order_end_the_same(engine: Engine, order: str) -> None:
     assert engine.run(run).outputs() == {"a": "A", "b": "B", "c": "C"}
 
 
-def test_reports_recorded_in_any_order_are_taken_in_together(engine: Engine) -> None:
+def test_reports_recorded_in_any_order_are_consumed_together(engine: Engine) -> None:
     run = started(engine, side_by_side("a", "b", "c"))
     held = [claim(engine) for _ in "abc"]
     for task in reversed(held):
@@ -98,7 +98,7 @@ def test_reports_recorded_in_any_order_are_taken_in_together(engine: Engine) -> 
     assert engine.run(run).outputs() == {"a": "Flow.a", "b": "Flow.b", "c": "Flow.c"}
 
 
-def test_one_advance_takes_in_all_reports_however_many(engine: Engine) -> None:
+def test_one_advance_consumes_all_reports_however_many(engine: Engine) -> None:
     names = [f"s{i}" for i in range(1_100)]
     run = started(engine, side_by_side(*names))
     held = engine.claim(["t.Work"], "default", WorkerIdentity(), most=2_000)
@@ -110,7 +110,7 @@ def test_one_advance_takes_in_all_reports_however_many(engine: Engine) -> None:
     assert engine.get(run).state == RunState.COMPLETED
 
 
-def test_an_advance_with_nothing_to_take_in_changes_nothing(engine: Engine) -> None:
+def test_an_advance_without_reports_changes_nothing(engine: Engine) -> None:
     run = started(engine)
     before = dump(engine)
     engine.advance(run)
@@ -120,7 +120,7 @@ def test_an_advance_with_nothing_to_take_in_changes_nothing(engine: Engine) -> N
 # --- the lease ---
 
 
-def test_a_released_task_takes_no_report_from_the_one_who_released_it(engine: Engine) -> None:
+def test_a_report_after_a_release_is_refused(engine: Engine) -> None:
     run = started(engine)
     first = claim(engine)
     assert engine.release(first)
@@ -179,9 +179,7 @@ def assert_one_accepted(engine: Engine, run: str, accepted: dict[str, bool]) -> 
 
 
 @pytest.mark.parametrize("way", ["report", "record"])
-def test_of_many_threads_that_report_a_task_at_once_one_is_accepted(
-    engine: Engine, way: str
-) -> None:
+def test_one_of_many_threads_that_report_a_task_is_accepted(engine: Engine, way: str) -> None:
     run = started(engine)
     task = claim(engine)
     who = [f"thread {number}" for number in range(8)]
@@ -194,7 +192,7 @@ def test_of_many_threads_that_report_a_task_at_once_one_is_accepted(
     assert_one_accepted(engine, run, accepted)
 
 
-def test_of_two_processes_that_report_a_task_at_once_one_is_accepted(
+def test_one_of_two_processes_that_report_a_task_is_accepted(
     engine: Engine, database_url: str
 ) -> None:
     run = started(engine)
@@ -204,7 +202,7 @@ def test_of_two_processes_that_report_a_task_at_once_one_is_accepted(
     assert_one_accepted(engine, run, dict(zip(who, answers, strict=True)))
 
 
-def test_of_a_report_an_answer_and_a_loss_at_once_one_counts(engine: Engine) -> None:
+def test_one_of_a_concurrent_report_answer_and_loss_counts(engine: Engine) -> None:
     run = started(engine)
     task = claim(engine)
     in_threads(
@@ -225,7 +223,7 @@ def test_of_a_report_an_answer_and_a_loss_at_once_one_counts(engine: Engine) -> 
 
 
 def without_facts(found: Dump) -> Dump:
-    """All but the inbox, which keeps what it was told."""
+    """All but the inbox, which keeps its facts."""
     return {name: rows for name, rows in found.items() if name != "flowengine_fact"}
 
 
@@ -234,7 +232,7 @@ def assert_changes_nothing(engine: Engine, act: Callable[[], None]) -> None:
     act()
     assert without_facts(dump(engine)) == before
     with engine.database.read() as session:
-        assert session.recovery.runs_with_facts() == [], "what was told has been taken in"
+        assert session.recovery.runs_with_facts() == [], "every fact is consumed"
 
 
 def test_an_answer_given_twice_changes_nothing_the_second_time(engine: Engine) -> None:
@@ -313,7 +311,7 @@ def test_an_answer_also_stops_the_try_that_a_failure_just_before_it_opened(
     assert engine.record(task, outcome)
     engine.continue_step(task.step_id, {"y": "answer"})
     assert engine.run(run).outputs() == {"y": "answer"}
-    assert engine.claim_task(["t.Work"]) is None, "a run that has ended hands out no work"
+    assert engine.claim_task(["t.Work"]) is None, "a run that has ended has no task to claim"
     assert not [task for task in engine.tasks(run) if task.state in TaskState.OPEN]
 
 
@@ -343,7 +341,7 @@ def test_an_answer_that_cannot_be_stored_is_refused_and_the_step_still_waits(
 # --- no wake-up is lost ---
 
 
-def test_postgres_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(
+def test_postgres_a_report_recorded_while_an_advance_waits_is_consumed_by_it(
     postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()
@@ -369,12 +367,12 @@ def test_postgres_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(
                 assert reporting.record(task, Succeeded({"y": "meanwhile"}))
                 assert not advancing.done()
                 assert reporting.get(run).state == RunState.RUNNING
-            advancing.result(PATIENCE)
+            advancing.result(TIMEOUT)
         assert engine.run(run).outputs(timeout=0) == {"y": "meanwhile"}
     postgres.drop_database(url)
 
 
-def test_sqlite_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(tmp_path: Path) -> None:
+def test_sqlite_a_report_recorded_while_an_advance_waits_is_consumed_by_it(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/flow.db"
     with opened(url) as engine, opened(url) as waiting:
         run = started(engine)
@@ -389,11 +387,11 @@ def test_sqlite_a_report_recorded_while_an_advance_waits_is_taken_in_by_it(tmp_p
         with ThreadPoolExecutor(1) as pool:
             with engine.database.write() as session:
                 advancing = pool.submit(waiting.advance, run)
-                assert comes_to_the_lock.wait(PATIENCE)
+                assert comes_to_the_lock.wait(TIMEOUT)
                 ended = Report(task, Succeeded({"y": "mean"}))
                 assert session.reports.record([ended], 1)
                 assert not advancing.done()
-            advancing.result(PATIENCE)
+            advancing.result(TIMEOUT)
         assert engine.run(run).outputs(timeout=0) == {"y": "mean"}
 
 
@@ -416,7 +414,7 @@ def test_a_process_that_records_and_one_that_advances_lose_nothing(
             return engine.get(run).is_final
 
         wait_until(has_come_to_its_end, "the run has come to its end")
-        assert recording.result(PATIENCE) == [40]
+        assert recording.result(TIMEOUT) == [40]
     assert engine.get(run).state == RunState.COMPLETED
 
 

@@ -67,9 +67,9 @@ print(*words())
     assert run(script, tmp_path) == ["child", "parent"]
 
 
-def test_what_a_child_commits_stays_when_its_parent_has_gone(tmp_path: Path) -> None:
-    # Whoever closes the file last empties the write-ahead log and removes it. A child whose
-    # locks nobody sees would go on writing into a file that has no name any more.
+def test_commits_of_a_child_stay_after_its_parent_closes(tmp_path: Path) -> None:
+    # The process that closes the file last empties the write-ahead log and removes it. A child
+    # whose locks nobody sees would go on writing into a file that has no name any more.
     script = """
 words()
 go, going = os.pipe()
@@ -93,7 +93,7 @@ print(*words())
     assert run(script, tmp_path) == ["after", "before"]
 
 
-def test_who_forks_in_its_own_transaction_does_not_wait_for_itself(tmp_path: Path) -> None:
+def test_a_fork_inside_a_transaction_does_not_deadlock(tmp_path: Path) -> None:
     script = """
 with database.write() as connection:
     child = os.fork()

@@ -1,4 +1,4 @@
-"""What a forked child inherits is its parent's: connections, bells that wait, a process's name."""
+"""A forked child leaves its parent's connections, delayed wake-ups and process name alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(script: str, *arguments: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_postgres_parent_and_child_do_not_hear_each_others_answers(
+def test_postgres_parent_and_child_do_not_read_each_others_answers(
     postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()
@@ -55,24 +55,24 @@ print("each its own")
     postgres.drop_database(url)
 
 
-def test_bells_that_are_put_off_in_a_child_are_rung_there(tmp_path: Path) -> None:
+def test_a_child_sends_the_wakeups_that_it_delays(tmp_path: Path) -> None:
     script = """
 from flowengine.dispatch.debounce import Debounce
-rung = []
-coalescing = Debounce(rung.append, pause=0.2)
+sent = []
+coalescing = Debounce(sent.append, pause=0.2)
 for _ in range(3):
     coalescing({"default": 1})  # one at once, two put off by a thread
 child = os.fork()
 if not child:
-    rung.clear()
+    sent.clear()
     coalescing({"default": 5})
-    while not rung:
+    while not sent:
         time.sleep(0.01)
-    os._exit(0 if rung == [{"default": 5}] else 1)
+    os._exit(0 if sent == [{"default": 5}] else 1)
 assert os.waitpid(child, 0)[1] == 0
-print("rung")
+print("sent")
 """
-    assert run(script) == ["rung"]
+    assert run(script) == ["sent"]
 
 
 def test_a_child_of_any_embedded_process_leaves_without_taking_its_parent_along(

@@ -83,13 +83,13 @@ def test_the_generator_covers_every_construct_and_half_of_the_workflows_can_be_t
     loops = [s for s in done if isinstance(s, Loop)]
     attempts = [s for s in done if isinstance(s, Attempt)]
     assert {type(s) for s in done} == {Call, Loop, Choice, Attempt}
-    assert {s.facet for s in done if isinstance(s, Call)} >= {*EVENTS, "countdown"} - {"tell"}
+    assert {s.facet for s in done if isinstance(s, Call)} >= {*EVENTS, "countdown"} - {"show"}
     assert {type(loop.limit) for loop in loops} > {Number, type(None)}
     assert {loop.collects for loop in loops} == {True, False}
     assert {len(s.cases) for s in done if isinstance(s, Choice)} == {1, 2, 3}
     assert {len(s.handlers) for s in attempts} == {0, 1, 2}
     assert {s.always is None for s in attempts} == {True, False}
-    assert {s.tells for s in attempts} == {None, "message", "type", "path"}
+    assert {s.shows for s in attempts} == {None, "message", "type", "path"}
     assert sum(description.can_be_text() for description in drawn) >= 50
 
 

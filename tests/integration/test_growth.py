@@ -1,6 +1,6 @@
 """Cost follows change: completing a step costs the same in a small run and in a large one.
 
-Counted, not timed: see `benchmarks/growth.py`, which also tells the time.
+Counted, not timed: see `benchmarks/growth.py`, which also measures the time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def postgresql(postgres: PostgresServer) -> Iterator[Counted]:
 
 
 #: An item of the foreach has two steps, a nesting of two lists is a square, and nobody
-#: nests ten thousand levels deep. What grows shows itself at 30 times the size already:
+#: nests ten thousand levels deep. Growth shows at 30 times the size already:
 #: `make test-chaos` goes to a hundred times.
 _SIZES = {"foreach": [50, 1_500], "nested": [100, 5_000], "recursion": [25, 200]}
 _FEW = {"foreach": [100, 300], "nested": [100, 400], "recursion": [25, 100]}
@@ -88,7 +88,7 @@ def test_postgres_a_step_costs_the_same_in_a_run_of_any_size(
     assert_constant(found, "statements", "written", "rows")
 
 
-def test_what_is_counted_is_what_happens(sqlite: Counted) -> None:
+def test_the_counters_count_every_row_and_statement(sqlite: Counted) -> None:
     engine, counts = sqlite
     found = measure(engine, counts, SHAPES["chain"](10), 10)
     before = Counts(**vars(counts))

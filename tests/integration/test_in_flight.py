@@ -233,7 +233,7 @@ def claimed(engine: object, names: list[str], pid: int) -> list[TaskDefinition]:
     return engine.claim(names, "default", identity, most=10)  # type: ignore[attr-defined]
 
 
-def test_of_a_batch_only_the_started_task_is_lost(database_url: str, tmp_path: Path) -> None:
+def test_only_the_started_task_of_a_batch_is_lost(database_url: str, tmp_path: Path) -> None:
     with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
         run = engine.start(batch.program(), batch.name, batch.inputs([1, 2, 3]))
         probe = claimed(engine, [easy.name], 1)

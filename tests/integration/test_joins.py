@@ -50,8 +50,8 @@ def on_two_lists(n: int) -> int:
     return add_up([*(square(n) for _ in range(9)), *(square_elsewhere(n) for _ in range(9))])
 
 
-class NotingBell(NullNotifier):
-    """Rings for nobody and remembers what it was asked to gather."""
+class GroupRecorder(NullNotifier):
+    """Sends nothing and records the groups."""
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
@@ -61,19 +61,19 @@ class NotingBell(NullNotifier):
 
 
 @pytest.fixture
-def notifier() -> NotingBell:
-    return NotingBell()
+def notifier() -> GroupRecorder:
+    return GroupRecorder()
 
 
 @pytest.fixture
-def flow(database_url: str, notifier: NotingBell) -> Iterator[Flow]:
+def flow(database_url: str, notifier: GroupRecorder) -> Iterator[Flow]:
     with Flow(store_url=database_url) as flow:
         replace_notifier(flow.engine, notifier)
         yield flow
 
 
 def claim(flow: Flow, task_id: str) -> TaskDefinition:
-    task = flow.engine.claim_one(task_id, WorkerIdentity())
+    task = flow.engine.claim_one(task_id, "default", WorkerIdentity())
     assert task is not None
     return task
 
@@ -101,7 +101,7 @@ EXPECTED = sum(n * n for n in NUMBERS)
 
 
 def test_a_fan_out_is_one_group_and_its_reports_touch_the_run_once(
-    flow: Flow, notifier: NotingBell
+    flow: Flow, notifier: GroupRecorder
 ) -> None:
     run = flow.start(squares, NUMBERS)
     (group,) = notifier.groups
@@ -115,26 +115,28 @@ def test_a_fan_out_is_one_group_and_its_reports_touch_the_run_once(
     finish(flow, run, EXPECTED)
 
 
-def test_a_join_over_two_task_lists_is_told_to_both(flow: Flow, notifier: NotingBell) -> None:
+def test_a_join_over_two_task_lists_has_a_group_in_each(
+    flow: Flow, notifier: GroupRecorder
+) -> None:
     run = flow.start(on_two_lists, 3)
-    told = {group.task_list: group.task_ids for group in notifier.groups}
-    assert {name: len(found) for name, found in told.items()} == {"default": 9, "gpu": 9}
+    groups = {group.task_list: group.task_ids for group in notifier.groups}
+    assert {name: len(found) for name, found in groups.items()} == {"default": 9, "gpu": 9}
     of_list = {task.uuid: task.task_list_name for task in flow.engine.tasks(run.id)}
-    assert all(of_list[task_id] == name for name, found in told.items() for task_id in found)
+    assert all(of_list[task_id] == name for name, found in groups.items() for task_id in found)
     before = evaluations(flow, run)
-    for task_id in (*told["default"], *told["gpu"]):
+    for task_id in (*groups["default"], *groups["gpu"]):
         answer(flow, task_id, in_chord=False)
     assert evaluations(flow, run) == before + 1, "one join: the last of all evaluates"
     finish(flow, run, 18 * 9)
 
 
-def test_a_foreach_of_many_portions_is_still_one_group(flow: Flow, notifier: NotingBell) -> None:
+def test_a_foreach_of_many_portions_is_still_one_group(flow: Flow, notifier: GroupRecorder) -> None:
     flow.start(squares, list(range(600)))
     (group,) = notifier.groups
     assert len(group.task_ids) == len(set(group.task_ids)) == 600
 
 
-def test_without_a_chord_the_last_reporter_evaluates(flow: Flow, notifier: NotingBell) -> None:
+def test_without_a_chord_the_last_reporter_evaluates(flow: Flow, notifier: GroupRecorder) -> None:
     run = flow.start(squares, NUMBERS)
     before = evaluations(flow, run)
     for task_id in notifier.groups[0].task_ids:
@@ -143,7 +145,9 @@ def test_without_a_chord_the_last_reporter_evaluates(flow: Flow, notifier: Notin
     finish(flow, run, EXPECTED)
 
 
-def test_a_lost_callback_costs_two_ticks_of_the_watchdog(flow: Flow, notifier: NotingBell) -> None:
+def test_a_lost_callback_costs_two_ticks_of_the_watchdog(
+    flow: Flow, notifier: GroupRecorder
+) -> None:
     run = flow.start(squares, NUMBERS)
     for task_id in notifier.groups[0].task_ids:
         answer(flow, task_id)
@@ -154,8 +158,8 @@ def test_a_lost_callback_costs_two_ticks_of_the_watchdog(flow: Flow, notifier: N
     finish(flow, run, EXPECTED)
 
 
-def test_a_callback_that_fires_early_takes_in_what_there_is(
-    flow: Flow, notifier: NotingBell
+def test_a_callback_that_fires_early_consumes_the_reports_so_far(
+    flow: Flow, notifier: GroupRecorder
 ) -> None:
     run = flow.start(squares, NUMBERS)
     ids = notifier.groups[0].task_ids
@@ -170,7 +174,7 @@ def test_a_callback_that_fires_early_takes_in_what_there_is(
 
 
 def test_a_callback_that_fires_twice_decides_nothing_the_second_time(
-    flow: Flow, notifier: NotingBell
+    flow: Flow, notifier: GroupRecorder
 ) -> None:
     run = flow.start(squares, NUMBERS)
     for task_id in notifier.groups[0].task_ids:
@@ -182,21 +186,21 @@ def test_a_callback_that_fires_twice_decides_nothing_the_second_time(
     finish(flow, run, EXPECTED)
 
 
-def test_a_failure_in_a_group_is_evaluated_at_once(flow: Flow, notifier: NotingBell) -> None:
+def test_a_failure_in_a_group_is_evaluated_at_once(flow: Flow, notifier: GroupRecorder) -> None:
     run = flow.start(squares, NUMBERS)
     ids = notifier.groups[0].task_ids
     answer(flow, ids[0])
     failed = Failed({"type": "Error", "message": "no"})
     flow.engine.report(claim(flow, ids[1]), failed, in_chord=True)
-    assert run.info().open_steps == 38, "the answer before it was taken in too"
+    assert run.info().open_steps == 38, "the answer before it was consumed too"
 
 
-def test_a_task_that_leaves_its_chord_is_still_counted(flow: Flow, notifier: NotingBell) -> None:
+def test_a_task_that_leaves_its_chord_is_still_counted(flow: Flow, notifier: GroupRecorder) -> None:
     run = flow.start(squares, NUMBERS)
     ids = notifier.groups[0].task_ids
     lost = claim(flow, ids[0])
-    handed_back = claim(flow, ids[1])
-    flow.engine.release(handed_back)
+    released = claim(flow, ids[1])
+    flow.engine.release(released)
     for task_id in ids[2:]:
         answer(flow, task_id)
     flow.engine.advance(run.id)  # the callback: its headers have passed over the two
@@ -204,7 +208,7 @@ def test_a_task_that_leaves_its_chord_is_still_counted(flow: Flow, notifier: Not
     finish(flow, run, EXPECTED)
 
 
-def test_an_answer_past_the_tasks_is_counted_too(flow: Flow, notifier: NotingBell) -> None:
+def test_an_answer_past_the_tasks_is_counted_too(flow: Flow, notifier: GroupRecorder) -> None:
     run = flow.start(squares, NUMBERS)
     ids = notifier.groups[0].task_ids
     for task_id in ids[1:]:
@@ -216,14 +220,14 @@ def test_an_answer_past_the_tasks_is_counted_too(flow: Flow, notifier: NotingBel
 
 
 def test_a_task_that_enables_the_next_step_of_its_item_is_in_no_group(
-    flow: Flow, notifier: NotingBell
+    flow: Flow, notifier: GroupRecorder
 ) -> None:
     run = flow.start(two_each, NUMBERS)
     assert notifier.groups == []
     finish(flow, run, sum(n**4 for n in NUMBERS))
 
 
-def test_reports_of_a_group_take_no_lock_on_the_run(flow: Flow, notifier: NotingBell) -> None:
+def test_reports_of_a_group_take_no_lock_on_the_run(flow: Flow, notifier: GroupRecorder) -> None:
     flow.start(squares, NUMBERS)
     statements: list[str] = []
     event.listen(flow.database.engine, "before_cursor_execute", lambda *a: statements.append(a[2]))
@@ -234,7 +238,7 @@ def test_reports_of_a_group_take_no_lock_on_the_run(flow: Flow, notifier: Noting
 
 
 def test_postgres_a_report_between_the_look_and_a_cancellation_is_evaluated(
-    postgres: PostgresServer, notifier: NotingBell, monkeypatch: pytest.MonkeyPatch
+    postgres: PostgresServer, notifier: GroupRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last but one is counted by who reports it, the last by who answers it from outside."""
     url = postgres.new_database()

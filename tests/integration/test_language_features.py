@@ -58,7 +58,7 @@ class Order(pydantic.BaseModel):
 
 @event_facet
 def do(what: Any) -> Any:
-    """Note what was done; fail when told so."""
+    """Record the argument; fail if it is "refuse"."""
     DONE.append(what)
     if what == "refuse":
         raise Refused("no")
@@ -84,7 +84,7 @@ def days(moment: datetime.datetime, id: UUID) -> list[Any]:
 
 
 @event_facet
-def told(errors: list[ItemError]) -> list[str]:
+def listed(errors: list[ItemError]) -> list[str]:
     return [f"{error.index}: {error.type}: {error.message}" for error in errors]
 
 
@@ -238,7 +238,7 @@ def by_kind(what: str) -> Any:
     )
 
 
-def test_errors_are_told_apart_by_kind(flow: Flow) -> None:
+def test_errors_are_caught_by_kind(flow: Flow) -> None:
     assert flow.run(by_kind, "refuse") == "refused"
     assert flow.run(by_kind, "connect") == "by_kind.doing.do"
 
@@ -300,7 +300,7 @@ def all_or_none(parts: list[str]) -> Any:
     )
 
 
-def test_what_is_attempted_may_be_many_steps(flow: Flow) -> None:
+def test_an_attempt_may_have_many_steps(flow: Flow) -> None:
     assert flow.run(all_or_none, ["a", "b"]) == [["a", "b"], "after"]
     assert flow.run(all_or_none, ["a", "refuse"]) == ["no one", "no two"]
 
@@ -321,7 +321,7 @@ def test_each_item_recovers_alone(flow: Flow) -> None:
 def collects(parts: list[str]) -> Any:
     found = foreach(parts, lambda part: do(part), collect_errors=True)
     first = when(found.errors == [], None, otherwise=lambda: found.errors[0].path)
-    return [found.results, told(found.errors), first]
+    return [found.results, listed(found.errors), first]
 
 
 def test_errors_of_items_are_collected(flow: Flow) -> None:

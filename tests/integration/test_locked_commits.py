@@ -43,27 +43,27 @@ def start(engine: Engine, a_workflow: Workflow[..., Any] = doubled) -> str:
 
 
 def report_all(engine: Engine) -> None:
-    """Have every task reported, and nothing taken in."""
+    """Report every task, and evaluate nothing."""
     while found := engine.claim([double.name], "default", WorkerIdentity(), most=50):
         ended = [Report(task, Succeeded({"result": 2 * (task.data or {})["n"]})) for task in found]
         engine.report_many(ended, in_chord=True)
 
 
-def not_taken_in(engine: Engine) -> int:
+def unconsumed(engine: Engine) -> int:
     query = text("SELECT count(*) FROM flowengine_task WHERE NOT taken_in")
     with engine.database.read() as connection:
         return int(connection.execute(query).scalar_one())
 
 
-def test_what_waits_is_taken_in_by_portions_in_one_transaction(on_postgres: Engine) -> None:
+def test_waiting_reports_are_consumed_by_portions_in_one_transaction(on_postgres: Engine) -> None:
     run = start(on_postgres)
     report_all(on_postgres)
-    assert not_taken_in(on_postgres) == WIDTH
+    assert unconsumed(on_postgres) == WIDTH
     sent: list[str] = []
     with watched(on_postgres, lambda sql, _given: sent.append(sql)):
         on_postgres.advance(run)
     assert sum(sql.startswith("WITH runs_") for sql in sent) == 4, "portions of a hundred"
-    # What they concern is read before: nothing is asked for while something is being written.
+    # Their rows are read before: no statement reads while another is being written.
     first = next(at for at, sql in enumerate(sent) if sql.startswith("WITH runs_"))
     assert all(sql.startswith("WITH runs_") for sql in sent[first:])
     assert on_postgres.get(run).outputs == {"result": [2 * n for n in range(WIDTH)]}
@@ -118,15 +118,15 @@ def test_an_old_client_library_writes_one_after_the_other(
     assert on_postgres.get(run).state == RunState.COMPLETED
 
 
-def test_what_comes_after_the_end_is_taken_in_all_the_same(engine: Engine) -> None:
-    """The first portion ends the run; those behind it are not left to be looked at for ever."""
+def test_reports_after_the_end_of_a_run_are_consumed(engine: Engine) -> None:
+    """The first portion ends the run; the next ones must not stay in the inbox."""
     run = start(engine)
     while found := engine.claim([double.name], "default", WorkerIdentity(), most=50):
         failed = Failed({"type": "Oops", "message": "no"}, retry=False)
         engine.report_many([Report(task, failed) for task in found], in_chord=True)
     engine.advance(run)
     assert engine.get(run).state == RunState.FAILED
-    assert not_taken_in(engine) == 0
+    assert unconsumed(engine) == 0
 
 
 def test_parameters_that_stay_as_they_are_are_not_written_again(on_postgres: Engine) -> None:

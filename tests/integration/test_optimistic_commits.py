@@ -1,4 +1,4 @@
-"""Commits without a lock: what was decided from old knowledge is refused and decided anew."""
+"""Commits without a lock: a decision from an old revision is refused and made anew."""
 
 from __future__ import annotations
 
@@ -47,28 +47,28 @@ def test_a_run_that_others_advanced_meanwhile_is_decided_anew(
 ) -> None:
     run = engine.start(chain("a", "b", "c", "d", "e"), "Flow", {}).id
     for number in range(5):
-        # By turns: what each remembers is out of date when it comes to it again.
+        # By turns: the run cache of each is out of date at its next turn.
         one = (engine, other)[number % 2]
         assert one.report(claim(one), Succeeded({"y": number}))
     assert engine.get(run).state == RunState.COMPLETED
     assert history(engine, run) == list(range(1, 7)), "no commit is lost, none is made twice"
 
 
-def test_in_a_commit_of_many_runs_each_stands_or_falls_by_itself(engine: Engine) -> None:
+def test_each_run_of_a_commit_is_accepted_or_refused_alone(engine: Engine) -> None:
     runs = [engine.start(chain("a", "b"), "Flow", {}).id for _ in range(3)]
     held = {
         task.workflow_id: task
         for task in engine.claim(["t.Work"], "default", WorkerIdentity(), most=3)
     }
-    taken_away = held[runs[1]]
-    assert engine.release(taken_away)
+    released = held[runs[1]]
+    assert engine.release(released)
     accepted, _ = engine.report_many([Report(held[run], Succeeded({"y": 1})) for run in runs])
     assert accepted == {held[runs[0]].uuid, held[runs[2]].uuid}
     assert [engine.get(run).revision for run in runs] == [2, 1, 2]
     assert [task.state for task in engine.tasks(runs[1])] == [TaskState.PENDING]
 
 
-def test_of_one_run_a_report_that_lost_its_lease_takes_no_other_with_it(engine: Engine) -> None:
+def test_a_report_without_its_lease_does_not_refuse_others_of_the_run(engine: Engine) -> None:
     run = engine.start(side_by_side("a", "b", "c"), "Flow", {}).id
     first, second, third = engine.claim(["t.Work"], "default", WorkerIdentity(), most=3)
     assert engine.release(second)
@@ -79,7 +79,7 @@ def test_of_one_run_a_report_that_lost_its_lease_takes_no_other_with_it(engine: 
     assert engine.get(run).state == RunState.COMPLETED
 
 
-def test_tasks_whose_claim_nobody_heard_of_are_handed_back(
+def test_tasks_of_a_claim_whose_answer_was_lost_are_released(
     database_url: str, tmp_path: Path
 ) -> None:
     now = 1_000_000
@@ -104,13 +104,13 @@ def test_a_commit_on_a_connection_that_was_cut_says_so_and_the_next_has_another(
 ) -> None:
     run = on_postgres.start(chain("a", "b", "c"), "Flow", {}).id
     assert on_postgres.report(claim(on_postgres), Succeeded({"y": 1}))
-    with on_postgres.database.keep_connection():  # as a worker does, while it has something in hand
+    with on_postgres.database.keep_connection():  # as a worker does while it has tasks
         task = claim(on_postgres)
         cut_off(on_postgres)
         with pytest.raises(DBAPIError) as problem:
             on_postgres.report_many([Report(task, Succeeded({"y": 2}))])
         assert problem.value.connection_invalidated
-        # What was prepared on the old connection is unknown to the new one.
+        # Statements prepared on the old connection do not exist on the new one.
         on_postgres.report_many([Report(task, Succeeded({"y": 2}))])
         on_postgres.report_many([Report(claim(on_postgres), Succeeded({"y": 3}))])
     assert on_postgres.get(run).state == RunState.COMPLETED
@@ -127,7 +127,7 @@ def test_a_statement_too_many_is_executed_without_being_prepared(
     assert on_postgres.get(run).state == RunState.COMPLETED
 
 
-def test_what_is_wrong_with_a_commit_is_raised_as_by_the_driver(on_postgres: Engine) -> None:
+def test_an_error_of_a_commit_is_raised_as_by_the_driver(on_postgres: Engine) -> None:
     with pytest.raises(psycopg.errors.InvalidTextRepresentation), _fetching(on_postgres) as fetch:
         fetch("SELECT %s::integer::text", ["no number"])
     with _fetching(on_postgres) as fetch:

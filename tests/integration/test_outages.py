@@ -15,7 +15,7 @@ from flowengine.errors import PartlyStarted
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.store import Database
 from tests.integration.engines import claim, one, opened
-from tests.integration.threads import PATIENCE, wait_until
+from tests.integration.threads import TIMEOUT, wait_until
 from tests.servers import PostgresServer
 
 
@@ -59,13 +59,13 @@ def outages_logged(caplog: pytest.LogCaptureFixture) -> bool:
 def test_a_result_waits_through_an_outage(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
     run = engine.start(one(), "Flow", {})
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run.result, PATIENCE)
+        waiting = pool.submit(run.result, TIMEOUT)
         wait_until(lambda: engine.completions._waiters.get(run.id), "the caller waits")
         refuse_connections(engine.database)
         wait_until(lambda: outages_logged(caplog), "the caller has met the outage")
         accept_connections(engine.database)
         assert engine.report(claim(engine), Succeeded({"y": 1}))
-        assert waiting.result(PATIENCE) == {"y": 1}
+        assert waiting.result(TIMEOUT) == {"y": 1}
 
 
 def test_a_result_that_cannot_be_read_in_time_names_the_outage(engine: Engine) -> None:
@@ -79,7 +79,7 @@ def test_a_run_that_ended_while_nothing_listened_is_noticed_at_the_next_connecti
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("_FIRST_POLL", "_LAST_POLL", "_LISTENING_POLL"):
-        monkeypatch.setattr(after_commit, name, 10 * PATIENCE)
+        monkeypatch.setattr(after_commit, name, 10 * TIMEOUT)
     run = engine.start(one(), "Flow", {})
 
     def is_listening() -> bool:
@@ -90,7 +90,7 @@ def test_a_run_that_ended_while_nothing_listened_is_noticed_at_the_next_connecti
         ThreadPoolExecutor(1) as pool,
         opened(str(engine.database.url.render_as_string(False))) as other,
     ):
-        waiting = pool.submit(run.result, PATIENCE)
+        waiting = pool.submit(run.result, TIMEOUT)
         wait_until(is_listening, "the caller listens")
         with administration(engine.database) as execute:
             execute(
@@ -99,20 +99,20 @@ def test_a_run_that_ended_while_nothing_listened_is_noticed_at_the_next_connecti
             )
         wait_until(lambda: not is_listening(), "the listener has lost its connection")
         assert other.report(claim(other), Succeeded({"y": 2}))
-        assert waiting.result(PATIENCE) == {"y": 2}
+        assert waiting.result(TIMEOUT) == {"y": 2}
 
 
 def test_a_caller_that_is_notified_hardly_polls(engine: Engine) -> None:
     run = engine.start(one(), "Flow", {})
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run.result, PATIENCE)
+        waiting = pool.submit(run.result, TIMEOUT)
         wait_until(
             lambda: engine.completions._listener and engine.completions._listener.is_listening,
             "the caller listens",
         )
         assert next(engine.completions._intervals(None)) == after_commit._LISTENING_POLL >= 5
         assert engine.report(claim(engine), Succeeded({"y": 3}))
-        assert waiting.result(PATIENCE) == {"y": 3}
+        assert waiting.result(TIMEOUT) == {"y": 3}
 
 
 def test_start_many_names_the_runs_that_were_started_before_an_outage(
@@ -145,4 +145,4 @@ def test_a_program_is_stored_again_after_a_backup_without_it_was_restored(engine
     run = engine.start(one(), "Flow", {})
     with opened(engine.database.url.render_as_string(False)) as other:
         assert other.report(claim(other), Succeeded({"y": 4}))
-    assert run.result(PATIENCE) == {"y": 4}
+    assert run.result(TIMEOUT) == {"y": 4}

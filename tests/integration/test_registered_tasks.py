@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import os
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidInputs, UnknownWorkflow
 from flowengine.tasks import celery_tasks
+from flowengine.worker.outage_log import OutageLog
 
 
 class Failing:
@@ -28,15 +31,19 @@ class Failing:
 
 
 def task_named(name: str, problem: Exception) -> Any:
+    return app_of(Failing(problem)).tasks[name]
+
+
+def app_of(handler: Any) -> Celery:
     app = Celery("tasks", broker="memory://", set_as_current=False)
-    celery_tasks.register_celery_tasks(app, Failing(problem))
-    return app.tasks[name]
+    celery_tasks.register_celery_tasks(app, handler, OutageLog())
+    return app
 
 
 @pytest.mark.parametrize(
     "problem",
     [
-        OperationalError("INSERT", {}, Exception("the server is away")),
+        OperationalError("INSERT", {}, Exception("the server is unreachable")),
         DatabaseBusy("sqlite:///flow.db"),
         DatabaseReadOnly("postgresql://server/flow"),
         OSError("no route to host"),
@@ -91,5 +98,57 @@ def test_any_other_task_leaves_its_error_to_recovery(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.ERROR, logger="flowengine"):
-        task_named(name, DatabaseBusy("sqlite:///flow.db"))()
+        task_named(name, KeyError("a defect"))()
     assert f"message {name}() failed" in caplog.text
+    assert "Traceback" in caplog.text
+
+
+class Sometimes:
+    """Works on messages while its database is there."""
+
+    is_there = True
+
+    def drain(self, *_: Any) -> None:
+        if not self.is_there:
+            raise OperationalError("SELECT secret", {"n": 1}, Exception("the server is away"))
+
+    work = evaluate = execute = watch = drain
+
+
+def test_an_outage_is_one_line_at_its_begin_and_one_at_its_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    handler = Sometimes()
+    tasks = app_of(handler).tasks
+    with caplog.at_level(logging.INFO, logger="flowengine"):
+        for is_there in (True, False, True, False, True):
+            handler.is_there = is_there
+            for _ in range(100):
+                tasks[celery_tasks.WATCHDOG]()
+                tasks["flowengine.drain"]("default")
+    lines = [(r.levelname, r.__dict__["action"], r.exc_info) for r in caplog.records]
+    assert lines == 2 * [("ERROR", "outage_began", None), ("WARNING", "outage_ended", None)]
+    assert "the server is away" in caplog.text
+    assert "secret" not in caplog.text, "the statement and its values are not logged"
+    assert "with 200 failures" in caplog.text
+
+
+def test_work_that_began_before_an_outage_does_not_end_it(caplog: pytest.LogCaptureFixture) -> None:
+    ticks = itertools.count()
+    outages = OutageLog(clock=lambda: next(ticks))
+    with outages.watch():
+        assert outages.note(OSError("no route to host"))
+    assert [r.__dict__["action"] for r in caplog.records] == ["outage_began"]
+    with outages.watch():
+        pass
+    assert [r.__dict__["action"] for r in caplog.records] == ["outage_began", "outage_ended"]
+    assert not outages.note(KeyError("a defect"))
+
+
+def test_a_forked_child_logs_an_outage_of_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    outages = OutageLog()
+    outages.note(OSError("no route to host"))
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if outages._began is None else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -88,7 +88,7 @@ def test_a_gap_between_passes_declares_no_server_dead(fleet: Fleet) -> None:
     fleet.register("one")
     watchdog = Watchdog(fleet.engine)
     fleet.tick(10, watchdog)
-    fleet.now += 600_000  # the database was away, or the laptop asleep
+    fleet.now += 600_000  # the database was unreachable, or the laptop asleep
     fleet.tick(20, watchdog)
     assert fleet.alive() == {"one"}
     fleet.beat("one")

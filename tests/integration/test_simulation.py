@@ -1,7 +1,7 @@
 """A seeded simulation: workers, a watchdog and an answerer on one database, interleaved.
 
 Every actor is a thread with a database of its own, like a process. Only one of them runs at a
-time. It hands over between two statements, and the seed alone says to whom: before a
+time. It yields between two statements, and the seed alone chooses the next: before a
 transaction that may write, after it, and at each statement of one that only reads. (SQLite
 has one writer, so nobody is stopped in the middle of writing; but one may die there.) Actors
 die at any statement, and come back as new processes that know nothing. They report twice, or
@@ -87,7 +87,7 @@ WORKED = ["Do", "Flaky", "Fail"]
 
 
 def answer(task: TaskDefinition) -> Outcome:
-    """What every honest worker says to a task."""
+    """Return the outcome that every honest worker reports."""
     x = (task.data or {})["x"]
     if task.name == "Fail":
         return Failed({"type": "Oops", "message": f"never {x}"})
@@ -230,7 +230,7 @@ class Scheduler:
             raise self.problem
 
     def switch(self, what: str) -> None:
-        """Hand over to somebody, perhaps to oneself; perhaps never to come back."""
+        """Let an actor run, perhaps this one; this one may never run again."""
         me: Actor | None = getattr(self._here, "actor", None)
         if me is None:
             return
@@ -394,7 +394,7 @@ class World:
         return live
 
     def _start(self, engine: Engine, _boot: str) -> None:
-        # Whoever died after the commit starts again, and gets the run that is there.
+        # An actor that died after the commit starts again, and gets the stored run.
         engine.start(self.document, "W", {"n": 1}, key="once")
 
     def _is_over(self, engine: Engine) -> bool:
@@ -417,7 +417,7 @@ class World:
         if way == "die":
             raise Died
         if way == "release":
-            # It hands the task back, forgets that, and reports when another one may have it.
+            # It releases the task, forgets that, and reports when another one may have it.
             engine.release(task)
             self._hang()
             assert not engine.report(task, Succeeded({"y": -1})), "an older lease was accepted"
@@ -507,7 +507,7 @@ class Laws:
         self._tasks_are_fenced(tasks)
         waiting = {row["id"] for row in steps if row["state"] == StepState.EVENT_TRANSMIT}
         self._each_result_is_recorded_once(tasks)
-        self._whoever_waits_has_one_try(tasks, waiting)
+        self._each_waiting_step_has_one_try(tasks, waiting)
         assert len({e["step_id"] for e in events}) == len(events), "two events of one step"
         for row in steps:
             assert row["waiting"] >= 0, row["path"]
@@ -544,7 +544,7 @@ class Laws:
         results = Counter(r["step_path"] for r in tasks if r["outcome"] == "succeeded")
         assert all(count == 1 for count in results.values()), f"two results: {results}"
 
-    def _whoever_waits_has_one_try(self, tasks: list[sqlite3.Row], waiting: set[str]) -> None:
+    def _each_waiting_step_has_one_try(self, tasks: list[sqlite3.Row], waiting: set[str]) -> None:
         running = Counter(r["step_id"] for r in tasks if r["state"] == TaskState.RUNNING)
         assert all(count == 1 for count in running.values()), "two running tasks of one step"
         tries = Counter(

@@ -60,30 +60,30 @@ from tests.integration.engines import (
     watched,
     workflow,
 )
-from tests.integration.threads import PATIENCE, Ready, in_processes, in_threads, wait_until
+from tests.integration.threads import TIMEOUT, Ready, in_processes, in_threads, wait_until
 from tests.servers import PostgresServer
 
 
-class HeardBell(NullNotifier):
-    """Remembers what was rung, and looks whether it is there to be found by then."""
+class WakeupRecorder(NullNotifier):
+    """Records wake-ups, and what a worker would find at that time."""
 
     def __init__(self) -> None:
-        self.rung: Counter[str] = Counter()
+        self.wakeups: Counter[str] = Counter()
         self.look: Callable[[], object] = lambda: None
         self.seen: list[object] = []
 
     def notify(self, due: Mapping[str, int]) -> None:
-        self.rung.update(due)
+        self.wakeups.update(due)
         self.seen.append(self.look())
 
 
 @pytest.fixture
-def notifier() -> HeardBell:
-    return HeardBell()
+def notifier() -> WakeupRecorder:
+    return WakeupRecorder()
 
 
 @pytest.fixture
-def engine(database_url: str, notifier: HeardBell) -> Iterator[Engine]:
+def engine(database_url: str, notifier: WakeupRecorder) -> Iterator[Engine]:
     with opened(database_url, notifier=notifier) as engine:
         yield engine
 
@@ -120,7 +120,7 @@ def test_a_key_belongs_to_a_workflow_and_a_tenant(engine: Engine) -> None:
     assert len(started) == 4
 
 
-def test_of_many_starts_with_one_key_at_once_one_makes_a_run(engine: Engine) -> None:
+def test_one_of_many_concurrent_starts_with_one_key_makes_a_run(engine: Engine) -> None:
     def start() -> str:
         return engine.start(one(), "Flow", {"x": 1}, key="once").id
 
@@ -136,7 +136,7 @@ def start_in_process(ready: Ready, url: str) -> str:
         return engine.start(one(), "Flow", {"x": 1}, key="once").id
 
 
-def test_of_two_processes_that_start_with_one_key_at_once_one_makes_a_run(
+def test_one_of_two_processes_that_start_with_one_key_makes_a_run(
     engine: Engine, database_url: str
 ) -> None:
     found = in_processes(start_in_process, [(database_url,)] * 2)
@@ -154,7 +154,7 @@ def test_of_two_processes_that_start_with_one_key_at_once_one_makes_a_run(
         ({"priority": 2**40}, "the priority must be between -1,000,000,000 and 1,000,000,000"),
     ],
 )
-def test_what_no_database_keeps_of_a_start_is_refused(
+def test_options_that_no_database_can_store_are_refused(
     engine: Engine, options: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(InvalidInputs, match=problem):
@@ -198,7 +198,7 @@ def test_a_run_started_in_their_transaction_exists_when_it_commits(
 
 
 def test_a_run_started_in_their_transaction_never_was_when_it_rolls_back(
-    engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
+    engine: Engine, theirs: Callable[[], Connection], notifier: WakeupRecorder
 ) -> None:
     with theirs() as connection:
         with connection.begin() as transaction:
@@ -208,7 +208,7 @@ def test_a_run_started_in_their_transaction_never_was_when_it_rolls_back(
         with connection.begin():
             assert connection.scalar(text("SELECT count(*) FROM orders")) == 0
     assert counts(dump(engine)) == {}
-    assert notifier.rung == {}
+    assert notifier.wakeups == {}
     with pytest.raises(UnknownRun):
         run.result(timeout=0)
     # And the same program can be started after that, by this process that has it in memory.
@@ -216,28 +216,28 @@ def test_a_run_started_in_their_transaction_never_was_when_it_rolls_back(
     finish(engine)
 
 
-def test_workers_are_told_of_a_run_in_their_transaction_once_it_is_committed(
-    engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
+def test_wakeups_of_a_run_in_their_transaction_are_sent_after_its_commit(
+    engine: Engine, theirs: Callable[[], Connection], notifier: WakeupRecorder
 ) -> None:
     notifier.look = lambda: len(dump(engine)["flowengine_task"])
     with theirs() as connection, connection.begin():
         order(connection, engine)
-        assert notifier.rung == {}
-    assert notifier.rung == {"default": 2}
-    assert notifier.seen == [2], "a bell that rings before the commit is heard in vain"
+        assert notifier.wakeups == {}
+    assert notifier.wakeups == {"default": 2}
+    assert notifier.seen == [2], "a wake-up before the commit finds nothing"
 
 
-def test_workers_are_told_of_a_fan_out_in_their_transaction_too(
-    engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
+def test_wakeups_of_a_fan_out_in_their_transaction_are_sent_too(
+    engine: Engine, theirs: Callable[[], Connection], notifier: WakeupRecorder
 ) -> None:
     wide = side_by_side(*(f"s{number}" for number in range(MIN_GROUP_SIZE)))
     with theirs() as connection, connection.begin():
         engine.start(wide, "Flow", {}, connection=connection)
-    assert notifier.rung == {"default": MIN_GROUP_SIZE}
+    assert notifier.wakeups == {"default": MIN_GROUP_SIZE}
 
 
 def test_a_run_can_be_started_in_the_transaction_of_a_session(
-    engine: Engine, theirs: Callable[[], Connection], notifier: HeardBell
+    engine: Engine, theirs: Callable[[], Connection], notifier: WakeupRecorder
 ) -> None:
     notifier.look = lambda: len(dump(engine)["flowengine_task"])
     with theirs() as connection, Session(bind=connection.engine) as session:
@@ -247,7 +247,7 @@ def test_a_run_can_be_started_in_the_transaction_of_a_session(
         run = order(session.connection(), engine)
         session.commit()
     assert run.info().open_steps == 2
-    assert (notifier.rung, notifier.seen) == ({"default": 2}, [2])
+    assert (notifier.wakeups, notifier.seen) == ({"default": 2}, [2])
 
 
 def test_a_key_holds_in_their_transaction_too(
@@ -262,7 +262,7 @@ def test_a_key_holds_in_their_transaction_too(
     assert counts(dump(engine))["run"] == 2
 
 
-# --- what cannot be started ---
+# --- refused starts ---
 
 
 def test_a_start_that_is_refused_writes_nothing_at_all(engine: Engine) -> None:
@@ -281,36 +281,36 @@ def test_a_start_that_is_refused_writes_nothing_at_all(engine: Engine) -> None:
 
 
 @pytest.fixture
-def only_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Waiters do not look by themselves: they must be told."""
-    monkeypatch.setattr(after_commit, "_FIRST_POLL", 10 * PATIENCE)
-    monkeypatch.setattr(after_commit, "_LAST_POLL", 10 * PATIENCE)
+def no_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiters do not poll: they must be notified."""
+    monkeypatch.setattr(after_commit, "_FIRST_POLL", 10 * TIMEOUT)
+    monkeypatch.setattr(after_commit, "_LAST_POLL", 10 * TIMEOUT)
 
 
 def somebody_waits(engine: Engine, run: str) -> None:
     wait_until(lambda: engine.completions._waiters.get(run), "somebody waits for the run")
 
 
-@pytest.mark.usefixtures("only_told")
+@pytest.mark.usefixtures("no_polling")
 def test_a_waiter_is_woken_when_another_thread_ends_the_run(engine: Engine) -> None:
     run = engine.start(one(), "Flow", {})
     with ThreadPoolExecutor(2) as pool:
-        results = [pool.submit(run.result, PATIENCE) for _ in range(2)]
+        results = [pool.submit(run.result, TIMEOUT) for _ in range(2)]
         somebody_waits(engine, run.id)
         finish(engine, "done")
-        assert [waiting.result(PATIENCE) for waiting in results] == [{"y": "done"}] * 2
+        assert [waiting.result(TIMEOUT) for waiting in results] == [{"y": "done"}] * 2
     assert engine.completions._waiters == {}
 
 
-@pytest.mark.usefixtures("only_told")
+@pytest.mark.usefixtures("no_polling")
 def test_a_waiter_is_woken_when_the_run_fails(engine: Engine) -> None:
     run = engine.start(one(), "Flow", {})
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run.result, PATIENCE)
+        waiting = pool.submit(run.result, TIMEOUT)
         somebody_waits(engine, run.id)
         assert engine.report(claim(engine), Failed({"type": "Error", "message": "no"}))
         with pytest.raises(RunFailed):
-            waiting.result(PATIENCE)
+            waiting.result(TIMEOUT)
 
 
 def finish_in_process(ready: Ready, url: str) -> None:
@@ -319,8 +319,8 @@ def finish_in_process(ready: Ready, url: str) -> None:
         finish(engine, "done elsewhere")
 
 
-@pytest.mark.usefixtures("only_told")
-def test_postgres_tells_a_waiter_that_another_process_has_ended_the_run(
+@pytest.mark.usefixtures("no_polling")
+def test_postgres_notifies_a_waiter_when_another_process_ends_the_run(
     postgres: PostgresServer,
 ) -> None:
     url = postgres.new_database()
@@ -337,11 +337,15 @@ def test_postgres_tells_a_waiter_that_another_process_has_ended_the_run(
                 )
                 return bool(found.scalar_one())
 
-        waiting = pool.submit(run.result, PATIENCE)
+        waiting = pool.submit(run.result, TIMEOUT)
         wait_until(listens, "the waiter listens")
         in_processes(finish_in_process, [(url,)])
-        assert waiting.result(PATIENCE) == {"y": "done elsewhere"}
+        assert waiting.result(TIMEOUT) == {"y": "done elsewhere"}
     postgres.drop_database(url)
+
+
+def test_an_engine_without_a_server_has_no_servers(engine: Engine) -> None:
+    assert engine.servers() == []
 
 
 def test_an_engine_that_has_waited_for_a_run_may_be_closed_twice(database_url: str) -> None:
@@ -356,9 +360,9 @@ def test_a_waiter_finds_the_end_of_a_run_that_another_process_ended(
 ) -> None:
     run = engine.start(one(), "Flow", {})
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(run.result, PATIENCE)
+        waiting = pool.submit(run.result, TIMEOUT)
         in_processes(finish_in_process, [(database_url,)])
-        assert waiting.result(PATIENCE) == {"y": "done elsewhere"}
+        assert waiting.result(TIMEOUT) == {"y": "done elsewhere"}
 
 
 def test_a_result_that_takes_too_long_says_what_is_outstanding(engine: Engine) -> None:
@@ -370,11 +374,11 @@ def test_a_result_that_takes_too_long_says_what_is_outstanding(engine: Engine) -
         run.outputs(timeout=0)
 
 
-@pytest.mark.usefixtures("only_told")
+@pytest.mark.usefixtures("no_polling")
 def test_starting_and_waiting_do_not_block_an_event_loop(engine: Engine) -> None:
     async def both() -> Any:
         run = await engine.astart(one(), "Flow", {"x": 5}, key="async")
-        waiting = asyncio.create_task(run.aresult(PATIENCE))
+        waiting = asyncio.create_task(run.aresult(TIMEOUT))
         while not engine.completions._waiters:
             await asyncio.sleep(0)  # the loop goes round while the waiter waits
         await asyncio.to_thread(finish, engine, 6)
@@ -395,14 +399,14 @@ def test_waiting_in_an_event_loop_ends_in_time_and_with_the_runs_error(engine: E
         asyncio.run(wait(0))
 
 
-def test_a_waiter_whose_event_loop_is_gone_does_not_stop_those_who_tell(engine: Engine) -> None:
+def test_a_waiter_whose_event_loop_is_closed_does_not_fail_the_notification(engine: Engine) -> None:
     run = engine.start(one(), "Flow", {})
 
     async def give_up() -> None:
         waiting = asyncio.create_task(run.aresult())
         while not engine.completions._waiters:
             await asyncio.sleep(0)
-        # As if the end was being told at the very moment at which the loop closes.
+        # As if the waiters were notified at the moment at which the loop closes.
         left.extend(engine.completions._waiters[run.id])
         waiting.cancel()
 
@@ -416,7 +420,7 @@ def test_a_waiter_whose_event_loop_is_gone_does_not_stop_those_who_tell(engine: 
 # --- failing ---
 
 
-def test_a_failed_run_tells_where_and_why(engine: Engine) -> None:
+def test_a_failed_run_names_its_step_and_its_error(engine: Engine) -> None:
     run = engine.start(chain("a", "b"), "Flow", {})
     finish(engine)
     assert engine.report(claim(engine), Failed({"type": "IOError", "message": "disk \0 full"}))
@@ -445,7 +449,7 @@ def test_the_error_of_a_failed_run_survives_pickling_and_celery() -> None:
 # --- values ---
 
 
-def test_a_large_value_handed_through_steps_is_stored_once(engine: Engine) -> None:
+def test_a_large_value_passed_through_steps_is_stored_once(engine: Engine) -> None:
     run = engine.start(chain("a", "b", "c"), "Flow", {"x": LARGE})
     for _ in range(3):
         task = claim(engine)
@@ -460,7 +464,7 @@ def test_a_large_value_handed_through_steps_is_stored_once(engine: Engine) -> No
     assert max(len(str(cell)) for rows in found.values() for row in rows for cell in row) < 8_192
 
 
-def test_large_values_are_written_in_one_order_so_that_writers_do_not_meet_head_on(
+def test_large_values_are_written_in_one_order_so_that_writers_do_not_deadlock(
     engine: Engine,
 ) -> None:
     orders: list[list[str]] = []
@@ -524,14 +528,14 @@ def nested(depth: int) -> Any:
 
 
 NOT_JSON = {
-    "a set": ({1, 2}, "is a set"),
-    "an object": (object(), "is a object"),
-    "bytes inside": ({"a": [1, b"x"]}, r"\['a'\]\[1\] is a bytes"),
+    "a set": ({1, 2}, "is of type set"),
+    "an object": (object(), "is of type object"),
+    "bytes inside": ({"a": [1, b"x"]}, r"\['a'\]\[1\] is of type bytes"),
     "not a number": (math.nan, "no form for"),
-    "infinity inside": ([1.0, -math.inf], r"\[1\] is a number that JSON has no form for"),
-    "a number as key": ({"a": {1: 2}}, r"\['a'\], key 1 is a int"),
-    "nothing as key": ({None: 2}, "key None is a NoneType"),
-    "a tuple as key": ([{(1, 2): 3}], r"\[0\], key \(1, 2\) is a tuple"),
+    "infinity inside": ([1.0, -math.inf], r"\[1\] is of type number that JSON has no form for"),
+    "a number as key": ({"a": {1: 2}}, r"\['a'\], key 1 is of type int"),
+    "nothing as key": ({None: 2}, "key None is of type NoneType"),
+    "a tuple as key": ([{(1, 2): 3}], r"\[0\], key \(1, 2\) is of type tuple"),
     "nested too deeply": (nested(300), "nested too deeply"),
     "nested without end": (nested(100_000), "nested too deeply"),
 }
@@ -555,7 +559,7 @@ def test_an_input_that_json_has_no_form_for_is_refused(engine: Engine) -> None:
         with pytest.raises(NotJson, match=why):
             engine.start(one(), "Flow", {"x": value})
     named: Any = {1: "one"}
-    with pytest.raises(NotJson, match="key 1 is a int"):
+    with pytest.raises(NotJson, match="key 1 is of type int"):
         engine.start(one(), "Flow", named)
     assert counts(dump(engine)) == {}
 
@@ -564,7 +568,7 @@ def test_a_result_whose_name_is_no_text_fails_its_step(engine: Engine) -> None:
     run = engine.start(one(RETRIED), "Flow", {})
     named: Any = {1: "one", "y": 2}
     assert engine.report(claim(engine), Succeeded(named))
-    with pytest.raises(RunFailed, match="key 1 is a int"):
+    with pytest.raises(RunFailed, match="key 1 is of type int"):
         run.result(timeout=0)
 
 

@@ -35,7 +35,7 @@ def test_many_runs_are_started_together(flow: Flow) -> None:
     assert {flow.engine.get(run.id).priority for run in runs} == {3}
 
 
-def test_of_many_starts_with_a_bad_one_none_is_made(flow: Flow) -> None:
+def test_many_starts_with_an_invalid_one_make_no_run(flow: Flow) -> None:
     with pytest.raises(InvalidInputs, match="'n'"):
         doubling.start_many([{"n": 1}, {"n": "many"}])
     assert flow.engine.list() == []

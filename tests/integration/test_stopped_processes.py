@@ -31,7 +31,7 @@ def test_the_server_ends_a_transaction_that_stands_still(
     postgres.drop_database(url)
 
 
-def test_a_server_that_is_not_there_is_told_as_everywhere(postgres: PostgresServer) -> None:
+def test_every_transaction_reports_a_missing_server_alike(postgres: PostgresServer) -> None:
     nowhere = Database("postgresql+psycopg://nobody@/none?host=/nonexistent&connect_timeout=1")
     for way in (nowhere.autocommit, nowhere.autocommit_read, nowhere.read, nowhere.write):
         with pytest.raises(OperationalError), way():  # type: ignore[operator]

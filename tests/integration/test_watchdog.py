@@ -304,7 +304,7 @@ def test_report_failure_and_timeout_racing_for_a_step_have_one_outcome(
 ) -> None:
     run = flow.start(one, round_)
     (pending,) = flow.engine.tasks(run.id)
-    task = flow.engine.claim_one(pending.uuid, WorkerIdentity())
+    task = flow.engine.claim_one(pending.uuid, pending.task_list_name, WorkerIdentity())
     assert task is not None
     barrier = threading.Barrier(8)
     problems: list[BaseException] = []

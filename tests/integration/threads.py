@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 #: Seconds after which something that must happen is taken not to happen.
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
@@ -20,11 +20,11 @@ def in_threads(calls: Sequence[Callable[[], T]]) -> list[T]:
     barrier = threading.Barrier(len(calls))
 
     def one(call: Callable[[], T]) -> T:
-        barrier.wait(PATIENCE)
+        barrier.wait(TIMEOUT)
         return call()
 
     with ThreadPoolExecutor(len(calls)) as pool:
-        return [made.result(PATIENCE) for made in [pool.submit(one, call) for call in calls]]
+        return [made.result(TIMEOUT) for made in [pool.submit(one, call) for call in calls]]
 
 
 Ready = Callable[[], Any]  #: called by a process that is set up; returns when all others are
@@ -40,7 +40,7 @@ def in_processes(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]
         len(arguments), mp_context=context, initializer=_remember, initargs=(barrier,)
     ) as pool:
         made = [pool.submit(_call, function, given) for given in arguments]
-        return [call.result(PATIENCE) for call in made]
+        return [call.result(TIMEOUT) for call in made]
 
 
 def _remember(barrier: Any) -> None:
@@ -49,12 +49,12 @@ def _remember(barrier: Any) -> None:
 
 
 def _call(function: Callable[..., T], given: tuple[Any, ...]) -> T:
-    return function(lambda: _barrier.wait(PATIENCE), *given)
+    return function(lambda: _barrier.wait(TIMEOUT), *given)
 
 
 def wait_until(happens: Callable[[], Any], what: str) -> None:
     """Return as soon as it has happened."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not happens():
         assert time.monotonic() < deadline, f"in vain waited until {what}"
         time.sleep(0.005)

@@ -1,4 +1,4 @@
---! keys: config meta queue messages tries reserved deadlines expiries waiting bell dlq dead high normal low
+--! keys: config meta queue messages tries reserved deadlines expiries waiting wakeup dlq dead high normal low
 --! uses: clock settings levels message wake dead_letter batch reservation
 -- Arguments: token, failure, error, a random number from 0 to 1 for the jitter.
 -- Returns {0, 0} if there is no valid reservation, {1, backoff (µs)}, or {2, 0} for a dead letter.

@@ -1,4 +1,4 @@
---! keys: config meta messages tries reserved deadlines expiries waiting bell high normal low
+--! keys: config meta messages tries reserved deadlines expiries waiting wakeup high normal low
 --! uses: clock batch
 -- Arguments: token, visibility (µs), limit; `wait` if the caller waits, or `apart` (see below).
 -- Returns a number if there is no message: µs until one is due, -1 if none is scheduled, or -2 if
@@ -125,7 +125,7 @@ local due = -1
 if ARGV[4] == 'wait' then
     -- A waiting receiver looks again when a sender wakes it, which it does while WAITING exists, and
     -- when a message or a reservation is due.
-    redis.call('DEL', BELL)
+    redis.call('DEL', WAKEUP)
     redis.call('SET', WAITING, '1', 'PX', 2000)
     for _, key in ipairs({HIGH, NORMAL, LOW, DEADLINES}) do
         local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')

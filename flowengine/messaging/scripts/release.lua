@@ -1,4 +1,4 @@
---! keys: meta messages reserved deadlines expiries waiting bell high normal low
+--! keys: meta messages reserved deadlines expiries waiting wakeup high normal low
 --! uses: clock levels message wake batch reservation
 -- Return the messages of a receive whose caller was cancelled: at once, and without counting an
 -- attempt, since no consumer has seen them. Arguments: name of the reservation, seconds to remember

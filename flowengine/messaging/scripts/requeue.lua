@@ -1,4 +1,4 @@
---! keys: config meta queue messages expiries waiting bell endpoints dlq dead high normal low
+--! keys: config meta queue messages expiries waiting wakeup endpoints dlq dead high normal low
 --! uses: clock settings levels message wake
 -- Arguments: endpoint, limit, ids; without ids the oldest. Returns the number of requeued messages.
 -- The attempts and the expiry of a requeued message are reset.

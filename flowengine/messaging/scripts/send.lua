@@ -1,4 +1,4 @@
---! keys: config meta queue messages expiries seen waiting bell endpoints high normal low
+--! keys: config meta queue messages expiries seen waiting wakeup endpoints high normal low
 --! uses: clock settings levels wake
 -- Arguments: endpoint, delay (µs), lifetime (µs or 0); for each message its priority, type, and the
 -- lengths of its id and body; all ids and bodies concatenated, because parsing one argument per

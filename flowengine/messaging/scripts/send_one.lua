@@ -1,4 +1,4 @@
---! keys: config meta queue messages seen waiting bell endpoints normal
+--! keys: config meta queue messages seen waiting wakeup endpoints normal
 --! uses: wake
 -- A shorter `send.lua` for one message of NORMAL priority without delay and expiry.
 -- Arguments: endpoint, type, id, body. Returns the digit.

@@ -4,6 +4,6 @@
 Alembic, which is slow to import; a test compares it with the newest migration.
 """
 
-HEAD = "0002"
-KNOWN = ("0001", "0002")  #: every revision this package can upgrade from, oldest first
+HEAD = "0003"
+KNOWN = ("0001", "0002", "0003")  #: every revision this package can upgrade from, oldest first
 VERSION_TABLE = "flowengine_alembic_version"

@@ -94,6 +94,11 @@ class PostgresDatabase(Database):
         with self.autocommit() as session:
             return self.read_clock(session)
 
+    @contextmanager
+    def _time_limit(self, connection: Connection, seconds: float) -> Iterator[None]:
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {math.ceil(seconds * 1000)}")
+        yield
+
     def read_clock(self, session: SqlSession) -> int:
         """Return the server's time, from an earlier reading or read on this connection.
 

@@ -30,6 +30,7 @@ from flowengine.store.session import SqlSession
 from flowengine.store.sqlite import dialect
 from flowengine.store.sqlite.fork_gate import fork_gate
 
+_INSTRUCTIONS = 10_000  #: of SQLite's machine between two checks of a time limit
 _BUSY_TIMEOUT = 30.0  #: seconds that a connection waits for the write lock
 _creation = threading.Lock()
 
@@ -69,6 +70,16 @@ class SqliteDatabase(Database):
             if writes or self.file is None:
                 stack.enter_context(self._writer)
             yield
+
+    @contextmanager
+    def _time_limit(self, connection: Connection, seconds: float) -> Iterator[None]:
+        driver: Any = connection.connection.driver_connection
+        ends = time.monotonic() + seconds
+        driver.set_progress_handler(lambda: time.monotonic() > ends, _INSTRUCTIONS)
+        try:
+            yield
+        finally:
+            driver.set_progress_handler(None, 0)
 
     @contextmanager
     def autocommit(self) -> Iterator[SqlSession]:

@@ -77,6 +77,17 @@ def choose(n: int) -> int:
     return squared.call(n)
 
 
+@event_facet
+def wait(n: int) -> int:
+    """Wait for a run in the pool child that it needs."""
+    return squared.start(n).result()
+
+
+@workflow
+def impatient(n: int) -> int:
+    return wait(n)
+
+
 @workflow
 def family(n: int) -> int:
     """A run that waits for four child runs, and for one that a facet has chosen."""

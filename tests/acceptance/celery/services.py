@@ -17,7 +17,7 @@ PAYMENTS = Breaker(
     recovery_timeout_seconds=300,
     probe_lease_seconds=120,
 )
-#: One probe at a time, which is soon given up when nothing is heard of it.
+#: One probe at a time, whose lease ends soon when it reports nothing.
 LETTERS = Breaker(
     "letters",
     failure_threshold=1,

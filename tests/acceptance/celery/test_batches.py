@@ -18,7 +18,7 @@ from tests.celery_nodes import Fleet, until
 
 @pytest.fixture(scope="module")
 def alone(make_fleet: MakeFleet) -> Fleet:
-    """One worker with one pool child, so that everything is in one pair of hands."""
+    """One worker with one pool child, so that one process runs everything."""
     fleet = make_fleet()
     fleet.add_worker("alone", *QUICK_START, "-c", "1", "-E")
     fleet.add_beat()
@@ -55,7 +55,7 @@ def test_a_step_that_turns_out_slow_does_not_hold_up_those_around_it(
     practised.workers.remove(other)
 
 
-def test_of_a_batch_that_loses_its_worker_only_the_culprit_is_to_blame(practised: Fleet) -> None:
+def test_only_the_task_that_kills_its_worker_fails_of_a_batch(practised: Fleet) -> None:
     run = practised.start(graphs.touched, holds=-1, kills=7)
     with pytest.raises(RunFailed, match="its worker died 4 times, 3 losses are allowed"):
         run.result(timeout=60)
@@ -91,23 +91,26 @@ def test_the_urgent_comes_first(practised: Fleet) -> None:
     block.result(timeout=30)
 
 
-def test_steps_that_were_gone_on_with_are_shown_to_flower(practised: Fleet) -> None:
+def test_steps_of_a_continuation_are_shown_to_flower(practised: Fleet) -> None:
     shown: list[dict[str, Any]] = []
     connection = practised.app.connection_for_read()
     receiver = practised.app.events.Receiver(connection, handlers={"*": shown.append})
     listening = threading.Thread(target=receiver.capture, kwargs={"wakeup": False})
     listening.start()
-    until(lambda: any(e["type"] == "worker-heartbeat" for e in shown), "a listening ear")
+    until(lambda: any(e["type"] == "worker-heartbeat" for e in shown), "a connected receiver")
     run = practised.start(graphs.short_chain, n=1)
     run.result(timeout=30)
-    ids = {task.uuid for task in practised.engine.tasks(run.id)}
+    paths = {task.step_path for task in practised.engine.tasks(run.id)}
 
-    def ended() -> set[str]:
-        return {event["uuid"] for event in shown if event["type"] == "task-succeeded"}
+    def received() -> list[dict[str, Any]]:
+        named = [event for event in shown if event["type"] == "task-received"]
+        return [event for event in named if run.id[:8] in event["args"]]
 
-    until(lambda: ids <= ended(), "an event of each step")
-    names = {e["name"] for e in shown if e["type"] == "task-received" and e["uuid"] in ids}
-    assert names == {graphs.touch.name}
+    until(lambda: len(received()) == len(paths), "an event of each step")
+    assert all(any(repr(path) in event["args"] for event in received()) for path in paths)
+    assert {event["name"] for event in received()} == {graphs.touch.name}
+    internal = [e for e in shown if e.get("name", "").startswith("flowengine.")]
+    assert internal == [], "wake-ups are not shown"
     receiver.should_stop = True
     listening.join()
     connection.close()

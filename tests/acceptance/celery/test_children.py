@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
+from flowengine.errors import RunFailed
 from tests.acceptance.celery import graphs
 from tests.acceptance.celery.mixed_load import Killer
 from tests.acceptance.celery.rows import wait_for
@@ -12,7 +15,7 @@ from tests.celery_nodes import Fleet
 RUNS = 12
 
 
-def test_runs_wait_for_runs_whoever_dies_meanwhile(fleet: Fleet) -> None:
+def test_runs_wait_for_runs_while_processes_die(fleet: Fleet) -> None:
     seen = {run.id for run in fleet.engine.list(limit=100_000)}
     parents = {fleet.start(graphs.family, n=n).id: n for n in range(RUNS)}
     killer = Killer(fleet, seed=5)
@@ -26,3 +29,10 @@ def test_runs_wait_for_runs_whoever_dies_meanwhile(fleet: Fleet) -> None:
     children = Counter(run.parent for run in started if run.parent is not None)
     assert children == dict.fromkeys(parents, 5), "each once, however often it was tried"
     assert {run.state for run in started} == {"COMPLETED"}
+
+
+def test_pool_children_that_wait_for_runs_fail_at_once_with_the_cure(fleet: Fleet) -> None:
+    runs = [fleet.start(graphs.impatient, n=n) for n in range(8)]  # more than pool children
+    for run in runs:
+        with pytest.raises(RunFailed, match=r"WaitInsideStep.*other\.call"):
+            run.result(timeout=30)

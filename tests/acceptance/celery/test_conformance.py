@@ -20,7 +20,7 @@ from flowengine.testing.program_runner import NoAnswer, outcome_of
 from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 from tests.acceptance.celery.rows import about_runs, wait_for
 from tests.celery_nodes import Fleet, until
-from tests.corpus import CASES, Case, answers, check, check_told, event_facets, unanswered
+from tests.corpus import CASES, Case, answers, check, check_error, event_facets, unanswered
 from tests.registries import empty_registry
 
 INVALID = {n: case for n, case in CASES.items() if case["expect"]["status"] == "INVALID"}
@@ -62,7 +62,7 @@ def _answer_from_outside(engine: Engine, run_id: str, case: Case) -> None:
                 result = known[task.name](dict(task.data or {}))
             except NoAnswer:
                 continue
-            claimed = engine.claim_one(task.uuid, WorkerIdentity())
+            claimed = engine.claim_one(task.uuid, task.task_list_name, WorkerIdentity())
             assert claimed is not None
             engine.report(claimed, Succeeded(result))
 
@@ -80,12 +80,12 @@ def test_a_program_ends_on_workers_as_the_corpus_says(
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_a_task_that_no_worker_has_the_code_of_stays_pending_and_is_told(
+def test_a_task_without_a_worker_for_its_code_stays_pending_with_an_alarm(
     name: str, started: dict[str, Run[None]], module_fleet: Fleet
 ) -> None:
     run, case = started[name], WAITING[name]
-    told = until(lambda: run.info().alarm or "", "the alarm of the watchdog")
-    assert any(repr(facet) in told for facet in unanswered(case))
+    alarm = until(lambda: run.info().alarm or "", "the alarm of the watchdog")
+    assert any(repr(facet) in alarm for facet in unanswered(case))
     check(case, outcome_of(module_fleet.engine, run.id))
     states = Counter(task.state for task in module_fleet.engine.tasks(run.id))
     assert states.keys() == {TaskState.PENDING, TaskState.COMPLETED}
@@ -96,7 +96,7 @@ def test_a_program_that_is_refused_leaves_no_run_behind(name: str, module_fleet:
     case, engine = INVALID[name], module_fleet.engine
     with pytest.raises(ProgramError) as problem:
         engine.start(case["program"], case["workflow"], case["inputs"])
-    check_told(case, str(problem.value))
+    check_error(case, str(problem.value))
     assert case["workflow"] not in {run.workflow for run in engine.list(limit=1000)}
 
 

@@ -136,7 +136,7 @@ def spooled(worker: LocalWorker) -> list[Path]:
     return [path for path in waiting if "held_then_added.hold" in path.read_text()]
 
 
-def test_a_report_is_spooled_while_the_database_is_away(
+def test_a_report_is_spooled_while_the_database_is_unreachable(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
     run, worker = held_by(fleet, "spooled")
@@ -154,6 +154,27 @@ def test_a_report_is_spooled_while_the_database_is_away(
     ]
     until(lambda: not spooled(worker), "an empty spool")
     assert poison.with_suffix(".undeliverable").exists(), "a broken report does not stop the others"
+
+
+def test_an_outage_is_one_line_at_its_begin_and_one_at_its_end_in_each_process(
+    fleet: Fleet, postgres_away: RestartablePostgres
+) -> None:
+    began, ended = "an outage of the database begins", "the outage of the database has ended"
+    fleet.start(graphs.mixed, n=1).result(timeout=30)
+    until(lambda: fleet.count_logged(began) == fleet.count_logged(ended), "the end of others")
+    before, traces = fleet.count_logged(began), fleet.count_logged("Traceback")
+    processes = len(fleet.workers) + sum(len(worker.children()) for worker in fleet.workers)
+    postgres_away.go_away()
+    until(lambda: fleet.count_logged(began) > before, "its begin")
+    for _ in range(60):
+        fleet.app.send_task("flowengine.drain", ("default",), queue="default", ignore_result=True)
+    time.sleep(2.0)  # some ticks of the beat
+    postgres_away.come_back()
+    run = fleet.start(graphs.wide, numbers=list(range(200)))  # messages for all children
+    run.result(timeout=30)
+    until(lambda: fleet.count_logged(began) == fleet.count_logged(ended), "its end")
+    assert 1 <= fleet.count_logged(began) - before <= processes
+    assert fleet.count_logged("Traceback") == traces
 
 
 def test_an_outage_longer_than_its_timeout_fails_no_try_that_sends_heartbeats(
@@ -197,7 +218,7 @@ def test_a_spooled_report_survives_its_worker(
     assert len(fleet.begun("inherited")) == 1
 
 
-def test_a_start_message_that_arrives_while_the_database_is_away_is_not_lost(
+def test_a_start_message_that_arrives_while_the_database_is_unreachable_is_not_lost(
     fleet: Fleet, postgres_away: RestartablePostgres
 ) -> None:
     postgres_away.go_away()

@@ -36,10 +36,10 @@ def test_messages_stay_below_4_kib_whatever_the_run_carries(fleet: Fleet) -> Non
         mark = "the run has ended"
         with redis.Redis.from_url(fleet.broker.url) as other:
             other.echo(mark)
-        for heard in monitor.listen():
-            if mark in heard["command"]:
+        for entry in monitor.listen():
+            if mark in entry["command"]:
                 break
-            name, _, rest = heard["command"].partition(" ")
+            name, _, rest = entry["command"].partition(" ")
             if name in ("LPUSH", "RPUSH"):
                 _queue, _, message = rest.partition(" ")
                 json.loads(message)

@@ -10,7 +10,7 @@ from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 
 
 def test_a_wakeup_is_passed_on_to_a_worker_that_has_the_code(make_fleet: MakeFleet) -> None:
-    """Recovery rings once a minute here, so it helps the first of the runs at most."""
+    """Recovery sends a wake-up once a minute here, so it helps the first of the runs at most."""
     fleet = make_fleet(FLOWENGINE_WAKEUP_REPEAT="60")
     one_child = "--concurrency=1"
     for name in ("old-1", "old-2", "old-3"):

@@ -38,5 +38,5 @@ def test_two_thousand_tasks_are_joined_by_a_chords_callback(fleet: Fleet) -> Non
             "AND summary LIKE '%Report%'"
         )
         evaluations = connection.execute(query, {"run": run.id}).scalar_one()
-    # Each takes in up to a hundred reports; one by one there would be two thousand.
+    # Each consumes up to a hundred reports; one by one there would be two thousand.
     assert evaluations <= 2 * WIDTH // 100, evaluations

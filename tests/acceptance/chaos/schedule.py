@@ -30,7 +30,7 @@ def draw(lots: Random) -> list[Round]:
     for _ in range(ROUNDS):
         deck = deck if len(deck) > 2 else lots.sample(sorted(FAULTS), len(FAULTS))
         faults = [deck.pop()]
-        # A report is spooled while the database is away: a full disk matters only then.
+        # A report is spooled while the database is unreachable: a full disk matters only then.
         if faults == ["spool disk full"]:
             faults.append("database stopped")
         elif lots.random() < 0.5 and FAULTS[deck[-1]].target != FAULTS[faults[0]].target:

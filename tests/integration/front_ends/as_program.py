@@ -62,12 +62,12 @@ _FACETS = (
     event("add", "a:Long b:Long", "y:Long"),
     event("risk", "x:Long", "y:Long"),
     event("total", "xs:[Long]", "y:Long"),
-    event("tell", "text:String", "y:Long"),
+    event("show", "text:String", "y:Long"),
     facet("Choose", "", "y"),
     facet("Try", "", "y"),
 )
 #: Fields of an error in Python and their names in a program.
-_TOLD = {"message": "error", "type": "error_type", "path": "error_path"}
+_ERROR_FIELDS = {"message": "error", "type": "error_type", "path": "error_path"}
 
 
 def document(description: Description) -> Node:
@@ -152,9 +152,9 @@ class _Writer:
         name = statement.name
         node = step(name, "Try", self._block("Try", statement.body))
         messages = [
-            step(f"{name}_told", "tell", text=of(f"{name}.{_TOLD[tells]}"))
-            for tells in [statement.tells]
-            if tells
+            step(f"{name}_shown", "show", text=of(f"{name}.{_ERROR_FIELDS[shows]}"))
+            for shows in [statement.shows]
+            if shows
         ]
         kinds = [kind for kind, _ in statement.handlers]
         if kinds == [None]:

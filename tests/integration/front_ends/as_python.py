@@ -48,8 +48,8 @@ def risk(x: int) -> int: ...
 @event_facet(name="w.total")
 def total(xs: list[int]) -> int: ...
 
-@event_facet(name="w.tell")
-def tell(text: str) -> int: ...
+@event_facet(name="w.show")
+def show(text: str) -> int: ...
 """
 
 
@@ -124,8 +124,8 @@ def _attempt(statement: Attempt) -> list[str]:
     for number, (kind, body) in enumerate(statement.handlers):
         handler = f"{name}_caught{number}"
         first, *rest = _function(handler, ["error"], body)
-        message = f'    tell.named("{name}_told")(text=error.{statement.tells})'
-        lines += [first, *([message] if statement.tells else ()), *rest]
+        message = f'    show.named("{name}_shown")(text=error.{statement.shows})'
+        lines += [first, *([message] if statement.shows else ()), *rest]
         handlers["Exception" if kind is None else f'"{kind}"'] = handler
     options = [f'name="{name}"']
     if handlers.keys() == {"Exception"}:

@@ -124,7 +124,7 @@ class Attempt:
     name: str
     body: Body
     handlers: tuple[tuple[str | None, Body], ...]  #: by type of error; None: any
-    tells: str | None  #: what of the error the handlers tell first: message, type or path
+    shows: str | None  #: field of the error that the handlers show first: message, type or path
     always: Body | None
 
 
@@ -192,7 +192,7 @@ EVENTS = {
     "add": ("a", "b"),
     "risk": ("x",),  # body of attempts: fails often
     "total": ("xs",),
-    "tell": ("text",),
+    "show": ("text",),
 }
 DEFAULT_BY = 2
 ERRORS = ("Refused", "Odd")  #: the types of their failures

@@ -271,7 +271,7 @@ def test_a_cancelled_permit_returns_its_probe(redis_server: RedisServer) -> None
     asyncio.run(scenario())
 
 
-def test_of_a_thousand_cancellations_at_random_moments_none_is_swallowed_and_nothing_leaks(
+def test_none_of_a_thousand_random_cancellations_is_swallowed_or_leaks(
     redis_server: RedisServer, client: redis.Redis
 ) -> None:
     """Consumers with up to four messages each, cancelled after 0 to 3 ms."""

@@ -270,11 +270,11 @@ def test_a_receiver_waits_for_delayed_messages_and_expiring_reservations(coordin
 
 def test_only_waiting_receivers_are_woken(coordinator: Any, client: redis.Redis) -> None:
     coordinator.send_batch(ASKER, WORKER, [sample(number) for number in range(100)])
-    assert client.exists("ao:bell:worker:1") == 0
+    assert client.exists("ao:wakeup:worker:1") == 0
     coordinator.receive_batch(WORKER, 100, visibility_timeout=60)
     assert coordinator.receive(WORKER, timeout=0) is None
     coordinator.send_batch(ASKER, WORKER, [sample(number) for number in range(100, 200)])
-    assert client.llen("ao:bell:worker:1") == 64
+    assert client.llen("ao:wakeup:worker:1") == 64
     coordinator.receive_batch(WORKER, 100, visibility_timeout=60)
     # Leftover wake-ups do not make a receiver poll.
     before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
@@ -601,3 +601,5 @@ def test_both_coordinators_have_the_same_methods() -> None:
     sync, with_loop = methods(SyncMessageCoordinator), methods(RedisMessageCoordinator)
     assert with_loop.pop("settle") == ["self"]  # only the asynchronous one writes in the background
     assert sync == with_loop
+    for kind in (SyncMessageCoordinator, RedisMessageCoordinator):
+        assert inspect.signature(kind.receive).return_annotation == "ReceivedMessage | None"

@@ -146,7 +146,7 @@ def test_a_breaker_permits_all_calls_without_redis(
     for number in range(3):
         breaker.call(calls.append, number)
     assert calls == [0, 1, 2]
-    assert [record.__dict__["action"] for record in caplog.records] == ["breaker_alone"]
+    assert [record.__dict__["action"] for record in caplog.records] == ["breaker_redis_unreachable"]
 
 
 def test_a_breaker_refuses_all_calls_without_redis_if_configured(

@@ -63,7 +63,7 @@ def _larger(inner: st.SearchStrategy[Node]) -> st.SearchStrategy[Node]:
         of("ConcatExpr", operands=st.lists(inner, min_size=2, max_size=3)),
         of("UnaryExpr", operator=st.sampled_from("-!"), operand=inner),
         of("ArrayLiteral", elements=some(inner)),
-        of("MapLiteral", entries=some(entry)),
+        of("MapLiteral", entries=st.lists(entry, max_size=3, unique_by=lambda e: e["key"])),
         of("IndexExpr", target=inner, index=inner),
     )
 

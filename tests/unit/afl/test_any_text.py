@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -11,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowengine.afl import compile_text, read_text
-from flowengine.errors import InvalidProgram, InvalidText
+from flowengine.afl import checked, compile_text, read_text
+from flowengine.errors import InvalidProgram, InvalidText, Problem
 from flowengine.program import parse_program, program_hash, write_program
 from flowengine.testing import run_program
+from tests.unit.afl.random_programs import RandomProgram
 from tests.unit.afl.test_corpus import CORPUS
 
 SOURCES = [case["source"] for name, case in CORPUS.items() if name != "chain_of_200_events"]
@@ -56,6 +59,30 @@ def parse_error(text: str) -> InvalidText | InvalidProgram | None:
     except (InvalidText, InvalidProgram) as error:
         return error
     return None
+
+
+@pytest.mark.parametrize(
+    "count", [120, pytest.param(20_000, marks=pytest.mark.chaos)], ids=["some", "many"]
+)
+def test_a_program_that_parses_is_linked_or_refused_with_all_its_problems(count: int) -> None:
+    outcomes: Counter[str] = Counter()
+    slowest = 0.0
+    for seed in range(count):
+        text = RandomProgram(seed).text()
+        document = read_text(text, "x.afl")  # it parses, or the writer of these texts is wrong
+        began = time.monotonic()
+        problems: list[Problem] = []
+        try:
+            program = checked(document, "x.afl")
+            assert parse_program(write_program(program)) == program, f"seed {seed}"
+        except InvalidProgram as error:
+            problems = error.problems
+        outcomes["refused" if problems else "linked"] += 1
+        assert all(p.where.startswith("x.afl") and p.what for p in problems), f"seed {seed}"
+        slowest = max(slowest, time.monotonic() - began)
+        assert slowest < 5, f"seed {seed} took {slowest:.1f} s"
+    print(f"{count} programs that parse: {dict(outcomes)}, the slowest in {slowest:.3f} s")
+    assert min(outcomes["linked"], outcomes["refused"]) > count / 20, outcomes
 
 
 HEAD = "namespace n { facet G(x: Json) => (y: Json) workflow W(x: Long) => (y: Json) andThen {"

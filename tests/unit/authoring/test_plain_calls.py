@@ -135,12 +135,12 @@ def test_a_value_without_json_form_is_reported_with_its_place(
     def model() -> Open:
         return Open(data=value)
 
-    message = f"the result of event facet 't.fn' is not JSON: {where} is a {type_name}"
+    message = f"the result of event facet 't.fn' is not JSON: {where} is of type {type_name}"
     with pytest.raises(NotJson, match=message):
         _run(untyped)
     if not isinstance(value, set | bytes | dict):  # a declared type says how to write these
         place = where.replace("result", r"result\['data'\]")
-        with pytest.raises(NotJson, match=f"{place} is a"):
+        with pytest.raises(NotJson, match=f"{place} is of"):
             _run(model)
 
 

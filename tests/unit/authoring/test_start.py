@@ -127,5 +127,5 @@ def test_surplus_and_duplicate_inputs_are_reported() -> None:
 
 
 def test_an_input_without_json_form_is_reported() -> None:
-    with pytest.raises(NotJson, match=r"input of workflow '.*order' is not JSON: note\['a'\] is a"):
+    with pytest.raises(NotJson, match=r"of workflow '.*order' is not JSON: note\['a'\] is of"):
         order.inputs(Buyer("Ada"), datetime.date(2026, 1, 2), note={"a": object()})

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from flowengine.evaluator import (
@@ -30,6 +30,7 @@ from flowengine.evaluator import (
 from flowengine.evaluator.records import FollowUp, row_key
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import (
+    Expand,
     Failed,
     Lost,
     Outcome,
@@ -39,11 +40,10 @@ from flowengine.evaluator.triggers import (
     StepFail,
     Succeeded,
     Trigger,
-    Unfold,
 )
 from flowengine.program import link_program, parse_program
 from flowengine.program.addresses import RowKind, StepSource
-from flowengine.program.limits import MAX_RECURSIVE_CALLS
+from flowengine.program.limits import DEFAULT_LIMITS
 from flowengine.program.plan import FacetPlan, StatementPlan
 from flowengine.store import codec
 from flowengine.store.records import STEP_COLUMNS, step_from
@@ -64,10 +64,10 @@ class MemoryRun:
         *,
         workflow: str = "W",
         forgetful: bool = True,
-        max_recursive_calls: int = MAX_RECURSIVE_CALLS,
+        **limits: int,
     ) -> None:
         self.plan = link_program(
-            parse_program(document), allow_scripts=True, max_recursive_calls=max_recursive_calls
+            parse_program(document), allow_scripts=True, limits=replace(DEFAULT_LIMITS, **limits)
         )
         self.now = 0
         self.rows: dict[str, Stored] = {}
@@ -203,8 +203,8 @@ class MemoryRun:
 
     def _take_facts(self) -> list[Trigger]:
         facts, self.facts = self.facts, []
-        assert all(fact.kind == "Unfold" for fact in facts)
-        return [Unfold(fact.payload["step_key"]) for fact in facts]
+        assert all(fact.kind == "Expand" for fact in facts)
+        return [Expand(fact.payload["step_key"]) for fact in facts]
 
     def _commit(self, changes: IterationChanges, view: RunView) -> None:
         self.commits.append(changes)
@@ -357,7 +357,8 @@ class MemoryRun:
         assert scope is not None
         outer = self._step(scope)
         count = sum(1 for source in sources if not self._has_ended(outer, source))
-        assert count, f"{row.path} waits for nothing and has not begun"
+        is_postponed = any(fact.payload["step_key"] == row.key for fact in self.facts)
+        assert count or is_postponed, f"{row.path} waits for nothing and has not begun"
         return count
 
     def _unfinished(self, row: Step, ended: Counter[str | None]) -> int:

@@ -201,11 +201,11 @@ class Writer:
 
     def with_catch(self, node: Node, scope: Scope, error: Node) -> Node:
         """Add a catch, of steps or of cases."""
-        told = [log(error=error)] if self._chance(30) else []
+        logged = [log(error=error)] if self._chance(30) else []
         if self._chance(40):
             return catching_when(node, *self.cases(scope), first=self._chance(30))
         inner = scope.copy()
-        return catching(node, *self.statements(inner), *told, yields=self.yields(inner))
+        return catching(node, *self.statements(inner), *logged, yields=self.yields(inner))
 
     def statements(self, scope: Scope) -> list[Node]:
         written: list[Node] = []
@@ -252,8 +252,8 @@ class Writer:
         if scope.depth < 2 and self._chance(15):
             # It yields nothing, and blocks inside it yield only to their own steps.
             closing = Scope([*inner.numbers], [*inner.lists], (), inner.depth)
-            told = [log(error=of(f"{name}.error_type"))] if self._chance(30) else []
-            written = always(written, *self.statements(closing), *told)
+            logged = [log(error=of(f"{name}.error_type"))] if self._chance(30) else []
+            written = always(written, *self.statements(closing), *logged)
         scope.numbers += [of(f"{name}.a"), *later]
         scope.lists.append(of(f"{name}.xs"))
         if target not in ("N", "S"):
@@ -289,7 +289,7 @@ class Writer:
         declared = [
             event("E", PARAMS, RETURNS),
             event("R", PARAMS, RETURNS, options={"retry": {"attempts": 2}, "max_losses": 1}),
-            facet("N", PARAMS),
+            facet("N", PARAMS, RETURNS),
             schema("S", PARAMS),
         ]
         if self._chance(20):

@@ -141,15 +141,16 @@ def test_a_failed_body_is_caught_and_yields_of_its_other_blocks_stay() -> None:
             catching(
                 step(
                     "s",
-                    "E",
-                    block(step("a", "E", x=1), yields=[to("E", a=of("a.y"))]),
-                    block(step("b", "E", x=2), yields=[to("E", b=of("b.y"))]),
+                    "F",
+                    block(step("a", "E", x=1), yields=[to("F", a=of("a.y"))]),
+                    block(step("b", "E", x=2), yields=[to("F", b=of("b.y"))]),
                     x=1,
                 ),
-                yields=[to("E", c=of("s.y"))],
+                yields=[to("F", c=of("s.y"))],
             ),
             yields=out(of("s")),
-        )
+        ),
+        beside=(event("F", "x", "y a b c"),),
     )
     run.succeed("W.s", y=1)
     run.fail("W.s.block-1.b", "broken")

@@ -8,6 +8,7 @@ import pytest
 
 from flowengine.evaluator import IterationChanges, RunState, RunView, Snapshot, evaluate
 from flowengine.evaluator.records import FollowUp, TaskDefinition
+from flowengine.evaluator.scope import RowScope
 from flowengine.evaluator.states import TaskState
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Started, Succeeded
 from flowengine.evaluator.working_set import PORTION
@@ -270,7 +271,7 @@ def test_the_dependents_of_a_failed_step_are_skipped_with_the_reason_and_others_
 
 
 @pytest.mark.parametrize("order", [("W.a", "W.b"), ("W.b", "W.a")])
-def test_of_two_failures_the_first_in_the_program_is_the_runs_error(order: tuple[str, str]) -> None:
+def test_the_first_of_two_failures_in_the_program_is_the_runs_error(order: tuple[str, str]) -> None:
     run = run_of(block(step("a", "E", x=1), step("b", "E", x=2)))
     for path in order:
         run.fail(path, f"at {path}")
@@ -371,9 +372,12 @@ def test_an_inline_body_is_skipped_where_an_outer_step_failed() -> None:
 def test_an_inline_body_reads_and_overlays_the_results_of_its_own_event() -> None:
     body = block(
         step("more", "E", x=op(of("s.y"), "+", given("x"))),
-        yields=[to("E", y=of("more.y"), z=of("s.y"))],
+        yields=[to("F", y=of("more.y"), z=of("s.y"))],
     )
-    run = run_of(block(step("s", "E", body, x=1), yields=[to("W", out=of("s"))]))
+    run = run_of(
+        block(step("s", "F", body, x=1), yields=[to("W", out=of("s"))]),
+        beside=(event("F", "x", "y z"),),
+    )
     run.succeed("W.s", y=10, kept=True)
     assert run.task("W.s.more").data == {"x": 11}
     run.succeed("W.s.more", y=99)
@@ -433,15 +437,15 @@ def test_blocks_merge_in_program_order_for_any_order_in_time() -> None:
         block(step("e", "E", x=i), yields=[to("W", out=listed(of("e.y")), last=of("e.y"))])
         for i in range(3)
     ]
-    run = run_of(*blocks)
+    run = MemoryRun(program(event("E", "x", "y"), workflow("W", "", "out last", *blocks)), {})
     for i in (2, 0, 1):
         run.succeed(f"W.block-{i}.e", y=i)
     assert run.outputs == {"out": [0, 1, 2], "last": 2}
 
 
 def test_a_body_may_yield_to_the_enclosing_workflow() -> None:
-    body = block(step("i", "E", x=1), yields=[to("W", out=listed(of("i.y"))), to("E", z=1)])
-    run = run_of(block(step("s", "E", body, x=2), yields=[to("W", out=listed(of("s.z")))]))
+    body = block(step("i", "E", x=1), yields=[to("W", out=listed(of("i.y"))), to("E", y=1)])
+    run = run_of(block(step("s", "E", body, x=2), yields=[to("W", out=listed(of("s.y")))]))
     run.succeed("W.s")
     run.succeed("W.s.i", y=7)
     assert run.outputs == {"out": [7, 1]}
@@ -596,9 +600,9 @@ def test_foreach_inside_foreach_keeps_both_orders() -> None:
 # --- portions ---
 
 
-def test_a_long_foreach_is_unfolded_in_several_commits() -> None:
+def test_a_long_foreach_is_expanded_in_several_commits() -> None:
     run = run_of(each(step("e", "E", x=given("v")), over=given("xs")), xs=list(range(1000)))
-    assert run.facts == [FollowUp("Unfold", run.facts[0].payload)]
+    assert run.facts == [FollowUp("Expand", run.facts[0].payload)]
     assert run.created_items(run.commits[0]) == PORTION
     run.settle()
     assert [run.created_items(commit) for commit in run.commits] == [PORTION] * (1000 // PORTION)
@@ -762,6 +766,35 @@ def test_a_foreach_over_a_large_list_reads_it(monkeypatch: pytest.MonkeyPatch) -
     run = run_of(each(step("e", "E", x=given("v")), over=given("xs"), yields=COLLECT), xs=xs)
     run.answer_all(echo)
     assert run.outputs == {"out": xs}
+
+
+# --- errors of values ---
+
+
+def test_an_error_that_a_value_causes_fails_its_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("Exceeds the limit for integer string conversion")
+
+    run = run_of(block(step("a", "E", x=1), step("b", "E", x=of("a.y")), step("c", "E", x=2)))
+    monkeypatch.setattr(RowScope, "values", broken)
+    run.succeed("W.a", y=1)
+    assert run.states()["W.b"] == "Error"
+    assert run.view.state == RunState.RUNNING, "unrelated steps go on"
+    run.succeed("W.c", y=1)
+    assert run.view.state == RunState.FAILED
+    assert run.view.error is not None
+    assert run.view.error["type"] == "EvaluationError"
+    assert run.view.error["path"] == "W.b"
+
+
+def test_a_broken_invariant_is_raised_and_fails_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise AssertionError("a defect of the engine")
+
+    run = run_of(block(step("a", "E", x=1), step("b", "E", x=of("a.y"))))
+    monkeypatch.setattr(RowScope, "values", broken)
+    with pytest.raises(AssertionError):
+        run.succeed("W.a", y=1)
 
 
 # --- the alarm ---

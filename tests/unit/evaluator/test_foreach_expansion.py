@@ -92,7 +92,7 @@ def test_items_that_end_at_once_need_no_second_push() -> None:
     assert run.view.state == RunState.COMPLETED
 
 
-def test_with_a_limit_too_a_long_list_is_unfolded_in_portions() -> None:
+def test_with_a_limit_too_a_long_list_is_expanded_in_portions() -> None:
     with mock.patch.object(working_set, "PORTION", 3):
         run = run_of(items_of(log(said=given("i")), limit=2), xs=list(range(10)))
         assert run.view.state == RunState.RUNNING
@@ -193,7 +193,7 @@ def test_the_error_of_one_failed_item_is_unchanged() -> None:
     assert run.view.error == {"type": "Oops", "message": "one", "path": "W[1].s"}
 
 
-def test_of_many_failed_items_the_first_are_listed_and_all_are_counted() -> None:
+def test_the_first_of_many_failed_items_are_listed_and_all_are_counted() -> None:
     run = run_of(items_of(), xs=list(range(30)))
     for index in reversed(range(30)):
         run.fail(f"W[{index}].s", "no")
@@ -248,6 +248,6 @@ def test_a_yield_that_fails_fails_the_step_that_stands_for_its_item() -> None:
     run.succeed("W[1].s", y=1)
     assert run.outputs is not None
     assert run.outputs["out"] == [1]
-    (told,) = run.outputs["errors"]
-    assert (told["index"], told["path"]) == (0, "W[0].s")
-    assert told["message"].startswith("yield: ")
+    (error,) = run.outputs["errors"]
+    assert (error["index"], error["path"]) == (0, "W[0].s")
+    assert error["message"].startswith("yield: ")

@@ -53,7 +53,8 @@ def test_explicit_wins_over_mixin_over_implicit_over_default() -> None:
 
 def test_the_first_of_two_mixins_wins_and_undeclared_arguments_are_ignored() -> None:
     call = mixed(mixed(step("s", "E"), "M", x=1, other=1), "N", x=2)
-    assert run_of(block(call)).task("W.s").data == {"x": 1}
+    run = run_of(block(call), beside=(facet("M", "x other"), facet("N", "x")))
+    assert run.task("W.s").data == {"x": 1}
 
 
 def test_a_mixin_with_an_alias_is_a_map_below_it() -> None:
@@ -61,6 +62,16 @@ def test_a_mixin_with_an_alias_is_a_map_below_it() -> None:
     run = run_of(block(call, yields=out(of("s.m.a"))), beside=(SHIP,), n=7)
     assert run.task("W.s").data == {"x": 1, "m": {"a": 7}}
     run.succeed("W.s", y=0)
+    assert run.outputs == {"out": 7}
+
+
+def test_a_mixin_with_an_alias_fills_the_parameter_of_its_name() -> None:
+    send = event("Send", ["to", {"name": "retry", "type": "Json", "default": None}], "id")
+    call = mixed(step("s", "Send", to="me"), "Policy", "retry", n=given("n"))
+    flow = block(call, yields=out(of("s.retry.n")))
+    run = run_of(flow, beside=(send, facet("Policy", "n"), implicit("Send", retry=0)), n=7)
+    assert run.task("W.s").data == {"to": "me", "retry": {"n": 7}}
+    run.succeed("W.s", id=1)
     assert run.outputs == {"out": 7}
 
 
@@ -129,6 +140,14 @@ def test_an_event_reads_the_results_of_its_mixin() -> None:
     assert data == {"size": 1, "flour": {"g": 100, "kind": "rye", "net": 80}}
 
 
+def test_a_mixin_of_a_signature_fills_the_parameter_of_its_name() -> None:
+    made = signed(event("Loaf", "size flour", "label"), "Flour", "flour", g=given("size"))
+    call = step("l", "Loaf", size=1)
+    run = run_of(block(call), beside=(FLOUR, made, implicit("Loaf", flour=0)))
+    run.succeed("W.l[with-flour].w", y=80)
+    assert run.task("W.l").data == {"size": 1, "flour": {"g": 1, "kind": "rye", "net": 80}}
+
+
 def test_a_failed_mixin_fails_its_step_which_may_catch_it() -> None:
     call = catching(step("l", "Loaf", size=1), yields=[to("Loaf", label=given("error"))])
     run = run_of(block(call, yields=out(of("l.label"))), beside=(FLOUR, loaf()))
@@ -191,8 +210,8 @@ def test_a_timeout_of_the_call_comes_before_that_of_the_signature() -> None:
     ("said", "why"),
     [
         ({"fortnights": 1}, "it has hours, minutes, seconds, ms"),
-        ({"seconds": given("n")}, "must be a number that the program says"),
-        ({"seconds": 0}, "longer than nothing"),
+        ({"seconds": given("n")}, "must be a constant number"),
+        ({"seconds": 0}, "must be greater than 0"),
     ],
 )
 def test_a_timeout_that_cannot_be_is_refused(said: dict[str, Any], why: str) -> None:

@@ -80,7 +80,7 @@ def test_the_default_runs_only_when_nothing_matches() -> None:
     assert run.outputs == {"out": "default"}
 
 
-def test_of_a_first_match_only_the_first_runs_and_later_conditions_are_not_looked_at() -> None:
+def test_only_the_first_match_runs_and_later_conditions_are_not_evaluated() -> None:
     broken = op(op(1, "/", 0), "==", 1)
     run = run_of(
         when(

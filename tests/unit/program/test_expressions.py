@@ -20,10 +20,13 @@ from flowengine.program.nodes import (
     StepRef,
     Unary,
 )
+from flowengine.settings import Settings
 
 
 class Names:
     """A scope with ``$.n`` and one step ``s``."""
+
+    limits = Settings()
 
     given: dict[str, Any] = {"n": {"a": {"b": 7}, "none": None}}  # noqa: RUF012
     step: dict[str, Any] = {"y": [10, 20, 30]}  # noqa: RUF012

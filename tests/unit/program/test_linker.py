@@ -416,7 +416,7 @@ def test_an_attribute_that_a_plain_facet_does_not_return_is_refused() -> None:
 
 def test_parameters_returns_and_yielded_attributes_of_a_plain_facet_may_be_read() -> None:
     link(
-        facet("F", "a", "b", block(yields=[to("F", extra=1)])),
+        facet("F", "a", "b extra", block(yields=[to("F", extra=1)])),
         workflow(
             "W",
             "",
@@ -428,7 +428,7 @@ def test_parameters_returns_and_yielded_attributes_of_a_plain_facet_may_be_read(
 
 def test_an_attribute_that_the_own_body_of_a_statement_yields_may_be_read() -> None:
     link(
-        facet("F"),
+        facet("F", "", "own"),
         workflow(
             "W", "", "", block(step("f", "F", block(yields=[to("F", own=1)])), log(x=of("f.own")))
         ),
@@ -653,6 +653,207 @@ def test_a_mixin_of_a_signature_reads_the_parameters_alone() -> None:
     assert found == ["F, mixin 'b': no enclosing scope declares $.a"]
 
 
+def test_the_arguments_of_a_mixin_without_an_alias_are_checked_like_others() -> None:
+    speed = facet("Speed", "hours:Long lane")
+    ship = event("Ship", ["item", {"name": "hours", "type": "Long", "default": 48}])
+    found = problems(
+        speed,
+        ship,
+        workflow(
+            "W",
+            "n",
+            "",
+            block(
+                mixed(step("a", "Ship", item=1), "Speed", hours=1, lnae=2),
+                mixed(step("b", "Ship", item=1), "Speed", hours="six"),
+                mixed(step("c", "Ship", item=1), "Speed", hours=given("nope")),
+                mixed(step("d", "Ship", item=1), "Speed", hours=1, lane=of("nobody.y")),
+                mixed(step("e", "Ship", item=1), "Undeclared", houres=1, hours=2),
+                mixed(step("f", "Ship", item=1, hours=1), "Speed", lane=given("nope")),
+            ),
+        ),
+    )
+    assert found == [
+        "W, step 'a': 'Speed' has no parameter 'lnae'; did you mean 'lane'?",
+        "W, step 'b': argument 'hours' of 'Speed': expected Long, found 'six'",
+        "W, step 'b': argument 'hours' of 'Ship': expected Long, found 'six'",
+        "W, step 'e': 'Ship' has no parameter 'houres'; did you mean 'hours'?, and its mixin "
+        "'Undeclared' is not declared",
+        "W, step 'c': no enclosing scope declares $.nope",
+        "W, step 'd': unknown step 'nobody'",
+        "W, step 'f': no enclosing scope declares $.nope",
+    ]
+
+
+def test_the_arguments_of_a_mixin_of_a_signature_are_checked_like_others() -> None:
+    found = problems(
+        E,
+        signed(facet("F", "n"), "E", x=given("nope")),
+        signed(facet("G", "n"), "E", z=1),
+        signed(facet("H", "n"), "Undeclared", anything=given("m")),
+        signed(facet("I", "n"), "Timeout", minutes=1),
+    )
+    assert found == [
+        "F, mixin 'E': no enclosing scope declares $.nope",
+        "G, mixin 'E': 'E' has no parameter 'z'",
+        "H, mixin 'Undeclared': no enclosing scope declares $.m",
+    ]
+
+
+def test_a_mixin_that_is_a_schema_is_refused() -> None:
+    call = mixed(step("s", "E", x=1), "Spot", lat=1)
+    assert problems(E, SPOT, workflow("W", "", "", block(call))) == [
+        "W, step 's': the mixin 'Spot' is a schema, not a facet"
+    ]
+
+
+def test_a_mixin_with_an_alias_fills_the_parameter_of_its_name() -> None:
+    policy, send = facet("Policy", "n:Long"), event("Send", "to retry")
+    call = mixed(step("s", "Send", to="me"), "Policy", "retry", n=3)
+    plan = link(policy, send, workflow("W", "", "", block(call)))
+    assert [name for name, _ in plan.statements["W/0/s"].arguments] == ["to", "retry"]
+    both = mixed(step("s", "Send", to="me", retry=1), "Policy", "retry", n=3)
+    assert problems(policy, send, workflow("W", "", "", block(both))) == [
+        "W, step 's': the name 'retry' of a mixin is taken already"
+    ]
+    typed = event("Send", "to retry:Long")
+    assert problems(policy, typed, workflow("W", "", "", block(call))) == [
+        "W, step 's': argument 'retry' of 'Send': expected Long, found a map"
+    ]
+
+
+def test_a_mixin_of_a_signature_fills_the_parameter_of_its_name() -> None:
+    send = signed(event("Send", "to e"), "E", "e", x=1)
+    link(E, send, workflow("W", "", "", block(step("s", "Send", to="me"))))
+    assert problems(E, send, workflow("W", "", "", block(step("s", "Send", to="me", e=1)))) == [
+        "W, step 's': argument 'e' of 'Send' is filled by its mixin of that name"
+    ]
+    started = link(E, signed(workflow("W", "n e"), "E", "e", x=1)).workflow("W")
+    check_inputs(started, {"n": 1})
+    with pytest.raises(InvalidInputs, match="input 'e' is filled by the mixin of that name"):
+        check_inputs(started, {"n": 1, "e": 2})
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("M", "a mixin without an alias, which has no results of its own; write `with M(…) as"),
+        ("N", "which is mixed in several times, as one and two; yield to one of these"),
+        ("O", "a mixin with the alias 'o'; yield to 'o'"),
+    ],
+)
+def test_a_yield_to_a_mixin_is_refused_with_the_reason(target: str, why: str) -> None:
+    mixins = (facet("M", "", "m"), facet("N", "", "m"), facet("O", "", "m"))
+    flow = signed(workflow("W", "", "out", block(yields=[to(target, m=1)])), "M")
+    flow = signed(signed(flow, "N", "one"), "N", "two")
+    inner = mixed(step("s", "E", block(yields=[to(target, m=1)]), x=1), "O", "o")
+    if target == "O":
+        flow = workflow("W", "", "out", block(inner))
+    (found,) = problems(E, *mixins, flow)
+    assert why in found
+
+
+# --- namespaces and types ---
+
+
+def test_a_used_namespace_must_be_declared() -> None:
+    found = problems(
+        namespace("shop.orders", E),
+        namespace("a", facet("F"), uses=["shop.order", "shop.orders"]),
+        namespace("b", facet("F"), uses=["elsewhere"]),
+    )
+    assert found == [
+        "namespace 'a': uses 'shop.order', which no file of the program declares; did you mean "
+        "'shop.orders'?",
+        "namespace 'b': uses 'elsewhere', which no file of the program declares",
+    ]
+
+
+def test_an_unknown_type_is_refused_with_the_nearest_name() -> None:
+    found = problems(
+        schema("Spot", "at:Sting"),
+        facet("F", "a:Lnog b:[[Spott]]", "c:Elsewhere"),
+        event("G", "a:Spot b:[F] c:Json d:Double"),
+    )
+    assert found == [
+        "Spot, field 'at': unknown type 'Sting'; did you mean 'String'?",
+        "F, parameter 'a': unknown type 'Lnog'; did you mean 'Long'?",
+        "F, parameter 'b': unknown type 'Spott'; did you mean 'Spot'?",
+        "F, return 'c': unknown type 'Elsewhere'",
+    ]
+
+
+def test_an_ambiguous_schema_is_refused() -> None:
+    spots = namespace("a", schema("Spot", "x:Long")), namespace("b", schema("Spot", "y:Long"))
+    assert problems(*spots, facet("F", "at:Spot")) == [
+        "F, parameter 'at': the type 'Spot' is ambiguous: a.Spot and b.Spot have that name; write "
+        "the qualified name"
+    ]
+    link(*spots, facet("F", "at:b.Spot"))
+
+
+def made_of(**entries: Any) -> Node:
+    pairs = [{"key": key, "value": value} for key, value in entries.items()]
+    return {"type": "MapLiteral", "entries": pairs}
+
+
+def test_the_schema_of_the_own_namespace_is_the_type() -> None:
+    given_y = listed(made_of(y=1))
+    found = problems(
+        namespace("a", schema("Spot", "x:Long")),
+        namespace("b", schema("Spot", "y:Long"), event("G", "at:Spot in:[a.Spot]")),
+        workflow("W", "", "", block(step("s", "G", **{"at": made_of(x=1), "in": given_y}))),
+    )
+    assert found == [
+        "W, step 's': argument 'at' of 'b.G': expected b.Spot, which has 'y'",
+        "W, step 's': argument 'in' of 'b.G': item 0: expected a.Spot, which has 'x'",
+    ]
+
+
+def test_a_field_that_a_schema_declares_twice_is_refused() -> None:
+    assert problems(schema("Spot", "x:Long y x:String")) == ["Spot: declares the field 'x' twice"]
+
+
+# --- yields of names and types that are declared ---
+
+
+def test_a_yield_of_an_undeclared_name_is_refused() -> None:
+    assert in_workflow(block(yields=[to("W", oo=1)])) == [
+        "W: yields to 'W', which does not return 'oo' but out"
+    ]
+    assert in_workflow(block(step("s", "E", block(yields=[to("E", z=1)]), x=1))) == [
+        "W, step 's': yields to 'E', which does not return 'z' but y"
+    ]
+    flour = facet("Flour", "", "net")
+    bread = signed(facet("Loaf", "", "", block(yields=[to("f", nte=1)])), "Flour", "f")
+    assert problems(flour, bread) == [
+        "Loaf: yields to 'f', which does not return 'nte' but net; did you mean 'net'?"
+    ]
+
+
+def test_a_literal_of_the_wrong_type_is_not_yielded() -> None:
+    assert problems(workflow("W", "", "out:Long", block(yields=[to("W", out="one")]))) == [
+        "W: yields to 'W', return 'out': expected Long, found 'one'"
+    ]
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        [workflow("W", "", "out", block(yields=[to("W", oo=1)]))],
+        [namespace("a", facet("F"), uses=["elsewhere"])],
+        [facet("F", "a:Elsewhere")],
+        [schema("Spot", "x x")],
+        [E, workflow("W", "", "", block(mixed(step("s", "E", x=1), "Nobody", y=given("nope"))))],
+        [E, signed(facet("F", "n"), "E", x=given("nope"))],
+    ],
+)
+def test_a_stored_program_keeps_its_meaning(declared: list[Node]) -> None:
+    """An earlier version accepted it, and its run goes on."""
+    problems(*declared)
+    link_program(parse_program(program(*declared)), is_stored=True)
+
+
 # --- several, and what is not executed ---
 
 
@@ -778,7 +979,7 @@ def test_a_step_that_both_the_list_and_the_items_name_is_waited_for_once() -> No
         workflow(
             "W",
             "",
-            "",
+            "out",
             block(step("s", "E", x=1), step("u", "E", x=1)),
             block(
                 step("t", "E", x=listed(of("s.y"), of("u.y"))),

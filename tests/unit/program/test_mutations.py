@@ -32,6 +32,10 @@ ODD: list[Any] = [
     {"type": "WhenBlock", "cases": [{"type": "WhenCase", "default": True}]},
     {"type": "CatchClause"},
     {"type": "PromptBlock"},
+    {"type": "banana"},
+    {"pattern": "("},
+    {"$ref": "#"},
+    {"$ref": "http://127.0.0.1:9/"},
     10**400,
 ]
 
@@ -84,7 +88,9 @@ def mutated(document: Any, random: Random) -> Any:
             case "double" if isinstance(holder, list):
                 holder.append(copy.deepcopy(holder[key]))
             case "rename" if isinstance(holder, dict):
-                holder[random.choice(["when", "catch", "always", "foreach", "x"])] = holder.pop(key)
+                holder[random.choice(["when", "catch", "always", "foreach", "schema", "x"])] = (
+                    holder.pop(key)
+                )
     return document
 
 

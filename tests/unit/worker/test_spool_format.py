@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowengine.authoring import WorkflowCall
-from flowengine.evaluator.triggers import Failed, HandedOver, Lost, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Lost, Succeeded
 from flowengine.worker.spool import SpooledOutcome, decoded, spool_record
 from tests.integration.engines import one as one_event
 from tests.unit.worker.claims import task
@@ -22,12 +22,13 @@ VALUES = st.recursive(
     max_leaves=5,
 )
 MAPS = st.dictionaries(TEXTS, VALUES, max_size=3)
+ERRORS = st.builds(lambda more, *of: {**more, "type": of[0], "message": of[1]}, MAPS, TEXTS, TEXTS)
 PROGRAMS = st.sampled_from([None, one_event()])
 OUTCOMES: st.SearchStrategy[SpooledOutcome] = st.one_of(
     MAPS.map(Succeeded),
-    st.builds(Failed, MAPS, retry=st.booleans()),
+    st.builds(Failed, ERRORS, retry=st.booleans()),
     TEXTS.map(Lost),
-    TEXTS.map(HandedOver),
+    TEXTS.map(Delegated),
     st.builds(WorkflowCall, PROGRAMS, TEXTS, MAPS, st.booleans()),
 )
 

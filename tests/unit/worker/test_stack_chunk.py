@@ -28,6 +28,6 @@ def test_calls_take_no_memory_anew_however_deep_they_are() -> None:
     assert plain > 10 * roomy, "without it some depth is an edge: else this test shows nothing"
 
 
-def test_what_is_called_looks_as_before() -> None:
+def test_a_wrapped_function_keeps_its_name_and_result() -> None:
     assert on_own_stack_chunk(fib).__name__ == "fib"
     assert on_own_stack_chunk(fib)(10) == 55

@@ -1,4 +1,4 @@
-"""The mends of Celery and billiard, each on the code that it mends."""
+"""The patches of Celery and billiard, each tested on the code that it patches."""
 
 from __future__ import annotations
 
