@@ -74,7 +74,7 @@ BAD: dict[str, tuple[list[str], dict[str, str], int, str]] = {
         ["run", "ours", "-i", "n=1", "-i", "any=" + "[" * 900 + "]" * 900],
         {},
         1,
-        "is not JSON: any is a",
+        "is not JSON: any is",
     ),
     "nan": (["run", "ours", "-i", "n=1", "-i", "any=NaN"], {}, 1, "number JSON does not have"),
     "input of bytes": (["run", "ours", "-i", "n=@bytes.txt"], {}, 2, "cannot be read as text"),
