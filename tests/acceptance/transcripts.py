@@ -26,7 +26,7 @@ _BLANKS = [
     (r"\bForkPoolWorker-\d+", "ForkPoolWorker-<n>"),
     (r"\b(?:localhost|127\.0\.0\.1):\d+", "<host>:<port>"),
     (r"\bcelery@[\w.-]+", "celery@<host>"),
-    (r"\bserver [\w.-]+ \(pid", "server <host> (pid"),
+    (r"\bprocess \d+ on [\w.-]+", "process <pid> on <host>"),
     (r"\bv\d+\.\d+\.\d+\w* \(\w+\)", "<version>"),
     (r"^ +(?=<duration> \S )", ""),  # durations are aligned to the right
     (r"(?<=[\w>.]) {2,}", "  "),  # columns are as wide as their longest entry
