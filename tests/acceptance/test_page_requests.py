@@ -116,8 +116,10 @@ def test_random_requests_to_the_pages_are_answered(
         statuses[answer.status] += 1
         slowest = max(slowest, took)
         assert answer.status < 500, f"seed {seed}, {target}: {body[:500]!r}"
-        assert b"Traceback" not in body, f"seed {seed}, {target}"
+        # A failed run shows the traceback of its step.
+        assert answer.status == 200 or b"Traceback" not in body, f"seed {seed}, {target}"
         assert took < SECONDS, f"seed {seed}, {target}: {took:.1f} s"
+    connection.close()
     growth = memory_of(flower) - before
     print(f"{count} requests, seed {seed}: {dict(statuses)}, {slowest:.2f} s, {growth:+,} bytes")
     assert statuses[200] > count // 20

@@ -603,3 +603,20 @@ def test_both_coordinators_have_the_same_methods() -> None:
     assert sync == with_loop
     for kind in (SyncMessageCoordinator, RedisMessageCoordinator):
         assert inspect.signature(kind.receive).return_annotation == "ReceivedMessage | None"
+
+
+@pytest.mark.parametrize("text", ["x" * 1_100_000, "ü" * 600_000], ids=["ASCII", "two bytes"])
+def test_a_message_above_the_limit_is_refused_and_not_stored(
+    coordinator: Any, client: redis.Redis, text: str
+) -> None:
+    large = sample(1, payload={"text": text})
+    for send in (
+        lambda: coordinator.send_message(ASKER, WORKER, large),
+        lambda: coordinator.send_batch(ASKER, WORKER, [sample(2), large]),
+    ):
+        with pytest.raises(
+            MessageCoordinatorError, match=r"message-1.*1,048,576.*max_message_bytes"
+        ):
+            send()
+    assert client.keys("ao:queue:*") == []
+    assert coordinator.send_message(ASKER, WORKER, sample(3, payload={"text": "x" * 1_000_000}))

@@ -357,8 +357,7 @@ class MemoryRun:
         assert scope is not None
         outer = self._step(scope)
         count = sum(1 for source in sources if not self._has_ended(outer, source))
-        is_postponed = any(fact.payload["step_key"] == row.key for fact in self.facts)
-        assert count or is_postponed, f"{row.path} waits for nothing and has not begun"
+        assert count or self._is_postponed(row), f"{row.path} waits for nothing and has not begun"
         return count
 
     def _unfinished(self, row: Step, ended: Counter[str | None]) -> int:
@@ -381,8 +380,12 @@ class MemoryRun:
             else self.plan.statements[row.address]
         )
         before = len(plan.mixins) + (plan.pre_script is not None)
-        assert begun == before + len(plan.body)
+        assert begun == before + len(plan.body) or self._is_postponed(row)
         return begun - ended[row.key]
+
+    def _is_postponed(self, row: Step) -> bool:
+        """Whether the row goes on with the next commit, because the last one was full."""
+        return any(fact.payload["step_key"] == row.key for fact in self.facts)
 
     def _has_ended(self, row: Step, source: StepSource) -> bool:
         for _ in range(source.hops):
