@@ -148,7 +148,9 @@ class CeleryNotifier:
         """Return whether another wake-up of the list is of use.
 
         One that waits in the queue wakes for every task committed before it is consumed. So after
-        `most` messages the broker is asked how many wait, and at `most` there none is added.
+        `most` messages the broker is asked how many wait, and at `most` there none is added. The
+        question costs as much as a message, so each answer holds for `most` messages: this process
+        leaves twice as many at most.
         """
         with self._lock:
             if self._outstanding[task_list] < self._most:
@@ -156,7 +158,7 @@ class CeleryNotifier:
                 return True
         waiting = self._publisher.queue_length(self._queue_name(task_list))
         with self._lock:
-            self._outstanding[task_list] = min(waiting + 1, self._most)
+            self._outstanding[task_list] = 1 if waiting < self._most else self._most
         return waiting < self._most
 
     def dispatch_groups(self, run_id: str, groups: Iterable[Group]) -> None:

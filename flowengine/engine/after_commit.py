@@ -7,7 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
@@ -63,9 +63,8 @@ class RunCompletions:
                 if not self._waiters[run_id]:
                     del self._waiters[run_id]
 
-    def _intervals(self, timeout: float | None) -> Iterator[float]:
-        """Return how long to wait before each next check, until the time is over."""
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
+    def _pauses(self, deadline: float) -> Iterator[float]:
+        """Return how long to wait after each check, until the time is over."""
         interval = _FIRST_POLL
         while (left := deadline - time.monotonic()) > 0:
             is_notified = self._listener is not None and self._listener.is_listening
@@ -74,38 +73,40 @@ class RunCompletions:
 
     def wait(self, run_id: str, is_over: Callable[[], bool], timeout: float | None) -> None:
         """Call `is_over` until it returns True, or for the last time when the time is over."""
-        woken = threading.Event()
+        woken, pauses = threading.Event(), self._pauses(_deadline(timeout))
         with self._registered(run_id, woken.set):
-            for interval in self._intervals(timeout):
+            while True:
                 woken.clear()  # before the check: an end after it sets the event again
-                if is_over():
+                if is_over() or (pause := next(pauses, None)) is None:
                     return
-                woken.wait(interval)
-            is_over()
+                woken.wait(pause)
 
     async def await_end(
         self, run_id: str, is_over: Callable[[], bool], timeout: float | None
     ) -> None:
         """Like `wait`, without blocking the event loop."""
         loop = asyncio.get_running_loop()
-        woken = asyncio.Event()
+        woken, pauses = asyncio.Event(), self._pauses(_deadline(timeout))
 
         def wake() -> None:
             with suppress(RuntimeError):  # the loop was closed in the meantime
                 loop.call_soon_threadsafe(woken.set)
 
         with self._registered(run_id, wake):
-            for interval in self._intervals(timeout):
+            while True:
                 woken.clear()
-                if await asyncio.to_thread(is_over):
+                if await asyncio.to_thread(is_over) or (pause := next(pauses, None)) is None:
                     return
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), interval)
-            await asyncio.to_thread(is_over)
+                    await asyncio.wait_for(woken.wait(), pause)
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.stop()
+
+
+def _deadline(timeout: float | None) -> float:
+    return math.inf if timeout is None else time.monotonic() + timeout
 
 
 class AfterCommit:
@@ -140,10 +141,11 @@ class AfterCommit:
         """
         continued: list[TaskDefinition] = []
         while commits:
-            due: Counter[str] = Counter()
+            due: dict[str, int] = {}
             for effects in commits:
                 continued += effects.continued
-                due.update(effects.due)
+                for task_list, number in effects.due.items():
+                    due[task_list] = due.get(task_list, 0) + number
                 self._announce(effects)
             if due:
                 self._notifier.notify(due)

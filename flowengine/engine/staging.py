@@ -138,11 +138,12 @@ def stage(
         for task in due:
             if task.lease == 0 and task.join_id is None:
                 effects.due[task.task_list_name] = effects.due.get(task.task_list_name, 0) + 1
-        counts: Counter[str] = Counter()
-        for (join_id, _), group in effects.groups.items():
-            counts[join_id] += len(group.task_ids)
         rows.add_events(changes.created_events, now)
-        rows.add_joins(view.id, counts, now)
+        if effects.groups:
+            counts: Counter[str] = Counter()
+            for (join_id, _), group in effects.groups.items():
+                counts[join_id] += len(group.task_ids)
+            rows.add_joins(view.id, counts, now)
         rows.add_tasks(created, head.task_count)
     if changes.follow_ups and not keeps_follow_ups:
         rows.add_follow_ups(view.id, head.revision + 1, changes.follow_ups, now)
@@ -191,10 +192,13 @@ def _group(view: RunView, created: Sequence[TaskDefinition]) -> Groups:
 
 def _summary(decision: Decision, touched: Sequence[Step]) -> dict[str, Any]:
     """The history entry of one commit: its triggers and their consequences, in numbers."""
-    triggers = Counter(type(trigger).__name__ for trigger in decision.triggers)
+    triggers: dict[str, int] = {}  # not a Counter: this runs for every step
+    for trigger in decision.triggers:
+        name = type(trigger).__name__
+        triggers[name] = triggers.get(name, 0) + 1
     ended = [step.path for step in touched if step.is_final]
     return {
-        "happened": dict(triggers),
+        "happened": triggers,
         "created": len(decision.changes.created_steps),
         "ended": ended[:10],
         "tasks": len(decision.changes.created_tasks),

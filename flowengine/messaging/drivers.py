@@ -53,6 +53,7 @@ class Members:
 Step: TypeAlias = Call | Wait | Members
 T = TypeVar("T")
 P = ParamSpec("P")
+Operation = TypeVar("Operation", bound=Callable[..., Any])
 Plan: TypeAlias = Generator[Step, Any, T]
 
 
@@ -216,7 +217,7 @@ def asynchronous(
                 raise
             raise _failure(plan, action, args, kwargs, error) from error
 
-    return operation
+    return _described(operation, plan)
 
 
 def synchronous(
@@ -234,6 +235,15 @@ def synchronous(
                 raise
             raise _failure(plan, action, args, kwargs, error) from error
 
+    return _described(operation, plan)
+
+
+def _described(operation: Operation, plan: Callable[..., Any]) -> Operation:
+    """Have `help` show the result of a plan as that of its operation."""
+    signature = inspect.signature(plan)
+    result = str(signature.return_annotation).removeprefix("Plan[").removesuffix("]")
+    operation.__annotations__ = {**plan.__annotations__, "return": result}
+    operation.__signature__ = signature.replace(return_annotation=result)  # type: ignore[attr-defined]
     return operation
 
 

@@ -6,7 +6,6 @@ the other.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -72,7 +71,9 @@ class CommitPlan:
         """Return the sections that have rows, in order, with the number of each run's reports."""
         # Lock order: payloads by hash. Two writers of the same values could deadlock.
         self.payloads.sort(key=lambda payload: payload.hash)
-        reports = Counter(report.run_id for report in self.reports)
+        reports = dict.fromkeys([run.run_id for run in self.runs], 0)
+        for report in self.reports:
+            reports[report.run_id] += 1
         runs = [(*run[:2], reports[run.run_id], *run[2:]) for run in self.runs]
         return [
             (name, runs if name == "runs" else rows)

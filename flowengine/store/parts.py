@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Row, TextClause, bindparam, text
+from sqlalchemy import Row, String, TextClause, bindparam, text
 
 if TYPE_CHECKING:
     from flowengine.store.session import SqlSession
@@ -16,7 +16,8 @@ MANY = 500
 
 def statement(sql: str, *lists: str) -> TextClause:
     """Return a statement of SQLAlchemy; the parameters `lists` are lists, written `IN :name`."""
-    return text(sql).bindparams(*(bindparam(name, expanding=True) for name in lists))
+    # Without a type, PostgreSQL would compare the column with an empty list of integers.
+    return text(sql).bindparams(*(bindparam(name, type_=String, expanding=True) for name in lists))
 
 
 def quoted(values: Iterable[str]) -> str:

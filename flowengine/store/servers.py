@@ -85,7 +85,11 @@ _ADD_HANDLED = statement(
     "ON CONFLICT (server_id, handler) DO UPDATE SET handled = h.handled + excluded.handled, "
     "not_handled = h.not_handled + excluded.not_handled"
 )
-_HANDLED = statement("SELECT * FROM flowengine_handled WHERE server_id IN :ids", "ids")
+_HANDLED = statement(
+    "SELECT server_id, handler, handled, not_handled FROM flowengine_handled "
+    "WHERE server_id IN :ids",
+    "ids",
+)
 
 
 class Servers(Part):

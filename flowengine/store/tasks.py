@@ -23,8 +23,10 @@ _TRIES = statement(
     "ids",
 )
 _EVENTS = statement(
-    "SELECT e.*, s.state AS step_state, s.params FROM flowengine_event e "
-    "JOIN flowengine_step s ON s.id = e.step_id WHERE e.run_id = :run ORDER BY e.created, s.path"
+    # Every column by name: after a migration that adds one, a prepared `*` would fail.
+    "SELECT e.id, e.step_id, e.run_id, e.event_type, s.state AS step_state, s.params "
+    "FROM flowengine_event e JOIN flowengine_step s ON s.id = e.step_id "
+    "WHERE e.run_id = :run ORDER BY e.created, s.path"
 )
 
 

@@ -51,11 +51,13 @@ class TaskClient:
             log.error("%s", partial, exc_info=failed[0][1], extra={"action": "report_failed"})
         except Exception as problem:
             failed, taken = [(report, problem) for report in reports], []
-        problems = {(report.task.uuid, report.task.lease): why for report, why in failed}
-        for entry in finished if problems else ():
-            if entry.key in problems:
-                self.spool(entry, entry.report.outcome, problems[entry.key])
-        self._claimed.close(ClaimEvent.REPORT, [e for e in finished if e.key not in problems])
+        if failed:
+            problems = {(report.task.uuid, report.task.lease): why for report, why in failed}
+            for entry in finished:
+                if entry.key in problems:
+                    self.spool(entry, entry.report.outcome, problems[entry.key])
+            finished = [entry for entry in finished if entry.key not in problems]
+        self._claimed.close(ClaimEvent.REPORT, finished)
         return self._claimed.claim(taken)
 
     def spool(self, entry: ClaimedTask, outcome: SpooledOutcome, why: object) -> None:

@@ -344,6 +344,10 @@ def test_postgres_tells_a_waiter_that_another_process_has_ended_the_run(
     postgres.drop_database(url)
 
 
+def test_an_engine_without_a_server_has_no_servers(engine: Engine) -> None:
+    assert engine.servers() == []
+
+
 def test_an_engine_that_has_waited_for_a_run_may_be_closed_twice(database_url: str) -> None:
     with opened(database_url) as engine:
         with pytest.raises(TimeoutError):

@@ -30,12 +30,11 @@ class PostgresExecutor:
 
     def __init__(self, driver: Any, prepared: dict[str, bytes] | None = None) -> None:
         """Use a connection; `prepared` are the names of the statements prepared on it."""
-        # RawCursor takes $1: other cursors parse the text each time, and our texts are long.
         self._driver, self._prepared = driver, prepared
-        self._cursor = RawCursor(driver)
 
     def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        return self._cursor.execute(*_with_numbers(text, parameters)).fetchall()
+        # RawCursor takes $1: other cursors parse the text each time, and our texts are long.
+        return RawCursor(self._driver).execute(*_with_numbers(text, parameters)).fetchall()
 
     def fetch_text_column(self, text: str, parameters: Sequence[str | None]) -> list[str]:
         """Execute a statement with text parameters; return its first column, which is text.

@@ -601,3 +601,5 @@ def test_both_coordinators_have_the_same_methods() -> None:
     sync, with_loop = methods(SyncMessageCoordinator), methods(RedisMessageCoordinator)
     assert with_loop.pop("settle") == ["self"]  # only the asynchronous one writes in the background
     assert sync == with_loop
+    for kind in (SyncMessageCoordinator, RedisMessageCoordinator):
+        assert inspect.signature(kind.receive).return_annotation == "ReceivedMessage | None"
