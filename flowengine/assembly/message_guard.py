@@ -7,6 +7,7 @@ next one. The guard checks the form of a message, rejects what no Celery client 
 
 from __future__ import annotations
 
+import binascii
 import functools
 import logging
 from contextlib import suppress
@@ -28,6 +29,10 @@ def guard_consumers() -> None:
     """Check every message of the workers of this process. Idempotent."""
     from celery.worker.consumer import Consumer
 
+    with suppress(ImportError):  # this installation cannot use Redis
+        from kombu.transport import redis as transport
+
+        _guard_envelopes(transport)
     create = getattr(Consumer, "create_task_handler", None)
     if create is None or hasattr(create, "__wrapped__"):
         return
@@ -52,6 +57,47 @@ def guard_consumers() -> None:
         return handle_sound
 
     Consumer.create_task_handler = create_guarded
+
+
+def _guard_envelopes(transport: Any) -> None:
+    """Drop entries of a Redis list that are no messages of kombu."""
+    loads, deliver = getattr(transport, "loads", None), transport.Transport._deliver
+    if loads is None or hasattr(deliver, "__wrapped__"):
+        return
+
+    @functools.wraps(loads)
+    def loads_any(text: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return loads(text, *args, **kwargs)
+        except (ValueError, RecursionError):
+            return None
+
+    @functools.wraps(deliver)
+    def deliver_sound(self: Any, message: Any, queue: str) -> Any:
+        if _is_envelope(message):
+            # Raised before the message is known to anybody: its body is no base64.
+            with suppress(binascii.Error):
+                return deliver(self, message, queue)
+        log.error(
+            "dropped an entry of queue %.80r that is no message; check who can write to the broker",
+            queue,
+            extra={"action": "message_rejected"},
+        )
+        return None
+
+    transport.loads, transport.Transport._deliver = loads_any, deliver_sound
+
+
+def _is_envelope(message: Any) -> bool:
+    properties = message.get("properties") if isinstance(message, dict) else None
+    if not isinstance(properties, dict) or not isinstance(message.get("headers", {}), dict):
+        return False
+    return (
+        isinstance(message.get("body"), str)
+        and isinstance(properties.get("delivery_tag"), str)
+        and isinstance(properties.get("delivery_info"), dict)
+        and properties.get("body_encoding") in (None, "base64")
+    )
 
 
 def malformed(message: Any) -> str:

@@ -72,14 +72,14 @@ def flow(database_url: str, notifier: GroupRecorder) -> Iterator[Flow]:
         yield flow
 
 
-def claim(flow: Flow, task_id: str) -> TaskDefinition:
-    task = flow.engine.claim_one(task_id, "default", WorkerIdentity())
+def claim(flow: Flow, task_id: str, task_list: str = "default") -> TaskDefinition:
+    task = flow.engine.claim_one(task_id, task_list, WorkerIdentity())
     assert task is not None
     return task
 
 
-def answer(flow: Flow, task_id: str, *, in_chord: bool = True) -> None:
-    task = claim(flow, task_id)
+def answer(flow: Flow, task_id: str, task_list: str = "default", *, in_chord: bool = True) -> None:
+    task = claim(flow, task_id, task_list)
     assert task.data is not None
     result = Succeeded({"result": task.data["n"] ** 2})
     assert flow.engine.report(task, result, in_chord=in_chord)
@@ -125,7 +125,7 @@ def test_a_join_over_two_task_lists_has_a_group_in_each(
     assert all(of_list[task_id] == name for name, found in groups.items() for task_id in found)
     before = evaluations(flow, run)
     for task_id in (*groups["default"], *groups["gpu"]):
-        answer(flow, task_id, in_chord=False)
+        answer(flow, task_id, of_list[task_id], in_chord=False)
     assert evaluations(flow, run) == before + 1, "one join: the last of all evaluates"
     finish(flow, run, 18 * 9)
 

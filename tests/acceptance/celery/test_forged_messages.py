@@ -139,7 +139,7 @@ class Forger:
         text = json.dumps(body).encode()
         how = "arguments"
         if random.random() < 0.35:
-            how = odd(["header", "no header", "body", "type", "deep"])
+            how = odd(["header", "no header", "body", "type", "deep", "envelope"])
         match how:
             case "header":
                 headers[odd(sorted(headers))] = odd(ODD)
@@ -173,7 +173,13 @@ class Forger:
                 "delivery_tag": str(uuid.uuid4()),
             },
         }
-        self._redis.lpush(queue, json.dumps(message))
+        if how == "envelope":
+            holder = odd([message, message["properties"]])
+            holder[odd(sorted(holder))] = odd(ODD)
+            wrong = odd(["", "x", "[]", "null", "[" * 5_000, '{"body": 1}', json.dumps(message)])
+            self._redis.lpush(queue, wrong)
+        else:
+            self._redis.lpush(queue, json.dumps(message))
 
 
 def attack(fleet: Fleet, seed: int, count: int) -> None:
