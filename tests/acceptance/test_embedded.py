@@ -307,6 +307,7 @@ from flowengine import RunFailed, event_facet, workflow
 
 @event_facet(name="t.inc")
 def inc(n: int) -> int:
+    time.sleep(0.3)  # the result of a run that has ended may be read inside a step
     return n + 1
 
 @workflow(name="t.inner")

@@ -41,7 +41,7 @@ def postgresql(postgres: PostgresServer) -> Iterator[Counted]:
 #: An item of the foreach has two steps, a nesting of two lists is a square, and nobody
 #: nests ten thousand levels deep. Growth shows at 30 times the size already:
 #: `make test-chaos` goes to a hundred times.
-_SIZES = {"foreach": [50, 1_500], "nested": [100, 5_000], "recursion": [25, 200]}
+_SIZES = {"foreach": [50, 1_500], "nested": [100, 3_600], "recursion": [25, 200]}
 _FEW = {"foreach": [100, 300], "nested": [100, 400], "recursion": [25, 100]}
 _MANY = {"chain": [100, 10_000], "join": [100, 10_000], "foreach": [50, 5_000]}
 

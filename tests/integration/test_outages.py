@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -110,7 +111,7 @@ def test_a_caller_that_is_notified_hardly_polls(engine: Engine) -> None:
             lambda: engine.completions._listener and engine.completions._listener.is_listening,
             "the caller listens",
         )
-        assert next(engine.completions._intervals(None)) == after_commit._LISTENING_POLL >= 5
+        assert next(engine.completions._pauses(math.inf)) == after_commit._LISTENING_POLL >= 5
         assert engine.report(claim(engine), Succeeded({"y": 3}))
         assert waiting.result(TIMEOUT) == {"y": 3}
 
