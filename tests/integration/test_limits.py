@@ -228,7 +228,7 @@ def test_the_arguments_of_an_execute_message_are_limited(database_url: str) -> N
 
 @event_facet(name="limits.impatient")
 def impatient(n: int) -> int:
-    return endless.start(n).result()
+    return one_more.start(n).result()
 
 
 @event_facet(name="limits.patient")

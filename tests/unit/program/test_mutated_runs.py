@@ -126,7 +126,7 @@ def fuzz(seed: int, count: int) -> None:
     assert grown < 100
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_mutated_programs_are_refused_or_run_to_an_end(seed: int) -> None:
     fuzz(seed, 1_000)
 
