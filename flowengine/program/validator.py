@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowengine.program.keywords import RULES, Misfit, shown
+from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
 from flowengine.program.patterns import matches, pattern_size
 from flowengine.program.references import resolved
@@ -41,8 +42,10 @@ def schema_misfit(schema: Mapping[str, Json], value: Json) -> str:
     except RecursionError:
         return "it is nested too deeply to be validated"
     except Exception as error:
-        return _clipped(f"its schema cannot be applied: {type(error).__name__}: {error}")
-    return "" if problem is None else _clipped(str(problem))
+        return clipped(
+            f"its schema cannot be applied: {type(error).__name__}: {error}", _LONGEST_MESSAGE
+        )
+    return "" if problem is None else clipped(str(problem), _LONGEST_MESSAGE)
 
 
 class Validation:
@@ -121,7 +124,3 @@ class Validation:
         if isinstance(value, dict):
             return dict, frozenset((name, self.hashable(part)) for name, part in value.items())
         return isinstance(value, bool), value
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"

@@ -91,7 +91,7 @@ def test_a_script_has_an_empty_environment_and_a_session_of_its_own() -> None:
 
 @pytest.mark.parametrize("ending", ["while True: pass", ""])
 def test_processes_that_a_script_starts_end_with_it(ending: str) -> None:
-    # Who is not root cannot even start one.
+    # Only root can start one: the limit of processes is 0.
     fork = "for _ in range(3):\n    if not os['fork']():\n        while True: pass\n"
     before = {process.pid for process in psutil.process_iter()}
     with suppress(ScriptFailed):
