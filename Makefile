@@ -14,6 +14,8 @@ AT_RANDOM := tests/unit/evaluator/test_laws.py tests/unit/afl tests/unit/program
 # Scratch in memory where there is room: tests kill processes, not machines, so no disk is needed.
 SCRATCH = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 ] 2>/dev/null \
 	&& [ -w /dev/shm ] && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
+# Tests start hundreds of processes, and without bytecode on the disk each compiles the package.
+export PYTHONDONTWRITEBYTECODE :=
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
 help: ## Show this list

@@ -301,22 +301,27 @@ def test_the_users_own_celery_results_can_be_waited_for(
 
 
 IMPATIENT = """
-import sys
-import time
-from flowengine import RunFailed, event_facet, workflow
+from flowengine import Retry, RunFailed, event_facet, workflow
 
 @event_facet(name="t.inc")
 def inc(n: int) -> int:
-    time.sleep(0.3)  # the result of a run that has ended may be read inside a step
     return n + 1
 
 @workflow(name="t.inner")
 def inner(n: int) -> int:
     return inc(n)
 
+@event_facet(name="t.fail_once", retry=Retry(attempts=2, first_wait=3600))
+def fail_once(n: int) -> int:
+    raise ConnectionError("again in an hour")
+
+@workflow(name="t.unfinished")
+def unfinished(n: int) -> int:
+    return fail_once(n)
+
 @event_facet(name="t.wait")
 def wait(n: int) -> int:
-    return inner.start(n).result()
+    return unfinished.start(n).result()
 
 @workflow(name="t.outer")
 def outer(n: int) -> int:

@@ -86,7 +86,7 @@ def let_pass(flow: Flow, watchdog: Watchdog, seconds: float) -> int:
 
 def test_a_long_queue_gets_one_wake_up_per_interval(flow: Flow) -> None:
     flow.worker("w1")
-    flow.start(many, list(range(10_000)))
+    flow.start(many, list(range(2_000)))
     wakeups(flow).clear()
     assert let_pass(flow, Watchdog(flow.engine), 300) == 300
     again = flow.engine.settings.wakeup_repeat

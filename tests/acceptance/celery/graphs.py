@@ -8,7 +8,7 @@ import signal
 import time
 from pathlib import Path
 
-from flowengine import current_step, event_facet, foreach, workflow
+from flowengine import Retry, current_step, event_facet, foreach, workflow
 
 MANY = 20  #: items of the fan-out in `mixed`
 TASKS = 3 + 4 + MANY + 1  #: tasks of one `mixed` in which nothing goes wrong
@@ -77,17 +77,6 @@ def choose(n: int) -> int:
     return squared.call(n)
 
 
-@event_facet
-def wait(n: int) -> int:
-    """Wait for a run in the pool child that it needs."""
-    return squared.start(n).result()
-
-
-@workflow
-def impatient(n: int) -> int:
-    return wait(n)
-
-
 @workflow
 def family(n: int) -> int:
     """A run that waits for four child runs, and for one that a facet has chosen."""
@@ -107,6 +96,27 @@ def hold(name: str) -> int:
 @workflow
 def held(name: str) -> int:
     return hold(name)
+
+
+@event_facet(retry=Retry(attempts=2, first_wait=3600))
+def fail_once(n: int) -> int:
+    raise ConnectionError(f"{n} again in an hour")
+
+
+@workflow
+def unfinished(n: int) -> int:
+    """A run that does not end during a test."""
+    return fail_once(n)
+
+
+@event_facet
+def wait(n: int) -> int:
+    return unfinished.start(n).result()
+
+
+@workflow
+def impatient(n: int) -> int:
+    return wait(n)
 
 
 @workflow

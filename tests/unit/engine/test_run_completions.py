@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flowengine.engine import after_commit
 from flowengine.engine.after_commit import RunCompletions
 
 
@@ -37,12 +38,30 @@ def test_a_check_that_outlasts_the_timeout_is_the_last(completions: RunCompletio
     assert len(checks) == 2
 
 
-def test_a_run_is_checked_once_more_when_the_time_is_over(completions: RunCompletions) -> None:
-    checks: list[float] = []
-    began = time.monotonic()
-    completions.wait("run", slow_check(0, checks), timeout=0.1)
-    assert len(checks) > 2
-    assert checks[-1] - began >= 0.1
+class MovedClock:
+    """A clock that only waiting moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def event(self) -> SimpleNamespace:
+        return SimpleNamespace(set=lambda: None, clear=lambda: None, wait=self.wait)
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_run_is_checked_once_more_when_the_time_is_over(
+    completions: RunCompletions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, checks = MovedClock(), []
+    monkeypatch.setattr(after_commit, "time", clock)
+    monkeypatch.setattr(after_commit, "threading", SimpleNamespace(Event=clock.event))
+    completions.wait("run", lambda: checks.append(clock.now) is not None, timeout=0.1)
+    assert checks == [0.0, 0.02, 0.05, 0.095, 0.1]
 
 
 def test_a_run_that_is_over_is_checked_once(completions: RunCompletions) -> None:
