@@ -16,6 +16,9 @@ SCRATCH = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4
 	&& [ -w /dev/shm ] && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
 # Tests start hundreds of processes, and without bytecode on the disk each compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
+# A test that hangs fails after five minutes, with the stacks of its threads.
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder \
+	-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
 help: ## Show this list
@@ -27,7 +30,7 @@ demo: .venv/.installed ## Run the quickstart; needs no server
 
 test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to choose)
 	scripts/ensure-servers
-	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest $(PARALLEL) $(ARGS)
 
 # Each of the ten seeds of faults takes 60 to 90 seconds on two cores.
 test-chaos: .venv/.installed-dev ## Inject faults for long (ARGS="--chaos-seed 7" to repeat)
@@ -37,7 +40,7 @@ test-chaos: .venv/.installed-dev ## Inject faults for long (ARGS="--chaos-seed 7
 
 test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that pyproject.toml allows
 	scripts/ensure-servers
-	TMPDIR=$(SCRATCH) .venv-lowest/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	TMPDIR=$(SCRATCH) .venv-lowest/bin/python -m pytest $(PARALLEL) $(ARGS)
 
 check: .venv/.installed-dev ## Lint, formatting, types and import layers
 	.venv/bin/ruff check .

@@ -60,17 +60,20 @@ def test_each_message_is_acknowledged_once_or_dead_although_consumers_are_killed
     # One message kills its consumers: it becomes a dead letter after three deliveries.
     sent = messages(count, fatal=frozenset({count // 2}))
     killed: set[int | None] = set()
+    deadline = time.monotonic() + count / 10
     with client, consumers(url, CONSUMERS) as running:
         for first in range(0, count, 500):
             box.send_batch(WORKER, WORKER, sent[first : first + 500])
         for mark in sorted(rng.sample(range(count // 10, count * 8 // 10), 3)):
             while client.llen("test:delivered") < mark:
+                assert time.monotonic() < deadline
                 time.sleep(0.001)
             victim = rng.choice(running)
             kill(victim)
             killed.add(victim.pid)
             running[running.index(victim)] = start(consumer.main, url)
         while box.depths(WORKER).total > 0:
+            assert time.monotonic() < deadline
             for place, process in enumerate(running):
                 if not process.is_alive():
                     killed.add(process.pid)

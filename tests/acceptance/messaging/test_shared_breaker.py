@@ -15,7 +15,9 @@ from tests.servers import RedisServer
 
 
 def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
     while not holds():
+        assert time.monotonic() < deadline
         time.sleep(0.002)
 
 
