@@ -12,7 +12,7 @@ AT_RANDOM := tests/unit/evaluator/test_laws.py tests/unit/afl tests/unit/program
 	tests/integration/test_front_ends.py tests/integration/test_as_plain_python.py \
 	tests/integration/messaging/test_model.py
 # Scratch in memory where there is room: tests kill processes, not machines, so no disk is needed.
-SCRATCH = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 4000000 ] 2>/dev/null \
+SCRATCH = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 ] 2>/dev/null \
 	&& [ -w /dev/shm ] && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
 # Tests start hundreds of processes, and without bytecode on the disk each compiles the package.
 export PYTHONDONTWRITEBYTECODE :=

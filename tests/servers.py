@@ -16,6 +16,7 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -432,9 +433,11 @@ def _as_user(user: pwd.struct_passwd | None) -> dict[str, Any]:
 
 def new_directory(purpose: str, owner: pwd.struct_passwd | None = None) -> Path:
     """Make a directory that another user may own."""
-    # In /tmp, whatever TMPDIR says: a socket's path must be short, and another
-    # user must be able to get there.
-    directory = Path(tempfile.mkdtemp(prefix=f"flowengine-{purpose}-", dir="/tmp"))
+    # A socket's path must be short, and another user must be able to get there.
+    place = Path(tempfile.gettempdir())
+    if len(str(place)) > 20 or not place.stat().st_mode & stat.S_IXOTH:
+        place = Path("/tmp")
+    directory = Path(tempfile.mkdtemp(prefix=f"flowengine-{purpose}-", dir=place))
     if owner is not None:
         os.chown(directory, owner.pw_uid, owner.pw_gid)
     return directory

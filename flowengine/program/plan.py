@@ -289,9 +289,10 @@ class Plan:
 
     def workflow(self, name: str) -> FacetPlan:
         """Return the workflow of that qualified or unique short name."""
+        facet = self.facets.get(name)
+        if facet is not None and facet.kind is FacetKind.WORKFLOW:
+            return facet
         workflows = {n: f for n, f in self.facets.items() if f.kind is FacetKind.WORKFLOW}
-        if name in workflows:
-            return workflows[name]
         candidates = [f for f in workflows.values() if f.short_name == name]
         if len(candidates) == 1:
             return candidates[0]

@@ -84,6 +84,9 @@ def check_inputs(
 ) -> None:
     """Raise `InvalidInputs` with up to `most` problems: unknown, missing or of another type."""
     declared = {param.name: param for param in workflow.params}
+    wrong = misfits(workflow.params, inputs, workflow.schemas)
+    if inputs.keys() == declared.keys() and not wrong and not workflow.node.mixins:
+        return  # as most starts do
     suggestions = Suggestions()
     unknown = [name for name in inputs if name not in declared]
     problems = [
@@ -100,9 +103,7 @@ def check_inputs(
         f"input {name!r} is filled by the mixin of that name"
         for name in sorted(workflow.filled.intersection(inputs))
     ]
-    problems += [
-        f"input {problem}" for problem in misfits(workflow.params, inputs, workflow.schemas)
-    ]
+    problems += [f"input {problem}" for problem in wrong]
     if more := len(unknown[most:]) + len(problems[most:]):
         problems = [*problems[:most], f"and {more:,} more problems"]
     if problems:

@@ -1,14 +1,11 @@
-"""The command line in processes that come from a server which has imported everything.
+"""The command line in processes of the fork server.
 
-They are real processes: they have a directory, an environment and an end of their own. Only the
-second that each would take to import the package is spared. That the installed command works is
-shown by the documents, whose lines are run by a shell.
+That the installed command works is shown by the documents, whose lines are run by a shell.
 """
 
 from __future__ import annotations
 
 import atexit
-import multiprocessing
 import os
 import sys
 import tempfile
@@ -17,19 +14,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-spawning: Any = multiprocessing.get_context("forkserver")
-spawning.set_forkserver_preload(
-    [
-        "flowengine.cli",
-        "flowengine.assembly",
-        "celery.worker.strategy",
-        "celery.backends.cache",
-        "tests.acceptance.commands",
-        "tests.acceptance.thirty_steps",
-    ]
-)
+from tests.fork_server import context
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +31,7 @@ def flowengine(
     """Run the command; warnings are errors."""
     with tempfile.TemporaryDirectory() as place:
         out, err = Path(place, "out"), Path(place, "err")
-        child = spawning.Process(
+        child = context.Process(
             target=_command,
             args=([*words], str(directory), {**os.environ, **(environment or {})}, out, err),
         )

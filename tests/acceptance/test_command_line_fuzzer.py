@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance import commands
+from tests import fork_server
 
 _HANG = 5  #: seconds
 _GROWTH = 200  #: MB
@@ -248,7 +248,7 @@ def fuzz(here: Path, seed: int, seconds: float) -> None:
         (here / name).write_text(text)
     (here / "folder.json").mkdir()
     report = here / "report"
-    child = commands.spawning.Process(target=_fuzz, args=(str(here), seed, seconds, report))
+    child = fork_server.context.Process(target=_fuzz, args=(str(here), seed, seconds, report))
     child.start()
     child.join(timeout=seconds + 60)
     assert child.exitcode == 0, f"seed {seed} ended with {child.exitcode}"

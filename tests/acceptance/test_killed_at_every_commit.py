@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance import thirty_steps
-from tests.acceptance.commands import spawning
+from tests.fork_server import context
 
 
 def run_child(url: str, commits: int, moment: str) -> int:
-    child = spawning.Process(target=thirty_steps.run_and_die, args=(url, commits, moment))
+    child = context.Process(target=thirty_steps.run_and_die, args=(url, commits, moment))
     child.start()
     child.join(timeout=120)
     assert child.exitcode is not None, "the child did not end"

@@ -49,8 +49,16 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("shared_url", ["sqlite", "postgresql"], indirect=True)
-@pytest.mark.parametrize("way", WAYS)
+#: PostgreSQL gets each order in the long run only: the order is the evaluator's affair.
+IN_EVERY_WAY = [("sqlite", way) for way in WAYS] + [
+    pytest.param(
+        "postgresql", way, marks=[pytest.mark.chaos] if way in ("forward", "reverse") else []
+    )
+    for way in WAYS
+]
+
+
+@pytest.mark.parametrize(("shared_url", "way"), IN_EVERY_WAY, indirect=["shared_url"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_program_ends_as_the_corpus_says(name: str, way: str, shared_url: str) -> None:
     case = CASES[name]

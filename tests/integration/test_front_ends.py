@@ -97,7 +97,7 @@ TRACED = {"event": "result", "own": "result"}
 WRITTEN = {"event": "y", "own": "out"}
 
 
-@settings(max_examples=2000 if AT_RANDOM else 25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500 if AT_RANDOM else 25, suppress_health_check=list(HealthCheck))
 @given(
     drawn=st.builds(generate, SEEDS, st.integers(3, 12), st.booleans()),
     answers=st.builds(Answers, SEEDS, st.sampled_from([12, 4, 0])),

@@ -39,9 +39,9 @@ def postgresql(postgres: PostgresServer) -> Iterator[Counted]:
 
 
 #: An item of the foreach has two steps, a nesting of two lists is a square, and nobody
-#: nests ten thousand levels deep. Growth shows at 30 times the size already:
+#: nests ten thousand levels deep. Growth shows at 15 times the size already:
 #: `make test-chaos` goes to a hundred times.
-_SIZES = {"foreach": [50, 1_500], "nested": [100, 3_600], "recursion": [25, 200]}
+_SIZES = {"foreach": [50, 750], "nested": [100, 1_600], "recursion": [25, 150]}
 _FEW = {"foreach": [100, 300], "nested": [100, 400], "recursion": [25, 100]}
 _MANY = {"chain": [100, 10_000], "join": [100, 10_000], "foreach": [50, 5_000]}
 
@@ -65,7 +65,7 @@ def assert_constant(found: list[Growth], *measures: str) -> None:
 def test_sqlite_a_step_costs_the_same_in_a_run_of_any_size(sqlite: Counted, shape: str) -> None:
     engine, counts = sqlite
     # Instructions of SQLite's machine are counted too: they show a query without an index.
-    sizes = _SIZES.get(shape, [100, 3_000])
+    sizes = _SIZES.get(shape, [100, 1_500])
     found = [measure(engine, counts, SHAPES[shape](size), size) for size in sizes]
     assert_constant(found, "statements", "written", "rows", "instructions")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from typing import Any, TypeVar
+
+from tests.fork_server import context
 
 T = TypeVar("T")
 
@@ -34,7 +35,6 @@ _barrier: Any = None
 
 def in_processes(function: Callable[..., T], arguments: Sequence[tuple[Any, ...]]) -> list[T]:
     """Call ``function(ready, *arguments)`` in a process of its own for each of the arguments."""
-    context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(len(arguments))
     with ProcessPoolExecutor(
         len(arguments), mp_context=context, initializer=_remember, initargs=(barrier,)

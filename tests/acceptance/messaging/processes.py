@@ -1,19 +1,15 @@
-"""Processes that start fast: the fork server has imported their modules."""
+"""Processes that exchange messages."""
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerProcess
 
-_CONTEXT: ForkServerContext = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    ["tests.acceptance.messaging.consumer", "tests.acceptance.messaging.caller"]
-)
+from tests.fork_server import context
 
 
 def start(main: Callable[[str], None], url: str) -> ForkServerProcess:
-    process = _CONTEXT.Process(target=main, args=(url,), daemon=True)
+    process: ForkServerProcess = context.Process(target=main, args=(url,), daemon=True)
     process.start()
     return process
 
