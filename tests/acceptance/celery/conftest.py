@@ -28,6 +28,9 @@ from tests.servers import PostgresServer, RedisServer
 
 GRAPHS = graphs.__name__
 QUICK_START = ("--without-mingle", "--without-gossip")  #: spares a second at each start
+#: Seconds within which something happens that needs a tenth of them on an idle machine, and that
+#: waited for minutes or for ever before it was mended.
+SOON = 15.0
 pytest.register_assert_rewrite("tests.acceptance.celery.rows", "tests.acceptance.celery.mixed_load")
 
 

@@ -21,7 +21,7 @@ from pytest_celery import (
 )
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
+from tests.acceptance.celery.conftest import QUICK_START, SOON, MakeFleet
 from tests.acceptance.celery.mixed_load import run_under_kills, start_mixed, wait_and_check
 from tests.acceptance.celery.rows import check_runs, wait_for
 from tests.celery_nodes import Fleet, LocalRabbit, LocalWorker, until
@@ -139,14 +139,14 @@ def test_runs_that_no_worker_serves_leave_a_bounded_number_of_wakeups(fleet: Fle
     assert [run.result(timeout=30) for run in runs] == [n * n for n in range(60)]
 
 
-def test_a_start_returns_within_two_seconds_while_the_broker_hangs(fleet: Fleet) -> None:
+def test_a_start_returns_while_the_broker_hangs(fleet: Fleet) -> None:
     server = fleet.broker.server
     fleet.start(graphs.squared, n=0).result(timeout=30)  # the client is connected
     server.freeze()
     try:
         began = time.monotonic()
         runs = [fleet.start(graphs.squared, n=n) for n in range(4)]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < SOON
     finally:
         server.thaw()
     assert [run.result(timeout=30) for run in runs] == [0, 1, 4, 9]

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
+from tests.acceptance.celery.conftest import QUICK_START, SOON, MakeFleet
 from tests.celery_nodes import Fleet, LocalRedis
 from tests.servers import RedisServer
 
@@ -53,9 +53,7 @@ class Frozen:
         os.kill(self._pid, signal.SIGCONT)
 
 
-def test_a_start_returns_within_two_seconds_while_redis_hangs(
-    client_alone: Fleet, server: RedisServer
-) -> None:
+def test_a_start_returns_while_redis_hangs(client_alone: Fleet, server: RedisServer) -> None:
     def start() -> tuple[list[Any], list[Any]]:
         """Runs that send a wake-up, then runs that send a chord."""
         narrow = [client_alone.start(graphs.squared, n=n) for n in range(3)]
@@ -65,12 +63,12 @@ def test_a_start_returns_within_two_seconds_while_redis_hangs(
     with Frozen(server.url):  # not connected yet
         began = time.monotonic()
         first = start()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < SOON
     before = client_alone.start(graphs.squared, n=0)
     with Frozen(server.url):
         began = time.monotonic()
         second = start()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < SOON
     client_alone.add_worker("late", *QUICK_START)
     for narrow, wide in (first, second):
         assert [run.result(timeout=30) for run in narrow] == [0, 1, 4]
@@ -78,14 +76,14 @@ def test_a_start_returns_within_two_seconds_while_redis_hangs(
     assert before.result(timeout=30) == 0
 
 
-def test_a_result_backend_that_hangs_delays_a_start_by_a_second(
+def test_a_start_returns_while_the_result_backend_hangs(
     make_fleet: MakeFleet, server: RedisServer, other_server: RedisServer
 ) -> None:
     fleet = make_fleet(broker=LocalRedis(server, vhost=2), backend=LocalRedis(other_server))
     with Frozen(other_server.url):
         began = time.monotonic()
         runs = [fleet.start(graphs.wide, numbers=list(range(60))) for _ in range(4)]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < SOON
     fleet.add_worker("late", *QUICK_START)
     assert {run.result(timeout=30) for run in runs} == {sum(n * n for n in range(60))}
 

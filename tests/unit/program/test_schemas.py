@@ -166,7 +166,7 @@ def test_no_validation_takes_longer_than_some_seconds(schema: dict[str, Any], va
     why = schema_misfit(schema, value)
     seconds = time.process_time() - began
     print(f"{seconds:.2f} s: {why[:100]}")
-    assert seconds < 5
+    assert seconds < 20, "without its bound, an hour and more"
     assert len(why) <= 500
 
 
