@@ -201,10 +201,22 @@ class ProgramTransformer(Transformer[Token, Node]):
 
     # --- statements ---
 
-    def step(self, name: Token, call: Node, body: list[Node], catch: Node | None = None) -> Node:
-        return _node(
-            "StepStmt", name, name=str(name), call=call, body=_one_or_all(body), catch=catch
-        )
+    def step(
+        self,
+        name: Token,
+        call: Node,
+        after: list[Node],
+        body: list[Node],
+        catch: Node | None = None,
+    ) -> Node:
+        parts = {"body": _one_or_all(body), "catch": catch, "after": after}
+        return _node("StepStmt", name, name=str(name), call=call, **parts)
+
+    def order(self, *steps: Node) -> list[Node]:
+        return list(steps)
+
+    def preceding(self, name: Token, ended: Token | None = None) -> Node:
+        return {"step": str(name), "on": "ended"} if ended else {"step": str(name)}
 
     def log(self, at: Token, arguments: list[Node]) -> Node:
         return _node("SysLogStmt", at, args=arguments)

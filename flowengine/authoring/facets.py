@@ -13,7 +13,7 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any, Generic, ParamSpec, Self, TypeVar, cast
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
 import pydantic
 
@@ -22,6 +22,7 @@ from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.options import Breaker
+from flowengine.authoring.order import Order, preceding_steps
 from flowengine.authoring.registry import register_standard
 from flowengine.authoring.scopes import checked_step_name, current_scope
 from flowengine.authoring.standard import CHILD_DEFINITION, WorkflowCall, start_child
@@ -45,6 +46,7 @@ class Decorated(Generic[P, R]):
         functools.update_wrapper(cast(Callable[..., Any], self), definition.fn)
         self.definition = definition
         self.step_name = ""  #: given by the author; empty: derived from the facet's name
+        self.order: Order = ()
 
     @property
     def name(self) -> str:
@@ -69,7 +71,8 @@ class Decorated(Generic[P, R]):
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         scope = current_scope()
         if scope is not None:
-            return cast(R, scope.call(self.definition, args, kwargs, self.step_name))
+            made = scope.call(self.definition, args, kwargs, self.step_name, self.order)
+            return cast(R, made)
         for value in (*args, *kwargs.values()):
             if isinstance(value, Symbol):
                 raise info_of(value).visibility.escape_error(info_of(value).label)
@@ -80,6 +83,18 @@ class Decorated(Generic[P, R]):
         named = copy.copy(self)
         named.step_name = checked_step_name(step_name)
         return named
+
+    def after(self, *steps: object, on: Literal["completed", "ended"] = "completed") -> Self:
+        """Return the same facet; its step begins when these steps have completed.
+
+        It is for steps that do not use each other's results: they are given as the values that
+        their calls returned. With ``on="ended"`` the steps may also have failed.
+        """
+        if current_scope() is None:
+            return self  # plain Python calls one after the other
+        ordered = copy.copy(self)
+        ordered.order = (*self.order, *preceding_steps(self.definition.title, steps, on))
+        return ordered
 
     def __repr__(self) -> str:
         return f"<{self.definition.title}>"
@@ -222,7 +237,8 @@ class Start(Generic[P, R]):
                 f"{user_location()}: a child run takes no options: it is started once and "
                 "inherits the priority of its parent; leave .options(...) out"
             )
-        return start_child(scope, workflow.definition, args, kwargs, workflow.step_name)
+        given = workflow.step_name, workflow.order
+        return start_child(scope, workflow.definition, args, kwargs, *given)
 
     async def astart(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run from a coroutine."""

@@ -16,6 +16,7 @@ import pydantic
 from flowengine.authoring.annotations import Annotation, mismatch
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import user_location
+from flowengine.authoring.order import Order, statements_after
 from flowengine.authoring.symbols import (
     Symbol,
     SymbolInfo,
@@ -54,7 +55,12 @@ class Scope(Visibility):
         self.standard: dict[str, nodes.FacetDeclaration] = {} if parent is None else parent.standard
 
     def call(
-        self, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+        self,
+        definition: Definition,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        name: str,
+        order: Order = (),
     ) -> Symbol:
         """Append a step that calls a facet; an empty `name` is derived from the facet."""
         location = user_location()
@@ -62,7 +68,8 @@ class Scope(Visibility):
         step = self.step_name(definition.short_name, name, location)
         call = nodes.Call(definition.name, arguments)
         hint = definition.signature.result.hint
-        return self.append(nodes.StepStatement(step, call, location=location), hint)
+        after = statements_after(order, self)
+        return self.append(nodes.StepStatement(step, call, location=location, after=after), hint)
 
     def arguments(
         self,

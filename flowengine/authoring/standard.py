@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import location_of, user_location
+from flowengine.authoring.order import Order, statements_after
 from flowengine.authoring.scopes import Scope, current_scope
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.errors import AuthoringError
@@ -91,7 +92,12 @@ class ChildRun:
 
 
 def start_child(
-    scope: Scope, definition: Definition, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
+    scope: Scope,
+    definition: Definition,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    name: str,
+    order: Order = (),
 ) -> ChildRun:
     """Append a step that starts a child run."""
     location = user_location()
@@ -106,7 +112,8 @@ def start_child(
             nodes.Argument("waits", nodes.Literal(False)),
         ),
     )
-    scope.append(nodes.StepStatement(step, call, location=location), str)
+    after = statements_after(order, scope)
+    scope.append(nodes.StepStatement(step, call, location=location, after=after), str)
     return ChildRun(scope, step, definition)
 
 

@@ -65,7 +65,7 @@ def _follow(work: WorkingSet, step: Step, block: Step, edge: Edge) -> int:
     if edge.sibling is not None and edge.sibling.is_lazy:
         # Its row is created here, once: a step ends once.
         waiting = create_step(work, block, edge.sibling)
-        if step.has_failed:
+        if step.has_failed and edge.kind is EdgeKind.NEEDS:
             work.skip(waiting, step)
         else:
             work.queue.append(waiting)

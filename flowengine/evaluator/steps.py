@@ -133,19 +133,20 @@ def has_ended(work: WorkingSet, key: str) -> bool:
 
 
 def create_statement(work: WorkingSet, block: Step, statement: StatementPlan) -> None:
-    """Create a step's row; it begins when all the steps that it needs have completed.
+    """Create a step's row; it begins when all the steps that it waits for have ended.
 
     Steps of the same block cannot have ended yet. Steps further out may have: these are not
     counted, because their end did not count down a row that was not created yet.
     """
-    outside = [source_key(work, block, s) for s in statement.needs if s.hops > 0]
+    needed = [source_key(work, block, s) for s in statement.needs if s.hops > 0]
+    outside = needed + [source_key(work, block, s) for s in statement.awaits if s.hops > 0]
     work.want(outside)
-    failed = [row for key in outside if (row := work.find(key)) and row.has_failed]
+    failed = [row for key in needed if (row := work.find(key)) and row.has_failed]
     step = create_step(work, block, statement)
     if failed:
         work.skip(step, failed[0])
         return
-    inside = len(statement.needs) - len(outside)
+    inside = len(statement.needs) + len(statement.awaits) - len(outside)
     step.waiting = inside + sum(1 for key in outside if not has_ended(work, key))
     if step.waiting == 0:
         work.queue.append(step)

@@ -20,7 +20,7 @@ from flowengine.program.plan import (
     StatementKind,
     StatementPlan,
 )
-from flowengine.program.scopes import Frame
+from flowengine.program.scopes import Frame, ResolvedStep
 from flowengine.program.yield_linker import YieldLinker
 
 #: They separate the parts of a path: in a step name they would give two rows one path.
@@ -193,9 +193,12 @@ class BlockLinker:
         if not self._context.is_stored:  # arguments of mixins that the facet does not take, too
             ignored = [a.value for mixin in plan.call_mixins for a in mixin.arguments]
             self._dependencies.resolve(ignored, frame, Sources(), here)
-        plan.needs = self._dependencies.add_edges(
-            steps, frame, EdgeKind.NEEDS, RowKind.STEP, f".{plan.name}", plan
-        )
+        awaited: list[ResolvedStep] = []
+        if isinstance(node, nodes.StepStatement) and node.after:
+            awaited = self._dependencies.order(node.after, steps, frame, here)
+        place = (RowKind.STEP, f".{plan.name}", plan)
+        plan.needs = self._dependencies.add_edges(steps, frame, EdgeKind.NEEDS, *place)
+        plan.awaits = self._dependencies.add_edges(awaited, frame, EdgeKind.AWAITS, *place)
         if not isinstance(node, nodes.StepStatement) or not (
             node.body or node.catch or node.always
         ):

@@ -8,7 +8,7 @@ from flowengine.program.addresses import Base, RowAddress, RowKind, Sources, Ste
 from flowengine.program.checks import unread_attribute
 from flowengine.program.expressions import references
 from flowengine.program.link_context import LinkContext
-from flowengine.program.nodes import Expression, InputRef
+from flowengine.program.nodes import After, Expression, InputRef
 from flowengine.program.plan import Edge, EdgeKind, StatementPlan
 from flowengine.program.scopes import ERROR_NAMES, Frame, ResolvedStep
 
@@ -53,6 +53,30 @@ class DependencyLinker:
             if why := unread_attribute(step.statement, reference.path):
                 self._context.report(where, why)
         return list(steps.values())
+
+    def order(
+        self, after: Iterable[After], needed: list[ResolvedStep], frame: Frame, where: str
+    ) -> list[ResolvedStep]:
+        """Resolve the steps that a statement comes after.
+
+        Steps that must complete are added to `needed`; those of which the end is enough are
+        returned. One edge for each step: its end is counted down once.
+        """
+        ended: dict[str, ResolvedStep] = {}
+        completed = {step.statement.address: step for step in needed}
+        for each in after:
+            step = frame.find_step(each.step)
+            if isinstance(step, str):
+                self._context.report(where, f"after: {step}")
+            elif step.is_own:
+                why = f"after: it is part of the step {each.step!r}, which ends after it"
+                self._context.report(where, why)
+            elif each.is_end_enough:
+                ended[step.statement.address] = step
+            elif step.statement.address not in completed:
+                completed[step.statement.address] = step
+                needed.append(step)
+        return [step for address, step in ended.items() if address not in completed]
 
     def add_edges(
         self,

@@ -115,6 +115,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class After:
+    """A step that must end first although its result is not used."""
+
+    step: str
+    is_end_enough: bool = False  #: it may have failed; else it must have completed
+
+
+@dataclass(frozen=True, slots=True)
 class StepStatement:
     name: str
     call: Call
@@ -122,6 +130,7 @@ class StepStatement:
     catch: CatchClause | None = None
     always: tuple[Block, ...] = ()  #: runs when the step has ended, in any state; yields nothing
     location: Location | None = field(default=None, compare=False)
+    after: tuple[After, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

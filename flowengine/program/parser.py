@@ -239,7 +239,9 @@ class ProgramParser(ExpressionParser):
                     call, body = self._call(node.get("call")), self._body(node.get("body"))
                     with self.inside("always"):
                         always = self._body(node.get("always"))
-                    return nodes.StepStatement(name, call, body, catch, always, location_of(node))
+                    after = self.each(node, "after", self._after)
+                    at = location_of(node)
+                    return nodes.StepStatement(name, call, body, catch, always, at, after)
             case "SysLogStmt":
                 with self.inside("sys.log"):
                     arguments = self.each(node, "args", self._argument)
@@ -250,6 +252,16 @@ class ProgramParser(ExpressionParser):
                     return nodes.AssertStatement(condition, location_of(node))
         self.problem(f"unknown kind of statement {node.get('type')!r}")
         return None
+
+    def _after(self, child: Json) -> nodes.After:
+        if isinstance(child, str):
+            return nodes.After(child)
+        node = self.mapping(child, "an entry of after")
+        on = node.get("on", "completed")
+        if on not in ("completed", "ended"):
+            self.problem(f"after: on must be 'completed' or 'ended', not {on!r}")
+        step = self.text({"type": "an entry of after", **node}, "step")
+        return nodes.After(step, is_end_enough=on == "ended")
 
     def _yields(self, node: Mapping[str, Any]) -> tuple[nodes.YieldStatement, ...]:
         one = [node["yield"]] if node.get("yield") else []

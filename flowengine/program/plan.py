@@ -68,6 +68,7 @@ class StatementPlan:
     condition: Expression | None = None  #: of an assert
     sources: Sources = field(default_factory=Sources)
     needs: tuple[StepSource, ...] = ()
+    awaits: tuple[StepSource, ...] = ()  #: steps that must end first, in whichever state
     inline_body: Body = ()
     own_catch: BlockPlan | None = None
     always: Body = ()
@@ -109,8 +110,9 @@ class StatementPlan:
 
     @property
     def is_lazy(self) -> bool:
-        """Whether it needs one step, of the same block: its row is created when that one ends."""
-        return len(self.needs) == 1 and self.needs[0].hops == 0
+        """Whether it waits for one step, of its block: its row is created when that one ends."""
+        waits = self.needs + self.awaits
+        return len(waits) == 1 and waits[0].hops == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -168,7 +168,12 @@ def _statement(node: nodes.Statement) -> _Node:
                 body=[_block(b) for b in node.body],
                 catch=_catch(node.catch) if node.catch else None,
                 always=[_block(b) for b in node.always],
+                after=[_after(a) for a in node.after],
             )
+
+
+def _after(node: nodes.After) -> Json:
+    return {"step": node.step, "on": "ended"} if node.is_end_enough else {"step": node.step}
 
 
 def _call(node: nodes.Call) -> _Node:
