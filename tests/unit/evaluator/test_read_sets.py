@@ -18,7 +18,7 @@ from flowengine.evaluator.triggers import Failed, Outcome, Started, Succeeded, T
 from flowengine.program.addresses import RowKind
 from flowengine.store import codec
 from flowengine.testing.program_runner import NoAnswer
-from tests.builders import block, event, given, of, program, step, workflow
+from tests.builders import block, event, given, listed, of, program, step, to, workflow
 from tests.corpus import CASES, answers
 from tests.unit.evaluator import in_memory_run, test_laws
 from tests.unit.evaluator.in_memory_run import MemoryRun
@@ -122,12 +122,15 @@ def test_a_long_list_begins_its_items_without_asking_for_those_before(
 
     monkeypatch.setattr(in_memory_run, "evaluate", recorded)
     steps = step("a", "E", x=given("i")), step("b", "E", x=of("a.y"))
-    flow = workflow("W", "xs", "", block(*steps, foreach=("i", given("xs"))))
-    run = MemoryRun(program(event("E", "x", "y"), flow), {"xs": [7] * 2_000})
+    yielded = [to("W", ys=listed(of("b.y")))]
+    flow = workflow("W", "xs", "ys", block(*steps, yields=yielded, foreach=("i", given("xs"))))
+    run = MemoryRun(program(event("E", "x", "y"), flow), {"xs": ["a long word"] * 2_000})
     run.settle()
     assert len(run.outstanding()) == 2_000
     assert asked
-    assert [key for key in asked if run.rows[key]["object_type"] == ObjectType.ITEM] == []
+    assert [
+        key for key in asked if key in run.rows and run.rows[key]["object_type"] == ObjectType.ITEM
+    ] == []
 
 
 def test_in_dense_random_programs_most_read_sets_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
