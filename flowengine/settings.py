@@ -34,7 +34,7 @@ class Settings:
     #: Maximum number of steps, blocks and repeated tries of one run.
     max_run_steps: int = 250_000
     #: Number of new steps after which a commit leaves the rest to the next one.
-    max_commit_steps: int = 10_000
+    max_commit_steps: int = 20_000
     #: Bytes of computed values after which a commit leaves the rest to the next one.
     max_commit_bytes: int = 32 * 1024 * 1024
     #: Maximum number of steps inside each other, in one run.

@@ -92,7 +92,7 @@ def _may_end(work: WorkingSet, row: Step) -> bool:
     """Whether a step whose event or body completes ends then, and its end begins no other."""
     plan = work.plan_of(row)
     if isinstance(plan, BlockPlan):
-        return True
+        return row.next_index >= row.item_count  # of a foreach: it has no further items to begin
     has_body = bool(plan.body) and row.state == StepState.EVENT_TRANSMIT
     return plan.read_set.is_last and not has_body
 

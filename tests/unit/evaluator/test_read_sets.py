@@ -7,19 +7,20 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given as drawn
 
 from flowengine.errors import InvalidProgram
 from flowengine.evaluator import IterationChanges, Missing, Snapshot, Step, evaluate, lacking
 from flowengine.evaluator.read_sets import rows_on_path
 from flowengine.evaluator.records import row_key
+from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Failed, Outcome, Started, Succeeded, Trigger
 from flowengine.program.addresses import RowKind
 from flowengine.store import codec
 from flowengine.testing.program_runner import NoAnswer
-from tests.builders import block, event, program, step, workflow
+from tests.builders import block, event, given, listed, of, program, step, to, workflow
 from tests.corpus import CASES, answers
-from tests.unit.evaluator import test_laws
+from tests.unit.evaluator import in_memory_run, test_laws
 from tests.unit.evaluator.in_memory_run import MemoryRun
 from tests.unit.evaluator.programs_strategy import Case, case_of, cases
 from tests.unit.evaluator.test_laws import laws, play, seeds
@@ -109,6 +110,29 @@ def test_in_the_corpus_read_sets_load_few_rows_that_are_not_read() -> None:
     assert counts["surplus"] <= 0.35 * counts["read"]
 
 
+def test_a_long_list_begins_its_items_without_asking_for_those_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: set[str] = set()
+
+    def recorded(*given: Any, **options: Any) -> IterationChanges | Missing:
+        found = evaluate(*given, **options)
+        asked.update(found.steps if isinstance(found, Missing) else ())
+        return found
+
+    monkeypatch.setattr(in_memory_run, "evaluate", recorded)
+    steps = step("a", "E", x=given("i")), step("b", "E", x=of("a.y"))
+    yielded = [to("W", ys=listed(of("b.y")))]
+    flow = workflow("W", "xs", "ys", block(*steps, yields=yielded, foreach=("i", given("xs"))))
+    run = MemoryRun(program(event("E", "x", "y"), flow), {"xs": ["a long word"] * 2_000})
+    run.settle()
+    assert len(run.outstanding()) == 2_000
+    assert asked
+    assert [
+        key for key in asked if key in run.rows and run.rows[key]["object_type"] == ObjectType.ITEM
+    ] == []
+
+
 def test_in_dense_random_programs_most_read_sets_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(test_laws, "MOST_ROWS", 10_000)
     # Each of these evaluations lets a whole block of asserts, logs and plain facets end at once,
@@ -124,7 +148,7 @@ def test_in_dense_random_programs_most_read_sets_suffice(monkeypatch: pytest.Mon
 
 
 @laws
-@given(cases(), seeds)
+@drawn(cases(), seeds)
 def test_the_rows_on_a_path_are_the_rows_above_it(case: Case, seed: int) -> None:
     run = play(case, seed)
     root = run.plan.workflow("W")
