@@ -56,7 +56,7 @@ def pay(customer: str, cents: int, shipping: int) -> Payment:
 def take_order(customer: str, item: str, pieces: int = 1) -> str:
     price = reserve(item, pieces)
     paid = pay(customer, price, shipping=490)
-    send_mail(customer, "We have your order")  # does not wait for the payment
+    send_mail.after()(customer, "We have your order")  # does not wait for the payment
     send_mail.named("send_receipt")(customer, paid.receipt)
     return paid.receipt
 

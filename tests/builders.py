@@ -157,6 +157,11 @@ def step(step_name: str, target: str, *body: Node, **arguments: Any) -> Node:
     }
 
 
+def after(node: Node, *steps: str | Node) -> Node:
+    """A step that comes after others: names, or maps with ``on``."""
+    return node | {"after": list(steps)}
+
+
 def log(**arguments: Any) -> Node:
     return {"type": "SysLogStmt", "args": _arguments(arguments)}
 

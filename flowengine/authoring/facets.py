@@ -46,7 +46,7 @@ class Decorated(Generic[P, R]):
         functools.update_wrapper(cast(Callable[..., Any], self), definition.fn)
         self.definition = definition
         self.step_name = ""  #: given by the author; empty: derived from the facet's name
-        self.order: Order = ()
+        self.order: Order | None = None  #: given by `after`
 
     @property
     def name(self) -> str:
@@ -88,12 +88,14 @@ class Decorated(Generic[P, R]):
         """Return the same facet; its step begins when these steps have completed.
 
         It is for steps that do not use each other's results: they are given as the values that
-        their calls returned. With ``on="ended"`` the steps may also have failed.
+        their calls returned. With ``on="ended"`` the steps may also have failed. ``after()``
+        without a step states that none comes first: then `flowengine check` does not warn.
         """
         if current_scope() is None:
             return self  # plain Python calls one after the other
         ordered = copy.copy(self)
-        ordered.order = (*self.order, *preceding_steps(self.definition.title, steps, on))
+        given = preceding_steps(self.definition.title, steps, on)
+        ordered.order = (*(self.order or ()), *given)
         return ordered
 
     def __repr__(self) -> str:

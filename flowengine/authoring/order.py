@@ -37,9 +37,9 @@ def preceding_steps(title: str, steps: tuple[object, ...], on: str) -> Order:
     return tuple(order)
 
 
-def statements_after(order: Order, here: Visibility) -> tuple[nodes.After, ...]:
+def after_nodes(order: Order | None, here: Visibility) -> tuple[nodes.After, ...]:
     """Return the order of a step in this body; raise if a step is not visible here."""
-    for info, _ in order:
+    for info, _ in order or ():
         if not here.sees(info.visibility):
             raise info.visibility.escape_error(info.label)
-    return tuple(dict.fromkeys(after for _, after in order))
+    return tuple(dict.fromkeys(after for _, after in order or ()))

@@ -16,7 +16,7 @@ import pydantic
 from flowengine.authoring.annotations import Annotation, mismatch
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import user_location
-from flowengine.authoring.order import Order, statements_after
+from flowengine.authoring.order import Order, after_nodes
 from flowengine.authoring.symbols import (
     Symbol,
     SymbolInfo,
@@ -51,6 +51,8 @@ class Scope(Visibility):
         self.step_names: dict[str, nodes.Location] = {}
         self._numbers: dict[str, int] = {}  #: next suffix to try for a step name
         self.callees: dict[str, Definition] = {} if parent is None else parent.callees
+        #: steps that their author declared to come after none
+        self.unordered: set[str] = set() if parent is None else parent.unordered
         #: built-in facets that the program must declare
         self.standard: dict[str, nodes.FacetDeclaration] = {} if parent is None else parent.standard
 
@@ -60,7 +62,7 @@ class Scope(Visibility):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         name: str,
-        order: Order = (),
+        order: Order | None = None,
     ) -> Symbol:
         """Append a step that calls a facet; an empty `name` is derived from the facet."""
         location = user_location()
@@ -68,7 +70,9 @@ class Scope(Visibility):
         step = self.step_name(definition.short_name, name, location)
         call = nodes.Call(definition.name, arguments)
         hint = definition.signature.result.hint
-        after = statements_after(order, self)
+        if order == ():
+            self.unordered.add(step)
+        after = after_nodes(order, self)
         return self.append(nodes.StepStatement(step, call, location=location, after=after), hint)
 
     def arguments(

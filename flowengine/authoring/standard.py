@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import location_of, user_location
-from flowengine.authoring.order import Order, statements_after
+from flowengine.authoring.order import Order, after_nodes
 from flowengine.authoring.scopes import Scope, current_scope
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.errors import AuthoringError
@@ -97,7 +97,7 @@ def start_child(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     name: str,
-    order: Order = (),
+    order: Order | None = None,
 ) -> ChildRun:
     """Append a step that starts a child run."""
     location = user_location()
@@ -112,7 +112,7 @@ def start_child(
             nodes.Argument("waits", nodes.Literal(False)),
         ),
     )
-    after = statements_after(order, scope)
+    after = after_nodes(order, scope)
     scope.append(nodes.StepStatement(step, call, location=location, after=after), str)
     return ChildRun(scope, step, definition)
 

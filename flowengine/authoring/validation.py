@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.locations import is_internal
 from flowengine.authoring.tracer import declaration_of, program_of
+from flowengine.authoring.unordered import unordered_steps
 from flowengine.errors import AuthoringError, FlowengineError, InvalidProgram, UntraceableCode
 from flowengine.program import nodes
 from flowengine.program.linker import link_program
@@ -32,6 +33,7 @@ class Finding:
 
     location: nodes.Location
     what: str
+    is_warning: bool = False  #: the function compiles, but may not do what its author means
 
 
 def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
@@ -39,6 +41,7 @@ def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
     reached: dict[str, Definition] = {}
     callees: dict[str, set[str]] = {}
     problems: dict[str, list[Finding]] = {}
+    warnings: list[Finding] = []
     pending = list(definitions)
     while pending:
         definition = pending.pop()
@@ -47,7 +50,7 @@ def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
         reached[definition.name] = definition
         callees[definition.name], problems[definition.name] = set(), []
         try:
-            scope = declaration_of(definition)[1]
+            declaration, scope = declaration_of(definition)
         except UntraceableCode as untraceable:
             each = [AuthoringError(str(finding)) for finding in untraceable.findings]
             problems[definition.name] = [finding_of(one, definition.location) for one in each]
@@ -57,7 +60,11 @@ def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
             continue
         callees[definition.name] = set(scope.callees)
         pending += scope.callees.values()
-    findings = [finding for each in problems.values() for finding in each]
+        called = scope.callees.items()
+        events = frozenset(name for name, d in called if d.kind is nodes.FacetKind.EVENT)
+        found = unordered_steps(declaration, events, scope.unordered)
+        warnings += [Finding(location, what, is_warning=True) for location, what in found]
+    findings = [*warnings, *(finding for each in problems.values() for finding in each)]
     for name, definition in reached.items():
         is_sound = not any(problems[other] for other in _closure(name, callees))
         if is_sound and definition.kind is not nodes.FacetKind.EVENT:

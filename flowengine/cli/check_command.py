@@ -21,11 +21,16 @@ from flowengine.program.nodes import Location
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The checked workflows and facets, and their problems."""
+    """The checked workflows and facets, and the findings in them."""
 
     workflows: list[str]
     facets: list[str]
     findings: list[Finding]
+
+    @property
+    def problems(self) -> list[Finding]:
+        """The findings that prevent a run."""
+        return [finding for finding in self.findings if not finding.is_warning]
 
 
 def check(names: Sequence[str]) -> CheckReport:
@@ -88,14 +93,18 @@ def show(checked: CheckReport, console: Console) -> None:
         if finding.location.file != file:
             file = finding.location.file
             console.print(line((relative_file(finding.location), "bold")), soft_wrap=True)
-        mark = line((f"{finding.location.line or '':>6} ", "cyan"), ("✗ ", "red"))
+        sign = ("! ", "yellow") if finding.is_warning else ("✗ ", "red")
+        mark = line((f"{finding.location.line or '':>6} ", "cyan"), sign)
         console.print(mark.append(lines(finding.what)), soft_wrap=True)
     workflows, facets = len(checked.workflows), len(checked.facets)
     scope = f"{_plural(workflows, 'workflow')}, {_plural(facets, 'facet')}"
-    if checked.findings:
-        console.print(line((f"{_plural(len(checked.findings), 'problem')} ({scope})", "red")))
+    warnings = len(checked.findings) - len(checked.problems)
+    also = f", {_plural(warnings, 'warning')}" if warnings else ""
+    if checked.problems:
+        problems = _plural(len(checked.problems), "problem")
+        console.print(line((f"{problems}{also} ({scope})", "red")))
     else:
-        console.print(line(("✓ ", "green"), scope, ": no problems"))
+        console.print(line(("✓ ", "green"), f"{scope}: no problems{also}"))
 
 
 def _plural(count: int, noun: str) -> str:

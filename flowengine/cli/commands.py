@@ -160,19 +160,24 @@ def check(names: Sequence[str], as_json: bool) -> None:
     """Find the problems of workflows without running anything.
 
     Imports modules, files and packages, traces their workflows and facets, and prints all
-    problems with file and line.
+    problems with file and line. Warnings do not change the exit code.
     """
     report = check_command.check(names)
     if as_json:
-        problems = [
-            {"file": relative_file(f.location), "line": f.location.line, "what": f.what}
-            for f in report.findings
-        ]
-        shown = {"workflows": report.workflows, "facets": report.facets, "problems": problems}
+        listed: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+        for f in report.findings:
+            place = {"file": relative_file(f.location), "line": f.location.line}
+            listed[f.is_warning].append({**place, "what": f.what})
+        shown = {
+            "workflows": report.workflows,
+            "facets": report.facets,
+            "problems": listed[False],
+            "warnings": listed[True],
+        }
         click.echo(json.dumps(shown, indent=2))
     else:
         check_command.show(report, console)
-    sys.exit(1 if report.findings else 0)
+    sys.exit(1 if report.problems else 0)
 
 
 # --- programs ---

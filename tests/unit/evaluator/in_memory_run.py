@@ -353,7 +353,8 @@ class MemoryRun:
         elif row.object_type in ObjectType.BLOCKS or row.parent is None:
             return 0
         else:
-            scope, sources = row.parent, {*self.plan.statements[row.address].needs}
+            plan = self.plan.statements[row.address]
+            scope, sources = row.parent, {*plan.needs, *plan.awaits}
         assert scope is not None
         outer = self._step(scope)
         count = sum(1 for source in sources if not self._has_ended(outer, source))

@@ -28,6 +28,7 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Succeeded
 from tests.builders import (
     Node,
+    after,
     always,
     block,
     case,
@@ -216,7 +217,12 @@ class Writer:
                 written.append(checked if self._chance(60) else log(n=self.number(scope)))
             elif self._left > 0:
                 self._left -= 1
-                written.append(self.call(scope))
+                called = self.call(scope)
+                earlier = [each["name"] for each in written if "name" in each]
+                if earlier and self._chance(20):
+                    on = self._one("completed", "ended")
+                    called = after(called, {"step": self._one(*earlier), "on": on})
+                written.append(called)
         self._random.shuffle(written)
         return written
 
