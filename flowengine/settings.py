@@ -16,6 +16,8 @@ class Settings:
 
     #: SQLAlchemy URL of the database. The default is a SQLite file in the working directory.
     database_url: str = "sqlite:///flowengine.db"
+    #: Schema of the tables, on PostgreSQL. Empty: the first of the user's search path.
+    schema: str = ""
     #: Threads that run facets in an embedded process.
     concurrency: int = 8
     #: Maximum size of the JSON of one input or one result, in bytes.

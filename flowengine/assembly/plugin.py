@@ -229,7 +229,7 @@ class _Process:
         self.pid = os.getpid()
         if plugin.hostname:
             gc.freeze()  # imported objects stay alive, so the collector need not visit them
-        self.database = Database(settings.database_url)
+        self.database = Database(settings.database_url, schema=settings.schema)
         ensure_schema(self.database, upgrade=not self.database.has_server)
         self.notifier = CeleryNotifier(
             plugin.app,

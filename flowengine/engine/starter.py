@@ -221,8 +221,9 @@ class Starter:
 
     def start_within(self, connection: Connection, request: StartRequest) -> str:
         """Insert a run in the caller's transaction; workers are woken after its commit."""
-        session = self._database.within(connection)
-        (effects,) = self._insert_with(session, [request], self._database.now())
+        now = self._database.now()
+        with self._database.within(connection) as session:
+            (effects,) = self._insert_with(session, [request], now)
         self._notify_after(connection, effects)
         return effects.run_id
 

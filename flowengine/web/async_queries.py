@@ -29,7 +29,7 @@ class StoreQueries:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._database = Database(settings.database_url)
+        self._database = Database(settings.database_url, schema=settings.schema)
         self._lock = threading.Lock()
         self._is_checked = False
 
