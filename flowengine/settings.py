@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from flowengine import tenants
 from flowengine.errors import InvalidSetting
 
 
@@ -18,6 +20,10 @@ class Settings:
     database_url: str = "sqlite:///flowengine.db"
     #: Schema of the tables, on PostgreSQL. Empty: the first of the user's search path.
     schema: str = ""
+    #: The tenant that this app is bound to: it starts and reads no other's runs. Empty: none.
+    tenant: str = ""
+    #: Tokens of the pages in Flower, as tenant=token, separated by commas.
+    tenant_tokens: str = dataclasses.field(default="", repr=False)
     #: Threads that run facets in an embedded process.
     concurrency: int = 8
     #: Maximum size of the JSON of one input or one result, in bytes.
@@ -141,7 +147,18 @@ class Settings:
                 values[field.name] = _parse(variable, text, field.default)
             if field.name.startswith("max_") and not values.get(field.name, 1) > 0:
                 raise InvalidSetting(variable, str(values[field.name]), "greater than 0")
+        _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)
+
+
+def _check_tenancy(tenant: str, tokens: str) -> None:
+    if not tenants.is_tenant(tenant):
+        raise InvalidSetting("FLOWENGINE_TENANT", tenant, tenants.EXPECTED)
+    try:
+        tenants.TenantTokens(tokens)
+    except ValueError as problem:
+        # Without the value: a token must not appear in an error.
+        raise InvalidSetting("FLOWENGINE_TENANT_TOKENS", "***", str(problem)) from None
 
 
 _SWITCHES = {

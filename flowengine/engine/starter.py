@@ -32,6 +32,7 @@ from flowengine.store import Session, Store, codec
 from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader
 from flowengine.store.runs import StoredRun
+from flowengine.tenants import visible_tenant
 
 log = logging.getLogger("flowengine")
 
@@ -92,6 +93,9 @@ class Starter:
         **options: Any,
     ) -> StartRequest:
         """Validate a start; raise before anything is written."""
+        bound, asked = self._settings.tenant, options.get("tenant", "")
+        if bound and isinstance(asked, str):  # another type is refused below
+            options["tenant"] = visible_tenant(bound, asked or None)
         return self._request(self._programs.prepare(program), workflow, inputs, **options)
 
     def _request(
