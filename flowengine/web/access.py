@@ -42,7 +42,10 @@ class TenantAccess:
                 return self._token_tenant
             if scheme == "bearer":
                 raise HTTPError(401)
-        return super().get_current_user()  # type: ignore[misc]
+        try:
+            return super().get_current_user()  # type: ignore[misc]
+        except TypeError:  # Flower cannot compare a password that is not ASCII
+            raise HTTPError(401) from None
 
     def visible_tenant(self, asked: str | None) -> str | None:
         """Return the tenant whose runs this request sees; None: all. Raises TenantRefused."""

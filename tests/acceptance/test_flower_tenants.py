@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
+from random import Random
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -105,6 +109,24 @@ def test_an_unknown_token_is_refused(flower: Flower, runs: Runs, token: str) -> 
         assert get(flower, path, token).status == 401
         assert flower.get(path, login=f"operator:{token}").status == 401
         assert flower.get(path).status == 401
+
+
+def test_random_credentials_are_refused(flower: Flower) -> None:
+    draw = Random(15)
+    address = urlsplit(flower.url)
+    connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=30)
+    for number in range(200):
+        secret = bytes(draw.randrange(256) for _ in range(draw.randrange(30)))
+        encoded = b64encode(draw.choice([secret, b"operator:" + secret])).decode()
+        printable = "".join(chr(33 + byte % 94) for byte in secret)
+        words = draw.choice([encoded, printable, f"{printable} {encoded}", ""])
+        header = f"{draw.choice(['Basic', 'basic', 'Bearer', 'BEARER', 'Token', ''])} {words}"
+        path = draw.choice(["/workflows", "/api/workflows", "/api/workflows/metrics"])
+        connection.request("GET", path, headers={"Authorization": header})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 401, (number, header)
+    connection.close()
 
 
 def test_a_token_opens_no_page_of_flower_itself(flower: Flower) -> None:

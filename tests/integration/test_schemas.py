@@ -5,15 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from sqlalchemy import create_engine, text
 
+from flowengine import event_facet, workflow
+from flowengine.assembly import Embedded
+from flowengine.assembly.launcher import EngineLauncher
+from flowengine.authoring import StartOptions
 from flowengine.engine import Engine
 from flowengine.errors import DatabaseTooOld, InvalidInputs, InvalidSetting, StoreError, UnknownRun
 from flowengine.evaluator.triggers import Report, Succeeded
+from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema, upgrade_schema
 from flowengine.store.migrations import HEAD, VERSION_TABLE
 from flowengine.store.schema_upgrade import migrate
@@ -213,6 +219,29 @@ def test_the_schema_public_is_the_default_one(url: str) -> None:
         default.report(claim(default), Succeeded({"y": 1}))
         wait_until(lambda: heard == [run.id], "the end is heard of")
         listener.stop()
+
+
+@event_facet
+def inc(n: int) -> int:
+    return n + 1
+
+
+@workflow
+def thrice(n: int) -> int:
+    return inc(inc(inc(n)))
+
+
+def test_an_embedded_process_works_in_its_schema_alone(url: str, tmp_path: Path) -> None:
+    settings = Settings(database_url=url, schema="other", spool_directory=str(tmp_path))
+    upgrade_schema(database := Database(url, schema="other"))
+    database.close()
+    embedded = Embedded(settings)
+    try:
+        run = EngineLauncher(embedded.engine).start(thrice, {"n": 1}, StartOptions())
+        assert run.result(timeout=60) == 4
+    finally:
+        embedded.close()
+    assert set(tables(url)) == {"other"}
 
 
 # --- in a transaction of the caller ---
