@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from flowengine.errors import InvalidSetting
+
+#: Characters of a key of messages, at least: `openssl rand -hex 32` prints 64.
+SHORTEST_KEY = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,9 @@ class Settings:
     imports: str = ""
     #: Celery queue of messages without a task list: evaluate, execute, watchdog.
     control_queue: str = "flowengine"
+    #: Keys that sign and verify the engine's messages, separated by commas: the first one signs,
+    #: all of them verify. Empty: messages are not signed.
+    message_keys: str = field(default="", repr=False)
 
     @classmethod
     def from_environment(
@@ -130,16 +136,25 @@ class Settings:
         """
         environment = os.environ if environment is None else environment
         values: dict[str, Any] = {}
-        for field in fields(cls):
-            variable = f"FLOWENGINE_{field.name.upper()}"
+        for setting in fields(cls):
+            name, variable = setting.name, f"FLOWENGINE_{setting.name.upper()}"
             if environment.get(variable):
-                values[field.name] = _parse(variable, environment[variable], field.default)
-            elif configured and configured.get(f"flowengine_{field.name}") is not None:
-                text = str(configured[f"flowengine_{field.name}"])
-                values[field.name] = _parse(variable, text, field.default)
-            if field.name.startswith("max_") and not values.get(field.name, 1) > 0:
-                raise InvalidSetting(variable, str(values[field.name]), "greater than 0")
+                values[name] = _parse(variable, environment[variable], setting.default)
+            elif configured and configured.get(f"flowengine_{name}") is not None:
+                text = str(configured[f"flowengine_{name}"])
+                values[name] = _parse(variable, text, setting.default)
+            if name.startswith("max_") and not values.get(name, 1) > 0:
+                raise InvalidSetting(variable, str(values[name]), "greater than 0")
+        _check_keys(values.get("message_keys", ""))
         return cls(**values)
+
+
+def _check_keys(text: str) -> None:
+    """Refuse a key that can be guessed; the error does not show it."""
+    keys = [key.strip() for key in text.split(",")]
+    if text and not all(len(key) >= SHORTEST_KEY for key in keys):
+        expected = f"a list of keys of at least {SHORTEST_KEY} characters, separated by commas"
+        raise InvalidSetting("FLOWENGINE_MESSAGE_KEYS", "***", expected)
 
 
 _SWITCHES = {
