@@ -48,7 +48,7 @@ def attack(fleet: Fleet, queues: Queues, seed: int, count: int) -> None:
     began = time.monotonic()
     forger.send(count)
     honest = fleet.start(guarded.is_here, n=1)
-    until(queues.are_empty, "all messages are consumed", seconds=60)
+    until(queues.are_empty, "all messages are consumed", seconds=60 + count / 20)
     assert honest.result(timeout=30) == 3
     seconds = time.monotonic() - began
     grown = (psutil.Process(pid).memory_info().rss - memory) / 2**20
