@@ -1,9 +1,9 @@
-# Everything runs inside .venv, which is made on first use and brought up to
-# date when pyproject.toml changes. PYTHON=... names the interpreter to make it with.
+# Everything runs inside .venv, which is made on first use and brought up to date when pyproject.toml
+# or constraints.txt changes. PYTHON=... names the interpreter to make it with.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos test-lowest check bench bench-quick bench-growth clean
+.PHONY: help demo test test-chaos test-lowest check constraints bench bench-quick bench-growth clean
 
 # One environment for each system that is measured: their dependencies differ.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
@@ -19,7 +19,6 @@ export PYTHONDONTWRITEBYTECODE :=
 # A test that hangs fails after five minutes, with the stacks of its threads.
 PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder \
 	-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
-PIP_INSTALL := .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,11 +41,19 @@ test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that p
 	scripts/ensure-servers
 	TMPDIR=$(SCRATCH) .venv-lowest/bin/python -m pytest $(PARALLEL) $(ARGS)
 
-check: .venv/.installed-dev ## Lint, formatting, types and import layers
+check: .venv/.installed-dev ## Lint, formatting, types, import layers, known vulnerabilities
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+	.venv/bin/python scripts/constraints check
+	.venv/bin/python scripts/audit
+
+constraints: .venv/.installed-dev ## Install the newest packages, and write them to constraints.txt
+	.venv/bin/python -m pip install --quiet --disable-pip-version-check \
+		--upgrade --upgrade-strategy eager -e '.[dev]'
+	.venv/bin/python scripts/constraints write
+	touch .venv/.installed .venv/.installed-dev
 
 bench: $(BENCH_ALL) ## Measure everything beside others, for an hour (ARGS="--workload W2")
 	scripts/ensure-servers
@@ -66,12 +73,12 @@ clean: ## Remove the environment and everything built
 # The environment. A development install contains the plain one, so it sets
 # both stamps; the plain one removes nothing that is already there.
 
-.venv/.installed: pyproject.toml .venv/bin/pip | .venv/bin/python
-	$(PIP_INSTALL) -e .
+.venv/.installed: pyproject.toml constraints.txt .venv/bin/pip | .venv/bin/python
+	scripts/install-package .
 	touch $@
 
-.venv/.installed-dev: pyproject.toml .venv/bin/pip | .venv/bin/python
-	$(PIP_INSTALL) -e '.[dev]'
+.venv/.installed-dev: pyproject.toml constraints.txt .venv/bin/pip | .venv/bin/python
+	scripts/install-package '.[dev]'
 	touch .venv/.installed $@
 
 .venv/bin/python .venv/bin/pip &:

@@ -50,6 +50,7 @@ from flowengine.errors import (
     ValueRefused,
 )
 from flowengine.log_filter import safe_logger as _safe_logger
+from flowengine.message_keys import signed_message
 
 if TYPE_CHECKING:
     from flowengine.assembly import default_engine, load_program
@@ -95,6 +96,8 @@ __all__ = [  # noqa: RUF022 - grouped
     # The engine of this process, and program files
     "default_engine",
     "load_program",
+    # Messages of other clients
+    "signed_message",
     # Errors
     "FlowengineError",
     "AuthoringError",

@@ -253,6 +253,19 @@ class UnknownStep(FlowengineError, LookupError):
 
 
 @dataclass(eq=False, repr=False)
+class TenantRefused(FlowengineError):
+    """An app or a token is bound to one tenant, and another one was asked for."""
+
+    bound: str
+    asked: str
+    _text = (
+        "tenant {asked!r} is refused: this app or token is bound to tenant {bound!r} (settings "
+        "tenant and tenant_tokens) and neither starts nor reads runs of others; leave the tenant "
+        "out, or use an app or a token of that tenant"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class RunFailed(FlowengineError):
     """The run has failed, so it has no result."""
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from flowengine import tenants
 from flowengine.errors import InvalidSetting
+
+#: Characters of a key of messages, at least: `openssl rand -hex 32` prints 64.
+SHORTEST_KEY = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,12 @@ class Settings:
 
     #: SQLAlchemy URL of the database. The default is a SQLite file in the working directory.
     database_url: str = "sqlite:///flowengine.db"
+    #: Schema of the tables, on PostgreSQL. Empty: the first of the user's search path.
+    schema: str = ""
+    #: The tenant that this app is bound to: it starts and reads no other's runs. Empty: none.
+    tenant: str = ""
+    #: Tokens of the pages in Flower, as tenant=token, separated by commas.
+    tenant_tokens: str = field(default="", repr=False)
     #: Threads that run facets in an embedded process.
     concurrency: int = 8
     #: Maximum size of the JSON of one input or one result, in bytes.
@@ -117,6 +127,9 @@ class Settings:
     imports: str = ""
     #: Celery queue of messages without a task list: evaluate, execute, watchdog.
     control_queue: str = "flowengine"
+    #: Keys that sign and verify the engine's messages, separated by commas: the first one signs,
+    #: all of them verify. Empty: messages are not signed.
+    message_keys: str = field(default="", repr=False)
 
     @classmethod
     def from_environment(
@@ -130,16 +143,36 @@ class Settings:
         """
         environment = os.environ if environment is None else environment
         values: dict[str, Any] = {}
-        for field in fields(cls):
-            variable = f"FLOWENGINE_{field.name.upper()}"
+        for setting in fields(cls):
+            name, variable = setting.name, f"FLOWENGINE_{setting.name.upper()}"
             if environment.get(variable):
-                values[field.name] = _parse(variable, environment[variable], field.default)
-            elif configured and configured.get(f"flowengine_{field.name}") is not None:
-                text = str(configured[f"flowengine_{field.name}"])
-                values[field.name] = _parse(variable, text, field.default)
-            if field.name.startswith("max_") and not values.get(field.name, 1) > 0:
-                raise InvalidSetting(variable, str(values[field.name]), "greater than 0")
+                values[name] = _parse(variable, environment[variable], setting.default)
+            elif configured and configured.get(f"flowengine_{name}") is not None:
+                text = str(configured[f"flowengine_{name}"])
+                values[name] = _parse(variable, text, setting.default)
+            if name.startswith("max_") and not values.get(name, 1) > 0:
+                raise InvalidSetting(variable, str(values[name]), "greater than 0")
+        _check_keys(values.get("message_keys", ""))
+        _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)
+
+
+def _check_tenancy(tenant: str, tokens: str) -> None:
+    if not tenants.is_tenant(tenant):
+        raise InvalidSetting("FLOWENGINE_TENANT", tenant, tenants.EXPECTED)
+    try:
+        tenants.TenantTokens(tokens)
+    except ValueError as problem:
+        # Without the value: a token must not appear in an error.
+        raise InvalidSetting("FLOWENGINE_TENANT_TOKENS", "***", str(problem)) from None
+
+
+def _check_keys(text: str) -> None:
+    """Refuse a key that can be guessed; the error does not show it."""
+    keys = [key.strip() for key in text.split(",")]
+    if text and not all(len(key) >= SHORTEST_KEY for key in keys):
+        expected = f"a list of keys of at least {SHORTEST_KEY} characters, separated by commas"
+        raise InvalidSetting("FLOWENGINE_MESSAGE_KEYS", "***", expected)
 
 
 _SWITCHES = {

@@ -11,6 +11,7 @@ import pytest
 
 import tests.examples_drawn  # noqa: F401 - before any test module draws one
 from flowengine.store import Database, upgrade_schema
+from tests.certificates import Certificates, make_certificates
 from tests.servers import PostgresServer, RabbitServer, RedisServer
 
 pytest.register_assert_rewrite("tests.corpus")
@@ -127,8 +128,14 @@ def redis_server(shared_redis: RedisServer) -> RedisServer:
 
 
 @pytest.fixture(scope="session")
-def shared_rabbit() -> Iterator[RabbitServer]:
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates for servers at `localhost`."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="session")
+def shared_rabbit(certificates: Certificates) -> Iterator[RabbitServer]:
     """A private RabbitMQ. It starts slowly, so keep the tests that want it in few files."""
-    server = RabbitServer()
+    server = RabbitServer(certificates)
     yield server
     server.stop()

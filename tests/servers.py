@@ -31,6 +31,8 @@ import psycopg
 import redis
 from psycopg import sql
 
+from tests.certificates import Certificates
+
 #: Seconds until a server that has not answered is taken to be broken.
 TIMEOUT = 60.0
 
@@ -120,19 +122,26 @@ class GuardedServer:
 
 
 class PostgresServer:
-    """A PostgreSQL on a socket in its own directory, with the default durability."""
+    """A PostgreSQL on a socket in its own directory, with the default durability.
 
-    # It listens on a socket in its directory and on no network at all, so there
-    # is no port to fight over: this number is only part of the socket's name.
-    _PORT = 5432
+    With certificates it also listens at `localhost`, and its databases have URLs with TLS.
+    """
+
     _OWNER = "flowengine"
 
-    def __init__(self) -> None:
+    def __init__(self, certificates: Certificates | None = None) -> None:
         self._programs = postgres_programs()
         self._user = _unprivileged_user()
         self.directory = new_directory("postgres", self._user)
         self._data = self.directory / "data"
+        # Without certificates it listens on a socket in its directory and on no network at all,
+        # so there is no port to fight over: this number is only part of the socket's name.
+        self._port = free_port() if certificates else 5432
         self._create()
+        self._certificates = certificates
+        if certificates:
+            self._install(certificates.certificate, "server.crt")
+            self._install(certificates.key, "server.key")
         self._count = 0
         self._server = self._start(self.directory)
         self._connection = self._connect()
@@ -156,13 +165,23 @@ class PostgresServer:
             shutil.rmtree(self.directory)
             raise ServerDidNotStart("initdb", created.stdout)
 
+    def _install(self, file: Path, name: str) -> None:
+        """Copy a file to where the server expects it, readable for the server's user alone."""
+        target = self._data / name
+        shutil.copyfile(file, target)
+        target.chmod(0o600)
+        if self._user is not None:
+            os.chown(target, self._user.pw_uid, self._user.pw_gid)
+
     def _start(self, directory: Path) -> GuardedServer:
         """Start it; the directory given is removed when it ends."""
+        network = ("127.0.0.1", "on") if self._certificates else ("", "off")
         server = GuardedServer(
             [
                 self._programs / "postgres",
-                *("-D", self._data, "-k", self.directory, "-p", str(self._PORT)),
-                *("-c", "listen_addresses=", "-c", "max_connections=200"),
+                *("-D", self._data, "-k", self.directory, "-p", str(self._port)),
+                *("-c", f"listen_addresses={network[0]}", "-c", f"ssl={network[1]}"),
+                *("-c", "max_connections=200"),
             ],
             directory=directory,
             # Immediate shutdown without a checkpoint: the data are not read again.
@@ -195,13 +214,16 @@ class PostgresServer:
         self._server.stop()
 
     def _url_of(self, database: str) -> str:
+        if self._certificates:
+            tls = f"sslmode=verify-full&sslrootcert={quote(str(self._certificates.authority))}"
+            return f"postgresql+psycopg://{self._OWNER}@localhost:{self._port}/{database}?{tls}"
         host = quote(str(self.directory))
-        return f"postgresql+psycopg://{self._OWNER}@/{database}?host={host}&port={self._PORT}"
+        return f"postgresql+psycopg://{self._OWNER}@/{database}?host={host}&port={self._port}"
 
     def _connect(self) -> psycopg.Connection[Any]:
         return psycopg.connect(
             host=str(self.directory),
-            port=self._PORT,
+            port=self._port,
             user=self._OWNER,
             dbname="postgres",
             autocommit=True,
@@ -224,7 +246,7 @@ class RedisServer:
     def __init__(self, *options: str, data: Path | None = None) -> None:
         self._program = _program("redis-server")
         self._options, self._data = options or ("--appendonly", "no"), data
-        self._port = _free_port()
+        self._port = free_port()
         self._server: GuardedServer | None = None
         self.start()
 
@@ -296,12 +318,17 @@ class RedisServer:
 
 
 class RabbitServer:
-    """A RabbitMQ node without a cluster, on ports of its own. It is empty after a restart."""
+    """A RabbitMQ node without a cluster, on ports of its own. It is empty after a restart.
 
-    def __init__(self) -> None:
+    With certificates it also listens for TLS.
+    """
+
+    def __init__(self, certificates: Certificates | None = None) -> None:
+        self.certificates = certificates
+        self._tls_port = free_port()
         self._program = rabbit_program()
         self._mapper_program = _program("epmd")
-        self._port = _free_port()
+        self._port = free_port()
         self._node = f"flowengine-{self._port}@localhost"
         self._servers: list[GuardedServer] = []
         self.start()
@@ -312,6 +339,10 @@ class RabbitServer:
         return f"amqp://guest:guest@127.0.0.1:{self._port}//"
 
     @property
+    def tls_url(self) -> str:
+        return f"amqps://guest:guest@localhost:{self._tls_port}//"
+
+    @property
     def is_running(self) -> bool:
         return bool(self._servers)
 
@@ -319,14 +350,14 @@ class RabbitServer:
         """Start it, or do nothing when it runs. It takes five seconds and more."""
         if self._servers:
             return
-        mapper_port = str(_free_port())
+        mapper_port = str(free_port())
         self._servers.append(self._start_mapper(mapper_port))
         self.directory = new_directory("rabbit")
         configuration = self.directory / "rabbitmq.conf"
         configuration.write_text(
             f"listeners.tcp.1 = 127.0.0.1:{self._port}\n"
             f"cluster_name = {self._node}\n"
-            "log.console.level = warning\n"
+            "log.console.level = warning\n" + self._tls_listener()
         )
         node = GuardedServer(
             [self._program],
@@ -341,7 +372,7 @@ class RabbitServer:
                 "RABBITMQ_MNESIA_BASE": str(self.directory / "data"),
                 "RABBITMQ_LOG_BASE": str(self.directory / "log"),
                 "RABBITMQ_LOGS": "-",
-                "RABBITMQ_DIST_PORT": str(_free_port()),
+                "RABBITMQ_DIST_PORT": str(free_port()),
                 "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
                     "-kernel inet_dist_use_interface {127,0,0,1}"
                 ),
@@ -354,6 +385,16 @@ class RabbitServer:
         )
         self._servers.append(node)
         node.wait_until(self._answers)
+
+    def _tls_listener(self) -> str:
+        if self.certificates is None:
+            return ""
+        return (
+            f"listeners.ssl.1 = 127.0.0.1:{self._tls_port}\n"
+            f"ssl_options.cacertfile = {self.certificates.authority}\n"
+            f"ssl_options.certfile = {self.certificates.certificate}\n"
+            f"ssl_options.keyfile = {self.certificates.key}\n"
+        )
 
     def _start_mapper(self, port: str) -> GuardedServer:
         """Start Erlang's port mapper. A node that finds none starts one that outlives it."""
@@ -443,7 +484,7 @@ def new_directory(purpose: str, owner: pwd.struct_passwd | None = None) -> Path:
     return directory
 
 
-def _free_port() -> int:
+def free_port() -> int:
     # From below the range that the kernel lends to outgoing connections: one of
     # those could take the port while the server restarts.
     while True:

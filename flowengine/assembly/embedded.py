@@ -53,7 +53,7 @@ class Embedded:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         offer_scripts(settings)
-        self.database = Database(settings.database_url)
+        self.database = Database(settings.database_url, schema=settings.schema)
         ensure_schema(self.database, upgrade=not self.database.has_server)
         boot_id = uuid.uuid4().hex
         self._locks = Path(f"{self.database.file}.boots").absolute()

@@ -29,6 +29,7 @@ class EngineLauncher:
             key=options.key,
             priority=options.priority,
             labels=options.labels,
+            tenant=options.tenant,
             connection=cast("Connection | None", options.connection),
         )
         return Run(self._engine, run.id, workflow.definition.signature.result.read)
@@ -42,6 +43,7 @@ class EngineLauncher:
             inputs,
             priority=options.priority,
             labels=options.labels,
+            tenant=options.tenant,
         )
         read = workflow.definition.signature.result.read
         return [Run(self._engine, run.id, read) for run in started]

@@ -30,12 +30,14 @@ from flowengine.authoring import event_facet_named, event_facet_names, set_launc
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.recovery import Watchdog
+from flowengine.message_keys import MessageKeys
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.tasks import celery_tasks
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
+from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.redis_address import redis_address
@@ -56,6 +58,7 @@ class FlowEngine:
         # One boot per worker: pool children are forked from here and share it.
         self._boot_id, self._server_id = uuid.uuid4().hex, uuid.uuid4().hex
         self._process: _Process | None = None
+        self._check: SignatureCheck | None = None  #: once configured, if there are keys
         self._locks: dict[int, threading.Lock] = {}  #: by process: a fork may copy a held one
         self.hostname = ""  #: of the worker, once it is one
         self.sends_events = False
@@ -65,7 +68,7 @@ class FlowEngine:
             self._configure(app)
         else:
             app.on_after_configure.connect(self._configure, weak=False)
-        app.on_after_finalize.connect(celery_tasks.register_facets, weak=False)
+        app.on_after_finalize.connect(self._register_facets, weak=False)
         signals.celeryd_init.connect(self._choose_queues, weak=False)
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(lambda: EngineLauncher(self.engine))
@@ -85,23 +88,31 @@ class FlowEngine:
         """Add the beat entry and the Celery tasks; settings of the app stay."""
         settings = self._settings or Settings.from_environment(configured=sender.conf)
         offer_scripts(settings)
+        options: dict[str, Any] = {
+            "queue": settings.control_queue,
+            # A tick that was not consumed in time is of no use, and ticks must not pile up.
+            "expires": max(5.0, 5 * settings.watchdog_interval),
+        }
+        if keys := MessageKeys(settings.message_keys):
+            self._check = SignatureCheck(keys)
+            options["headers"] = keys.headers(celery_tasks.WATCHDOG)
         entry = {
             "task": celery_tasks.WATCHDOG,
             "schedule": settings.watchdog_interval,
-            # A tick that was not consumed in time is of no use, and ticks must not pile up.
-            "options": {
-                "queue": settings.control_queue,
-                "expires": max(5.0, 5 * settings.watchdog_interval),
-            },
+            "options": options,
         }
         schedule = dict(sender.conf.beat_schedule or {})
         sender.conf.beat_schedule = {celery_tasks.WATCHDOG: entry, **schedule}
-        celery_tasks.register_celery_tasks(sender, self, outage_log(settings.database_url))
+        outages = outage_log(settings.database_url)
+        celery_tasks.register_celery_tasks(sender, self, outages, self._check)
+
+    def _register_facets(self, sender: Celery, **_: Any) -> None:
+        celery_tasks.register_facets(sender, lambda: self._check)
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         """Let a worker consume the task lists of its facets, unless -Q names others."""
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
-        celery_tasks.register_facets(self.app)
+        self._register_facets(self.app)
         if options.get("queues"):
             return
         facets = [event_facet_named(name) for name in event_facet_names()]
@@ -229,7 +240,7 @@ class _Process:
         self.pid = os.getpid()
         if plugin.hostname:
             gc.freeze()  # imported objects stay alive, so the collector need not visit them
-        self.database = Database(settings.database_url)
+        self.database = Database(settings.database_url, schema=settings.schema)
         ensure_schema(self.database, upgrade=not self.database.has_server)
         self.notifier = CeleryNotifier(
             plugin.app,
@@ -237,6 +248,7 @@ class _Process:
             control_queue=settings.control_queue,
             # Starts come in bursts; each wake-up of a worker is meant for another worker.
             pause=0.0 if plugin.hostname else settings.wakeup_debounce,
+            keys=MessageKeys(settings.message_keys),
         )
         self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
         ring = settings.flower_steps

@@ -214,11 +214,12 @@ class Workflow(Decorated[P, R]):
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         connection: object | None = None,
+        tenant: str = "",
     ) -> Start[P, R]:
         """Return the workflow with options for its next start."""
         # The starter refuses labels that are no map, with all other problems.
         kept = dict(labels) if isinstance(labels, Mapping) else labels or {}
-        return Start(self, StartOptions(key, priority, kept, connection))
+        return Start(self, StartOptions(key, priority, kept, connection, tenant))
 
 
 class Start(Generic[P, R]):
@@ -237,7 +238,7 @@ class Start(Generic[P, R]):
         if self._options != StartOptions():
             raise AuthoringError(
                 f"{user_location()}: a child run takes no options: it is started once and "
-                "inherits the priority of its parent; leave .options(...) out"
+                "inherits priority and tenant of its parent; leave .options(...) out"
             )
         given = workflow.step_name, workflow.order
         return start_child(scope, workflow.definition, args, kwargs, *given)

@@ -42,6 +42,7 @@ class StartOptions:
     priority: int = 0  #: higher is claimed first
     labels: Mapping[str, str] = field(default_factory=dict)
     connection: object | None = None  #: start inside this transaction of the caller
+    tenant: str = ""
 
 
 class Launcher(Protocol):

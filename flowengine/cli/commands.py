@@ -212,27 +212,28 @@ def compile_files(files: Sequence[Path], output: Path | None) -> None:
 # --- inspecting ---
 
 
-def _database() -> Database:
+def _database(settings: Settings) -> Database:
     """Open the database of the settings. A server that does not answer is an error soon."""
-    url = Settings.from_environment().database_url
+    url = settings.database_url
     parsed = parsed_url(url)
     if parsed.get_backend_name() == "postgresql" and "connect_timeout" not in parsed.query:
         parsed = parsed.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
         url = parsed.render_as_string(hide_password=False)
-    return Database(url)
+    return Database(url, schema=settings.schema)
 
 
 @contextmanager
 def _open_engine() -> Iterator[Engine]:
     """Open the existing database; neither create nor upgrade it."""
-    database = _database()
+    settings = Settings.from_environment()
+    database = _database(settings)
     if database.file is not None and not database.file.exists():
         raise click.ClickException(
             f"there is no database {database.name} yet: `flowengine run` creates it, or set "
             "another in FLOWENGINE_DATABASE_URL"
         )
     ensure_schema(database, upgrade=False)
-    engine = Engine(database)
+    engine = Engine(database, settings=settings)
     try:
         yield engine
     finally:
@@ -244,12 +245,16 @@ def _open_engine() -> Iterator[Engine]:
 @click.option(
     "--state", type=click.Choice(["RUNNING", "COMPLETED", "FAILED"], case_sensitive=False)
 )
+@click.option("--tenant", help='Only runs of this tenant; "": of none.')
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @_as_json
-def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool) -> None:
+def list_runs(
+    workflow: str | None, state: str | None, tenant: str | None, limit: int, as_json: bool
+) -> None:
     """Show the newest runs."""
+    state = state and state.upper()
     with _open_engine() as engine:
-        runs = engine.list(workflow=workflow, state=state and state.upper(), limit=limit)
+        runs = engine.list(workflow=workflow, state=state, tenant=tenant, limit=limit)
     if as_json:
         click.echo(json.dumps([asdict(info) for info in runs], indent=2))
         return
@@ -258,13 +263,16 @@ def list_runs(workflow: str | None, state: str | None, limit: int, as_json: bool
         return
     now = system_clock()
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("run", "workflow", "state", "age", "took", "waits for / error"):
+    has_tenants = any(info.tenant for info in runs)
+    headings = ("run", *(("tenant",) if has_tenants else ()), "workflow", "state", "age", "took")
+    for heading in (*headings, "waits for / error"):
         table.add_column(heading, overflow="fold")
     for info in runs:
         steps = "step" if info.open_steps == 1 else "steps"
         waits = info.alarm or (f"{info.open_steps} {steps} outstanding" if info.open_steps else "")
         table.add_row(
             info.id[:8],
+            *([line(info.tenant)] if has_tenants else []),
             line(info.workflow),
             line((info.state, RUN_COLOURS.get(info.state, ""))),
             duration(now - info.created),
@@ -308,7 +316,7 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Upgrade the schema. Idempotent, and safe to run concurrently."""
-    database = _database()
+    database = _database(Settings.from_environment())
     before, after = upgrade_schema(database)
     database.close()
     if before == after:

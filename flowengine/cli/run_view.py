@@ -70,6 +70,7 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int, width: int = 120
         (run.state, f"bold {RUN_COLOURS.get(run.state, 'white')}"),
         (f"  {duration((run.finished or now) - run.created)}", "dim"),
         (started_by, "dim"),
+        (f"  tenant {run.tenant}" if run.tenant else "", "dim"),
     )
     parts: list[Text | Tree] = [head]
     fans = {step.key for step in steps if step.object_type == ObjectType.FAN}

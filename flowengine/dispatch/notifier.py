@@ -16,6 +16,7 @@ from flowengine.dispatch.debounce import Debounce
 from flowengine.dispatch.packed_ids import MOST, packed
 from flowengine.dispatch.publisher import RETRY_POLICY, Publisher
 from flowengine.fork import at_fork
+from flowengine.message_keys import MessageKeys
 
 log = logging.getLogger("flowengine")
 
@@ -108,8 +109,17 @@ class CeleryNotifier:
     sends their wake-ups later.
     """
 
-    def __init__(self, app: Any, *, most: int, control_queue: str, pause: float = 0.0) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        most: int,
+        control_queue: str,
+        pause: float = 0.0,
+        keys: MessageKeys | None = None,
+    ) -> None:
         self._app, self._most, self._control_queue = app, most, control_queue
+        self._keys = keys or MessageKeys()
         self._publisher = Publisher(app)
         self._debounce = Debounce(self._notify_now, pause)
         self._lock = threading.Lock()
@@ -192,23 +202,28 @@ class CeleryNotifier:
             backend.result_consumer = _NoSubscriptions()
         queue = self._queue_name(group.task_list)
         headers = [
-            self._app.signature(
+            self._signature(
                 WORK,
-                args=(group.task_list, packed(batch)),
-                immutable=True,
+                (group.task_list, packed(batch)),
                 queue=queue,
                 # Celery would add a kilobyte of ids for display.
                 argsrepr=f"({group.task_list!r}, [{len(batch)} tasks])",
             )
             for batch in batches(group.task_ids)
         ]
-        body = self._app.signature(
-            EVALUATE, args=(run_id,), immutable=True, queue=self._control_queue
-        )
+        body = self._signature(EVALUATE, (run_id,), queue=self._control_queue)
         result = chord(headers, body=body, app=self._app).apply_async(
             producer=producer, retry=False
         )
         _forget(result.parent)
+
+    def _signature(self, task: str, args: tuple[str, ...], **options: Any) -> Any:
+        """Return a part of a chord. The callback is signed here too: workers sign nothing that a
+        message asks them to send, for that message may be forged.
+        """
+        if self._keys:
+            options["headers"] = self._keys.headers(task, args)
+        return self._app.signature(task, args=args, immutable=True, **options)
 
     def _queue_name(self, task_list: str) -> str:
         return task_list
@@ -224,6 +239,7 @@ class CeleryNotifier:
 
     def _publish(self, task: str, args: tuple[Any, ...], queue_name: str, shown: str) -> None:
         message_id = str(uuid.uuid4())
+        signature = self._keys.headers(task, args)
 
         def send(producer: Any) -> None:
             # As Celery's `send_task` does it, without the parts that a wake-up does not use; and
@@ -243,6 +259,7 @@ class CeleryNotifier:
                     "id": message_id,
                     "root_id": message_id,
                     "argsrepr": shown,
+                    **signature,
                 },
                 retry=True,
                 retry_policy=RETRY_POLICY,

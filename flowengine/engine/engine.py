@@ -86,7 +86,7 @@ class Engine:
         self.continue_step = self.reporter.continue_step
         self.fail_step = self.reporter.fail_step
 
-        self.queries = RunQueries(database)
+        self.queries = RunQueries(database, self.settings.tenant)
         self.get = self.queries.get
         self.find = self.queries.find
         self.list = self.queries.list
@@ -94,6 +94,7 @@ class Engine:
         self.tasks = self.queries.tasks
         self.events = self.queries.events
         self.servers = self.queries.servers
+        self.metrics = self.queries.metrics
 
     def start(
         self,
@@ -109,6 +110,8 @@ class Engine:
     ) -> Run[Any]:
         """Start a run; it is durable when this returns.
 
+        An app that is bound to a tenant (setting `tenant`) starts all runs for it, and raises
+        TenantRefused for another.
         With `key` a run is started once: a second start with the same key returns the first run.
         With `connection` the run is part of the caller's own transaction: it exists when that
         commits, and never did when it rolls back.
@@ -178,6 +181,8 @@ class Engine:
 
         The program and the inputs are stored with the run; those given here are ignored.
         """
+        if self.settings.tenant:
+            self.get(workflow_id)  # raises UnknownRun for a run of another tenant
         self.advance(workflow_id)
         return self.get(workflow_id).as_result()
 

@@ -7,7 +7,14 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.engine.results import RunInfo, RunSummary, StepInfo, parked_until, seen_state
+from flowengine.engine.results import (
+    RunInfo,
+    RunMetrics,
+    RunSummary,
+    StepInfo,
+    parked_until,
+    seen_state,
+)
 from flowengine.errors import AmbiguousRun, UnknownRun
 from flowengine.evaluator import EventDefinition, Step, TaskDefinition
 from flowengine.evaluator.records import row_key
@@ -16,32 +23,43 @@ from flowengine.program.addresses import RowKind
 from flowengine.store import Session, Store, codec
 from flowengine.store.runs import StoredRun
 from flowengine.store.servers import ServerDefinition
+from flowengine.tenants import visible_tenant
 
 #: Steps that a page counts, of all its runs and at least of each.
 _MAX_COUNTED, _MIN_COUNTED = 500_000, 1_000
 
 
 class RunQueries:
-    def __init__(self, database: Store) -> None:
-        self._database = database
+    """Reads runs: with `tenant` those of this tenant alone, in an app that is bound to one its own.
 
-    def get(self, run_id: str) -> RunInfo:
+    A run of another tenant is unknown, as one that does not exist.
+    """
+
+    def __init__(self, database: Store, bound: str = "") -> None:
+        self._database, self._bound = database, bound
+
+    def get(self, run_id: str, *, tenant: str | None = None) -> RunInfo:
         """Return the state of a run."""
+        return self.get_of(visible_tenant(self._bound, tenant), run_id)
+
+    def get_of(self, tenant: str | None, run_id: str) -> RunInfo:
+        """Return the state of a run of this tenant, or with None of any, bound or not."""
         try:
-            return self._get(run_id)
+            return self._get(run_id, tenant)
         except DBAPIError as problem:
             if not problem.connection_invalidated:
                 raise
-            return self._get(run_id)  # the pooled connection was stale; the server may be up
+            return self._get(run_id, tenant)  # the connection was stale; the server may be up
 
-    def _get(self, run_id: str) -> RunInfo:
+    def _get(self, run_id: str, tenant: str | None) -> RunInfo:
         with self._database.autocommit_read() as session:
-            return run_info(session, run_id)
+            return run_info(session, run_id, tenant)
 
-    def find(self, beginning: str) -> RunInfo:
+    def find(self, beginning: str, *, tenant: str | None = None) -> RunInfo:
         """Return the run whose id has this prefix; raise AmbiguousRun if several do."""
+        tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:
-            found = session.runs.with_prefix(beginning)
+            found = session.runs.with_prefix(beginning, tenant)
             if not found:
                 raise UnknownRun(beginning)
             if len(found) > 1:
@@ -49,30 +67,47 @@ class RunQueries:
             return _info(session, found[0])
 
     def list(
-        self, *, workflow: str | None = None, state: str | None = None, limit: int = 50
+        self,
+        *,
+        workflow: str | None = None,
+        state: str | None = None,
+        tenant: str | None = None,
+        limit: int = 50,
     ) -> Sequence[RunInfo]:
         """Return the newest runs."""
+        tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:
-            found = session.runs.newest(workflow=workflow, state=state, limit=limit)
+            found = session.runs.newest(workflow=workflow, state=state, tenant=tenant, limit=limit)
             return [_info(session, row) for row in found]
 
-    def steps(self, run_id: str) -> Sequence[StepInfo]:
+    def steps(self, run_id: str, *, tenant: str | None = None) -> Sequence[StepInfo]:
         """Return all steps of a run, in the order of their creation."""
+        tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:
-            run_info(session, run_id)
+            run_info(session, run_id, tenant)
             tries = {task.step_id: task for task in session.tasks.of_run(run_id)}  # the last wins
             return [_step_info(session, s, tries.get(s.id)) for s in session.steps.of_run(run_id)]
 
-    def tasks(self, run_id: str) -> Sequence[TaskDefinition]:
-        """Return all tries of a run, in the order of their creation."""
+    def tasks(self, run_id: str, *, tenant: str | None = None) -> Sequence[TaskDefinition]:
+        """Return all tries of a run, in the order of their creation; none of an unknown run."""
+        tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:
+            if tenant is not None and _visible(session, run_id, tenant) is None:
+                return []
             return session.tasks.of_run(run_id)
 
-    def events(self, run_id: str) -> Sequence[EventDefinition]:
+    def events(self, run_id: str, *, tenant: str | None = None) -> Sequence[EventDefinition]:
         """Return the events of a run: the outside work it asked for, with its state."""
+        tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:
-            run_info(session, run_id)
+            run_info(session, run_id, tenant)
             return session.tasks.events_of_run(run_id)
+
+    def metrics(self, *, tenant: str | None = None) -> Sequence[RunMetrics]:
+        """Count the unfinished runs of each tenant that has any."""
+        tenant = visible_tenant(self._bound, tenant)
+        with self._database.read() as session:
+            return run_metrics(session, tenant)
 
     def servers(self) -> Sequence[ServerDefinition]:
         """Return the registered servers, with the number of tries each has run."""
@@ -82,11 +117,17 @@ class RunQueries:
             return found
 
 
-def run_info(session: Session, run_id: str) -> RunInfo:
-    row = session.runs.get(run_id)
+def run_info(session: Session, run_id: str, tenant: str | None = None) -> RunInfo:
+    row = _visible(session, run_id, tenant)
     if row is None:
         raise UnknownRun(run_id)
     return _info(session, row)
+
+
+def _visible(session: Session, run_id: str, tenant: str | None) -> StoredRun | None:
+    """Return a run of this tenant, or with None of any."""
+    row = session.runs.get(run_id)
+    return row if row is not None and tenant in (None, row.tenant) else None
 
 
 def run_summaries(
@@ -95,15 +136,18 @@ def run_summaries(
     workflow: str | None = None,
     state: str | None = None,
     before: str | None = None,
+    tenant: str | None = None,
     limit: int,
 ) -> list[RunSummary]:
     """Return the newest runs as one line each; with `before`, those that are listed after it."""
     last = None
-    if before is not None and (last := session.runs.get(before)) is None:
+    if before is not None and (last := _visible(session, before, tenant)) is None:
         raise UnknownRun(before)
     most = max(_MAX_COUNTED // limit, _MIN_COUNTED)
     states = [state] if state else sorted({RunState.RUNNING, *RunState.FINAL})
-    found = session.runs.summaries(states=states, workflow=workflow, before=last, limit=limit)
+    found = session.runs.summaries(
+        states=states, workflow=workflow, before=last, tenant=tenant, limit=limit
+    )
     progress = session.steps.progress([row.id for row in found], most)
     reported = session.reports.recorded_counts([row.id for row in found], most)
     return [
@@ -120,8 +164,16 @@ def run_summaries(
             steps=progress[row.id][1],
             steps_ended=min(progress[row.id][0] + reported[row.id], progress[row.id][1]),
             is_counted=progress[row.id][1] < most,
+            tenant=row.tenant,
         )
         for row in found
+    ]
+
+
+def run_metrics(session: Session, tenant: str | None) -> list[RunMetrics]:
+    return [
+        RunMetrics(row.tenant, row.unfinished, row.alarms, row.oldest)
+        for row in session.runs.metrics(tenant)
     ]
 
 
@@ -152,6 +204,7 @@ def _info(session: Session, row: StoredRun) -> RunInfo:
         priority=row.priority,
         labels=codec.load(row.labels) or {},
         parent=row.parent_run_id,
+        tenant=row.tenant,
     )
 
 

@@ -75,6 +75,7 @@ class Reporter:
         self._database, self._programs = database, programs
         self._committer, self._after_commit = committer, after_commit
         self._limits = Limits.of(settings)
+        self._tenant = settings.tenant
         self._value_limits = (settings.max_value_bytes, settings.max_json_depth)
 
     def report(self, task: TaskDefinition, outcome: Outcome, *, in_chord: bool = False) -> bool:
@@ -225,7 +226,7 @@ class Reporter:
         for name, value in answer.items():
             codec.check_value(f"{name!r} for step {step_id}", value, *self._value_limits)
         with self._database.read() as session:
-            step = _existing_step(session, step_id)
+            step = self._visible_step(session, step_id)
             run = session.runs.get(step.run_id)
             assert run is not None
             facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
@@ -237,21 +238,24 @@ class Reporter:
     def fail_step(self, step_id: str, error_message: str) -> None:
         """Fail a step that waits for its event. Idempotent: a step that has moved on ignores it."""
         with self._database.read() as session:
-            step = _existing_step(session, step_id)
+            step = self._visible_step(session, step_id)
         error = limited({"type": "StepFailed", "message": error_message}, self._limits)
         self._add_fact(step, "StepFail", {"error": error})
+
+    def _visible_step(self, session: Session, step_id: str) -> Step:
+        """Return a step; in an app that is bound to a tenant, a step of this tenant's runs."""
+        step = session.steps.by_id(step_id)
+        if step is not None and self._tenant:
+            run = session.runs.get(step.run_id)
+            step = step if run is not None and run.tenant == self._tenant else None
+        if step is None:
+            raise UnknownStep(step_id)
+        return step
 
     def _add_fact(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
         fact = {"step_id": step.id, "step_key": step.key, **payload}
         effects, _ = self._committer.commit_locked(step.run_id, fact=(kind, fact))
         self._after_commit.finish([effects])
-
-
-def _existing_step(session: Session, step_id: str) -> Step:
-    step = session.steps.by_id(step_id)
-    if step is None:
-        raise UnknownStep(step_id)
-    return step
 
 
 def _log_refusal(task: TaskDefinition) -> None:

@@ -79,6 +79,7 @@ class RunInfo(_RunRecord):
     priority: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     parent: str | None = None  #: the run whose step started it
+    tenant: str = ""
 
     def as_result(self) -> ExecutionResult:
         return ExecutionResult(
@@ -107,6 +108,17 @@ class RunSummary(_RunRecord):
     steps: int  #: created so far; a run creates steps while it runs
     steps_ended: int
     is_counted: bool = True  #: False: it has more steps, which were not counted
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """The unfinished runs of a tenant, in numbers."""
+
+    tenant: str
+    unfinished: int
+    alarms: int  #: unfinished runs with an alarm
+    oldest: int  #: when the oldest of them was started
 
 
 def seen_state(state: str, task_state: str | None) -> str:

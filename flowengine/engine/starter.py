@@ -32,6 +32,7 @@ from flowengine.store import Session, Store, codec
 from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader
 from flowengine.store.runs import StoredRun
+from flowengine.tenants import visible_tenant
 
 log = logging.getLogger("flowengine")
 
@@ -92,6 +93,9 @@ class Starter:
         **options: Any,
     ) -> StartRequest:
         """Validate a start; raise before anything is written."""
+        bound, asked = self._settings.tenant, options.get("tenant", "")
+        if bound and isinstance(asked, str):  # another type is refused below
+            options["tenant"] = visible_tenant(bound, asked or None)
         return self._request(self._programs.prepare(program), workflow, inputs, **options)
 
     def _request(
@@ -221,8 +225,9 @@ class Starter:
 
     def start_within(self, connection: Connection, request: StartRequest) -> str:
         """Insert a run in the caller's transaction; workers are woken after its commit."""
-        session = self._database.within(connection)
-        (effects,) = self._insert_with(session, [request], self._database.now())
+        now = self._database.now()
+        with self._database.within(connection) as session:
+            (effects,) = self._insert_with(session, [request], now)
         self._notify_after(connection, effects)
         return effects.run_id
 

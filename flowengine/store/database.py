@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,7 +22,7 @@ from sqlalchemy.exc import (
     TimeoutError,
 )
 
-from flowengine.errors import DatabaseBusy, DatabaseReadOnly, StoreError
+from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidSetting, StoreError
 from flowengine.printable import masked_url
 from flowengine.store.backend import Dialect, Executor, SqlalchemyExecutor
 from flowengine.store.protocol import CompletionListener
@@ -29,6 +30,8 @@ from flowengine.store.session import SqlSession
 
 _OPERATIONAL = (OperationalError, InterfaceError, TimeoutError)
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's SQLSTATE for a refused write
+#: As it is in SQL without quotes, and short enough to be a part of other names.
+_SCHEMA = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,46}")
 Clock = Callable[[], int]  #: milliseconds since the epoch
 
 
@@ -66,8 +69,14 @@ class Database:
     def __new__(cls, url: str, **_options: Any) -> Self:
         return super().__new__(_backend(url) if cls is Database else cls)  # type: ignore[return-value]
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        self.url, self._clock = parsed_url(url), clock
+    def __init__(self, url: str, *, schema: str = "", clock: Clock | None = None) -> None:
+        self.url, self.schema, self._clock = parsed_url(url), schema, clock
+        if schema and not _SCHEMA.fullmatch(schema):
+            expected = (
+                "the name of a schema: lower-case letters, digits and underscores, 47 at most, "
+                "without pg_ at the beginning"
+            )
+            raise InvalidSetting("FLOWENGINE_SCHEMA", schema, expected)
 
     @property
     def generation(self) -> int:
@@ -76,8 +85,14 @@ class Database:
 
     @property
     def name(self) -> str:
-        """The URL without its password."""
-        return masked_url(self.url.render_as_string(hide_password=True))
+        """The URL without its password, and the schema if it is not the default one."""
+        url = masked_url(self.url.render_as_string(hide_password=True))
+        return f"{url} (schema {self.schema})" if self.schema else url
+
+    @property
+    def scope(self) -> str:
+        """The schema, in names that all schemas of a database share; empty for the default one."""
+        return "" if self.schema == "public" else self.schema
 
     # --- transactions ---
 
@@ -125,9 +140,10 @@ class Database:
         """
         raise NotImplementedError
 
-    def within(self, connection: Connection) -> SqlSession:
-        """Return a session inside the caller's own transaction."""
-        return self.session(SqlalchemyExecutor(connection), connection)
+    @contextmanager
+    def within(self, connection: Connection) -> Iterator[SqlSession]:
+        """A session inside the caller's own transaction."""
+        yield self.session(SqlalchemyExecutor(connection), connection)
 
     def session(self, executor: Executor, connection: Connection | None = None) -> SqlSession:
         return SqlSession(self, executor, connection)

@@ -110,8 +110,8 @@ class Store(Protocol):
         stale. SQLite has one writer at a time, so there the session holds the write lock.
         """
 
-    def within(self, connection: Connection) -> Session:
-        """Return a session inside the caller's own transaction."""
+    def within(self, connection: Connection) -> AbstractContextManager[Session]:
+        """A session inside the caller's own transaction."""
 
     def keep_connection(self) -> AbstractContextManager[None]:
         """Let this thread keep its connection between statements."""

@@ -6,10 +6,11 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, and_, bindparam, or_, select
+from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select
 
 from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
+from flowengine.evaluator.states import RunState
 from flowengine.store.backend import in_dialect
 from flowengine.store.commits import RunHeader
 from flowengine.store.parts import Part
@@ -52,10 +53,24 @@ _COUNT_BELOW = (
     f"WHERE root_run_id = %s AND {RUN_IS_CHILD} LIMIT %s) AS below"
 )
 _WITH_PREFIX = select(*_columns).where(table.c.id.startswith(bindparam("prefix"))).limit(2)
+# Hidden from the planner: the runs of a tenant are read by `flowengine_run_created`, never those
+# of all tenants in that state.
+_state = table.c.state.concat("")
 _SUMMARY = select(
     *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
-    *table.c["idempotency_key", "created", "finished"],
+    *table.c["idempotency_key", "created", "finished", "tenant"],
 ).order_by(table.c.created.desc(), table.c.id)
+_METRICS = (
+    select(
+        table.c.tenant,
+        func.count().label("unfinished"),
+        func.count(table.c.alarm).label("alarms"),
+        func.min(table.c.created).label("oldest"),
+    )
+    .where(table.c.state == RunState.RUNNING)
+    .group_by(table.c.tenant)
+    .order_by(table.c.tenant)
+)
 _HEADER = (
     *("id", "workflow", "program_hash", "generation", "state", "priority", "open_steps"),
     *("alarm", "revision", "task_count", "parent_run_id", "parent_step_id", "waiting_step_key"),
@@ -92,25 +107,36 @@ class Runs(Part):
         ((count,),) = self._session.rows(_COUNT_BELOW, (root_run_id, most))
         return int(count)
 
-    def with_prefix(self, prefix: str) -> list[StoredRun]:
-        """Return the first two runs whose id has this prefix."""
-        return [StoredRun(*row) for row in self._session.execute(_WITH_PREFIX, {"prefix": prefix})]
+    def with_prefix(self, prefix: str, tenant: str | None = None) -> list[StoredRun]:
+        """Return the first two runs whose id has this prefix; with `tenant` only its own."""
+        statement = _WITH_PREFIX if tenant is None else _WITH_PREFIX.where(_is_of(tenant))
+        return [StoredRun(*row) for row in self._session.execute(statement, {"prefix": prefix})]
 
-    def newest(self, *, workflow: str | None, state: str | None, limit: int) -> list[StoredRun]:
+    def newest(
+        self, *, workflow: str | None, state: str | None, tenant: str | None = None, limit: int
+    ) -> list[StoredRun]:
         statement = select(*_columns).order_by(table.c.created.desc(), table.c.id).limit(limit)
+        if tenant is not None:
+            statement = statement.where(_is_of(tenant))
         if workflow:
             statement = statement.where(table.c.workflow == workflow)
         if state:
-            statement = statement.where(table.c.state == state)
+            statement = statement.where((table.c.state if tenant is None else _state) == state)
         return [StoredRun(*row) for row in self._session.execute(statement)]
 
     def summaries(
-        self, *, states: Iterable[str], workflow: str | None, before: StoredRun | None, limit: int
+        self,
+        *,
+        states: Sequence[str],
+        workflow: str | None,
+        before: StoredRun | None,
+        tenant: str | None = None,
+        limit: int,
     ) -> list[Row[Any]]:
         """Return the newest runs, without their values; with `before` those listed after it.
 
         One query per state, because an index has the runs of a state in order: a query for all
-        states would read and sort every run.
+        states would read and sort every run. Another index has those of a tenant in order.
         """
         statement = _SUMMARY.limit(limit)
         if workflow:
@@ -120,10 +146,18 @@ class Runs(Part):
             is_beside = and_(table.c.created == before.created, table.c.id > before.id)
             # The first condition follows from the second, but can use the index.
             statement = statement.where(table.c.created <= before.created, or_(is_older, is_beside))
+        if tenant is not None:
+            of_tenant = statement.where(_is_of(tenant), _state.in_(states))
+            return list(self._session.execute(of_tenant))
         found: list[Row[Any]] = []
         for state in states:
             found += self._session.execute(statement.where(table.c.state == state))
         return sorted(found, key=lambda row: (-row.created, row.id))[:limit]
+
+    def metrics(self, tenant: str | None) -> list[Row[Any]]:
+        """Count the unfinished runs of a tenant, or with None of each that has any."""
+        statement = _METRICS if tenant is None else _METRICS.where(_is_of(tenant))
+        return list(self._session.execute(statement))
 
     # --- headers: the part that an evaluation reads and writes ---
 
@@ -160,6 +194,10 @@ class Runs(Part):
                 if row[at] is not None and row[at + _KEY] not in steps:
                     steps[row[at + _KEY]] = step_from(row[at : at + width])
         return found
+
+
+def _is_of(tenant: str) -> ColumnElement[bool]:
+    return table.c.tenant == tenant
 
 
 def _header(row: Sequence[Any]) -> RunHeader:

@@ -7,6 +7,7 @@ database create one schema, and a killed process leaves none.
 from __future__ import annotations
 
 import threading
+import zlib
 from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
@@ -51,7 +52,9 @@ def upgrade_schema(database: Database) -> tuple[str, str]:
     with database.write() as session:
         connection = session.connection
         if database.has_server:
-            connection.execute(text(f"SELECT pg_advisory_xact_lock({_LOCK})"))
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_lock_key(database.scope)})"))
+        if database.schema:
+            _create_schema(connection, database.schema)
         before = revision_of(connection)
         if before and before not in KNOWN:
             raise DatabaseTooNew(database.name, before)
@@ -63,6 +66,18 @@ def upgrade_schema(database: Database) -> tuple[str, str]:
         elif before != HEAD:
             migrate(connection)
     return before, HEAD
+
+
+def _lock_key(scope: str) -> str:
+    """Return the key of the lock: all schemas of a database share its advisory locks."""
+    return f"{_LOCK}, {zlib.crc32(scope.encode()) - 2**31}" if scope else str(_LOCK)
+
+
+def _create_schema(connection: Connection, schema: str) -> None:
+    # Not IF NOT EXISTS, which needs the right to create one even if it is there.
+    known = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
+    if connection.execute(known, {"schema": schema}).scalar() is None:
+        connection.execute(text(f'CREATE SCHEMA "{schema}"'))
 
 
 def _stamp(connection: Connection) -> None:

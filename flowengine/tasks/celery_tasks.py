@@ -24,6 +24,7 @@ from flowengine.errors import FlowengineError
 from flowengine.printable import clipped, names_of
 from flowengine.program.standard import is_built_in
 from flowengine.store.database import is_unavailable
+from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.worker.outage_log import OutageLog
 
 log = logging.getLogger("flowengine")
@@ -52,7 +53,10 @@ class MessageHandler(Protocol):
     def watch(self) -> None: ...
 
 
-def register_celery_tasks(app: Any, handler: MessageHandler, outages: OutageLog) -> None:
+def register_celery_tasks(
+    app: Any, handler: MessageHandler, outages: OutageLog, check: SignatureCheck | None = None
+) -> None:
+    """Register the tasks; with a `check` they refuse messages that are not signed."""
 
     def work(task_list: str, packed_ids: str) -> None:
         """Work on these tasks: the header of a chord. Tasks claimed by others are skipped."""
@@ -87,6 +91,11 @@ def register_celery_tasks(app: Any, handler: MessageHandler, outages: OutageLog)
     def register(name: str, function: Callable[..., None], **options: Any) -> None:
         @functools.wraps(function)
         def task(*args: Any, **kwargs: Any) -> None:
+            if check is not None:
+                if name == EXECUTE:  # bound: the first argument is the task
+                    check.once(name, registered.request, args[1:], kwargs)
+                else:
+                    check.wake_up(name, registered.request, args, kwargs)
             try:
                 with outages.watch():
                     function(*args, **kwargs)
@@ -103,7 +112,7 @@ def register_celery_tasks(app: Any, handler: MessageHandler, outages: OutageLog)
         # Not shared: Celery would add a shared task to every other app of the process, and of two
         # with one name keep the first. Flower shows steps, not the messages that lead to them.
         chosen = {"ignore_result": True, "acks_late": False, "send_events": False, **options}
-        app.task(task, name=name, shared=False, **chosen)
+        registered = app.task(task, name=name, shared=False, **chosen)
 
     register(DRAIN, handler.drain)
     # Not every backend counts a header whose result is ignored.
@@ -120,26 +129,34 @@ def _without_values(argument: object) -> str:
     return names_of(argument) if isinstance(argument, dict) else clipped(repr(argument), 100)
 
 
-def register_facets(sender: Any, **_: Any) -> None:
+def register_facets(
+    sender: Any, check: Callable[[], SignatureCheck | None] = lambda: None, **_: Any
+) -> None:
     """Register every event facet of this process on an app that does not have it yet.
 
     They appear under their own names in `inspect registered`, routes and Flower, and `send_task`
     can call one outside any run. Steps of runs are not executed this way: they are claimed from
     the database. Built-in facets are not registered: a message of anybody who reaches the broker
     could run a script. Only the engine starts them, for the steps of runs.
+
+    `check` is asked when a facet is called: an app may be configured after its tasks are known.
     """
     for name in event_facet_names():
         facet = event_facet_named(name)
         if facet is not None and name not in sender.tasks and not is_built_in(name):
-            sender.task(_call_of(facet), name=name, shared=False)
+            _register_facet(sender, facet, check)
 
 
-def _call_of(facet: EventFacet[..., Any]) -> Callable[..., Any]:
+def _register_facet(
+    app: Any, facet: EventFacet[..., Any], check: Callable[[], SignatureCheck | None]
+) -> None:
     def call(*args: Any, **kwargs: Any) -> Any:
+        if (signed := check()) is not None:
+            signed.once(facet.name, registered.request, args, kwargs)
         return facet(*args, **kwargs)
 
     call.__doc__ = facet.__doc__
-    return call
+    registered = app.task(call, name=facet.name, shared=False)
 
 
 class WakeupRelay:

@@ -60,7 +60,8 @@ class Flow:
 
     def __init__(self, *, store_url: str = "sqlite://", settings: Settings | None = None) -> None:
         self.clock = Clock()
-        self.database = Database(store_url, clock=self.clock)
+        schema = settings.schema if settings else ""
+        self.database = Database(store_url, schema=schema, clock=self.clock)
         ensure_schema(self.database, upgrade=True)
         self.engine = Engine(self.database, settings=settings)
         self.breakers = CircuitBreakers(self.engine.settings, clock=lambda: self.clock.now / 1000)

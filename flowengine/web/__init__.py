@@ -1,7 +1,8 @@
 """Runs in the browser: a Workflows page inside stock Flower.
 
-`flower` installs the page, `pages` handles requests, `async_queries` queries the store, `styles`
-formats values. Importing this package loads neither Flower nor tornado; `install` does.
+`flower` installs the page, `pages` handles requests, `access` decides whose runs a request sees,
+`async_queries` queries the store, `styles` and `metrics` format values. Importing this package
+loads neither Flower nor tornado; `install` does.
 """
 
 from flowengine.web.flower import install

@@ -16,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from flowengine.errors import StoreError
 from flowengine.settings import Settings
 from flowengine.store import Database, Session, ensure_schema
+from flowengine.tenants import TenantTokens
 
 log = logging.getLogger("flowengine")
 T = TypeVar("T")
@@ -29,7 +30,8 @@ class StoreQueries:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._database = Database(settings.database_url)
+        self.tokens = TenantTokens(settings.tenant_tokens)
+        self._database = Database(settings.database_url, schema=settings.schema)
         self._lock = threading.Lock()
         self._is_checked = False
 

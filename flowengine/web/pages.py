@@ -1,7 +1,7 @@
 """The pages and their JSON, as request handlers of Flower.
 
-They inherit from Flower's base classes and so use its authentication, prefix and headers. Flower's
-navigation bar gets one more entry.
+They inherit from Flower's base classes and so use its authentication, prefix and headers, after
+the tokens of `access`. Flower's navigation bar gets one more entry.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from tornado.web import RequestHandler, authenticated, url
 from flowengine.engine import queries
 from flowengine.engine.results import RunInfo, RunSummary
 from flowengine.engine.run_tree import RunTree, StepLine, load_run_tree
-from flowengine.errors import FlowengineError, StoreError, UnknownRun
+from flowengine.errors import FlowengineError, StoreError, TenantRefused, UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
 from flowengine.store import Session
 from flowengine.store.database import system_clock
-from flowengine.web import styles
+from flowengine.web import metrics, styles
+from flowengine.web.access import TenantAccess
 from flowengine.web.async_queries import queries_of
 
 T = TypeVar("T")
@@ -63,6 +64,7 @@ class Filter:
     workflow: str | None
     before: str | None
     limit: int
+    tenant: str | None = None
 
     @classmethod
     def of(cls, request: RequestHandler) -> Filter:
@@ -81,20 +83,28 @@ class Filter:
         is_number = limit.isascii() and limit.isdigit() and len(limit) <= 9
         if not is_number or not 1 <= int(limit) <= most:
             raise RequestError(400, f"limit={limit[:30]!r} is not a number from 1 to {most}")
-        return cls(
-            state or None, argument("workflow") or None, argument("before") or None, int(limit)
-        )
+        workflow, before, tenant = map(argument, ("workflow", "before", "tenant"))
+        return cls(state or None, workflow or None, before or None, int(limit), tenant or None)
 
     def query(self, **changes: str | None) -> str:
         """Return the URL query of this filter with some parameters changed."""
         limit = str(self.limit) if self.limit != _DEFAULT_LIMIT else None
-        parameters = {"state": self.state, "workflow": self.workflow, "limit": limit, **changes}
+        parameters = {"state": self.state, "workflow": self.workflow, "tenant": self.tenant}
+        parameters |= {"limit": limit, **changes}
         kept = {name: value for name, value in parameters.items() if value}
         return f"?{urlencode(kept)}" if kept else ""
 
 
 def _settings(handler: Any) -> Settings:
     return queries_of(handler.application.capp).settings
+
+
+def _visible_tenant(handler: Any, asked: str | None = None) -> str | None:
+    try:
+        tenant: str | None = handler.visible_tenant(asked)
+    except TenantRefused as refused:
+        raise RequestError(403, f"This login does not see tenant {refused.asked!r}.") from None
+    return tenant
 
 
 async def _query(handler: Any, query: Callable[[Session], T]) -> T:
@@ -108,6 +118,7 @@ async def _query(handler: Any, query: Callable[[Session], T]) -> T:
 
 async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str | None]:
     """Return a page of runs, and `before` of the next page."""
+    tenant = _visible_tenant(handler, run_filter.tenant)
 
     def query(session: Session) -> list[RunSummary]:
         return queries.run_summaries(
@@ -115,6 +126,7 @@ async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str
             workflow=run_filter.workflow,
             state=run_filter.state,
             before=run_filter.before,
+            tenant=tenant,
             limit=run_filter.limit + 1,  # one more shows whether there is a next page
         )
 
@@ -125,9 +137,10 @@ async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str
 
 async def _run(handler: Any, run_id: str) -> tuple[RunInfo, dict[str, Any], RunTree]:
     most = _settings(handler).max_page_steps
+    tenant = _visible_tenant(handler)
 
     def query(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
-        run = queries.run_info(session, run_id)
+        run = queries.run_info(session, run_id, tenant)
         return run, queries.run_inputs(session, run), load_run_tree(session, run_id, most)
 
     if len(run_id) > _MAX_LENGTH or "\0" in run_id:
@@ -153,7 +166,7 @@ def _handler(answer: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
 # --- pages ---
 
 
-class _Page(BaseHandler):  # type: ignore[misc]
+class _Page(TenantAccess, BaseHandler):  # type: ignore[misc]
     def refuse(self, message: str) -> None:
         self.render("404.html", message=message)
 
@@ -205,7 +218,7 @@ def _with_workflows_entry(navbar: str) -> str:
 # --- JSON API ---
 
 
-class _Api(BaseApiHandler):  # type: ignore[misc]
+class _Api(TenantAccess, BaseApiHandler):  # type: ignore[misc]
     def refuse(self, message: str) -> None:
         self.write({"error": message})
 
@@ -240,9 +253,21 @@ class RunApi(_Api):
         )
 
 
+class RunMetricsApi(_Api):
+    """The unfinished runs of each tenant, for Prometheus."""
+
+    @_handler
+    async def get(self) -> None:
+        tenant = _visible_tenant(self, Filter.of(self).tenant)
+        rows = await _query(self, lambda session: queries.run_metrics(session, tenant))
+        self.set_header("Content-Type", metrics.CONTENT_TYPE)
+        self.write(metrics.exposition(rows, system_clock()))
+
+
 HANDLERS = [
     url(r"/workflows", RunsPage, name="workflows"),
     url(r"/workflows/([^/]+)", RunPage, name="workflow"),
     url(r"/api/workflows", RunsApi),
+    url(r"/api/workflows/metrics", RunMetricsApi),  # no run has this id
     url(r"/api/workflows/([^/]+)", RunApi),
 ]

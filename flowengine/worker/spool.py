@@ -152,7 +152,8 @@ def _is_faulty_alone(problem: Exception, engine: Engine) -> bool:
 
 def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome) -> None:
     """Report the end of a try whose report could not be made at once."""
-    engine.get(task.workflow_id)  # raises UnknownRun for a report to another database
+    # Raises UnknownRun for a report to another database. A worker serves all tenants.
+    engine.queries.get_of(None, task.workflow_id)
     if isinstance(outcome, WorkflowCall):
         outcome = start_child(engine, task, outcome)
     storable = engine.storable(task.name, task.flow_id, outcome)

@@ -168,3 +168,34 @@ def test_upgrade_creates_a_database_and_reports_it(here: Path) -> None:
     assert "upgraded from nothing to" in flowengine(here, "db", "upgrade")
     assert "is up to date" in flowengine(here, "db", "upgrade")
     assert "no runs" in flowengine(here, "list")
+
+
+def test_tenants_filter_the_list_and_bind_the_commands(here: Path) -> None:
+    runs = {}
+    for tenant in ("shop", "press"):
+        words = ("run", "slow:naps", "-i", "count=[]", "--no-wait")
+        done = commands.flowengine(words, here, {"FLOWENGINE_TENANT": tenant})
+        assert done.returncode == 0, done.stderr
+        runs[tenant] = done.stdout.strip()
+    assert "tenant" in flowengine(here, "list").splitlines()[0]
+    (listed,) = json.loads(flowengine(here, "list", "--json", "--tenant", "shop"))
+    assert (listed["id"], listed["tenant"]) == (runs["shop"], "shop")
+    assert "  tenant press" in flowengine(here, "show", runs["press"])
+    bound = {"FLOWENGINE_TENANT": "shop", "COLUMNS": "200"}
+    for words, code, says in (
+        (["list"], 0, runs["shop"][:8]),
+        (["show", runs["shop"]], 0, "✓ naps"),
+        (["show", runs["press"]], 1, f"there is no run '{runs['press']}' in this database"),
+        (["list", "--tenant", "press"], 1, "tenant 'press' is refused: this app"),
+    ):
+        done = commands.flowengine(words, here, bound)
+        assert done.returncode == code, done.stderr
+        assert says in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+    assert runs["press"][:8] not in commands.flowengine(["list"], here, bound).stdout
+
+
+def test_a_schema_needs_postgresql(here: Path) -> None:
+    done = commands.flowengine(["db", "upgrade"], here, {"FLOWENGINE_SCHEMA": "shop"})
+    assert done.returncode == 1
+    assert "SQLite has no schemas: FLOWENGINE_SCHEMA='shop' needs a PostgreSQL" in done.stderr

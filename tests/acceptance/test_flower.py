@@ -430,7 +430,7 @@ from flower import urls
 from flowengine.web import install
 before = len(urls.handlers)
 assert install() and install()
-assert len(urls.handlers) == before + 4
+assert len(urls.handlers) == before + 5
 """
     )
     assert output == ""

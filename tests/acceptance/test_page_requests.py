@@ -17,7 +17,7 @@ from tests.acceptance.test_flower import Flower, Runs, running
 from tests.acceptance.test_flower import runs as runs  # a fixture
 
 SECONDS = 5.0  #: that an answer may take
-NAMES = ("state", "workflow", "before", "limit", "x", "state[]", "", "limit=", "%00")
+NAMES = ("state", "workflow", "before", "limit", "tenant", "x", "state[]", "", "limit=", "%00")
 ODD = (
     *("", "0", "1", "-1", "00000000100000000000", "9" * 20, "9" * 5_000, "1e3", "0x10", "٣", "²"),
     *("NaN", "Infinity", "null", "None", "true", "[]", "{}", "\x00", "\n", "\r\nX: y", "%", "_"),

@@ -64,9 +64,10 @@ def opened(
     clock: Clock | None = None,
     notifier: Notifier | None = None,
     settings: Settings | None = None,
+    schema: str = "",
 ) -> Iterator[Engine]:
     """An engine of its own on a database, closed at the end."""
-    database = Database(url, clock=clock)
+    database = Database(url, schema=schema, clock=clock)
     ensure_schema(database, upgrade=True)
     engine = Engine(database, notifier=notifier, settings=settings)
     try:

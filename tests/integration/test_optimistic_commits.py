@@ -139,4 +139,4 @@ def _fetching(engine: Engine) -> Iterator[Any]:
     with engine.database.engine.connect() as connection:
         proxy = connection.connection
         prepared = proxy.info.setdefault("flowengine_prepared", {})
-        yield PostgresExecutor(proxy.driver_connection, prepared).fetch_text_column
+        yield PostgresExecutor(proxy.driver_connection, "", prepared).fetch_text_column

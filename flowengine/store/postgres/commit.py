@@ -40,7 +40,7 @@ _KEYS = {
 
 def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     """Write a commit; return the runs whose part was written."""
-    text, values = _statement_of(plan, guarded)
+    text, values = _statement_of(plan, guarded, getattr(executor, "channel", CHANNEL))
     try:
         if isinstance(executor, PostgresExecutor):
             return set(executor.fetch_text_column(text, values))
@@ -53,17 +53,17 @@ def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
 
 def send(executor: PipelineExecutor, plan: CommitPlan) -> None:
     """Write a commit of a locked run, without waiting for the result."""
-    executor.send(*_statement_of(plan, guarded=False))
+    executor.send(*_statement_of(plan, False, executor.channel))
 
 
-def _statement_of(plan: CommitPlan, guarded: bool) -> tuple[str, list[str | None]]:
+def _statement_of(plan: CommitPlan, guarded: bool, channel: str) -> tuple[str, list[str | None]]:
     is_alone = len(plan.runs) + len(plan.new_runs) <= 1
     encodings, values = encode(plan, is_alone=is_alone)
-    return _statement(encodings, guarded, is_alone), values
+    return _statement(encodings, guarded, is_alone, channel), values
 
 
 @functools.cache
-def _statement(encodings: tuple[Encoding, ...], guarded: bool, is_alone: bool) -> str:
+def _statement(encodings: tuple[Encoding, ...], guarded: bool, is_alone: bool, channel: str) -> str:
     """Build the statement for these sections, of one run or of several.
 
     There are few kinds of commits, so few statements.
@@ -83,7 +83,7 @@ def _statement(encodings: tuple[Encoding, ...], guarded: bool, is_alone: bool) -
     source = _allowed_rows("runs", is_alone)
     if is_checked and "reports" in names:
         source += " JOIN checked ON checked.held = 1"
-    notify = f"CASE WHEN g.finished IS NOT NULL THEN pg_notify('{CHANNEL}', g.run_id) END"
+    notify = f"CASE WHEN g.finished IS NOT NULL THEN pg_notify('{channel}', g.run_id) END"
     return f"WITH {', '.join(parts)} SELECT g.run_id, {notify} FROM {source}"
 
 

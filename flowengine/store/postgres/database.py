@@ -7,17 +7,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, DisconnectionError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
 
 from flowengine.fork import at_fork
 from flowengine.store.backend import Executor
 from flowengine.store.database import Clock, Database, missing_driver
 from flowengine.store.postgres import dialect
+from flowengine.store.postgres.commit import CHANNEL
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
 from flowengine.store.session import SqlSession
@@ -26,6 +27,7 @@ _IDLE_LIMIT = 30.0  #: seconds that a transaction may be idle
 _PING_AFTER = 1.0  #: seconds after which an unused connection is pinged before it is used
 #: Key in a connection's info: the statements prepared on it, by text.
 _PREPARED = "flowengine_prepared"
+_SET_PATH = "SELECT set_config('search_path', %s, true)"  #: until the transaction ends
 _CLOCK_TRUST = 5.0  #: seconds for which a reading of the server's clock is extrapolated
 
 
@@ -35,12 +37,14 @@ class PostgresDatabase(Database):
     dialect = dialect
     has_server = True
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        super().__init__(url, clock=clock)
+    def __init__(self, url: str, *, schema: str = "", clock: Clock | None = None) -> None:
+        super().__init__(url, schema=schema, clock=clock)
+        # All schemas of a database share its channels.
+        self._channel = f"{CHANNEL}_{self.scope}" if self.scope else CHANNEL
         self._clock_reading = (-math.inf, 0)  #: monotonic time, and the server's time then
         self._pinging = threading.local()
         self._kept = threading.local()
-        self.engine = _engine(url, self._pinging)
+        self.engine = _engine(url, schema, self._pinging)
         #: A restore ends all connections, so it is noticed with the first that was lost.
         self._generation = 0
         event.listen(self.engine, "invalidate", self._connection_lost)
@@ -59,7 +63,22 @@ class PostgresDatabase(Database):
         return self._generation
 
     def _executor(self, connection: Connection) -> Executor:
-        return PipelineExecutor(connection)
+        return PipelineExecutor(connection, self._channel)
+
+    @contextmanager
+    def within(self, connection: Connection) -> Iterator[SqlSession]:
+        with super().within(connection) as session:
+            if not self.schema:
+                yield session
+                return
+            # The connection is the caller's, and has the search path of the caller.
+            path = session.rows("SELECT current_setting('search_path')")[0][0]
+            session.rows(_SET_PATH, (self.schema,))
+            try:
+                yield session
+            finally:
+                with suppress(SQLAlchemyError):  # failed already: its rollback restores the path
+                    session.rows(_SET_PATH, (path,))
 
     def autocommit(self) -> AbstractContextManager[SqlSession]:
         return _Autocommit(self)
@@ -67,7 +86,7 @@ class PostgresDatabase(Database):
     autocommit_read = optimistic = autocommit
 
     def listen(self, on_end: Callable[[str], object], on_connect: Callable[[], object]) -> Listener:
-        return Listener(self.engine, on_end, on_connect)
+        return Listener(self.engine, self._channel, on_end, on_connect)
 
     # --- connections ---
 
@@ -160,7 +179,9 @@ class _Autocommit:
         # threads, which keep their connection, use them.
         if getattr(self._database._kept, "is_on", False):
             prepared = self._proxy.info.setdefault(_PREPARED, {})
-        return self._database.session(PostgresExecutor(self._proxy.driver_connection, prepared))
+        database = self._database
+        executor = PostgresExecutor(self._proxy.driver_connection, database._channel, prepared)
+        return database.session(executor)
 
     def __exit__(
         self,
@@ -192,7 +213,7 @@ class _Autocommit:
             raise translated from problem
 
 
-def _engine(url: str, pinging: threading.local) -> Engine:
+def _engine(url: str, schema: str, pinging: threading.local) -> Engine:
     parsed = make_url(url)
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
@@ -205,6 +226,10 @@ def _engine(url: str, pinging: threading.local) -> Engine:
     @event.listens_for(engine, "connect")
     def _prepare(raw: Any, _record: object) -> None:
         raw.autocommit = True  # transactions begin below
+        if schema:
+            # Nothing else in the path: a table of another schema must not be found. By SET, not as
+            # an option of the connection, which poolers drop.
+            raw.execute(f'SET search_path = "{schema}"')
         # A process that is suspended inside a transaction keeps its locks, and so blocks a run or
         # the watchdog. The server ends such a transaction.
         raw.execute(f"SET idle_in_transaction_session_timeout = {_IDLE_LIMIT * 1000:.0f}")

@@ -28,9 +28,10 @@ _statement_numbers = itertools.count()
 class PostgresExecutor:
     """Executes on psycopg's own connection; each statement commits by itself."""
 
-    def __init__(self, driver: Any, prepared: dict[str, bytes] | None = None) -> None:
+    def __init__(self, driver: Any, channel: str, prepared: dict[str, bytes] | None = None) -> None:
         """Use a connection; `prepared` are the names of the statements prepared on it."""
         self._driver, self._prepared = driver, prepared
+        self.channel = channel  #: of NOTIFY
 
     def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         # RawCursor takes $1: other cursors parse the text each time, and our texts are long.
@@ -81,10 +82,10 @@ class PipelineExecutor(PostgresExecutor):
     Statements can be pipelined: the server executes one while this process builds the next.
     """
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, channel: str) -> None:
         self._connection = connection
         self._error = connection.dialect.loaded_dbapi.Error
-        super().__init__(connection.connection.driver_connection)
+        super().__init__(connection.connection.driver_connection, channel)
 
     def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         with self._translated_errors():

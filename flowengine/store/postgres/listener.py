@@ -10,7 +10,6 @@ from collections.abc import Callable
 from sqlalchemy import Engine
 
 from flowengine.log_filter import safe_logger
-from flowengine.store.postgres.commit import CHANNEL
 
 _RECONNECT_SECONDS = 1.0
 log = safe_logger(__name__)
@@ -24,9 +23,14 @@ class Listener:
     """
 
     def __init__(
-        self, engine: Engine, on_end: Callable[[str], object], on_connect: Callable[[], object]
+        self,
+        engine: Engine,
+        channel: str,
+        on_end: Callable[[str], object],
+        on_connect: Callable[[], object],
     ) -> None:
-        self._engine, self._on_end, self._on_connect = engine, on_end, on_connect
+        self._engine, self._channel = engine, channel
+        self._on_end, self._on_connect = on_end, on_connect
         self.is_listening = False
         self._stop = threading.Event()
         self._woken, self._waker = socket.socketpair()
@@ -50,7 +54,7 @@ class Listener:
             assert connection is not None
             connection.rollback()
             connection.autocommit = True
-            connection.execute(f"LISTEN {CHANNEL}")
+            connection.execute(f"LISTEN {self._channel}")
             self.is_listening = True
             self._on_connect()
             with selectors.DefaultSelector() as selector:

@@ -23,6 +23,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import StaticPool
 
+from flowengine.errors import StoreError
 from flowengine.private_files import private_opener
 from flowengine.store.backend import Parameters, sqlite_text
 from flowengine.store.database import Clock, Database
@@ -45,8 +46,13 @@ class SqliteDatabase(Database):
     dialect = dialect
     has_server = False
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
-        super().__init__(url, clock=clock)
+    def __init__(self, url: str, *, schema: str = "", clock: Clock | None = None) -> None:
+        super().__init__(url, schema=schema, clock=clock)
+        if schema:
+            raise StoreError(
+                f"SQLite has no schemas: FLOWENGINE_SCHEMA={schema!r} needs a PostgreSQL in "
+                "FLOWENGINE_DATABASE_URL; leave it empty, and give each its own file"
+            )
         is_in_memory = self.url.database in (None, "", ":memory:")
         self.engine = _engine(url, is_in_memory)
         self._writer = threading.Lock()

@@ -31,7 +31,9 @@ QUICK_START = ("--without-mingle", "--without-gossip")  #: spares a second at ea
 #: Seconds within which something happens that needs a tenth of them on an idle machine, and that
 #: waited for minutes or for ever before it was mended.
 SOON = 15.0
-pytest.register_assert_rewrite("tests.acceptance.celery.rows", "tests.acceptance.celery.mixed_load")
+pytest.register_assert_rewrite(
+    *(f"tests.acceptance.celery.{name}" for name in ("attack", "mixed_load", "rows"))
+)
 
 
 # --- the plugin's nodes ---

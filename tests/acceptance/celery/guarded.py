@@ -8,7 +8,7 @@ from pathlib import Path
 from flowengine import Retry, event_facet, workflow
 
 
-@event_facet(name="guarded.later", retry=Retry(attempts=2, first_wait=3600))
+@event_facet(name="guarded.later", task_list="guarded", retry=Retry(attempts=2, first_wait=3600))
 def later(n: int) -> int:
     _trace("later")
     raise ConnectionError("not before an hour has passed")
@@ -20,8 +20,9 @@ def elsewhere(n: int) -> int:
     return n
 
 
-@event_facet(name="guarded.here")
+@event_facet(name="guarded.here", task_list="guarded")
 def here(n: int) -> int:
+    _trace("here")
     return n + 1
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from pytest_celery import (
@@ -21,7 +22,9 @@ from pytest_celery import (
 )
 
 from tests.acceptance.celery import graphs
+from tests.acceptance.celery.attack import ARGUMENTS, ATTACKED, attack
 from tests.acceptance.celery.conftest import QUICK_START, SOON, MakeFleet
+from tests.acceptance.celery.forger import RabbitQueues
 from tests.acceptance.celery.mixed_load import run_under_kills, start_mixed, wait_and_check
 from tests.acceptance.celery.rows import check_runs, wait_for
 from tests.celery_nodes import Fleet, LocalRabbit, LocalWorker, until
@@ -238,3 +241,48 @@ def test_every_shutdown_ends_whenever_connections_are_cut(
         last_worker.start()
         wait_for(fleet.engine, runs, 60)
         last_worker.process.kill()
+
+
+# --- forged messages; on Redis: test_forged_messages ---
+
+
+#: The configuration of a worker that reaches its broker by TLS.
+TLS = """
+import ssl
+
+broker_use_ssl = {{
+    "ca_certs": "{authority}",
+    "cert_reqs": ssl.CERT_REQUIRED,
+    "server_hostname": "localhost",
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def attacked_on_rabbit(make_fleet: MakeFleet, shared_rabbit: RabbitServer) -> Fleet:
+    """A fleet whose worker reaches its broker by TLS."""
+    assert shared_rabbit.certificates
+    fleet = make_fleet(broker=LocalRabbit(shared_rabbit), backend=None, **ATTACKED)
+    tls = TLS.format(authority=shared_rabbit.certificates.authority)
+    fleet.add_worker(
+        "only",
+        *ARGUMENTS,
+        content={"celeryconfig.py": tls.encode()},
+        FLOWENGINE_BROKER_URL=shared_rabbit.tls_url,
+    )
+    return fleet
+
+
+def test_forged_messages_on_rabbitmq_run_no_step_and_end_no_worker(
+    attacked_on_rabbit: Fleet, chaos_seed: int
+) -> None:
+    with closing(RabbitQueues(attacked_on_rabbit.broker.url)) as queues:
+        attack(attacked_on_rabbit, queues, chaos_seed, 400)
+
+
+@pytest.mark.chaos
+def test_ten_thousand_forged_messages_on_rabbitmq_run_no_step(
+    attacked_on_rabbit: Fleet, chaos_seed: int
+) -> None:
+    with closing(RabbitQueues(attacked_on_rabbit.broker.url)) as queues:
+        attack(attacked_on_rabbit, queues, chaos_seed, 10_000)
