@@ -89,6 +89,42 @@ def test_the_examples_have_no_problems(tmp_path: Path) -> None:
     assert output.endswith(": no problems\n")
 
 
+UNORDERED = """
+from flowengine import event_facet, workflow
+
+@event_facet
+def create_table() -> None: ...
+
+@event_facet
+def insert_rows(n: int) -> int: ...
+
+@workflow
+def load(n: int) -> int:
+    create_table()
+    return insert_rows(n)
+
+@workflow
+def ordered(n: int) -> int:
+    return insert_rows.after(create_table())(n)
+
+@workflow
+def unordered(n: int) -> int:
+    create_table.after()()
+    return insert_rows(n)
+"""
+
+
+def test_steps_without_order_are_a_warning_at_their_line(tmp_path: Path) -> None:
+    (tmp_path / "tables.py").write_text(UNORDERED)
+    shown = json.loads(check(tmp_path, "tables.py", "--json", expect=0))
+    ((file, line, what),) = [(w["file"], w["line"], w["what"]) for w in shown["warnings"]]
+    assert (file, line, shown["problems"]) == ("tables.py", 12, [])
+    assert "'create_table' runs at the same time as 'insert_rows'" in what
+    output = check(tmp_path, "tables.py", expect=0)
+    assert "12 ! step 'create_table'" in output
+    assert output.endswith(": no problems, 1 warning\n")
+
+
 def test_every_problem_of_every_function_is_reported_at_its_line(tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     found = problems(tmp_path, "broken.py")

@@ -122,6 +122,21 @@ def test_one_block_is_a_map_and_several_blocks_are_a_list() -> None:
     assert len(the_block("{ s = F() andThen { } andThen { } }")["steps"][0]["body"]) == 2
 
 
+def test_a_step_may_come_after_others() -> None:
+    steps = the_block("{ a = F() b = F() after a c = F() after a, b ended andThen { } }")["steps"]
+    assert [step.get("after") for step in steps] == [
+        *(None, [{"step": "a"}]),
+        [{"step": "a"}, {"step": "b", "on": "ended"}],
+    ]
+
+
+def test_steps_may_be_named_after_and_ended() -> None:
+    steps = the_block("{ a = F() after = F() after a ended = F() after after, a ended }")["steps"]
+    assert [(step["name"], len(step.get("after", []))) for step in steps] == [
+        *(("a", 0), ("after", 1), ("ended", 2)),
+    ]
+
+
 def test_a_yield_with_mixins_is_a_yield_to_each() -> None:
     yields = the_block("{ yield W(a = 1)\n with M(b = 2) with N() }")["yields"]
     assert [one["call"]["target"] for one in yields] == ["W", "M", "N"]
