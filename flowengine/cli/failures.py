@@ -34,6 +34,14 @@ class Commands(click.Group):
             _refuse_undecodable(args)
             return super().make_context(info_name, args, parent, **extra)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        # Old versions of click take a name that begins with any sign for an option, and print help.
+        if args[0] and not args[0][0].isalnum() and args[0][0] != "-":
+            ctx.fail(f"No such command {args[0]!r}.")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: click.Context) -> Any:
         if not ctx.params.get("traceback"):
             with _readable_errors():
