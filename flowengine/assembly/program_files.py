@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from flowengine.afl import link_files, read_text
 from flowengine.authoring import event_facet_named
-from flowengine.errors import InvalidProgram, Problem, ProgramError
+from flowengine.errors import ProgramError
 from flowengine.program import Program, parse_program
+from flowengine.program.json_reader import read_json
 from flowengine.program.limits import program_too_large
 from flowengine.program.nodes import Declaration, EventOptions, FacetDeclaration, Namespace
 from flowengine.settings import Settings
@@ -48,21 +48,11 @@ def _read(path: str | Path, most: int) -> tuple[Program, str | None]:
     if file.suffix in AFL_TEXT:
         return parse_program(read_text(file.read_bytes(), str(path))), str(path)
     if file.suffix == PROGRAM_JSON:
-        return _from_json(file), None
+        return parse_program(read_json(file.read_bytes(), str(file))), None
     raise ProgramError(
         f"{path} is neither AFL text ({', '.join(AFL_TEXT)}) nor program JSON "
         f"({PROGRAM_JSON}); rename it"
     )
-
-
-def _from_json(file: Path) -> Program:
-    try:
-        document = json.loads(file.read_bytes())
-    except ValueError as problem:
-        raise InvalidProgram([Problem(str(file), f"is not JSON: {problem}")]) from None
-    except RecursionError:
-        raise InvalidProgram([Problem(str(file), "is nested too deeply")]) from None
-    return parse_program(document)
 
 
 def _with_options(declared: Declaration, namespace: str = "") -> Declaration:

@@ -5,14 +5,78 @@ All problems are reported together, each with the declaration and statement it c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from flowengine.errors import Problem
+from flowengine.errors import InvalidProgram, Problem
 from flowengine.program.nodes import Json, Location
 
 T = TypeVar("T")
+_MAX_REPEATED = 100  # problems that are reported
+_LONGEST_PLACE = 500  # characters
+
+
+def read_json(text: str | bytes, file: str = "") -> Json:
+    """Return the document of a JSON text; raise InvalidProgram if it is none.
+
+    A key that is given twice in one map is refused: `json` would take the last value, and readers
+    of the text may take the first.
+    """
+    repeated: dict[int, tuple[dict[str, Json], str]] = {}
+
+    def as_map(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+        found = dict(pairs)
+        if len(found) < len(pairs) and len(repeated) < _MAX_REPEATED:
+            seen: set[str] = set()
+            twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+            repeated[id(found)] = found, twice  # with the map, so that its id stays its own
+        return found
+
+    try:
+        document = json.loads(text, object_pairs_hook=as_map)
+    except ValueError as problem:
+        raise InvalidProgram([Problem(file, f"is not JSON: {problem}")]) from None
+    except RecursionError:
+        raise InvalidProgram([Problem(file, "is nested too deeply")]) from None
+    if repeated:
+        problems = [
+            Problem(place, f"has the key {repeated[found][1][:100]!r} twice; remove one")
+            for found, place in _places(document, repeated)
+        ]
+        raise InvalidProgram(problems or [Problem(file, "has maps with a key twice; remove one")])
+    return document
+
+
+def _places(document: Json, wanted: Container[int]) -> Iterator[tuple[int, str]]:
+    """Yield the maps of a document with these ids, each with its place.
+
+    Nodes know their parent: the places themselves, of a wide and deep document, would fill the
+    memory.
+    """
+    waiting: list[tuple[Json, _Node | None]] = [(document, None)]
+    while waiting:
+        part, node = waiting.pop()
+        if id(part) in wanted:
+            yield id(part), _place(node)[:_LONGEST_PLACE]
+        if isinstance(part, dict):
+            waiting += [(inner, _Node(f".{name[:100]}", node)) for name, inner in part.items()]
+        elif isinstance(part, list):
+            waiting += [(inner, _Node(f"[{index}]", node)) for index, inner in enumerate(part)]
+
+
+class _Node(NamedTuple):
+    step: str
+    parent: _Node | None
+
+
+def _place(node: _Node | None) -> str:
+    steps = []
+    while node is not None:
+        steps.append(node.step)
+        node = node.parent
+    return "$" + "".join(reversed(steps))
 
 
 class DocumentReader:

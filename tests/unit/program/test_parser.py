@@ -11,6 +11,7 @@ import pytest
 
 from flowengine.errors import InvalidProgram
 from flowengine.program import Program, parse_program, write_program
+from flowengine.program.json_reader import read_json
 from flowengine.program.nodes import (
     ArrayLiteral,
     ArrayType,
@@ -341,3 +342,40 @@ def test_extensions_of_the_python_front_end_are_parsed_and_serialized() -> None:
     assert declared.body[1].foreach.limit == Literal(3)
     assert declared.body[1].foreach.collect_errors is True
     assert parse_program(write_program(parsed)) == parsed
+
+
+# --- JSON text ---
+
+
+def test_a_key_that_is_given_twice_is_refused_with_its_place() -> None:
+    text = (
+        '{"type": "Program", "declarations": [{"name": "a"}, '
+        '{"name": "W", "params": [{"name": "n", "type": "Long", "name": "m"}]}], '
+        '"x": {"y": {"z": 1, "z": 2}}}'
+    )
+    with pytest.raises(InvalidProgram) as refused:
+        read_json(text)
+    assert {str(problem) for problem in refused.value.problems} == {
+        "$.declarations[1].params[0]: has the key 'name' twice; remove one",
+        "$.x.y: has the key 'z' twice; remove one",
+    }
+
+
+def test_many_repeated_keys_of_a_deep_and_wide_text_are_refused_soon() -> None:
+    inner = '{"a": 1, "a": 2}'
+    wide = "[" + ",".join([inner] * 20_000) + "]"
+    text = '{"k": ' * 300 + wide + "}" * 300
+    with pytest.raises(InvalidProgram) as refused:
+        read_json(text)
+    assert len(refused.value.problems) == 100
+    same = "{" + ",".join(f'"k{n % 50_000}": 0' for n in range(50_001)) + "}"
+    with pytest.raises(InvalidProgram, match="the key 'k0' twice"):
+        read_json(same)
+    with pytest.raises(InvalidProgram, match="twice"):
+        read_json('{"a": [' + ",".join([inner] * 200) + '], "a": 1}')
+
+
+def test_text_that_is_no_json_is_refused() -> None:
+    for text in ("{", "", "[" * 100_000, "\udcff".encode("utf-8", "surrogatepass")):
+        with pytest.raises(InvalidProgram):
+            read_json(text, "x.json")
