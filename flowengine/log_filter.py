@@ -13,7 +13,6 @@ from typing import Any
 
 from flowengine.printable import printable
 
-_MAX_CHARACTERS = 4_000  #: of one argument, and of one line of a traceback
 _MAX_TRACEBACK = 100_000  #: characters; the middle is cut
 _formatter = logging.Formatter()
 
@@ -27,14 +26,17 @@ class _PrintableArgument:
         self._value = value
 
     def __str__(self) -> str:
-        return printable(str(self._value), limit=_MAX_CHARACTERS)
+        return printable(str(self._value), limit=_filter.limit)
 
     def __repr__(self) -> str:
-        return printable(repr(self._value), limit=_MAX_CHARACTERS)
+        return printable(repr(self._value), limit=_filter.limit)
 
 
 class PrintableRecords(logging.Filter):
     """Changes records, and drops none."""
+
+    #: Characters of one argument, and of one line of a traceback: the setting `max_log_length`.
+    limit = 2_000
 
     def filter(self, record: logging.LogRecord) -> bool:
         args: Any = record.args
@@ -43,7 +45,7 @@ class PrintableRecords(logging.Filter):
         elif args:
             record.args = tuple(map(_printable, args))
         elif isinstance(record.msg, str):
-            record.msg = printable(record.msg, limit=_MAX_CHARACTERS)
+            record.msg = printable(record.msg, limit=self.limit)
         if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
             # Formatters use this text if it is set. Indented: a line of a message is no record.
             record.exc_text = _indented(_formatter.formatException(record.exc_info))
@@ -51,6 +53,11 @@ class PrintableRecords(logging.Filter):
 
 
 _filter = PrintableRecords()
+
+
+def limit_records(length: int) -> None:
+    """Set the number of characters after which a value in a record is cut, in this process."""
+    _filter.limit = length
 
 
 def safe_logger(name: str) -> logging.Logger:
@@ -66,7 +73,7 @@ def _printable(value: object) -> object:
 
 
 def _indented(text: str) -> str:
-    text = printable(text, lines=True, limit=_MAX_CHARACTERS)
+    text = printable(text, lines=True, limit=_filter.limit)
     if len(text) > _MAX_TRACEBACK:
         half = _MAX_TRACEBACK // 2
         text = (

@@ -86,7 +86,8 @@ class Settings:
     max_error_length: int = 8_000
     #: Length of a message as the enclosing steps repeat it, in characters.
     max_error_excerpt: int = 1_000
-    #: Maximum length of a log line of `sys.log`, in characters.
+    #: Maximum length of a log line of `sys.log`, and of each value in other log lines, in
+    #: characters.
     max_log_length: int = 2_000
     #: Maximum size of the JSON of the inputs in a `flowengine.execute` message, in bytes.
     max_execute_bytes: int = 4 * 1024 * 1024

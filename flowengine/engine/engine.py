@@ -23,6 +23,7 @@ from flowengine.engine.results import ExecutionResult
 from flowengine.engine.starter import Starter
 from flowengine.engine.task_queue import TaskQueue
 from flowengine.errors import PartlyStarted
+from flowengine.log_filter import limit_records
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
@@ -47,6 +48,7 @@ class Engine:
         self.database = database
         self.notifier: Notifier = notifier or NullNotifier()
         self.settings = settings or Settings()
+        limit_records(self.settings.max_log_length)
         self.programs = ProgramCache(database, self.settings)
         self.completions = RunCompletions(database)
         committer = Committer(database, self.programs)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import flowengine
-from flowengine.log_filter import safe_logger
+from flowengine.log_filter import PrintableRecords, limit_records, safe_logger
+from flowengine.settings import Settings
 
 FORGED = "x\n2026-01-01 ERROR payment accepted\x1b[2J"
 
@@ -83,3 +84,19 @@ def test_every_logger_of_the_package_has_the_filter() -> None:
     }
     assert {name for _, name in found} == {'"flowengine"', "name"}
     assert [path for path, name in found if name == "name"] == ["log_filter.py"]
+
+
+def test_the_setting_decides_how_long_an_argument_may_be(
+    logger: logging.Logger, output: io.StringIO
+) -> None:
+    assert PrintableRecords.limit == Settings().max_log_length
+    try:
+        limit_records(40)
+        logger.error("%s failed: %r", "a" * 500, "b" * 500)
+        logger.error("c" * 500)
+        for text in output.getvalue().splitlines():
+            for letter in "abc":
+                assert text.count(letter) <= 45
+            assert "500 characters" in text or "502 characters" in text
+    finally:
+        limit_records(Settings().max_log_length)
