@@ -49,6 +49,8 @@ class Settings:
     max_commit_bytes: int = 32 * 1024 * 1024
     #: Maximum number of steps inside each other, in one run.
     max_step_depth: int = 1_000
+    #: Failed evaluations of a run, in one process, after which the run has an alarm.
+    max_failed_evaluations: int = 3
     #: Seconds between two ticks of the watchdog.
     watchdog_interval: float = 0.5
     #: Seconds between two polls of the in-process broker. Shorter: less latency, more CPU.

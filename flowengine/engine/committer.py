@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowengine.engine import locked_commit, staging
+from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
@@ -65,8 +66,10 @@ class RunCache:
 
 
 class Committer:
-    def __init__(self, database: Store, programs: ProgramCache) -> None:
-        self._database, self._programs = database, programs
+    def __init__(
+        self, database: Store, programs: ProgramCache, failures: FailedEvaluations
+    ) -> None:
+        self._database, self._programs, self._failures = database, programs, failures
         self.cache = RunCache()
 
     # --- optimistic ---
@@ -97,6 +100,7 @@ class Committer:
             written = session.commit(rows, guarded=True) if decisions else set()
         for run_id in written:
             self.cache.keep(decisions[run_id].run)
+            self._failures.forget(run_id)
         return {run_id: effects[run_id] for run_id in written}
 
     def _decide(
@@ -160,7 +164,7 @@ class Committer:
         With `wait=False`, return at once if another transaction has locked the run. Returns the
         effects, and the ids of the tasks whose report was accepted.
         """
-        with self._database.write() as session:
+        with self._failures.watch(run_id), self._database.write() as session:
             head = session.runs.lock(run_id, wait=wait)
             if head is None and not wait:
                 return CommitEffects(run_id), set()
@@ -185,4 +189,5 @@ class Committer:
             if session.reports.cancel_open(run_id, effects.canceled, now):
                 effects.has_more = True
         self.cache.keep(run)
+        self._failures.forget(run_id)
         return effects, accepted

@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from flowengine.dispatch import Notifier, NullNotifier
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.committer import Committer
+from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.handles import Run
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.queries import RunQueries
@@ -51,7 +52,8 @@ class Engine:
         limit_records(self.settings.max_log_length)
         self.programs = ProgramCache(database, self.settings)
         self.completions = RunCompletions(database)
-        committer = Committer(database, self.programs)
+        self.failed_evaluations = FailedEvaluations(database, self.settings.max_failed_evaluations)
+        committer = Committer(database, self.programs, self.failed_evaluations)
         self.after_commit = AfterCommit(
             committer,
             self.notifier,

@@ -21,6 +21,7 @@ from flowengine.engine.liveness import Death, LivenessWindow, Observation, obser
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store import Session, recovery_queries
 from flowengine.store.database import is_unavailable
+from flowengine.store.parts import MANY
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition
 
@@ -173,10 +174,14 @@ def evaluate_reported_runs(engine: Engine) -> None:
     with engine.database.read() as session:
         now = session.now()
         max_wait = round(2000 * engine.settings.watchdog_interval)
-        reported = session.recovery.unevaluated_runs(now, max_wait)
-        found = {*reported, *session.recovery.runs_with_facts()}
+        failed = engine.failed_evaluations
+        # Runs that cannot be evaluated stay; with a fixed limit, enough of them would hide others.
+        most = MANY + len(failed)
+        reported = session.recovery.unevaluated_runs(now, max_wait, most)
+        found = {*reported, *session.recovery.runs_with_facts(most)}
+    due = sorted(run_id for run_id in found if not failed.is_postponed(run_id))
     # The transaction that has locked a run evaluates it.
-    _each(sorted(found), lambda run_id: engine.advance(run_id, wait=False))
+    _each(due, lambda run_id: engine.advance(run_id, wait=False))
 
 
 def notify_due_lists(engine: Engine, _: object = None) -> None:

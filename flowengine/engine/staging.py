@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flowengine.dispatch.notifier import Group
+from flowengine.engine.failed_evaluations import UNEVALUATED
 from flowengine.evaluator import IterationChanges, Missing, Snapshot, evaluate
 from flowengine.evaluator.records import PayloadRef, RunView, Step, TaskDefinition, id_within
 from flowengine.evaluator.states import ObjectType, RunState
@@ -97,6 +98,8 @@ def decide(
     changes = evaluate(plan, view, run.snapshot, triggers, now, prefetched=prefetched)
     if isinstance(changes, Missing):
         return changes
+    if view.alarm is not None and view.alarm.startswith(UNEVALUATED):
+        view.alarm = None
     return Decision(run, view, changes, triggers)
 
 

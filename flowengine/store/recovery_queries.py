@@ -81,7 +81,7 @@ _FIRST = (
 _PENDING = statement("SELECT run_id, name " + _FIRST.format("", MANY))
 _IS_DUE = statement("SELECT 1 " + _FIRST.format(" AND due <= :now AND name IN :names", 1), "names")
 # Reports of a join are left to its last report, or to its chord's callback, for some seconds.
-_WITH_REPORTS = _distinct("run_id", TASK_IS_REPORTED, f" LIMIT {MANY}")
+_WITH_REPORTS = _distinct("run_id", TASK_IS_REPORTED, " LIMIT :limit")
 _REPORTED_ALONE = statement(
     f"SELECT 1 FROM flowengine_task WHERE run_id = :run AND {TASK_IS_REPORTED} "
     "AND join_id IS NULL LIMIT 1"
@@ -104,7 +104,7 @@ _TIMED_OUT = statement(
     "ids",
 )
 _WITH_FACTS = statement(
-    f"SELECT DISTINCT run_id FROM flowengine_fact WHERE {FACT_IS_WAITING} LIMIT {MANY}"
+    f"SELECT DISTINCT run_id FROM flowengine_fact WHERE {FACT_IS_WAITING} LIMIT :limit"
 )
 _ALARMS = statement(
     f"SELECT id, alarm FROM flowengine_run WHERE {RUN_HAS_ALARM} "
@@ -124,9 +124,9 @@ _DUE_RETRIES = statement(
 class RecoveryQueries(Part):
     """Finds what a crash left behind, for the recovery jobs."""
 
-    def runs_with_facts(self) -> list[str]:
+    def runs_with_facts(self, limit: int = MANY) -> list[str]:
         """Return runs that have unconsumed facts."""
-        return list(self._session.execute(_WITH_FACTS).scalars())
+        return list(self._session.execute(_WITH_FACTS, {"limit": limit}).scalars())
 
     def pending_lists(self) -> list[str]:
         """Return the task lists that have pending tasks."""
@@ -141,12 +141,12 @@ class RecoveryQueries(Part):
             if self._session.execute(_IS_DUE, {"task_list": task_list, **values}).first()
         ]
 
-    def unevaluated_runs(self, now: int, max_wait_ms: int) -> list[str]:
+    def unevaluated_runs(self, now: int, max_wait_ms: int, limit: int = MANY) -> list[str]:
         """Return runs with recorded reports that no process is about to evaluate."""
         values = {"waited": now - max_wait_ms, "forgotten": now - 60_000}
         return [
             run_id
-            for run_id in self._session.execute(_WITH_REPORTS).scalars().all()
+            for run_id in self._session.execute(_WITH_REPORTS, {"limit": limit}).scalars().all()
             if self._session.execute(_REPORTED_ALONE, {"run": run_id}).first()
             or self._session.execute(_REPORTED_TOGETHER, {"run": run_id, **values}).first()
         ]

@@ -154,9 +154,10 @@ def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome
     """Report the end of a try whose report could not be made at once."""
     # Raises UnknownRun for a report to another database. A worker serves all tenants.
     engine.queries.get_of(None, task.workflow_id)
-    if isinstance(outcome, WorkflowCall):
-        outcome = start_child(engine, task, outcome)
-    storable = engine.storable(task.name, task.flow_id, outcome)
+    with engine.failed_evaluations.watch(task.workflow_id):
+        if isinstance(outcome, WorkflowCall):
+            outcome = start_child(engine, task, outcome)
+        storable = engine.storable(task.name, task.flow_id, outcome)
     accepted = engine.end_try(task.workflow_id, task.uuid, task.lease, storable)
     log.info(
         "delivered the spooled report of %s: %s",
