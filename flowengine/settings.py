@@ -47,6 +47,11 @@ class Settings:
     max_commit_steps: int = 20_000
     #: Bytes of computed values after which a commit leaves the rest to the next one.
     max_commit_bytes: int = 32 * 1024 * 1024
+    #: Maximum number of checks in the validation of one value against its type and schema.
+    max_schema_checks: int = 1_000_000
+    #: Maximum number of list entries, keys and pieces of text that the operators in the expressions
+    #: of one step go through.
+    max_expression_parts: int = 2_000_000
     #: Maximum number of steps inside each other, in one run.
     max_step_depth: int = 1_000
     #: Failed evaluations of a run, in one process, after which the run has an alarm.

@@ -27,6 +27,7 @@ from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
 from flowengine.program.types import misfits
+from flowengine.program.validator import Checks
 from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
 from flowengine.store.database import is_unavailable
@@ -187,11 +188,14 @@ class Reporter:
         return valid
 
     def storable(self, facet: str, program_hash: str, outcome: Outcome) -> Outcome:
-        """Return the outcome as it is recorded: with declared names, or as a failure."""
+        """Return the outcome as it is recorded: with declared names, or as a failure.
+
+        A worker calls this as part of the try, which its timeout ends.
+        """
         if isinstance(outcome, Failed):
             error = limited(outcome.error, self._limits)
             return outcome if error is outcome.error else Failed(error, outcome.retry)
-        if not isinstance(outcome, Succeeded):
+        if not isinstance(outcome, Succeeded) or outcome.is_checked:
             return outcome
         result: Mapping[str, Json] = outcome.result
         try:
@@ -200,12 +204,14 @@ class Reporter:
                 if result.keys() == {OF_PYTHON}:
                     names = [field.name for field in declared.returns]
                     result = named_result(facet, result, names)
-                check_types(declared, result)
+                check_types(declared, result, Checks(self._limits.max_schema_checks))
             check_result(facet, result, *self._value_limits)
         except (ValueRefused, DoesNotFit) as problem:
             refused = refused_result(problem)
             return Failed(limited(refused.error, self._limits), retry=False)
-        return outcome if result is outcome.result else Succeeded(dict(result))
+        if not result:
+            return outcome
+        return Succeeded(outcome.result if result is outcome.result else dict(result), True)
 
     def _declared(self, facet_name: str, program_hash: str) -> FacetPlan | None:
         plan = self._programs.known(program_hash)
@@ -230,7 +236,8 @@ class Reporter:
             run = session.runs.get(step.run_id)
             assert run is not None
             facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
-        wrong = misfits(facet.returns, answer, facet.schemas) if facet else []
+        checks = Checks(self._limits.max_schema_checks)
+        wrong = misfits(facet.returns, answer, facet.schemas, checks) if facet else []
         if wrong:
             raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
         self._add_fact(step, "StepContinue", {"result": answer})

@@ -14,7 +14,8 @@ from flowengine.errors import DoesNotFit, ValueRefused
 from flowengine.evaluator.triggers import Failed
 from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
-from flowengine.program.types import misfit
+from flowengine.program.types import type_misfit
+from flowengine.program.validator import Checks
 from flowengine.store import codec
 
 OF_PYTHON = "result"
@@ -30,7 +31,7 @@ def check_result(
         codec.check_value(f"{name!r} returned by {facet}", value, limit, depth)
 
 
-def check_types(facet: FacetPlan, result: Mapping[str, Json]) -> None:
+def check_types(facet: FacetPlan, result: Mapping[str, Json], checks: Checks) -> None:
     """Raise DoesNotFit if a value is not of the type that the facet declares.
 
     The annotation of a Python function has validated its value already. It may have changed since
@@ -46,7 +47,7 @@ def check_types(facet: FacetPlan, result: Mapping[str, Json]) -> None:
         for field in returns
         if field.type != _UNTYPED
         and field.name in result
-        and (why := misfit(field.type, result[field.name], facet.schemas))
+        and (why := type_misfit(field, result[field.name], facet.schemas, checks))
     ]
     if problems:
         raise DoesNotFit(facet.name, problems)

@@ -118,7 +118,7 @@ class Starter:
                 self._settings.max_json_depth,
             )
         plain = {name: codec.plain(value) for name, value in inputs.items()}
-        check_inputs(facet, plain, self._settings.max_problems)
+        check_inputs(facet, plain, plan.limits)
         request = StartRequest(digest, text, plan, facet.name, plain, **options)
         if problems := list(_invalid_options(request)):
             raise InvalidInputs(facet.name, problems)

@@ -7,12 +7,13 @@ from typing import Any
 
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.evaluator.working_set import WorkingSet
+from flowengine.evaluator.working_set import BYTES_PER_CHECK, WorkingSet
 from flowengine.program.addresses import RowKind, Sources, StepSource
 from flowengine.program.expressions import EvaluationError, evaluate
+from flowengine.program.limits import Limits
 from flowengine.program.nodes import Expression, InputRef, Json, Literal, StepRef
 from flowengine.program.scopes import ERROR_NAMES
-from flowengine.program.value_size import ValueLimits, ValueTooLarge, checked_size
+from flowengine.program.value_size import ValueTooLarge, checked_size
 
 #: The keys of an error, by the names that a catch reads.
 _ERROR_KEYS = {"error": "message", "error_type": "type", "error_path": "path"}
@@ -40,12 +41,23 @@ def source_key(work: WorkingSet, scope_row: Step, source: StepSource) -> str:
 class RowScope:
     def __init__(self, work: WorkingSet, row: Step, sources: Sources) -> None:
         self._work, self._row, self._sources = work, row, sources
+        self._parts_left = work.limits.max_expression_parts
         # All at once: a join of thousands of steps is one round trip to the store.
         work.want([source_key(work, row, source) for source in sources.steps.values()])
 
     @property
-    def limits(self) -> ValueLimits:
+    def limits(self) -> Limits:
         return self._work.limits
+
+    def spend(self, parts: int) -> None:
+        self._parts_left -= parts
+        self._work.changes.computed_bytes += parts * BYTES_PER_CHECK
+        if self._parts_left < 0:
+            raise ValueTooLarge(
+                f"its expressions go through more than {self.limits.max_expression_parts:,} parts "
+                "of values, which is the limit (setting max_expression_parts): use shorter values, "
+                "or compare them in an event facet"
+            )
 
     def input(self, name: str) -> Json:
         return self._work.read(self.raw_input(name))

@@ -18,6 +18,7 @@ from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.plan import BlockPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.types import misfits
+from flowengine.program.validator import Checks
 
 
 def initialize(work: WorkingSet, step: Step) -> Signal:
@@ -45,7 +46,10 @@ def initialize(work: WorkingSet, step: Step) -> Signal:
 def _instantiate(work: WorkingSet, step: Step, schema: SchemaPlan) -> None:
     """Make the arguments of an instance its results, if they match the schema."""
     values = {name: work.read(value) for name, value in step.params.items()}
-    if problems := misfits(schema.fields, values, work.plan.schemas):
+    checks = Checks(work.limits.max_schema_checks)
+    problems = misfits(schema.fields, values, work.plan.schemas, checks)
+    work.count_checks(checks)
+    if problems:
         message = f"not a {schema.name}: {'; '.join(problems)}"
         raise StepFailed("TypeMismatch", message, step.path)
     step.params, step.returns = {}, step.params

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from flowengine.evaluator.records import Error, TaskDefinition
@@ -14,6 +14,8 @@ class Succeeded:
     """A try ended with a result."""
 
     result: dict[str, Json]
+    #: Whether it fits the types of its facet and the limits: a result is checked once.
+    is_checked: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,11 @@ from flowengine.evaluator.states import ObjectType, Signal, next_state
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementPlan
+from flowengine.program.validator import Checks
 from flowengine.program.value_size import EvaluationError, checked_size
 
+#: Bytes of computed values that take as long to write as one check of a validation.
+BYTES_PER_CHECK = 16
 #: Foreach items that one evaluation begins: a commit stays small however long the list.
 PORTION = 100
 
@@ -168,6 +171,10 @@ class WorkingSet:
                 "max_run_steps): a recursion must end, a long list can be split over child runs"
             )
             raise StepFailed("TooManySteps", message, path)
+
+    def count_checks(self, checks: Checks) -> None:
+        """Count a validation as a part of the commit's size: it takes as long as large values."""
+        self.changes.computed_bytes += checks.spent * BYTES_PER_CHECK
 
     @property
     def is_full(self) -> bool:

@@ -243,7 +243,8 @@ class CallLinker:
         if any(True for _ in references(value)):
             return ""
         try:
-            return field_misfit(param, evaluate(value, Constants()), self._context.plan.schemas)
+            constant, context = evaluate(value, Constants()), self._context
+            return field_misfit(param, constant, context.plan.schemas, context.checks)
         except EvaluationError:
             return ""  # it fails the step at run time, like any argument without a value
 

@@ -37,6 +37,9 @@ class Scope(Protocol):
     @property
     def limits(self) -> ValueLimits: ...
 
+    def spend(self, parts: int) -> None:
+        """Count the parts of values that an operator goes through; raises at a limit."""
+
     def input(self, name: str) -> Json:
         """The value of ``$.name``."""
 
@@ -51,6 +54,9 @@ class Constants:
     """A scope with nothing in it, for expressions that must stand alone."""
 
     limits: ValueLimits = Settings()
+
+    def spend(self, parts: int) -> None:
+        """Constants are as large as the text of their program."""
 
     def input(self, name: str) -> Json:
         raise EvaluationError(f"a constant cannot refer to $.{name}")
@@ -74,15 +80,18 @@ def evaluate(node: Expression, scope: Scope) -> Json:
             found = scope.step_attribute(path[0], path[1])
             return _walk(found, path[2:], f"{path[0]}.{path[1]}")
         case Concat(operands):
-            return _joined((_text(evaluate(operand, scope)) for operand in operands), scope.limits)
+            return _joined((_text(evaluate(operand, scope)) for operand in operands), scope)
         case Binary("&&", left, right):
             return bool(evaluate(left, scope)) and bool(evaluate(right, scope))
         case Binary("||", left, right):
             return bool(evaluate(left, scope)) or bool(evaluate(right, scope))
         case Binary("+", left, right):
-            return _add("+", evaluate(left, scope), evaluate(right, scope), scope.limits)
+            return _add("+", evaluate(left, scope), evaluate(right, scope), scope)
         case Binary(symbol, left, right):
-            return _BINARY[symbol](symbol, evaluate(left, scope), evaluate(right, scope))
+            one, other = evaluate(left, scope), evaluate(right, scope)
+            if type(one) in _LONG or type(other) in _LONG:
+                scope.spend(_parts(one) + _parts(other))
+            return _BINARY[symbol](symbol, one, other)
         case Unary("!", operand):
             return not evaluate(operand, scope)
         case Unary(_, operand):
@@ -130,14 +139,39 @@ class _Room:
         return part
 
 
-def _joined(texts: Iterator[str], limits: ValueLimits) -> str:
-    parts, left = [], limits.max_computed_bytes
+def _joined(texts: Iterator[str], scope: Scope) -> str:
+    most = left = scope.limits.max_computed_bytes
+    parts = []
     for text in texts:
         left -= len(text)
         if left < 0:
-            raise too_many_bytes(limits.max_computed_bytes)
+            raise too_many_bytes(most)
         parts.append(text)
+    scope.spend((most - left) // _CHARACTERS)
     return "".join(parts)
+
+
+_LONG = frozenset({str, list, dict})
+_CHARACTERS = 16  # of a text, that take as long as one part of a list
+
+
+def _parts(value: Json) -> int:
+    """Return how many parts an operator may go through: list entries, keys, pieces of text."""
+    if isinstance(value, str):
+        return len(value) // _CHARACTERS
+    count, level = 1, [value] if isinstance(value, list | dict) else []
+    while level:
+        inner: list[Json] = []
+        for part in level:
+            count += len(part)
+            values = part.values() if isinstance(part, dict) else part
+            for each in values:
+                if isinstance(each, str):
+                    count += len(each) // _CHARACTERS
+                elif isinstance(each, list | dict):
+                    inner.append(each)
+        level = inner
+    return count
 
 
 def _walk(value: Json, path: tuple[str, ...], named: str) -> Json:
@@ -180,12 +214,14 @@ def _number(value: Json, symbol: str) -> int | float:
     raise EvaluationError(f"{_describe(value)} cannot be used with {symbol!r}")
 
 
-def _add(symbol: str, left: Json, right: Json, limits: ValueLimits) -> Json:
+def _add(symbol: str, left: Json, right: Json, scope: Scope) -> Json:
     are_texts = isinstance(left, str) and isinstance(right, str)
     if not are_texts and not (isinstance(left, list) and isinstance(right, list)):
         return _calculate(symbol, left, right)
-    if len(left) + len(right) > limits.max_computed_bytes:
-        raise too_many_bytes(limits.max_computed_bytes)
+    length, most = len(left) + len(right), scope.limits.max_computed_bytes
+    if length > most:
+        raise too_many_bytes(most)
+    scope.spend(length // _CHARACTERS if are_texts else length)
     return left + right
 
 

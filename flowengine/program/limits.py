@@ -31,6 +31,8 @@ class Limits:
     max_run_steps: int
     max_commit_steps: int
     max_commit_bytes: int
+    max_schema_checks: int
+    max_expression_parts: int
     max_step_depth: int
     max_recursive_calls: int
     max_error_length: int

@@ -17,6 +17,7 @@ from flowengine.program.limits import Limits
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementKind, StatementPlan
 from flowengine.program.standard import SCRIPT, SCRIPT_FACET
 from flowengine.program.suggestions import Suggestions
+from flowengine.program.validator import Checks
 
 #: block → statement → statements of that block it waits for, through its body too
 Waits = dict[BlockPlan, dict[StatementPlan, set[StatementPlan]]]
@@ -94,6 +95,7 @@ class LinkContext:
         self.did_you_mean = names.suggestions.near
         self._reported: set[Problem] = set()
         self.waits: Waits = {}
+        self.checks = Checks(limits.max_schema_checks)  #: of all constants of the program
 
     def report(self, where: str, what: str) -> None:
         """Note a problem, once; linking goes on, so that all problems are raised together."""

@@ -164,7 +164,7 @@ class Linker:
             except EvaluationError as problem:
                 self._context.report(where, f"the default cannot be evaluated: {problem}")
                 continue
-            if why := field_misfit(param, value, self._plan.schemas):
+            if why := field_misfit(param, value, self._plan.schemas, self._context.checks):
                 self._context.report(where, f"the default does not fit: {why}")
             facet.defaults[param.name] = value
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from flowengine.errors import InvalidInputs
-from flowengine.program.limits import DEFAULT_LIMITS, clipped
+from flowengine.program.limits import DEFAULT_LIMITS, Limits, clipped
 from flowengine.program.nodes import ArrayType, Field, Json, Schemas, Type
 from flowengine.program.plan import FacetPlan
 from flowengine.program.suggestions import Suggestions
-from flowengine.program.validator import schema_misfit
+from flowengine.program.validator import Checks, TooManyChecks, schema_misfit
 
 _WHOLE = frozenset({"Long", "Int", "Integer"})
 _NUMBER = frozenset({"Double", "Float", "Number"})
@@ -21,17 +21,28 @@ _TEXT = frozenset({"String", "Text"})
 _TRUTH = frozenset({"Boolean", "Bool"})
 #: The names of types that need no declaration: AFL's, and others for the same.
 BUILT_IN = _WHOLE | _NUMBER | _TEXT | _TRUTH | {"Json", "Any"}
+_UNCHECKED = frozenset({"Json", "Any"})
 _NO_SCHEMAS: Schemas = {}
 
 
-def misfit(declared: Type, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
-    """Return the reason why the value does not fit the type; empty when it does."""
+def misfit(
+    declared: Type, value: Json, schemas: Schemas = _NO_SCHEMAS, checks: Checks | None = None
+) -> str:
+    """Return the reason why the value does not fit the type; empty when it does.
+
+    Raises TooManyChecks at the limit of `checks`.
+    """
     if value is None:
         return ""
     if isinstance(declared, ArrayType):
         if not isinstance(value, list):
             return f"expected a list, found {_name(value)}"
-        found = ((i, misfit(declared.element, item, schemas)) for i, item in enumerate(value))
+        if declared.element in _UNCHECKED:
+            return ""
+        checks = checks or Checks()
+        checks.spend(len(value))
+        inner = declared.element
+        found = ((i, misfit(inner, item, schemas, checks)) for i, item in enumerate(value))
         return next((f"item {index}: {why}" for index, why in found if why), "")
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if declared in _WHOLE:
@@ -43,48 +54,75 @@ def misfit(declared: Type, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
     elif declared in _TRUTH:
         fits = isinstance(value, bool)
     elif declared in schemas:
-        return _schema_misfit(declared, value, schemas)
+        return _schema_misfit(declared, value, schemas, checks or Checks())
     else:
         fits = True
     return "" if fits else f"expected {declared}, found {_name(value)}"
 
 
-def _schema_misfit(name: str, value: Json, schemas: Schemas) -> str:
+def _schema_misfit(name: str, value: Json, schemas: Schemas, checks: Checks) -> str:
     if not isinstance(value, dict):
         return f"expected {name}, found {_name(value)}"
+    checks.spend(len(schemas[name]))
     for field in schemas[name]:
         if field.name not in value and field.default is None:
             return f"expected {name}, which has {field.name!r}"
-        if field.name in value and (why := field_misfit(field, value[field.name], schemas)):
+        if field.name in value and (why := field_misfit(field, value[field.name], schemas, checks)):
             return f"{field.name}: {why}"
     return ""
 
 
-def field_misfit(field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS) -> str:
+def field_misfit(
+    field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS, checks: Checks | None = None
+) -> str:
     """Return the reason why the value does not fit the field's type and schema; else empty."""
-    try:
-        why = misfit(field.type, value, schemas)
-    except RecursionError:
-        return "it is nested too deeply to be checked"
+    why = type_misfit(field, value, schemas, checks)
     if why or field.schema is None:
         return why
-    return schema_misfit(field.schema, value)
+    return schema_misfit(field.schema, value, checks)
+
+
+def type_misfit(
+    field: Field, value: Json, schemas: Schemas = _NO_SCHEMAS, checks: Checks | None = None
+) -> str:
+    """Return the reason why the value does not fit the field's type; else empty."""
+    try:
+        return misfit(field.type, value, schemas, checks)
+    except TooManyChecks as limit:
+        return str(limit)
+    except RecursionError:
+        return "it is nested too deeply to be checked"
+
+
+def untyped(field: Field) -> bool:
+    """Whether every value is of the field's type."""
+    return field.type in _UNCHECKED
 
 
 def misfits(
-    fields: Iterable[Field], values: Mapping[str, Json], schemas: Schemas = _NO_SCHEMAS
+    fields: Iterable[Field],
+    values: Mapping[str, Json],
+    schemas: Schemas = _NO_SCHEMAS,
+    checks: Checks | None = None,
 ) -> list[str]:
-    """Return the reason for each value that does not fit its field."""
-    found = [(f, field_misfit(f, values[f.name], schemas)) for f in fields if f.name in values]
+    """Return the reason for each value that does not fit its field.
+
+    With `checks`, one limit for all values; without, the default limit for each.
+    """
+    found = [
+        (f, field_misfit(f, values[f.name], schemas, checks)) for f in fields if f.name in values
+    ]
     return [f"{field.name!r}: {why}" for field, why in found if why]
 
 
 def check_inputs(
-    workflow: FacetPlan, inputs: Mapping[str, Json], most: int = DEFAULT_LIMITS.max_problems
+    workflow: FacetPlan, inputs: Mapping[str, Json], limits: Limits = DEFAULT_LIMITS
 ) -> None:
-    """Raise `InvalidInputs` with up to `most` problems: unknown, missing or of another type."""
+    """Raise `InvalidInputs` with its first problems: unknown, missing or of another type."""
+    most = limits.max_problems
     declared = {param.name: param for param in workflow.params}
-    wrong = misfits(workflow.params, inputs, workflow.schemas)
+    checks = Checks(limits.max_schema_checks)
+    wrong = misfits(workflow.params, inputs, workflow.schemas, checks)
     if inputs.keys() == declared.keys() and not wrong and not workflow.node.mixins:
         return  # as most starts do
     suggestions = Suggestions()

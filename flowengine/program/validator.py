@@ -2,9 +2,9 @@
 
 Schemas are checked when a program is loaded (`schemas`): here they are only applied. References are
 resolved in the schema itself; there is nothing that could fetch one. Patterns are matched in linear
-time. Every step of the validation is counted, and one of more than `MAX_CHECKS` ends: references
-that double at each level would otherwise hold a worker for hours. The count depends on schema and
-value alone, so that every process decides the same.
+time. Every step of the validation is counted, and ends at the setting `max_schema_checks`:
+references that double at each level would otherwise hold a worker for hours. The count depends on
+schema and value alone, so that every process decides the same.
 """
 
 from __future__ import annotations
@@ -13,32 +13,58 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flowengine.program.keywords import RULES, Misfit, shown
-from flowengine.program.limits import clipped
+from flowengine.program.limits import DEFAULT_LIMITS, clipped
 from flowengine.program.nodes import Json
 from flowengine.program.patterns import matches, pattern_size
 from flowengine.program.references import resolved
 
-#: Checks of one value: some seconds.
-MAX_CHECKS = 2_000_000
 _MAX_DEPTH = 300  # schemas inside schemas: each takes two frames of Python's stack
 _LONGEST_MESSAGE = 500
 
 _PER_STATE = 50  # characters of a text, times states of a pattern, that cost as much as a check
 
 
-class _TooManyChecks(Exception):
-    pass
+class TooManyChecks(Exception):
+    """A validation would exceed its limit."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(most)
+        self.most = most
+
+    def __str__(self) -> str:
+        return (
+            f"its validation takes more than {self.most:,} checks, which is the limit (setting "
+            "max_schema_checks); simplify the schema or shorten the value"
+        )
 
 
-def schema_misfit(schema: Mapping[str, Json], value: Json) -> str:
+class Checks:
+    """The checks that the validation of one value may still make."""
+
+    __slots__ = ("_most", "left")
+
+    def __init__(self, most: int = DEFAULT_LIMITS.max_schema_checks) -> None:
+        self._most = self.left = most
+
+    def spend(self, checks: int) -> None:
+        self.left -= checks
+        if self.left < 0:
+            raise TooManyChecks(self._most)
+
+    @property
+    def spent(self) -> int:
+        return self._most - max(self.left, 0)
+
+
+def schema_misfit(schema: Mapping[str, Json], value: Json, checks: Checks | None = None) -> str:
     """Return the reason why the value does not fit the schema; empty when it does.
 
     Never raises: a schema that cannot be applied is a reason, too.
     """
     try:
-        problem = Validation(schema).check(schema, value)
-    except _TooManyChecks:
-        return f"its validation takes more than {MAX_CHECKS:,} checks; simplify the schema"
+        problem = Validation(schema, checks or Checks()).check(schema, value)
+    except TooManyChecks as limit:
+        return str(limit)
     except RecursionError:
         return "it is nested too deeply to be validated"
     except Exception as error:
@@ -51,16 +77,11 @@ def schema_misfit(schema: Mapping[str, Json], value: Json) -> str:
 class Validation:
     """One value and one schema."""
 
-    __slots__ = ("_depth", "_left", "_references", "_root")
+    __slots__ = ("_depth", "_references", "_root", "spend")
 
-    def __init__(self, root: Mapping[str, Any]) -> None:
-        self._root, self._left, self._depth = root, MAX_CHECKS, 0
+    def __init__(self, root: Mapping[str, Any], checks: Checks) -> None:
+        self._root, self._depth, self.spend = root, 0, checks.spend
         self._references: dict[str, Any] = {}
-
-    def spend(self, checks: int) -> None:
-        self._left -= checks
-        if self._left < 0:
-            raise _TooManyChecks
 
     def check(self, schema: Any, value: Any) -> Misfit | None:
         if schema is True:

@@ -216,6 +216,7 @@ class TaskWorker:
         except ChildNotStarted as failure:
             self.client.spool(entry, failure.call, failure)
             return True
+        outcome = self._checked(task, outcome)
         seconds = time.monotonic() - began
         batch.finish(entry, outcome)
         self._sizing.count(task.name, seconds)
@@ -223,6 +224,14 @@ class TaskWorker:
         if self._show is not None:
             self._show(task, outcome, seconds)
         return True
+
+    def _checked(self, task: TaskDefinition, outcome: Outcome) -> Outcome:
+        """Check a result as part of its try: the timeout ends it, and its time is measured."""
+        try:
+            return self._engine.storable(task.name, task.flow_id, outcome)
+        except Exception as problem:  # of the engine; the report checks it again
+            log.debug("the result of %s was not checked: %s", task.step_path, problem)
+            return outcome
 
     def _continuation(self, ends: float) -> Continuation | None:
         settings = self._engine.settings

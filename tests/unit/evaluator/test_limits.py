@@ -244,3 +244,44 @@ def test_errors_of_nested_loops_and_catches_do_not_grow_with_the_depth() -> None
     run = MemoryRun(program(E, *facets, workflow("W", "", "", block(step("f", "F4")))))
     failed(run)
     assert max(len(row["error"] or "") for row in run.rows.values()) < 40_000
+
+
+def test_comparisons_of_long_values_end_at_the_limit_of_parts() -> None:
+    long = given("xs")
+    same: Node = op(long, "==", long)
+    for _ in range(20):
+        same = op(same, "&&", op(long, "==", long))
+    document = program(F, workflow("W", "xs", "y", block(step("s", "F", x=same))))
+    inputs = {"xs": [[1, 2], "x" * 160, {"a": 1}] * 100}
+    assert MemoryRun(document, inputs).view.state == RunState.COMPLETED
+    run = MemoryRun(document, inputs, max_expression_parts=20_000)
+    assert run.view.error is not None
+    assert (run.view.error["type"], run.view.error["path"]) == ("TooLarge", "W.s")
+    assert "max_expression_parts" in run.view.error["message"]
+
+
+def test_expensive_expressions_and_validations_share_a_commit_as_large_values_do() -> None:
+    shape = {"$defs": {"a": {"items": {"type": "integer"}}}, "$ref": "#/$defs/a"}
+    field = {"name": "y", "type": "Json", "schema": shape}
+    schema = {"type": "SchemaDecl", "name": "S", "fields": [field]}
+    for first in (step("s", "S", y=given("xs")), step("s", "F", x=op(given("xs"), "==", [1]))):
+        body = block(first, foreach=("i", given("is")), yields=[to("W", ys=listed(1))])
+        document = program(F, schema, workflow("W", "xs is", "ys", body))
+        inputs = {"xs": [1] * 1_000, "is": [1] * 50}
+        whole, parts = MemoryRun(document, inputs), MemoryRun(document, inputs, max_commit_bytes=1)
+        parts.settle()
+        assert whole.outputs == parts.outputs == {"ys": [1] * 50}
+        assert len(parts.commits) >= 50, "one validation, or one comparison, each"
+
+
+def test_a_validation_ends_at_the_limit_of_checks() -> None:
+    field = {"name": "y", "type": "Json", "schema": {"items": {"type": "integer"}}}
+    schema = {"type": "SchemaDecl", "name": "S", "fields": [field]}
+    document = program(schema, workflow("W", "xs", "", block(step("s", "S", y=given("xs")))))
+    inputs = {"xs": [1] * 1_000}
+    assert MemoryRun(document, inputs).view.state == RunState.COMPLETED
+    run = MemoryRun(document, inputs, max_schema_checks=1_000)
+    assert run.view.error is not None
+    assert run.view.error["type"] == "TypeMismatch"
+    limit = "1,000 checks, which is the limit (setting max_schema_checks)"
+    assert limit in run.view.error["message"]

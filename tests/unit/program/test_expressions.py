@@ -31,6 +31,9 @@ class Names:
     given: dict[str, Any] = {"n": {"a": {"b": 7}, "none": None}}  # noqa: RUF012
     step: dict[str, Any] = {"y": [10, 20, 30]}  # noqa: RUF012
 
+    def spend(self, parts: int) -> None:
+        self.parts = getattr(self, "parts", 0) + parts
+
     def input(self, name: str) -> Any:
         return self.given[name]
 
