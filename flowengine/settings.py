@@ -104,6 +104,8 @@ class Settings:
     max_page_runs: int = 500
     #: Maximum number of lines on the page of one run in Flower.
     max_page_steps: int = 5_000
+    #: Maximum size of the paths and errors on the page of one run in Flower, in bytes.
+    max_page_bytes: int = 8 * 1024 * 1024
     #: Time limit of one query of a page in Flower, in seconds.
     max_page_seconds: float = 5.0
     #: Whether programs may contain script blocks: Python text that workers run.

@@ -24,6 +24,8 @@ WIDE = 200
 _FIRST_ITEMS = 50
 _MAX_FAILED_ITEMS = 1000
 MAX_LINES = 5000  #: browsers are slow with more
+MAX_BYTES = 8 * 1024 * 1024  #: of paths and errors
+_PORTION = 500  # steps whose details are read together
 _ROWS_PER_LINE = 4  # blocks have no line
 _MAX_COUNTED = 1_000_000  # steps
 _FAILED = (StepState.ERROR, StepState.SKIPPED)
@@ -79,17 +81,20 @@ class _Line:
     row: Row[Any]
 
 
-def load_run_tree(session: Session, run_id: str, most: int = MAX_LINES) -> RunTree:
-    """Return up to `most` lines of a run's tree."""
+def load_run_tree(
+    session: Session, run_id: str, most: int = MAX_LINES, most_bytes: int = MAX_BYTES
+) -> RunTree:
+    """Return up to `most` lines of a run's tree, with so many bytes of paths and errors."""
     limit = _ROWS_PER_LINE * most
     rows = session.steps.skeleton(
         run_id, wide=WIDE, first=_FIRST_ITEMS, shown=_FAILED, most=limit + 1
     )
     counts = session.steps.item_counts(run_id, wide=WIDE)
     lines, is_cut = _lines(rows[:limit], counts, most)
-    ids = [line.row.id for line in lines if isinstance(line, _Line)]
-    details = session.steps.details(ids)
-    tries = session.tasks.last_tries(run_id, ids)
+    details = _details(session, lines, most_bytes)
+    cut = next((at for at, line in enumerate(lines) if _lacks(line, details)), len(lines))
+    lines, is_cut = lines[:cut], is_cut or cut < len(lines)
+    tries = session.tasks.last_tries(run_id, list(details))
     ended, steps = session.steps.progress([run_id], _MAX_COUNTED)[run_id]
     return RunTree(
         lines=[
@@ -100,6 +105,25 @@ def load_run_tree(session: Session, run_id: str, most: int = MAX_LINES) -> RunTr
         steps_ended=ended,
         is_cut=is_cut or len(rows) > limit,
     )
+
+
+def _details(
+    session: Session, lines: Sequence[_Line | HiddenItems], most_bytes: int
+) -> dict[str, Row[Any]]:
+    """Return names, errors and times of the steps of the first lines, up to that size."""
+    ids = [line.row.id for line in lines if isinstance(line, _Line)]
+    found: dict[str, Row[Any]] = {}
+    for at in range(0, len(ids), _PORTION):
+        portion = session.steps.details(ids[at : at + _PORTION])
+        found |= portion
+        most_bytes -= sum(len(row.path) + len(row.error or "") for row in portion.values())
+        if most_bytes < 0:
+            break
+    return found
+
+
+def _lacks(line: _Line | HiddenItems, details: Mapping[str, Row[Any]]) -> bool:
+    return isinstance(line, _Line) and line.row.id not in details
 
 
 def _lines(

@@ -136,12 +136,12 @@ async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str
 
 
 async def _run(handler: Any, run_id: str) -> tuple[RunInfo, dict[str, Any], RunTree]:
-    most = _settings(handler).max_page_steps
-    tenant = _visible_tenant(handler)
+    settings, tenant = _settings(handler), _visible_tenant(handler)
+    most = (settings.max_page_steps, settings.max_page_bytes)
 
     def query(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
         run = queries.run_info(session, run_id, tenant)
-        return run, queries.run_inputs(session, run), load_run_tree(session, run_id, most)
+        return run, queries.run_inputs(session, run), load_run_tree(session, run_id, *most)
 
     if len(run_id) > _MAX_LENGTH or "\0" in run_id:
         raise RequestError(404, "There is no run of this id in this database.")

@@ -126,8 +126,11 @@ def test_a_graph_without_end_fails_at_the_limit_and_leaves_a_page_that_can_be_re
         assert len(run.steps()) <= 3_000
         with engine.database.limited_read(5.0) as session:
             tree = load_run_tree(session, run.id, 100)
-        assert len(tree.lines) == 100
-        assert tree.is_cut
+            assert len(tree.lines) == 100
+            assert tree.is_cut
+            tree = load_run_tree(session, run.id, 2_000, most_bytes=10_000)
+            assert 100 < len(tree.lines) < 1_000
+            assert tree.is_cut
 
 
 # --- programs ---
