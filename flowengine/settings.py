@@ -47,6 +47,8 @@ class Settings:
     max_commit_steps: int = 20_000
     #: Bytes of computed values after which a commit leaves the rest to the next one.
     max_commit_bytes: int = 32 * 1024 * 1024
+    #: Maximum size of all values that one run writes, in bytes.
+    max_run_bytes: int = 256 * 1024 * 1024
     #: Maximum number of checks in the validation of one value against its type and schema.
     max_schema_checks: int = 1_000_000
     #: Maximum number of list entries, keys and pieces of text that the operators in the expressions

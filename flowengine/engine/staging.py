@@ -132,7 +132,10 @@ def stage(
     head, created = run.head, changes.created_tasks
     effects = CommitEffects(view.id, canceled=changes.canceled_steps)
     touched = [*changes.created_steps, *changes.updated_steps]
+    written = rows.encoder.written
     rows.add_steps(changes.created_steps, changes.updated_steps, run.snapshot.steps)
+    paths = sum([len(step.path) for step in changes.created_steps])
+    view.value_bytes += rows.encoder.written - written + paths
     if created:
         due = [task for task in created if task.due <= now]
         if continuation is not None:

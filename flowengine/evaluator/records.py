@@ -179,6 +179,7 @@ class RunView:
     open_steps: int = 0  #: steps that wait at their event
     #: Steps, blocks and repeated tries so far, with the items of loops that have begun.
     step_count: int = 0
+    value_bytes: int = 0  #: of the values that its commits have written so far
     outputs: dict[str, Any] | None = None
     error: Error | None = None
     alarm: str | None = None

@@ -26,6 +26,7 @@ def initialize(work: WorkingSet, step: Step) -> Signal:
     plan = work.step_plan(step)
     # The parameters of a workflow are its inputs, which it has already.
     if isinstance(plan, StatementPlan):
+        work.require_bytes(step.path)
         scope = RowScope(work, scope_row(work, step), plan.sources)
         try:
             if plan.kind is StatementKind.MIXIN:

@@ -172,6 +172,16 @@ class WorkingSet:
             )
             raise StepFailed("TooManySteps", message, path)
 
+    def require_bytes(self, path: str) -> None:
+        """Fail the row at that path if the run has written as many bytes of values as it may."""
+        limit = self.limits.max_run_bytes
+        if self.run.value_bytes > limit:
+            message = (
+                f"the values of the run take more than {limit:,} bytes, which is the limit "
+                "(setting max_run_bytes): pass addresses of data, not the data, or use child runs"
+            )
+            raise StepFailed("TooManyBytes", message, path)
+
     def count_checks(self, checks: Checks) -> None:
         """Count a validation as a part of the commit's size: it takes as long as large values."""
         self.changes.computed_bytes += checks.spent * BYTES_PER_CHECK

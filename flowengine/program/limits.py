@@ -31,6 +31,7 @@ class Limits:
     max_run_steps: int
     max_commit_steps: int
     max_commit_bytes: int
+    max_run_bytes: int
     max_schema_checks: int
     max_expression_parts: int
     max_step_depth: int

@@ -113,6 +113,7 @@ class Encoder:
 
     def __init__(self) -> None:
         self.payloads: dict[str, str] = {}
+        self.written = 0  #: bytes so far
 
     def attributes(self, values: Mapping[str, Any]) -> str | None:
         """Encode a map of attributes; None for an empty one."""
@@ -121,9 +122,12 @@ class Encoder:
         if _PLAIN.issuperset(map(type, values.values())):
             text = dump(values)
             if len(text) <= INLINE_BYTES:
+                self.written += len(text)
                 return text
-        written = [f"{dump(name)}:{self._value(value)}" for name, value in values.items()]
-        return "{" + ",".join(written) + "}"
+        parts = [f"{dump(name)}:{self._value(value)}" for name, value in values.items()]
+        text = "{" + ",".join(parts) + "}"
+        self.written += len(text)
+        return text
 
     def yields(self, entries: list[tuple[int, dict[str, Any]]]) -> str | None:
         if not entries:
@@ -138,6 +142,7 @@ class Encoder:
         if len(text) > INLINE_BYTES:
             digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
             self.payloads[digest] = text
+            self.written += len(text)
             return dump({_REFERENCE: digest})
         if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _MARKS:
             return dump({_ESCAPED: value})

@@ -30,6 +30,7 @@ class RunUpdate(NamedTuple):
     generation: int
     open_steps: int
     step_count: int
+    value_bytes: int
     task_count: int
     outputs: str | None
     error: str | None

@@ -108,6 +108,7 @@ class CommitPlan:
                 view.generation,
                 view.open_steps,
                 view.step_count,
+                view.value_bytes,
                 after.task_count,
                 outputs,
                 codec.dump(view.error) if view.error else None,

@@ -110,6 +110,8 @@ class RunRow(_Table, table=True):
     open_steps: int = 0  #: steps that wait at their event
     task_count: int = 0  #: tasks so far; orders them
     step_count: int = _count()  #: steps, blocks and repeated tries so far; has a limit
+    #: Bytes of values that its commits have written so far; has a limit.
+    value_bytes: int = _time(sa_column_kwargs={"server_default": "0"})
     outputs: str | None = _text()
     error: str | None = _text()
     alarm: str | None = _text()

@@ -98,6 +98,34 @@ def test_a_child_run_that_was_started_before_is_not_counted_again(database_url: 
             flow.engine.start_child(task, endless.program(), endless.name, {"n": 2}, waits=True)
 
 
+# --- bytes ---
+
+
+def test_a_run_that_writes_too_many_bytes_fails_at_the_limit(database_url: str) -> None:
+    body = builders.block(
+        builders.step("f", "F", x=builders.joined(builders.given("text"), builders.given("i"))),
+        foreach=("i", builders.given("is")),
+        yields=[builders.to("W", ys=builders.listed(builders.given("i")))],
+    )
+    keep = builders.facet("F", "x", "", builders.block())
+    document = builders.program(keep, builders.workflow("W", "text is", "ys", body))
+    inputs = {"text": "x" * 10_000, "is": list(range(300))}
+    settings = Settings(max_run_bytes=1_000_000, max_commit_bytes=50_000)
+    with opened(database_url, settings=settings) as engine:
+        run = engine.start(document, "W", inputs)
+        with pytest.raises(RunFailed, match=r"TooManyBytes.*1,000,000 bytes.*max_run_bytes"):
+            run.result(timeout=0)
+        with engine.database.read() as session:
+            (head,) = session.runs.headers([run.id]).values()
+        assert 1_000_000 < head.view.value_bytes < 1_500_000
+    with opened(database_url) as engine:
+        run = engine.start(document, "W", inputs)
+        assert run.result(timeout=0) == {"ys": list(range(300))}
+        with engine.database.read() as session:
+            (head,) = session.runs.headers([run.id]).values()
+        assert head.view.value_bytes > 3_000_000
+
+
 # --- steps ---
 
 

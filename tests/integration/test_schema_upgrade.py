@@ -143,9 +143,9 @@ def columns(connection: Connection, table: str) -> list[str]:
 
 
 def counted_from_zero(rows: snapshots.Rows) -> snapshots.Rows:
-    """The rows with the columns that 0003 adds, as it adds them."""
+    """The rows with the columns that 0003 and 0004 add, as they add them."""
     runs = rows["flowengine_run"]
-    added = [runs["columns"].index(name) for name in ("step_count", "depth")]
+    added = [runs["columns"].index(name) for name in ("step_count", "depth", "value_bytes")]
     zeros = [[0 if at in added else v for at, v in enumerate(row)] for row in runs["rows"]]
     return {**rows, "flowengine_run": {**runs, "rows": zeros}}
 
