@@ -38,6 +38,9 @@ log = logging.getLogger("flowengine")
 
 _MAX_PRIORITY = 1_000_000_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
+#: Child runs before the limit from which each is counted under a lock: no more than so many
+#: threads start one at the same moment.
+_NEAR = 100
 _CALLER_COMMITS = 1  # of up to 1,000 rows; workers expand the rest of a long foreach
 
 
@@ -186,7 +189,7 @@ class Starter:
             parent = session.runs.get(task.workflow_id)
             if parent is None:
                 raise UnknownRun(task.workflow_id)
-            self._check_children(session, parent, run_id)
+            left = self._check_children(session, parent, run_id)
             if program is None:
                 prepared = self._programs.stored(session, task.flow_id)
             else:
@@ -207,10 +210,23 @@ class Starter:
                 waits=waits,
             ),
         )
-        return self.start([request])[0]
+        return self.start([request])[0] if left > _NEAR else self._start_last(request, parent)
 
-    def _check_children(self, session: Session, parent: StoredRun, run_id: str) -> None:
-        """Raise LimitReached for one child run too many, unless it was started before."""
+    def _start_last(self, request: StartRequest, parent: StoredRun) -> str:
+        """Start one of the last child runs that the limit allows, counted under the root's lock."""
+        with self._database.write() as session:
+            session.runs.lock(parent.root_run_id)
+            self._check_children(session, parent, request.run_id)
+            commits = self._insert_with(session, [request], session.now())
+        self._programs.saved(request.digest)
+        self._after_commit.finish(commits, max_commits=_CALLER_COMMITS)
+        return commits[0].run_id
+
+    def _check_children(self, session: Session, parent: StoredRun, run_id: str) -> int:
+        """Return how many more child runs the limit allows.
+
+        Raises LimitReached for one child run too many, unless it was started before.
+        """
         deepest, most = self._settings.max_child_depth, self._settings.max_child_runs
         cure = "a workflow that starts itself must end"
         if parent.depth >= deepest:
@@ -220,6 +236,7 @@ class Starter:
         if count >= most and session.runs.get(run_id) is None:
             what = f"root run {parent.root_run_id} has {most:,} child runs, and starts another"
             raise LimitReached(what, most, "max_child_runs", cure)
+        return most - count
 
     # --- in a transaction of the caller ---
 

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from flowengine.testing import Flow
 from tests import builders
 from tests.integration.engines import call, dump, opened, program
 from tests.integration.engines import workflow as workflow_node
+from tests.integration.threads import in_threads
 from tests.unit.evaluator.test_limits import branching
 
 
@@ -96,6 +98,26 @@ def test_a_child_run_that_was_started_before_is_not_counted_again(database_url: 
         task = flow.worker("one").claim(child, "again")
         with pytest.raises(LimitReached, match="max_child_runs"):
             flow.engine.start_child(task, endless.program(), endless.name, {"n": 2}, waits=True)
+
+
+def test_workers_that_start_child_runs_at_once_meet_the_limit_exactly(database_url: str) -> None:
+    with flow_with(database_url, max_child_runs=5) as flow:
+        root = flow.start(endless, 0)
+        first = flow.worker("one").claim(root, "again")
+        tasks = [replace(first, step_id=f"{n:032x}") for n in range(12)]
+        found: list[str] = []
+
+        def start(task: Any) -> None:
+            try:
+                arguments = (task, endless.program(), endless.name, {"n": 1})
+                flow.engine.start_child(*arguments, waits=False)
+                found.append("started")
+            except LimitReached:
+                found.append("refused")
+
+        in_threads([lambda task=task: start(task) for task in tasks])
+        assert (found.count("started"), found.count("refused")) == (5, 7)
+        assert len(flow.engine.list(limit=100)) == 6
 
 
 # --- bytes ---
