@@ -236,7 +236,7 @@ def test_every_shutdown_ends_whenever_connections_are_cut(
         for act in acts:
             act()
             time.sleep(draw.choice([0, 0.05, 0.5, 2]))
-        last_worker.process.wait(15)
+        last_worker.process.wait(60)
         proxy.accept()
         last_worker.start()
         wait_for(fleet.engine, runs, 60)
