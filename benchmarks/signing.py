@@ -57,7 +57,7 @@ def hmac_costs() -> dict[str, float]:
             lambda: KEYS.headers("flowengine.execute", START, message_id=id_, expires=later)
         ),
         "verify a start of 1 KB": microseconds(
-            lambda: KEYS.problem_once(start, "flowengine.execute", START, {}, id_, time.time())
+            lambda: KEYS.problem(start, "flowengine.execute", START, {}, id_, time.time())
         ),
     }
 

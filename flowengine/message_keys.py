@@ -54,32 +54,18 @@ class MessageKeys:
         return {HEADER: f"{_VERSION}.{expires}.{digest}"}
 
     def problem(
-        self, given: object, task: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> str:
-        """Return what is wrong with the signature of a wake-up; empty if nothing is."""
-        return self._problem(given, task, args, kwargs, "", None)
-
-    def problem_once(
         self,
         given: object,
         task: str,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        message_id: str,
-        now: float,
+        message_id: str = "",
+        now: float | None = None,
     ) -> str:
-        """Return the same for a message whose id and expiry must be signed."""
-        return self._problem(given, task, args, kwargs, message_id, now)
+        """Return the fault of a signature; empty if it is valid.
 
-    def _problem(
-        self,
-        given: object,
-        task: str,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        message_id: str,
-        now: float | None,
-    ) -> str:
+        Without `now` it must be that of a wake-up, which signs neither an id nor an expiry.
+        """
         if not isinstance(given, str):
             return "it is not signed"
         version, _, rest = given.partition(".")

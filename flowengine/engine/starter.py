@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import logging
-import re
-import reprlib
-import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, event
@@ -20,13 +16,13 @@ from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.staging import CachedRun, CommitEffects
-from flowengine.errors import InvalidInputs, LimitReached, UnknownRun
+from flowengine.engine.start_request import Parent, StartRequest, start_request
+from flowengine.errors import LimitReached, UnknownRun
 from flowengine.evaluator import Missing, RunView, Snapshot, Step, TaskDefinition
 from flowengine.evaluator.records import Waiter, derived_id
 from flowengine.evaluator.triggers import Started
-from flowengine.program import Plan, Program
+from flowengine.program import Program
 from flowengine.program.nodes import Json
-from flowengine.program.types import check_inputs
 from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
 from flowengine.store.commit_rows import RunOrigin
@@ -36,41 +32,10 @@ from flowengine.tenants import visible_tenant
 
 log = logging.getLogger("flowengine")
 
-_MAX_PRIORITY = 1_000_000_000
-_SURROGATE = re.compile("[\ud800-\udfff]")
 #: Child runs before the limit from which each is counted under a lock: no more than so many
 #: threads start one at the same moment.
 _NEAR = 100
 _CALLER_COMMITS = 1  # of up to 1,000 rows; workers expand the rest of a long foreach
-
-
-@dataclass(frozen=True)
-class StartRequest:
-    """A run to be started, with validated inputs."""
-
-    digest: str
-    text: str  #: of the program
-    plan: Plan
-    workflow: str
-    inputs: dict[str, Json]
-    key: str | None = None
-    priority: int = 0
-    labels: Mapping[str, str] = field(default_factory=dict)
-    tenant: str = ""
-    run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    parent: Parent | None = None
-
-
-@dataclass(frozen=True)
-class Parent:
-    """The step that started a run."""
-
-    run_id: str
-    step_id: str
-    step_key: str
-    root_run_id: str
-    depth: int  #: of the child: the runs above it
-    waits: bool  #: for the end of the run, which is the step's result
 
 
 class Starter:
@@ -99,37 +64,8 @@ class Starter:
         bound, asked = self._settings.tenant, options.get("tenant", "")
         if bound and isinstance(asked, str):  # another type is refused below
             options["tenant"] = visible_tenant(bound, asked or None)
-        return self._request(self._programs.prepare(program), workflow, inputs, **options)
-
-    def _request(
-        self,
-        prepared: tuple[str, str, Plan],
-        workflow: str,
-        inputs: Mapping[str, Json],
-        **options: Any,
-    ) -> StartRequest:
-        digest, text, plan = prepared
-        facet = plan.workflow(workflow)
-        if not isinstance(inputs, Mapping):
-            raise InvalidInputs(facet.name, [f"the inputs must be a map, not {_kind(inputs)}"])
-        codec.check_names(f"the input of {facet.name}", inputs)
-        for name, value in inputs.items():
-            codec.check_value(
-                f"input {name!r} of {facet.name}",
-                value,
-                self._settings.max_value_bytes,
-                self._settings.max_json_depth,
-            )
-        plain = {name: codec.plain(value) for name, value in inputs.items()}
-        check_inputs(facet, plain, plan.limits)
-        request = StartRequest(digest, text, plan, facet.name, plain, **options)
-        if problems := list(_invalid_options(request)):
-            raise InvalidInputs(facet.name, problems)
-        if request.labels:
-            labels = dict(request.labels)
-            limit = self._settings.max_value_bytes
-            codec.check_value(f"the labels of {facet.name}", labels, limit)
-        return request
+        prepared = self._programs.prepare(program)
+        return start_request(prepared, workflow, inputs, self._settings, **options)
 
     def start(self, requests: list[StartRequest]) -> list[str]:
         """Start runs in one commit; return their ids, or for a used key that of the earlier run."""
@@ -139,6 +75,9 @@ class Starter:
             if not problem.connection_invalidated:
                 raise
             commits = self._insert(requests)  # idempotent: an inserted run is found by its id
+        return self._finish(requests, commits)
+
+    def _finish(self, requests: list[StartRequest], commits: list[CommitEffects]) -> list[str]:
         for request in requests:
             self._programs.saved(request.digest)
         self._after_commit.finish(commits, max_commits=_CALLER_COMMITS)
@@ -194,10 +133,11 @@ class Starter:
                 prepared = self._programs.stored(session, task.flow_id)
             else:
                 prepared = self._programs.prepare(program)
-        request = self._request(
+        request = start_request(
             prepared,
             workflow,
             inputs,
+            self._settings,
             priority=parent.priority,
             tenant=parent.tenant,
             run_id=run_id,
@@ -218,9 +158,7 @@ class Starter:
             session.runs.lock(parent.root_run_id)
             self._check_children(session, parent, request.run_id)
             commits = self._insert_with(session, [request], session.now())
-        self._programs.saved(request.digest)
-        self._after_commit.finish(commits, max_commits=_CALLER_COMMITS)
-        return commits[0].run_id
+        return self._finish([request], commits)[0]
 
     def _check_children(self, session: Session, parent: StoredRun, run_id: str) -> int:
         """Return how many more child runs the limit allows.
@@ -279,38 +217,6 @@ class Starter:
 def child_run_id(step_id: str) -> str:
     """Return the id of the run that a step starts."""
     return derived_id(step_id, "run")
-
-
-def _invalid_options(request: StartRequest) -> Iterator[str]:
-    """Name the options that have another type, or that no database column can hold."""
-    key, tenant, priority, labels = request.key, request.tenant, request.priority, request.labels
-    if key is not None and not isinstance(key, str):
-        yield f"the key must be text, not {_kind(key)}"
-    elif key is not None and (not 0 < len(key) <= 255 or not _is_storable(key)):
-        yield "the key must have 1 to 255 characters, no NUL among them and no lone surrogate"
-    if not isinstance(tenant, str):
-        yield f"the tenant must be text, not {_kind(tenant)}"
-    elif len(tenant) > 64 or not _is_storable(tenant):
-        yield "the tenant must have 64 characters at most, no NUL among them and no lone surrogate"
-    if not isinstance(priority, int) or isinstance(priority, bool):
-        yield f"the priority must be a whole number, not {_kind(priority)}"
-    elif abs(priority) > _MAX_PRIORITY:
-        yield f"the priority must be between {-_MAX_PRIORITY:,} and {_MAX_PRIORITY:,}"
-    if not isinstance(labels, Mapping):
-        yield f"the labels must be a map of text to text, not {_kind(labels)}"
-    else:
-        for name, value in labels.items():
-            if not isinstance(name, str) or not isinstance(value, str):
-                yield f"the labels must be a map of text to text; {_kind(name)} has {_kind(value)}"
-
-
-def _is_storable(text: str) -> bool:
-    return "\0" not in text and (text.isascii() or not _SURROGATE.search(text))
-
-
-def _kind(value: object) -> str:
-    """Describe a value of another type than expected, in one word or two."""
-    return f"{reprlib.repr(value)} ({type(value).__name__})"
 
 
 class _NoRows(dict[str, Step | None]):

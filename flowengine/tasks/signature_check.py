@@ -54,7 +54,7 @@ class SignatureCheck:
         """Raise `Ignore` unless this message is signed with its id, and has not expired."""
         message_id = str(request.id or "")
         given, now = _header(request), self._now()
-        self._refuse(task, self.keys.problem_once(given, task, args, kwargs, message_id, now))
+        self._refuse(task, self.keys.problem(given, task, args, kwargs, message_id, now))
 
     def _refuse(self, task: str, why: str) -> None:
         if not why:
