@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos test-lowest check constraints bench bench-quick bench-growth clean
+.PHONY: help demo test test-chaos test-lowest check constraints bench bench-quick bench-growth bench-tenants clean
 
 # One environment for each system that is measured: their dependencies differ.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
@@ -65,6 +65,10 @@ bench-quick: $(BENCH_QUICK) ## Measure flowengine, the canvas and DBOS in less t
 
 bench-growth: .venv/.installed-dev ## Measure how the cost of a step grows with its run
 	.venv/bin/python benchmarks/growth.py
+
+bench-tenants: .venv/.installed-dev ## Measure a tenant beside a hostile one (ARGS=7: the seed)
+	scripts/ensure-servers
+	PYTHONPATH=. .venv/bin/python benchmarks/tenants.py $(ARGS)
 
 clean: ## Remove the environment and everything built
 	rm -rf .venv .venv-lowest .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

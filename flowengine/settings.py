@@ -44,7 +44,9 @@ class Settings:
     #: Maximum number of steps, blocks and repeated tries of one run.
     max_run_steps: int = 250_000
     #: Number of new steps after which a commit leaves the rest to the next one.
-    max_commit_steps: int = 20_000
+    max_commit_steps: int = 10_000
+    #: Maximum number of processes that evaluate long runs of one tenant at once, on PostgreSQL.
+    tenant_evaluations: int = 1
     #: Bytes of computed values after which a commit leaves the rest to the next one.
     max_commit_bytes: int = 32 * 1024 * 1024
     #: Maximum size of all values that one run writes, in bytes.

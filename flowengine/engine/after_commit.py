@@ -118,9 +118,10 @@ class AfterCommit:
         completions: RunCompletions,
         *,
         max_log_length: int,
+        time_slice: float,
     ) -> None:
         self._committer, self._notifier, self._completions = committer, notifier, completions
-        self._max_log_length = max_log_length
+        self._max_log_length, self._time_slice = max_log_length, time_slice
 
     def advance(
         self, run_id: str, continuation: ContinuationPolicy | None = None, *, wait: bool = True
@@ -141,12 +142,16 @@ class AfterCommit:
     ) -> list[TaskDefinition]:
         """Handle the effects of commits; return the tasks that the worker continues with.
 
-        After `max_commits` further commits of a run, the rest of its inbox is left to a worker.
+        After `max_commits` further commits of a run the rest of its inbox is left to a worker, and
+        so is the rest of a tenant's run after a time slice: it must not keep this worker from
+        others.
 
-        A parent run that waited for an ended run is advanced next. This is a loop, not a
-        recursion: chains of waiting runs may be long. No two runs are locked at once.
+        A parent run that waited for an ended run is advanced next, and so is the next run of a
+        tenant that waits for its share of evaluation. This is a loop, not a recursion: chains of
+        waiting runs may be long. No two runs are locked at once.
         """
         continued: list[TaskDefinition] = []
+        ends = time.monotonic() + self._time_slice
         while commits:
             due: dict[str, int] = {}
             for effects in commits:
@@ -157,11 +162,12 @@ class AfterCommit:
             if due:
                 self._notifier.notify(due)
             drained = [
-                self._drain_inbox(effects, continuation, continued, max_commits)
+                self._drain_inbox(effects, continuation, continued, max_commits, ends)
                 for effects in commits
             ]
-            parents = [effects.parent_run_id for effects in drained if effects.parent_run_id]
-            advanced = [self.consume_inbox(run_id, continuation) for run_id in parents]
+            following = [effects.parent_run_id for effects in drained if effects.parent_run_id]
+            following += filter(None, map(self._pass_share_on, drained))
+            advanced = [self.consume_inbox(run_id, continuation) for run_id in following]
             commits = [effects for effects in advanced if effects is not None]
         return continued
 
@@ -187,6 +193,7 @@ class AfterCommit:
         continuation: ContinuationPolicy | None,
         continued: list[TaskDefinition],
         max_commits: float,
+        ends: float,
     ) -> CommitEffects:
         """Commit until the run's inbox is empty; return the effects of all commits together.
 
@@ -197,6 +204,8 @@ class AfterCommit:
         total.include(effects)
         commits = 0
         while effects.has_more:
+            if total.used_share and time.monotonic() > ends:
+                break  # its share is passed on
             if commits >= max_commits and self._notifier.evaluate(effects.run_id):
                 break
             commits += 1
@@ -211,7 +220,23 @@ class AfterCommit:
             self._announce(effects)
         if total.groups:
             self._notifier.dispatch_groups(total.run_id, total.groups.values())
+        total.has_more = effects.has_more
         return total
+
+    def _pass_share_on(self, effects: CommitEffects) -> str | None:
+        """Leave a tenant's share of evaluation to its next run, by a message.
+
+        A transaction that was refused the share left the follow-ups of its run stored, before this
+        one released it: so the query sees them. One message, however many runs wait: each that is
+        handled sends the next. Returns the run that this process must evaluate itself, because no
+        worker receives messages.
+        """
+        if not effects.used_share:
+            return None
+        run_id = self._committer.next_waiting(effects.used_share, after=effects.run_id)
+        if run_id is None and effects.has_more:
+            run_id = effects.run_id  # of which reports are left
+        return None if run_id is None or self._notifier.evaluate(run_id) else run_id
 
     def _announce(self, effects: CommitEffects) -> None:
         for path, params in effects.log_lines:

@@ -67,9 +67,15 @@ class RunCache:
 
 class Committer:
     def __init__(
-        self, database: Store, programs: ProgramCache, failures: FailedEvaluations
+        self,
+        database: Store,
+        programs: ProgramCache,
+        failures: FailedEvaluations,
+        *,
+        tenant_shares: int,
     ) -> None:
         self._database, self._programs, self._failures = database, programs, failures
+        self._tenant_shares = tenant_shares
         self.cache = RunCache()
 
     # --- optimistic ---
@@ -185,9 +191,16 @@ class Committer:
                 return self._programs.plan(session, head.view.program_hash)
 
             with gc_paused():
-                effects = locked_commit.consume_inbox(session, run, plan, now, continuation)
+                effects = locked_commit.consume_inbox(
+                    session, run, plan, now, continuation, tenant_shares=self._tenant_shares
+                )
             if session.reports.cancel_open(run_id, effects.canceled, now):
                 effects.has_more = True
         self.cache.keep(run)
         self._failures.forget(run_id)
         return effects, accepted
+
+    def next_waiting(self, tenant: str, after: str) -> str | None:
+        """Return the next run of a tenant whose follow-ups wait for its share of evaluation."""
+        with self._database.read() as session:
+            return session.inbox.next_waiting(tenant, after)

@@ -53,12 +53,18 @@ class Engine:
         self.programs = ProgramCache(database, self.settings)
         self.completions = RunCompletions(database)
         self.failed_evaluations = FailedEvaluations(database, self.settings.max_failed_evaluations)
-        committer = Committer(database, self.programs, self.failed_evaluations)
+        committer = Committer(
+            database,
+            self.programs,
+            self.failed_evaluations,
+            tenant_shares=self.settings.tenant_evaluations,
+        )
         self.after_commit = AfterCommit(
             committer,
             self.notifier,
             self.completions,
             max_log_length=self.settings.max_log_length,
+            time_slice=self.settings.worker_time_slice,
         )
         self.advance = self.after_commit.advance
 

@@ -36,6 +36,7 @@ _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
 }
 #: A trigger, with the id of the task or the fact that recorded it.
 _InboxEntry = tuple[Trigger, str, str]
+_FOLLOW_UP = "Expand"
 _PORTION = 100  # triggers that are evaluated together
 _MAX_TRIGGERS = 1_000  # triggers, or new rows, per transaction: others wait for the run's lock
 
@@ -46,16 +47,25 @@ def consume_inbox(
     plan: Callable[[], Plan],
     now: int,
     continuation: ContinuationPolicy | None = None,
+    *,
+    tenant_shares: int,
 ) -> CommitEffects:
     """Evaluate the run's unconsumed reports and facts, and the follow-ups of that evaluation.
 
-    The caller has locked the run, and commits.
+    The caller has locked the run, and commits. Stored follow-ups of a tenant's run are consumed
+    by so many transactions at once as its tenant has shares; others leave them stored.
     """
-    run_id = run.head.view.id
+    run_id, tenant = run.head.view.id, run.head.view.tenant
     reported = session.inbox.reports(run_id, _MAX_TRIGGERS)
     facts = session.inbox.facts(run_id, _MAX_TRIGGERS)
     # A full page means that the inbox may hold more.
     effects = CommitEffects(run_id, has_more=_MAX_TRIGGERS in (len(reported), len(facts)))
+    if tenant and any(kind == _FOLLOW_UP for _, kind, _ in facts):
+        if session.inbox.take_share(tenant, tenant_shares):
+            effects.used_share = tenant
+        else:
+            facts = [fact for fact in facts if fact[1] != _FOLLOW_UP]
+            effects.has_more = len(reported) == _MAX_TRIGGERS
     inbox: deque[_InboxEntry] = deque((report, report.task.uuid, "") for report, _ in reported)
     inbox += [(_FACTS[kind](body), "", fact_id) for fact_id, kind, body in facts]
     if not inbox:
@@ -103,7 +113,7 @@ def consume_inbox(
 def _unstored(inbox: Iterable[_InboxEntry]) -> list[FollowUp]:
     """Return the follow-ups of this transaction; all other entries stay in the stored inbox."""
     return [
-        FollowUp("Expand", {"step_key": trigger.step_key})
+        FollowUp(_FOLLOW_UP, {"step_key": trigger.step_key})
         for trigger, _, fact_id in inbox
         if isinstance(trigger, Expand) and not fact_id
     ]

@@ -50,6 +50,7 @@ class CommitEffects:
     has_ended: bool = False
     parent_run_id: str = ""  #: waits for this run, which has ended
     has_more: bool = False  #: the run's inbox still holds follow-ups or reports
+    used_share: str = ""  #: the tenant whose share of evaluation this commit has used
     log_lines: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
     canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be canceled
 
@@ -64,6 +65,7 @@ class CommitEffects:
         self.has_ended = self.has_ended or later.has_ended
         self.parent_run_id = self.parent_run_id or later.parent_run_id
         self.has_more = self.has_more or later.has_more
+        self.used_share = self.used_share or later.used_share
         self.log_lines += later.log_lines
         self.canceled += later.canceled
 

@@ -232,7 +232,7 @@ class _NoRows(dict[str, Step | None]):
 def _stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> CommitEffects:
     """Evaluate a run for the first time, and turn its update into an insert."""
     view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
-    parent = request.parent
+    view.tenant, parent = request.tenant, request.parent
     if parent is not None and parent.waits:
         view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))

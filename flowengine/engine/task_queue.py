@@ -46,21 +46,25 @@ class TaskQueue:
         *,
         most: int,
         quick: Collection[str],
+        after: str = "",
     ) -> Claim:
         """Claim the most urgent due task, and up to `most` tasks if it is of a `quick` facet.
 
-        Only tasks of quick facets are batched. The result also says whether more are due.
+        Only tasks of quick facets are batched, and a batch is of one tenant: the next behind
+        `after` that has due tasks. The result also says whether more are due.
         """
         if not task_names:
             return Claim([])
         with self._database.autocommit() as session:
-            return session.claims.claim(task_names, task_list, identity, limit=most, quick=quick)
+            return session.claims.claim(
+                task_names, task_list, identity, limit=most, quick=quick, after=after
+            )
 
     def claim_one(
         self, task_id: str, task_list: str, identity: WorkerIdentity
     ) -> TaskDefinition | None:
         """Claim this task of a list if it is pending and due."""
-        claimed = self.claim_these([task_id], task_list, identity)
+        claimed = self.claim_these([task_id], task_list, identity).tasks
         return claimed[0] if claimed else None
 
     def claim_these(
@@ -71,10 +75,11 @@ class TaskQueue:
         *,
         names: Collection[str] | None = None,
         most: int | None = None,
-    ) -> list[TaskDefinition]:
+    ) -> Claim:
         """Claim those of these tasks of a list that are pending and due, `most` at most.
 
-        With `names`, only tasks of these facets. Tasks that must run alone are not batched.
+        With `names`, only tasks of these facets. Tasks that must run alone are not batched. The
+        result also says whether other tenants have due tasks in the list.
         """
         with self._database.autocommit() as session:
             return session.claims.claim_these(

@@ -69,6 +69,7 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
             losses=again.losses,
             due=again.due,
             priority=work.run.priority,
+            tenant=work.run.tenant,
             timeout_ms=round(timeout * 1000) if timeout is not None else None,
             runs_once=facet.options.on_loss == "fail",
             circuit=facet.options.breaker,

@@ -155,6 +155,7 @@ class TaskDefinition:
     #: The row that only counts this task down, with others: it enables nothing alone.
     join: str = ""
     join_id: str | None = None  #: the group it is counted with, when it was opened with others
+    tenant: str = ""  #: of the run: a claim takes the tasks of one tenant
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ class RunView:
     #: Steps, blocks and repeated tries so far, with the items of loops that have begun.
     step_count: int = 0
     value_bytes: int = 0  #: of the values that its commits have written so far
+    tenant: str = ""
     outputs: dict[str, Any] | None = None
     error: Error | None = None
     alarm: str | None = None

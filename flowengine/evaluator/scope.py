@@ -7,7 +7,7 @@ from typing import Any
 
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.evaluator.working_set import BYTES_PER_CHECK, WorkingSet
+from flowengine.evaluator.working_set import BYTES_PER_PART, WorkingSet
 from flowengine.program.addresses import RowKind, Sources, StepSource
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.limits import Limits
@@ -51,7 +51,7 @@ class RowScope:
 
     def spend(self, parts: int) -> None:
         self._parts_left -= parts
-        self._work.changes.computed_bytes += parts * BYTES_PER_CHECK
+        self._work.changes.computed_bytes += parts * BYTES_PER_PART
         if self._parts_left < 0:
             raise ValueTooLarge(
                 f"its expressions go through more than {self.limits.max_expression_parts:,} parts "

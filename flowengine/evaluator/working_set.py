@@ -24,13 +24,16 @@ from flowengine.evaluator.records import (
 )
 from flowengine.evaluator.states import ObjectType, Signal, next_state
 from flowengine.program.addresses import RowKind
-from flowengine.program.nodes import Json
+from flowengine.program.nodes import FacetKind, Json
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementPlan
 from flowengine.program.validator import Checks
 from flowengine.program.value_size import EvaluationError, checked_size
 
-#: Bytes of computed values that take as long to write as one check of a validation.
-BYTES_PER_CHECK = 16
+#: Bytes of computed values that take as long to write as one check of a validation, or as one part
+#: of a value that an expression goes through.
+_BYTES_PER_CHECK, BYTES_PER_PART = 64, 16
+#: Times `max_commit_steps` that a commit may hold, if the last are steps of event facets.
+_EVENTS = 2
 #: Foreach items that one evaluation begins: a commit stays small however long the list.
 PORTION = 100
 
@@ -184,7 +187,7 @@ class WorkingSet:
 
     def count_checks(self, checks: Checks) -> None:
         """Count a validation as a part of the commit's size: it takes as long as large values."""
-        self.changes.computed_bytes += checks.spent * BYTES_PER_CHECK
+        self.changes.computed_bytes += checks.spent * _BYTES_PER_CHECK
 
     @property
     def is_full(self) -> bool:
@@ -198,13 +201,28 @@ class WorkingSet:
         """Leave a row of the queue to the next commit; False if it must be advanced now.
 
         The step of a virtual item is not postponed: only this evaluation has the item's variable.
+        A step that only asks for its event creates no further step. To postpone it costs three
+        writes, so a block of thousands of them is split later than others.
         """
-        if row.key in self.virtual_items:
+        if row.key in self.virtual_items or (self._has_room_for_events and self._is_event(row)):
             return False
         if row.key not in self._postponed and not row.is_final:
             self._postponed.add(row.key)
             self.changes.follow_ups.append(FollowUp("Expand", {"step_key": row.key}))
         return True
+
+    @property
+    def _has_room_for_events(self) -> bool:
+        return (
+            len(self.changes.created_steps) < self.limits.max_commit_steps * _EVENTS
+            and self.changes.computed_bytes < self.limits.max_commit_bytes
+        )
+
+    def _is_event(self, row: Step) -> bool:
+        if row.object_type in ObjectType.BLOCKS:
+            return False
+        plan, facet = self.step_plan(row), self.facet(row)
+        return facet is not None and facet.kind is FacetKind.EVENT and not plan.body
 
     def account(self, value: Any, path: str) -> None:
         """Count a computed value, or fail the step at that path if it is too large."""

@@ -152,6 +152,8 @@ def _joined(texts: Iterator[str], scope: Scope) -> str:
 
 
 _LONG = frozenset({str, list, dict})
+_PLAIN = frozenset({int, float, str, type(None)})
+_SHORT = frozenset({int, float, bool, type(None)})
 _CHARACTERS = 16  # of a text, that take as long as one part of a list
 
 
@@ -165,6 +167,8 @@ def _parts(value: Json) -> int:
         for part in level:
             count += len(part)
             values = part.values() if isinstance(part, dict) else part
+            if _SHORT.issuperset(map(type, values)):
+                continue
             for each in values:
                 if isinstance(each, str):
                     count += len(each) // _CHARACTERS
@@ -264,14 +268,19 @@ def _compare(symbol: str, left: Json, right: Json) -> bool:
 
 
 def _equal(left: Json, right: Json) -> bool:
-    match left, right:
-        case list(), list():
-            return len(left) == len(right) and all(map(_equal, left, right))
-        case dict(), dict():
-            same_keys = left.keys() == right.keys()
-            return same_keys and all(_equal(value, right[key]) for key, value in left.items())
-    # Python holds True == 1; in JSON they are different values.
-    return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
+    # Python compares whole lists and maps without this interpreter's loop, but holds True == 1.
+    return bool(left == right) and _same_truths(left, right)
+
+
+def _same_truths(left: Json, right: Json) -> bool:
+    """Whether two values that are equal in Python have their truth values at the same places."""
+    if left is right or not isinstance(left, list | dict):
+        return isinstance(left, bool) is isinstance(right, bool)
+    if isinstance(left, dict):
+        left, right = list(left.values()), [right[key] for key in left]
+    if _PLAIN.issuperset(map(type, left)) and _PLAIN.issuperset(map(type, right)):
+        return True
+    return all(map(_same_truths, left, right))
 
 
 def _contains(symbol: str, container: Json, item: Json) -> bool:

@@ -25,6 +25,8 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 class Executor(Protocol):
     """Executes SQL text. Parameters are %s or %(name)s for both databases."""
 
+    channel: str  #: of NOTIFY, on PostgreSQL
+
     def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]: ...
 
     def many(self, text: str, rows: Sequence[Parameters]) -> None:
@@ -37,8 +39,8 @@ class Executor(Protocol):
 class SqlalchemyExecutor:
     """Executes inside a transaction of SQLAlchemy, ours or the caller's."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, channel: str = "") -> None:
+        self._connection, self.channel = connection, channel
         self._is_sqlite = connection.dialect.name == "sqlite"
 
     def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
@@ -89,6 +91,9 @@ class Dialect(Protocol):
 
     def listed(self, values: Collection[str]) -> Any:
         """Return names as the parameter of a claim."""
+
+    def try_lock(self, executor: Executor, name: str) -> bool:
+        """Lock a name until the end of the transaction; False if another one has locked it."""
 
     def commit(self, executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
         """Write a commit plan; return the runs whose part was written."""

@@ -27,12 +27,24 @@ IS_DUE = (
     "AND (name {in_names} OR short_name {in_short_names})"
 )
 IS_QUICK = "(name {in_quick} AND losses = 0 AND NOT runs_once)"
+DUE_COUNT = (
+    f"(SELECT count(*) FROM (SELECT 1 FROM flowengine_task WHERE {IS_DUE} LIMIT %(limit)s + 1) t)"
+)
+#: Whether another tenant has due tasks in the list of the chosen ones.
+OTHERS_WAIT = " OR ".join(
+    "EXISTS (SELECT 1 FROM flowengine_task o WHERE o.state = 'pending' "
+    "AND o.task_list_name = %(task_list)s AND o.due <= {now} "
+    f"AND o.tenant {sign} (SELECT tenant FROM chosen LIMIT 1))"
+    for sign in "><"
+)
 #: A message names tasks, and anybody who reaches the broker can send one: the row decides.
 IS_CLAIMABLE = (
     "t.task_list_name = %(task_list)s AND t.due <= {now} "
     "AND (%(any)s OR t.name {in_names} OR t.short_name {in_short_names}) "
     "AND (%(alone)s OR (t.losses = 0 AND NOT t.runs_once))"
 )
+#: Priorities order the tasks of one tenant.
+ORDER = "tenant, rank, due, position"
 _RETURNED = ", ".join(f"flowengine_task.{name}" for name in TASK_COLUMNS)
 _CLAIM = (
     "UPDATE flowengine_task SET state = 'running', lease = flowengine_task.lease + 1, "
@@ -48,8 +60,8 @@ def claim_text(chosen: str, member: str, *, skipped: str = "0", count: str = "0"
     """Build the statement that claims the tasks of the CTE `chosen`.
 
     `member` tests a name against a list. The statement returns the columns of each task, how many
-    tasks were locked and `skipped`, the `count` of due tasks, and the parameters of the step. It
-    is a format string with {now} for the time.
+    tasks were locked and `skipped`, the `count` of other due tasks, and the parameters of the step.
+    It is a format string with {now} for the time.
     """
     text = f"{chosen}{_CLAIM}{skipped}, {count}{_PARAMS}"
     for name in ("names", "short_names", "quick"):
@@ -64,7 +76,7 @@ WITH waiting AS (
     SELECT uuid FROM flowengine_task
     WHERE state = 'pending' AND task_list_name = %(task_list)s AND due <= %(now)s
         AND limit_key = %(key)s
-    ORDER BY rank, due, position LIMIT {limit}{lock}
+    ORDER BY {ORDER} LIMIT {limit}{lock}
 ) UPDATE flowengine_task
 SET lease = lease + 1, due = %(due)s, published = NULL, updated = %(now)s
 WHERE uuid IN (SELECT uuid FROM waiting) AND state = 'pending' RETURNING uuid"""
@@ -87,7 +99,7 @@ class Claim:
     """The claimed tasks of a list."""
 
     tasks: list[TaskDefinition]
-    is_more: bool = False  #: more tasks are due
+    is_more: bool = False  #: more tasks are due; after a claim of given ids: of other tenants
     #: Tasks that were locked and not claimed: other workers skipped them while they were locked.
     passed_over: int = 0
 
@@ -103,13 +115,16 @@ class Claims(Part):
         *,
         limit: int = 1,
         quick: Collection[str] = (),
+        after: str = "",
     ) -> Claim:
         """Claim the most urgent due task of those facets, and up to `limit` quick ones behind it.
 
-        A name without a dot matches facets of any namespace with that short name.
+        All are of one tenant: the next behind `after` in the order of names, which has no end, so
+        `after` itself comes last. A name without a dot matches facets of any namespace with that
+        short name.
         """
         listed = self._session.dialect.listed
-        values = {"task_list": task_list, "quick": listed(quick), "limit": limit}
+        values = {"task_list": task_list, "quick": listed(quick), "limit": limit, "after": after}
         rows = self._take(self._session.dialect.CLAIM, values, identity, names)
         if not rows:
             return Claim([])
@@ -124,10 +139,11 @@ class Claims(Part):
         *,
         names: Collection[str] | None = None,
         limit: int | None = None,
-    ) -> list[TaskDefinition]:
+    ) -> Claim:
         """Claim those of these tasks of a list that are pending and due, up to `limit`.
 
-        With `names`, only tasks of these facets. Several only of those that may be batched.
+        With `names`, only tasks of these facets. Several only of those that may be batched. The
+        result says whether other tenants have due tasks in the list.
         """
         values = {
             "task_list": task_list,
@@ -137,7 +153,7 @@ class Claims(Part):
             "alone": limit is None or limit == 1,
         }
         rows = self._take(self._session.dialect.CLAIM_THESE, values, identity, names or ())
-        return self._tasks(rows)
+        return Claim(self._tasks(rows), bool(rows and rows[0][-2]))
 
     def _take(
         self, text: str, values: dict[str, Any], identity: WorkerIdentity, names: Collection[str]

@@ -96,6 +96,8 @@ class Database:
 
     # --- transactions ---
 
+    _channel = ""  #: of NOTIFY, on PostgreSQL
+
     @contextmanager
     def write(self) -> Iterator[SqlSession]:
         """One transaction that may write; committed at the end, rolled back on an error."""
@@ -143,7 +145,7 @@ class Database:
     @contextmanager
     def within(self, connection: Connection) -> Iterator[SqlSession]:
         """A session inside the caller's own transaction."""
-        yield self.session(SqlalchemyExecutor(connection), connection)
+        yield self.session(SqlalchemyExecutor(connection, self._channel), connection)
 
     def session(self, executor: Executor, connection: Connection | None = None) -> SqlSession:
         return SqlSession(self, executor, connection)

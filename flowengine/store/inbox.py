@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flowengine.evaluator import Step, TaskDefinition
+from flowengine.evaluator import RunState, Step, TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
+from flowengine.store.tables import FACT_IS_WAITING
 
 _ADD_FACT = statement(
     "INSERT INTO flowengine_fact (id, run_id, kind, payload, taken_in, created) "
@@ -19,6 +20,15 @@ _ADD_FACT = statement(
 _FACTS = (
     "SELECT id, kind, payload FROM flowengine_fact WHERE run_id = %s AND NOT taken_in "
     "ORDER BY created, id LIMIT %s"
+)
+# A loose index scan, one run after the other: a run may have thousands of facts.
+_NEXT = statement(
+    f"WITH RECURSIVE waiting(run_id) AS (SELECT min(run_id) FROM flowengine_fact "
+    f"WHERE {FACT_IS_WAITING} AND run_id > :after UNION ALL "
+    f"SELECT (SELECT min(run_id) FROM flowengine_fact WHERE {FACT_IS_WAITING} "
+    "AND run_id > waiting.run_id) FROM waiting WHERE waiting.run_id IS NOT NULL) "
+    "SELECT r.id FROM waiting JOIN flowengine_run r ON r.id = waiting.run_id "
+    f"WHERE r.tenant = :tenant AND r.state = '{RunState.RUNNING}' ORDER BY r.id LIMIT 1"
 )
 _REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position")
 _REPORTS = (
@@ -45,6 +55,22 @@ class Inbox(Part):
         """Return the id, kind and payload of unconsumed facts."""
         rows = self._session.rows(_FACTS, (run_id, limit))
         return [(fact_id, kind, codec.load(payload)) for fact_id, kind, payload in rows]
+
+    def take_share(self, tenant: str, shares: int) -> bool:
+        """Take one of a tenant's shares of evaluation, until the end of the transaction."""
+        session = self._session
+        return any(
+            session.dialect.try_lock(session.executor, f"evaluation:{number}:{tenant}")
+            for number in range(shares)
+        )
+
+    def next_waiting(self, tenant: str, after: str) -> str | None:
+        """Return the next run of a tenant that has unconsumed facts; after the last the first."""
+        for run_id in (after, ""):
+            found = self._session.execute(_NEXT, {"tenant": tenant, "after": run_id}).scalar()
+            if found is not None:
+                return str(found)
+        return None
 
     def reports(self, run_id: str, limit: int) -> list[tuple[Report, Step]]:
         """Return recorded reports that the evaluator has not consumed, each with its step."""

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Select, TextClause, select
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
-from flowengine.store.claims import WorkerIdentity
+from flowengine.store.claims import ORDER, WorkerIdentity
 from flowengine.store.parts import MANY, Part, statement
 from flowengine.store.tables import (
     FACT_IS_WAITING,
@@ -73,12 +73,15 @@ def _distinct(column: str, condition: str, limit: str = "") -> TextClause:
 
 
 _LISTS = _distinct("task_list_name", TASK_IS_PENDING)
+_TENANTS = _distinct(
+    "tenant", f"{TASK_IS_PENDING} AND task_list_name = :task_list", f" LIMIT {MANY}"
+)
 _HOLDERS = _distinct("boot_id", f"{TASK_IS_RUNNING} AND boot_id > ''")
 _FIRST = (
     f"FROM flowengine_task WHERE {TASK_IS_PENDING} AND task_list_name = :task_list{{}} "
-    "ORDER BY rank, due, position LIMIT {}"
+    f"ORDER BY {ORDER} LIMIT {{}}"
 )
-_PENDING = statement("SELECT run_id, name " + _FIRST.format("", MANY))
+_PENDING = statement("SELECT run_id, name " + _FIRST.format(" AND tenant = :tenant", ":limit"))
 _IS_DUE = statement("SELECT 1 " + _FIRST.format(" AND due <= :now AND name IN :names", 1), "names")
 # Reports of a join are left to its last report, or to its chord's callback, for some seconds.
 _WITH_REPORTS = _distinct("run_id", TASK_IS_REPORTED, " LIMIT :limit")
@@ -186,15 +189,19 @@ class RecoveryQueries(Part):
         return set(self._session.execute(_TIMED_OUT, values).scalars())
 
     def pending_names(self) -> set[tuple[str, str, str]]:
-        """Return run, facet and task list of the first pending tasks of each list.
+        """Return run, facet and task list of the first pending tasks of each list and tenant.
 
-        A task that no worker serves stays, and so moves to the front of its list.
+        A task that no worker serves stays, and so moves to the front of its tenant's tasks.
         """
-        return {
-            (run_id, name, task_list)
-            for task_list in self.pending_lists()
-            for run_id, name in self._session.execute(_PENDING, {"task_list": task_list})
-        }
+        found: set[tuple[str, str, str]] = set()
+        for task_list in self.pending_lists():
+            tenants = self._session.execute(_TENANTS, {"task_list": task_list}).scalars().all()
+            for tenant in tenants:
+                limit = max(MANY // len(tenants), 1)
+                values = {"task_list": task_list, "tenant": tenant, "limit": limit}
+                rows = self._session.execute(_PENDING, values)
+                found |= {(run_id, name, task_list) for run_id, name in rows}
+        return found
 
     def alarms(self, beginning: str) -> dict[str, str]:
         """Return the alarms of running runs that begin with this text."""

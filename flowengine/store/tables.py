@@ -187,7 +187,8 @@ class TaskRow(_Table, table=True):
     __table_args__ = (
         _partial(TASK_IS_RUNNING, "flowengine_task_one_running_per_step", "step_id", unique=True),
         _partial(
-            TASK_IS_PENDING, "flowengine_task_due", "task_list_name", "rank", "due", "position"
+            *(TASK_IS_PENDING, "flowengine_task_due", "task_list_name"),
+            *("tenant", "rank", "due", "position"),
         ),
         _partial(TASK_IS_RUNNING, "flowengine_task_running", "boot_id"),
         _partial(TASK_IS_REPORTED, "flowengine_task_reported", "run_id", "join_id"),
@@ -198,6 +199,7 @@ class TaskRow(_Table, table=True):
 
     uuid: str = _id(primary_key=True)
     run_id: str = _id()
+    tenant: str = _name("", 64, sa_column_kwargs={"server_default": text("''")})  #: of the run
     step_id: str = _id()
     step_key: str = _id()
     step_path: str = _text("")

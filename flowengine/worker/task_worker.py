@@ -14,13 +14,14 @@ from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Outcome
-from flowengine.store.claims import WorkerIdentity
+from flowengine.store.claims import Claim, WorkerIdentity
 from flowengine.worker.background import BackgroundJobs, HandledCounters
 from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
 from flowengine.worker.execution import ChildNotStarted, execute_try, on_own_stack_chunk
 from flowengine.worker.task_client import TaskClient
+from flowengine.worker.tenant_usage import TenantUsage
 
 log = logging.getLogger("flowengine")
 
@@ -52,6 +53,7 @@ class TaskWorker:
         self._sizing = BatchSizing(settings.quick_seconds)
         self._guard = BatchGuard(settings.batch_max_wait, self._empty_batch)
         self._last_facet: dict[str, str] = {}  #: claimed last from each task list
+        self._usage = TenantUsage()
         self._stopping = False
 
     # --- called by the Celery tasks ---
@@ -68,18 +70,9 @@ class TaskWorker:
         ends = self._slice_ends()
         done = 0
         while not self._stopping:
-            names = self._names()
-            quick = self._sizing.quick(names, self._last_facet.get(task_list, ""))
-            claim = self._engine.claim_batch(
-                names,
-                task_list,
-                self._identity,
-                most=self._most(quick, self._engine.settings.batch),
-                quick=quick,
-            )
+            claim = self._claim(task_list)
             if not claim.tasks:
                 return done
-            self._last_facet[task_list] = claim.tasks[-1].name
             if claim.is_more and wake > 1:
                 self._wake_others(task_list, wake - 1, one_by_one=len(claim.tasks) > 1)
                 wake = 1
@@ -92,6 +85,22 @@ class TaskWorker:
                 self._engine.notifier.notify({task_list: 1})
                 return done
         return done
+
+    def _claim(self, task_list: str) -> Claim:
+        """Claim due tasks of a list, last of all those of the tenant that was served longest."""
+        names = self._names()
+        quick = self._sizing.quick(names, self._last_facet.get(task_list, ""))
+        claim = self._engine.claim_batch(
+            names,
+            task_list,
+            self._identity,
+            most=self._most(quick, self._engine.settings.batch),
+            quick=quick,
+            after=self._usage.heaviest,
+        )
+        if claim.tasks:
+            self._last_facet[task_list] = claim.tasks[-1].name
+        return claim
 
     def _wake_others(self, task_list: str, number: int, *, one_by_one: bool) -> None:
         """Pass a wake-up on. Each of two wakes half of the rest: a pool is awake in a few hops.
@@ -123,9 +132,10 @@ class TaskWorker:
             # All belong to one run, so exceeding `batch` is nearly free.
             most = self._most(quick, len(left) if self._engine.settings.batch > 1 else 1)
             names = quick if most > 1 else self._names()
-            claimed = self._engine.claim_these(
+            claim = self._engine.claim_these(
                 left, task_list, self._identity, names=names, most=most
             )
+            claimed = claim.tasks
             if not claimed and most > 1:
                 fruitless.add(last)  # taken by another worker, or to be claimed one by one
                 continue
@@ -143,6 +153,21 @@ class TaskWorker:
             else:
                 self._last_facet[task_list] = claimed[-1].name
             done += self._work_through(claimed, ends, in_chord=True)
+            if claim.is_more:
+                done += self._serve_others(task_list)
+        return done
+
+    def _serve_others(self, task_list: str) -> int:
+        """Work on due tasks of the tenants that were served less than the heaviest one.
+
+        Their wake-ups may wait in the broker's queue, behind messages of the heaviest tenant.
+        """
+        done, heaviest = 0, self._usage.heaviest
+        while not self._stopping and self._usage.heaviest == heaviest:
+            claim = self._claim(task_list)
+            done += self._work_through(claim.tasks, self._slice_ends())
+            if not claim.tasks or claim.tasks[0].tenant == heaviest:
+                break
         return done
 
     def _most(self, quick: Sequence[str], limit: int) -> int:
@@ -155,7 +180,10 @@ class TaskWorker:
         """Evaluate a run, and continue with the tasks that become ready."""
         self._background.begin()
         ends = self._slice_ends()
-        return self._work_through(self._engine.advance(run_id, self._continuation(ends)), ends)
+        done = self._work_through(self._engine.advance(run_id, self._continuation(ends)), ends)
+        if time.monotonic() > ends:
+            done += sum(map(self._serve_others, self._lists()))
+        return done
 
     def _slice_ends(self) -> float:
         return time.monotonic() + self._engine.settings.worker_time_slice
@@ -169,7 +197,7 @@ class TaskWorker:
         ours = self.claimed_tasks.claim(tasks)
         if not ours:
             return 0
-        batch, done = Batch(self.claimed_tasks, ours), 0
+        batch, done, began = Batch(self.claimed_tasks, ours), 0, time.monotonic()
         try:
             with self._guard.over(batch), self._engine.database.keep_connection():
                 while True:
@@ -185,6 +213,7 @@ class TaskWorker:
                         break
         finally:
             self._empty_batch(batch)  # also if an exception ends this thread
+            self._usage.count(tasks[0].tenant, time.monotonic() - began)
         return done
 
     def _run(self, entry: ClaimedTask, batch: Batch) -> bool:

@@ -94,7 +94,7 @@ class Fleet:
         database = Database(database_url)
         ensure_schema(database, upgrade=True)
         database.close()
-        self.app, self.engine = _client(self.environment)
+        self.app, self.engine = client_of(self.environment)
 
     # --- processes ---
 
@@ -193,7 +193,7 @@ class Fleet:
             self.let_go(path.name.split("-")[1])
 
 
-def _client(environment: Mapping[str, str]) -> tuple[Celery, Engine]:
+def client_of(environment: Mapping[str, str]) -> tuple[Celery, Engine]:
     """An app and an engine that start runs and do not work on them."""
     app = Celery(
         "client",

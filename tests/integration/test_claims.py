@@ -106,10 +106,11 @@ def test_a_claim_by_ids_gets_the_first_that_are_still_pending(engine: Engine) ->
     ids = [task.uuid for task in engine.tasks(run)]
     assert engine.claim_one(ids[0], "default", WorkerIdentity())
     assert engine.claim_one(ids[2], "default", WorkerIdentity())
-    taken = engine.claim_these(ids, "default", WorkerIdentity(), most=2)
+    taken = engine.claim_these(ids, "default", WorkerIdentity(), most=2).tasks
     assert [task.uuid for task in taken] == [ids[1], ids[3]], "the others of them were gone"
-    assert engine.claim_these(ids[4:], "default", WorkerIdentity(), names=["t.Other"], most=2) == []
-    assert len(engine.claim_these(ids, "default", WorkerIdentity())) == 2
+    others = engine.claim_these(ids[4:], "default", WorkerIdentity(), names=["t.Other"], most=2)
+    assert others.tasks == []
+    assert len(engine.claim_these(ids, "default", WorkerIdentity()).tasks) == 2
 
 
 def test_a_task_that_is_named_is_claimed_only_from_its_list_and_when_it_is_due(
@@ -121,13 +122,14 @@ def test_a_task_that_is_named_is_claimed_only_from_its_list_and_when_it_is_due(
     (task,) = engine.tasks(run)
     for name in ("default", "", "GPU"):
         assert engine.claim_one(task.uuid, name, WorkerIdentity()) is None
-        assert engine.claim_these([task.uuid], name, WorkerIdentity(), names=["t.Work"]) == []
+        claim = engine.claim_these([task.uuid], name, WorkerIdentity(), names=["t.Work"])
+        assert claim.tasks == []
     claimed = engine.claim_one(task.uuid, "gpu", WorkerIdentity())
     assert claimed is not None
     engine.report(claimed, Failed({"type": "Away", "message": "x"}))
     retry = next(task for task in engine.tasks(run) if task.state == TaskState.PENDING)
     for most in (None, 1, 2):
-        assert engine.claim_these([retry.uuid], "gpu", WorkerIdentity(), most=most) == []
+        assert engine.claim_these([retry.uuid], "gpu", WorkerIdentity(), most=most).tasks == []
     clock.now = retry.due
     assert engine.claim_one(retry.uuid, "gpu", WorkerIdentity())
 

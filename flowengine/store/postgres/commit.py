@@ -40,7 +40,7 @@ _KEYS = {
 
 def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     """Write a commit; return the runs whose part was written."""
-    text, values = _statement_of(plan, guarded, getattr(executor, "channel", CHANNEL))
+    text, values = _statement_of(plan, guarded, executor.channel)
     try:
         if isinstance(executor, PostgresExecutor):
             return set(executor.fetch_text_column(text, values))

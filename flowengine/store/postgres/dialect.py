@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -29,35 +30,37 @@ CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 #
 # Other workers skip a locked task and go away, so a claim locks one task, and more only behind a
 # quick one. The number of remaining tasks is counted without a lock.
+_FIRST = f"""
+    SELECT uuid, tenant, {claims.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claims.IS_DUE} AND {{}} ORDER BY {claims.ORDER} LIMIT 1 FOR UPDATE SKIP LOCKED
+"""
 _DUE = f"""
-WITH first AS MATERIALIZED (
-    SELECT uuid, {claims.IS_QUICK} AS is_quick FROM flowengine_task
-    WHERE {claims.IS_DUE} ORDER BY rank, due, position LIMIT 1 FOR UPDATE SKIP LOCKED
+WITH next AS MATERIALIZED ({_FIRST.replace("{}", "tenant > %(after)s")}
+), again AS MATERIALIZED (
+    {_FIRST.replace("{}", "tenant <= %(after)s AND NOT EXISTS (SELECT FROM next)")}
+), first AS MATERIALIZED (
+    SELECT * FROM next UNION ALL SELECT * FROM again
 ), behind AS MATERIALIZED (
     SELECT uuid, {claims.IS_QUICK} AS is_quick FROM flowengine_task
-    WHERE {claims.IS_DUE} AND (SELECT is_quick AND %(limit)s > 1 FROM first)
-        AND uuid <> (SELECT uuid FROM first)
-    ORDER BY rank, due, position LIMIT %(limit)s - 1 FOR UPDATE SKIP LOCKED
+    WHERE {claims.IS_DUE} AND tenant = (SELECT tenant FROM first)
+        AND (SELECT is_quick AND %(limit)s > 1 FROM first) AND uuid <> (SELECT uuid FROM first)
+    ORDER BY {claims.ORDER} LIMIT %(limit)s - 1 FOR UPDATE SKIP LOCKED
 ), chosen AS (
     SELECT uuid FROM first UNION ALL SELECT uuid FROM behind WHERE is_quick
 ) """
-_DUE_COUNT = (
-    f"(SELECT count(*) FROM (SELECT FROM flowengine_task WHERE {claims.IS_DUE} "
-    "LIMIT %(limit)s + 1) t)"
-)
 _SKIPPED_COUNT = "(SELECT count(*) FROM behind WHERE NOT is_quick)"
 # LATERAL makes the planner look up the ids one by one until there are enough, and `|| ''` hides
 # the state from it. Otherwise it scans all pending tasks.
 _THESE = (
-    "WITH chosen AS MATERIALIZED (SELECT found.uuid "
+    "WITH chosen AS MATERIALIZED (SELECT found.uuid, found.tenant "
     "FROM json_array_elements_text(%(ids)s::json) AS w(uuid), LATERAL ("
-    "SELECT t.uuid FROM flowengine_task t WHERE t.uuid = w.uuid "
+    "SELECT t.uuid, t.tenant FROM flowengine_task t WHERE t.uuid = w.uuid "
     f"AND t.state || '' = 'pending' AND {claims.IS_CLAIMABLE} "
     "FOR UPDATE SKIP LOCKED) AS found LIMIT %(limit)s) "
 )
 _IN = "= ANY(%({})s::text[])"
-CLAIM = claims.claim_text(_DUE, _IN, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
-CLAIM_THESE = claims.claim_text(_THESE, _IN)
+CLAIM = claims.claim_text(_DUE, _IN, skipped=_SKIPPED_COUNT, count=claims.DUE_COUNT)
+CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
 
 
 def listed(values: Collection[str]) -> list[str]:
@@ -116,6 +119,17 @@ def release(
     rows = [{"uuid": uuid, "lease": lease, "due": due, "now": now} for uuid, lease in held]
     text = _RELEASE if due is None else _PARK
     return [row[0] for row in executor.rows(text, (json.dumps(rows),))]
+
+
+# --- locks ---
+
+_TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%s, %s)"
+_LOCK_CLASS = zlib.crc32(b"flowengine") >> 1  # a signed integer
+
+
+def try_lock(executor: Executor, name: str) -> bool:
+    ((is_locked,),) = executor.rows(_TRY_LOCK, (_LOCK_CLASS, zlib.crc32(name.encode()) >> 1))
+    return bool(is_locked)
 
 
 # --- commits ---

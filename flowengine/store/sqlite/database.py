@@ -113,6 +113,8 @@ class SqliteDatabase(Database):
 class SqliteExecutor:
     """Executes each statement in a transaction of its own, unless one is open."""
 
+    channel = ""
+
     def __init__(self, driver: Any) -> None:
         self._driver = driver
 

@@ -23,27 +23,35 @@ CLOCK = "%(now)s"  # SQLite has the clock of this process
 
 # --- claims ---
 
+_NEXT = f"""
+    SELECT uuid, {claims.ORDER}, {claims.IS_QUICK} AS is_quick FROM flowengine_task
+    WHERE {claims.IS_DUE} AND {{}} ORDER BY {claims.ORDER} LIMIT %(limit)s + 1
+"""
 _DUE = f"""
-WITH candidates AS (
-    SELECT uuid, rank, due, position, {claims.IS_QUICK} AS is_quick FROM flowengine_task
-    WHERE {claims.IS_DUE} ORDER BY rank, due, position LIMIT %(limit)s + 1
+WITH next AS MATERIALIZED ({_NEXT.replace("{}", "tenant > %(after)s")}
+), candidates AS (
+    SELECT * FROM next UNION ALL SELECT * FROM (
+        {_NEXT.replace("{}", "tenant <= %(after)s AND NOT EXISTS (SELECT 1 FROM next)")})
 ), numbered AS (
-    SELECT uuid, is_quick, row_number() OVER (ORDER BY rank, due, position) AS place
+    SELECT uuid, tenant, is_quick, row_number() OVER (ORDER BY {claims.ORDER}) AS place
     FROM candidates
+), first AS (
+    SELECT tenant, is_quick FROM numbered WHERE place = 1
 ), chosen AS (
     SELECT uuid FROM numbered
     WHERE place = 1 OR (
-        is_quick AND place <= %(limit)s AND (SELECT is_quick FROM numbered WHERE place = 1)
+        is_quick AND place <= %(limit)s AND (SELECT is_quick FROM first)
+        AND tenant = (SELECT tenant FROM first)
     )
 ) """
 _THESE = (
-    "WITH chosen AS MATERIALIZED (SELECT t.uuid "
+    "WITH chosen AS MATERIALIZED (SELECT t.uuid, t.tenant "
     "FROM json_each(%(ids)s) AS w CROSS JOIN flowengine_task AS t WHERE t.uuid = w.value "
     f"AND +t.state = 'pending' AND {claims.IS_CLAIMABLE} LIMIT %(limit)s) "
 )
 _IN = "IN (SELECT value FROM json_each(%({})s))"
-CLAIM = claims.claim_text(_DUE, _IN, count="(SELECT count(*) FROM candidates)")
-CLAIM_THESE = claims.claim_text(_THESE, _IN)
+CLAIM = claims.claim_text(_DUE, _IN, count=claims.DUE_COUNT)
+CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
 
 
 def listed(values: Collection[str]) -> str:
@@ -91,6 +99,13 @@ def release(
     text, times = (_RELEASE, (now,)) if due is None else (_PARK, (now, due))
     with executor.atomic():
         return [row[0] for one in held for row in executor.rows(text, (*times, *one))]
+
+
+# --- locks ---
+
+
+def try_lock(executor: Executor, name: str) -> bool:
+    return True  # a transaction that writes is the only one
 
 
 # --- commits ---

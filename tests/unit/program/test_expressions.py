@@ -149,6 +149,9 @@ def test_minus_turns_a_number_round_and_nothing_else() -> None:
         ({"a": 1}, "==", {"a": 1}, True),
         ({"a": 1}, "==", {"b": 1}, False),
         ([1], "==", [1, 2], False),
+        ({"a": 1, "b": True}, "==", {"b": True, "a": 1}, True),
+        ({"a": 1, "b": True}, "==", {"b": 1, "a": True}, False),
+        ([True, [1]], "==", [True, [1.0]], True),
     ],
 )
 def test_comparing_gives(left: Any, symbol: str, right: Any, expected: bool) -> None:
