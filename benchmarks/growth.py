@@ -260,7 +260,7 @@ class _Counting:
 
     def __init__(self, executor: Executor, counts: Counts) -> None:
         self._executor, self._counts = executor, counts
-        self.atomic = executor.atomic
+        self.atomic, self.channel = executor.atomic, executor.channel
 
     def rows(self, text: str, given: Any = ()) -> list[tuple[Any, ...]]:
         self._counts.statements += 1

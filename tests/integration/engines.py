@@ -109,7 +109,7 @@ class _Watched:
     def __init__(self, executor: Executor, notice: Callable[[str, Any], object]) -> None:
         self.rows = _noticed(executor.rows, notice)
         self.many = _noticed(executor.many, notice)
-        self.atomic = executor.atomic
+        self.atomic, self.channel = executor.atomic, executor.channel
 
 
 def cut_off(engine: Engine) -> None:

@@ -324,7 +324,7 @@ class _Interrupted:
 
     def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
         self._executor, self._scheduler = executor, scheduler
-        self.atomic = executor.atomic
+        self.atomic, self.channel = executor.atomic, executor.channel
 
     def rows(self, text: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         self._scheduler.perhaps_die()
