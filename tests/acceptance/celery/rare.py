@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+from typing import Any
+
 from flowengine import event_facet, workflow
 
 
@@ -13,6 +17,12 @@ def weigh(grams: int) -> int:
 @event_facet(task_list="rare")
 def measure(metres: int) -> int:
     return metres
+
+
+@event_facet(name="rare.describe")
+def describe(name: str) -> Any:
+    (Path(os.environ["TRACES"]) / f"begun-{name}-{os.getpid()}").touch()
+    return {"y": [1, 2, 3]}
 
 
 @workflow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ import redis
 from flowengine.errors import RunFailed
 from tests.acceptance.celery import graphs, rare
 from tests.acceptance.celery.mixed_load import start_mixed, wait_and_check
+from tests.builders import block, event, namespace, program, schema, step, to, workflow
 from tests.celery_nodes import Fleet
 from tests.celery_nodes.fleet import until
 
@@ -31,6 +33,33 @@ def test_a_pool_child_that_hangs_is_killed_and_another_takes_its_place(fleet: Fl
     assert [t.losses for t in fleet.engine.tasks(run.id)] == [0], "it failed, nothing was lost"
     wait_and_check(fleet, start_mixed(fleet, 3))
     assert all(worker.is_alive() for worker in fleet.workers)
+
+
+def test_a_timeout_ends_the_validation_of_a_result_with_its_process(fleet: Fleet) -> None:
+    defs: dict[str, Any] = {"d0": {"items": {"type": "integer"}}}
+    for level in range(1, 45):  # each level checks the value twice as often as the one below
+        below = {"$ref": f"#/$defs/d{level - 1}"}
+        defs[f"d{level}"] = {"allOf": [below, below]}
+    endless = {"name": "y", "type": "Json", "schema": {"$defs": defs, "$ref": "#/$defs/d44"}}
+    options = {"timeout": 1, "task_list": "checked"}
+    described = event("describe", "name", "result:Shape", options=options)
+    body = block(step("d", "rare.describe", name="endless"), yields=[to("W", y=1)])
+    checking = program(
+        namespace("rare", schema("Shape", [endless]), described), workflow("W", "", "y", body)
+    )
+    worker = fleet.add_worker(
+        "checking",
+        *("-Q", "checked", "--concurrency=1"),
+        FLOWENGINE_IMPORTS=rare.__name__,
+        FLOWENGINE_MAX_SCHEMA_CHECKS=str(10**18),
+    )
+    run = fleet.engine.start(checking, "W", {})
+    (pid,) = until(lambda: fleet.begun("endless"), "its begin")
+    with pytest.raises(RunFailed, match="no activity for more than its timeout of 1 s"):
+        run.result(timeout=20)
+    until(lambda: not is_running(pid), "the end of the process that validated")
+    worker.stop()
+    fleet.workers.remove(worker)
 
 
 def test_a_worker_that_shuts_down_does_not_release_a_try_that_must_not_run_twice(
