@@ -46,7 +46,7 @@ class Settings:
     #: Number of new steps after which a commit leaves the rest to the next one.
     max_commit_steps: int = 10_000
     #: Maximum number of processes that evaluate long runs of one tenant at once, on PostgreSQL.
-    tenant_evaluations: int = 1
+    max_tenant_evaluations: int = 1
     #: Bytes of computed values after which a commit leaves the rest to the next one.
     max_commit_bytes: int = 32 * 1024 * 1024
     #: Maximum size of all values that one run writes, in bytes.

@@ -57,7 +57,7 @@ class Engine:
             database,
             self.programs,
             self.failed_evaluations,
-            tenant_shares=self.settings.tenant_evaluations,
+            tenant_shares=self.settings.max_tenant_evaluations,
         )
         self.after_commit = AfterCommit(
             committer,

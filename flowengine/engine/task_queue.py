@@ -21,6 +21,7 @@ _MIN_PARK_SECONDS = 0.1  # below it, workers would claim and park the same tasks
 class TaskQueue:
     def __init__(self, database: Store, notifier: Notifier) -> None:
         self._database, self._notifier = database, notifier
+        self._last_tenant = ""  #: of the tasks that a poller has claimed
 
     def claim_task(
         self,
@@ -35,8 +36,13 @@ class TaskQueue:
     def claim(
         self, task_names: Sequence[str], task_list: str, identity: WorkerIdentity, *, most: int
     ) -> list[TaskDefinition]:
-        """Claim up to `most` due tasks of those facets."""
-        return self.claim_batch(task_names, task_list, identity, most=most, quick=task_names).tasks
+        """Claim up to `most` due tasks of those facets, of one tenant after the other."""
+        claim = self.claim_batch(
+            task_names, task_list, identity, most=most, quick=task_names, after=self._last_tenant
+        )
+        if claim.tasks:
+            self._last_tenant = claim.tasks[0].tenant
+        return claim.tasks
 
     def claim_batch(
         self,

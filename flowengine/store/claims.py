@@ -27,9 +27,6 @@ IS_DUE = (
     "AND (name {in_names} OR short_name {in_short_names})"
 )
 IS_QUICK = "(name {in_quick} AND losses = 0 AND NOT runs_once)"
-DUE_COUNT = (
-    f"(SELECT count(*) FROM (SELECT 1 FROM flowengine_task WHERE {IS_DUE} LIMIT %(limit)s + 1) t)"
-)
 #: Whether another tenant has due tasks in the list of the chosen ones.
 OTHERS_WAIT = " OR ".join(
     "EXISTS (SELECT 1 FROM flowengine_task o WHERE o.state = 'pending' "
@@ -60,7 +57,7 @@ def claim_text(chosen: str, member: str, *, skipped: str = "0", count: str = "0"
     """Build the statement that claims the tasks of the CTE `chosen`.
 
     `member` tests a name against a list. The statement returns the columns of each task, how many
-    tasks were locked and `skipped`, the `count` of other due tasks, and the parameters of the step.
+    tasks were locked and `skipped`, the `count` of due tasks, and the parameters of the step.
     It is a format string with {now} for the time.
     """
     text = f"{chosen}{_CLAIM}{skipped}, {count}{_PARAMS}"

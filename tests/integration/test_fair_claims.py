@@ -90,6 +90,24 @@ def test_the_names_of_tenants_have_no_end(engine: Engine) -> None:
     assert [claim(engine, after="z") for _ in range(3)] == [["a"], ["b"], []]
 
 
+def test_a_poller_serves_tenants_in_turn(engine: Engine) -> None:
+    for tenant in ("b", "", "c", "a"):
+        start(engine, tenant)
+    claimed = [tenants(engine.claim(["t.Work"], "default", ME, most=1)) for _ in range(12)]
+    assert claimed == [["a"], ["b"], ["c"], [""]] * 3
+
+
+@pytest.mark.parametrize("after", ["a", "b"])
+def test_a_claim_says_whether_tasks_of_other_tenants_are_due(engine: Engine, after: str) -> None:
+    for tenant in ("a", "b"):
+        start(engine, tenant, one())
+    claims = [
+        engine.claim_batch(["t.Work"], "default", ME, most=50, quick=["t.Work"], after=after)
+        for _ in range(2)
+    ]
+    assert [claim.is_more for claim in claims] == [True, False]
+
+
 def test_the_priority_orders_the_tasks_of_one_tenant(engine: Engine) -> None:
     start(engine, "a")
     urgent = start(engine, "a", one(), priority=7)

@@ -16,6 +16,7 @@ from flowengine.errors import TenantRefused, UnknownRun, UnknownStep
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings
+from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 from flowengine.worker.spool import Spool, spool_record
 from tests.integration.engines import claim, one, opened, watched
@@ -77,7 +78,10 @@ def test_pages_are_filtered_by_tenant(database_url: str) -> None:
             tenant = ("shop", "press")[number % 2]
             started[tenant].append(start(flow.engine, tenant))
             flow.clock.advance(seconds=1)
-        flow.engine.report(claim(flow.engine), Succeeded({"y": 1}))  # the oldest, of the shop
+        (task,) = flow.engine.tasks(started["shop"][0])
+        claimed = flow.engine.claim_one(task.uuid, "default", WorkerIdentity())
+        assert claimed is not None
+        flow.engine.report(claimed, Succeeded({"y": 1}))
 
         def page(**filters: Any) -> list[str]:
             with flow.database.read() as session:

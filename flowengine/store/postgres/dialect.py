@@ -48,6 +48,10 @@ WITH next AS MATERIALIZED ({_FIRST.replace("{}", "tenant > %(after)s")}
 ), chosen AS (
     SELECT uuid FROM first UNION ALL SELECT uuid FROM behind WHERE is_quick
 ) """
+_DUE_COUNT = (
+    f"(SELECT count(*) FROM (SELECT FROM flowengine_task WHERE {claims.IS_DUE} "
+    "LIMIT %(limit)s + 1) t)"
+)
 _SKIPPED_COUNT = "(SELECT count(*) FROM behind WHERE NOT is_quick)"
 # LATERAL makes the planner look up the ids one by one until there are enough, and `|| ''` hides
 # the state from it. Otherwise it scans all pending tasks.
@@ -59,7 +63,7 @@ _THESE = (
     "FOR UPDATE SKIP LOCKED) AS found LIMIT %(limit)s) "
 )
 _IN = "= ANY(%({})s::text[])"
-CLAIM = claims.claim_text(_DUE, _IN, skipped=_SKIPPED_COUNT, count=claims.DUE_COUNT)
+CLAIM = claims.claim_text(_DUE, _IN, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
 CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
 
 

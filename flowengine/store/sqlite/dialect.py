@@ -49,8 +49,14 @@ _THESE = (
     "FROM json_each(%(ids)s) AS w CROSS JOIN flowengine_task AS t WHERE t.uuid = w.value "
     f"AND +t.state = 'pending' AND {claims.IS_CLAIMABLE} LIMIT %(limit)s) "
 )
+# RETURNING sees the updated rows: count the candidates, which were selected before, and add the
+# tasks of tenants that were not looked at.
+_DUE_COUNT = (
+    "((SELECT count(*) FROM candidates) + ((SELECT tenant FROM first) > %(after)s AND EXISTS "
+    f"(SELECT 1 FROM flowengine_task WHERE {claims.IS_DUE} AND tenant <= %(after)s)))"
+)
 _IN = "IN (SELECT value FROM json_each(%({})s))"
-CLAIM = claims.claim_text(_DUE, _IN, count=claims.DUE_COUNT)
+CLAIM = claims.claim_text(_DUE, _IN, count=_DUE_COUNT)
 CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
 
 
