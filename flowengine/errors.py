@@ -96,6 +96,27 @@ class UnknownWorkflow(ProgramError):
         return f"the program has no workflow {self.name!r}; it declares: {known}"
 
 
+class WorkflowNotImported(UnknownWorkflow):
+    """A message asks for a workflow whose module the worker has not imported."""
+
+    def __str__(self) -> str:
+        known = printable(", ".join(self.known)) or "none"
+        return (
+            f"this worker has imported no workflow {self.name!r}; it has: {known}. Give the "
+            "qualified name, and let each worker of the control queue import its module (imports "
+            "of the app, or FLOWENGINE_IMPORTS)"
+        )
+
+
+@dataclass(eq=False, repr=False)
+class StartRefused(ProgramError):
+    """A `flowengine.execute` message started no run."""
+
+    workflow: str
+    reason: str  #: without values of inputs: logs, Flower and result backends show it
+    _text = "flowengine.execute started no run of {workflow!r}: {reason}"
+
+
 @dataclass(eq=False, repr=False)
 class InvalidInputs(ProgramError):
     """The inputs of a start do not match the workflow's parameters."""
@@ -122,6 +143,16 @@ class AuthoringError(FlowengineError):
 
 class SymbolMisuse(AuthoringError, TypeError):
     """Code needs the value of a symbol, which exists only in the run."""
+
+
+@dataclass(eq=False, repr=False)
+class NotACeleryTask(AuthoringError, AttributeError):
+    """A method of Celery's tasks was asked of a workflow or a facet."""
+
+    subject: str
+    attribute: str
+    cure: str
+    _text = "{subject} is not a Celery task and has no {attribute!r}: {cure}"
 
 
 @dataclass(eq=False, repr=False)

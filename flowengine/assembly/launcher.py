@@ -8,11 +8,13 @@ from typing import Any, cast
 
 from sqlalchemy import Connection
 
-from flowengine.authoring import StartOptions, Workflow, workflow_named
+from flowengine.authoring import StartOptions, Workflow, workflow_named, workflow_names
 from flowengine.engine import Engine, Run
-from flowengine.errors import InvalidInputs, LimitReached, UnknownWorkflow
+from flowengine.errors import InvalidInputs, LimitReached, WorkflowNotImported
 from flowengine.program.nodes import Json
 from flowengine.store import codec
+
+_SHOWN = 20  #: workflows that the error about an unknown one names
 
 
 class EngineLauncher:
@@ -58,7 +60,7 @@ class EngineLauncher:
         _check_message(name, inputs, key, self._engine.settings.max_execute_bytes)
         workflow = workflow_named(name)
         if workflow is None:
-            raise UnknownWorkflow(name, [])
+            raise WorkflowNotImported(name[:200], workflow_names()[:_SHOWN])
         return self.start(workflow, workflow.inputs(**inputs), StartOptions(key=key))
 
 

@@ -29,6 +29,7 @@ from flowengine.authoring.registry import (
     event_facet_named,
     event_facet_names,
     workflow_named,
+    workflow_names,
 )
 from flowengine.authoring.standard import WorkflowCall, now, uuid
 from flowengine.program.nodes import RetryPolicy as Retry
@@ -75,4 +76,5 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "offer_standard",
     "set_launcher_source",
     "workflow_named",
+    "workflow_names",
 ]

@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 import pydantic
 
 from flowengine.authoring.annotations import mismatch
+from flowengine.authoring.celery_names import refuse_celery_names
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import location_of, user_location
@@ -69,6 +70,7 @@ class Decorated(Generic[P, R]):
         return self.definition.fn
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Make a step of the workflow that is traced; elsewhere call the function in place."""
         scope = current_scope()
         if scope is not None:
             made = scope.call(self.definition, args, kwargs, self.step_name, self.order)
@@ -157,7 +159,12 @@ class Facet(Decorated[P, R]):
 
 
 class Workflow(Decorated[P, R]):
-    """A facet that can be started."""
+    """A facet that can be started.
+
+    ``.start(...)`` starts a durable run. A call, ``album(...)``, does not: inside a workflow it
+    is a step of the caller's run; anywhere else the function runs in place, as plain Python,
+    without a database, retries or a record.
+    """
 
     def program(self) -> Program:
         """Return the program of this workflow and all it calls; traced once."""
@@ -228,6 +235,7 @@ class Start(Generic[P, R]):
     def __init__(self, workflow: Workflow[P, R], options: StartOptions) -> None:
         self._workflow = workflow
         self._options = options
+        self.definition = workflow.definition
 
     def start(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run and return at once; inside a workflow, append a step that does."""
@@ -269,6 +277,10 @@ class Start(Generic[P, R]):
                 "a workflow; call it like a function, which makes it a step, or use start(...), "
                 "which starts a child run"
             )
+
+
+refuse_celery_names(Decorated)
+refuse_celery_names(Start)
 
 
 async def _await(awaitable: Awaitable[Any]) -> Any:

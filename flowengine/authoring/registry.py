@@ -79,6 +79,11 @@ def workflow_named(name: str) -> Workflow[..., Any] | None:
     return _workflows.get(name)
 
 
+def workflow_names() -> list[str]:
+    """Return all names and aliases of workflows, sorted."""
+    return sorted(_workflows.copy())
+
+
 def _register(registry: dict[str, Any], added: Any) -> None:
     definition = added.definition
     names = (definition.name, *definition.aliases)

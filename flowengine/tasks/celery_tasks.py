@@ -2,7 +2,8 @@
 
 They never fail: the row a message concerns is still there after an error, and recovery sends its
 wake-up again. Messages are acknowledged early for the same reason: SQL, not the broker, records
-what is unfinished.
+what is unfinished. Only `flowengine.execute` has no row yet: a start that is refused is a failed
+Celery task.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flowengine.dispatch.notifier import DRAIN, EVALUATE, WORK
 from flowengine.dispatch.packed_ids import unpacked
 from flowengine.engine import Engine
 from flowengine.engine.liveness import consumes
-from flowengine.errors import FlowengineError
+from flowengine.errors import FlowengineError, StartRefused
 from flowengine.printable import clipped, names_of
 from flowengine.program.standard import is_built_in
 from flowengine.store.database import is_unavailable
@@ -81,7 +82,7 @@ def register_celery_tasks(
                     problem.without_values(),
                     extra={"action": "start_refused"},
                 )
-                return
+                raise StartRefused(_name(workflow), problem.without_values()) from None
             if not outages.note(problem):
                 raise
             log.info("cannot start %s yet: %s", workflow, problem, extra={"action": "start_waits"})
@@ -99,7 +100,7 @@ def register_celery_tasks(
             try:
                 with outages.watch():
                     function(*args, **kwargs)
-            except Reject:
+            except (Reject, StartRefused):
                 raise
             except Exception as problem:
                 about = {"action": "message_failed"}
@@ -108,6 +109,10 @@ def register_celery_tasks(
                     log.debug("message %s(%s) failed: %s", name, shown, problem, extra=about)
                 else:
                     log.exception("message %s(%s) failed", name, shown, extra=about)
+                if name == EXECUTE:  # no row stands behind it: the sender must know
+                    reason = f"{type(problem).__name__}; the log of the worker has the traceback"
+                    named = args[1] if len(args) > 1 else kwargs.get("workflow", "")
+                    raise StartRefused(_name(named), reason) from None
 
         # Not shared: Celery would add a shared task to every other app of the process, and of two
         # with one name keep the first. Flower shows steps, not the messages that lead to them.
@@ -119,9 +124,21 @@ def register_celery_tasks(
     register(WORK, work, ignore_result=False)
     register(EVALUATE, handler.evaluate)
     register(
-        EXECUTE, execute, bind=True, acks_late=True, reject_on_worker_lost=True, send_events=True
+        EXECUTE,
+        execute,
+        bind=True,
+        acks_late=True,
+        reject_on_worker_lost=True,
+        send_events=True,
+        store_errors_even_if_ignored=True,
+        throws=(StartRefused,),  # it is logged above, without values
     )
     register(WATCHDOG, handler.watch)
+
+
+def _name(workflow: object) -> str:
+    """Return the name in a message, which may be anything."""
+    return workflow[:200] if isinstance(workflow, str) else f"a {type(workflow).__name__}"
 
 
 def _without_values(argument: object) -> str:

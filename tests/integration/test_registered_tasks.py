@@ -12,7 +12,13 @@ from celery import Celery
 from celery.exceptions import Reject
 from sqlalchemy.exc import OperationalError
 
-from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidInputs, UnknownWorkflow
+from flowengine.errors import (
+    DatabaseBusy,
+    DatabaseReadOnly,
+    InvalidInputs,
+    StartRefused,
+    UnknownWorkflow,
+)
 from flowengine.tasks import celery_tasks
 from flowengine.worker.outage_log import OutageLog
 
@@ -60,10 +66,32 @@ def test_a_start_that_the_database_does_not_take_goes_back_to_its_queue(
     assert refused.value.requeue
 
 
-def test_a_start_that_is_refused_is_logged_and_ends(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR, logger="flowengine"):
-        task_named(celery_tasks.EXECUTE, UnknownWorkflow("some.workflow", []))("some.workflow", {})
+def test_a_start_that_is_refused_is_logged_and_fails(caplog: pytest.LogCaptureFixture) -> None:
+    refused = task_named(celery_tasks.EXECUTE, UnknownWorkflow("some.workflow", []))
+    with (
+        caplog.at_level(logging.ERROR, logger="flowengine"),
+        pytest.raises(
+            StartRefused, match=r"no run of 'some\.workflow': the program has no workflow"
+        ),
+    ):
+        refused("some.workflow", {})
     assert "some.workflow" in caplog.text
+
+
+def test_a_refused_start_is_a_failure_in_celery_with_its_reason() -> None:
+    task = task_named(celery_tasks.EXECUTE, UnknownWorkflow("some.workflow", []))
+    done = task.apply(("some.workflow", {}))
+    assert done.state == "FAILURE"
+    assert "no workflow 'some.workflow'" in str(done.result)
+    assert task.store_errors_even_if_ignored, "the sender can read it"
+
+
+def test_a_start_with_the_wrong_arguments_is_a_failure_in_celery() -> None:
+    task = task_named(celery_tasks.EXECUTE, ValueError("not reached"))
+    for args, kwargs in (((), {}), ((1, {}, None, 4), {}), ((), {"workflow": "w", "n": 1})):
+        done = task.apply(args, kwargs)
+        assert done.state == "FAILURE"
+        assert isinstance(done.result, StartRefused)
 
 
 CARD = "4111-1111-1111-1111"
@@ -75,8 +103,10 @@ def test_a_refused_start_logs_the_names_of_its_inputs_and_no_value(
     inputs = {"card": CARD, **{f"field{n}": CARD for n in range(100_000)}}
     problem = InvalidInputs("pay", [f"'card' should be int, was '{CARD}' (str): no"])
     with caplog.at_level(logging.INFO, logger="flowengine"):
-        task_named(celery_tasks.EXECUTE, problem)("pay", inputs)
-    (record,) = caplog.records
+        done = task_named(celery_tasks.EXECUTE, problem).apply(("pay", inputs))
+    assert done.state == "FAILURE"
+    assert CARD not in f"{done.result}{done.traceback}"
+    (record,) = [r for r in caplog.records if r.name == "flowengine"]
     assert record.action == "start_refused"  # type: ignore[attr-defined]
     text = record.getMessage()
     assert text.startswith("refused to start pay with the inputs 'card', 'field0', ")
@@ -87,7 +117,10 @@ def test_a_refused_start_logs_the_names_of_its_inputs_and_no_value(
 
 def test_a_start_that_fails_logs_no_value(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, logger="flowengine"):
-        task_named(celery_tasks.EXECUTE, RuntimeError("a defect"))("pay", {"card": CARD})
+        done = task_named(celery_tasks.EXECUTE, RuntimeError("a defect")).apply(
+            ("pay", {"card": CARD})
+        )
+    assert "RuntimeError; the log of the worker has the traceback" in str(done.result)
     assert "'pay', 'card') failed" in caplog.text
     assert "a defect" in caplog.text
     assert CARD not in caplog.text

@@ -9,6 +9,7 @@ import redis
 from celery import Celery
 from celery.exceptions import OperationalError, TimeoutError
 
+from flowengine.errors import StartRefused
 from tests.acceptance.celery.conftest import MakeFleet
 from tests.celery_nodes import Fleet, until
 
@@ -92,6 +93,21 @@ def test_the_app_runs_its_own_tasks_and_ours(fleet: Fleet, client: Celery) -> No
     assert run.outputs == {"result": 3}
     packed = client.send_task("shop.pack", args=(5,), queue="default")
     assert packed.get(timeout=20) == 6, "a facet is a Celery task under its own name"
+
+
+def test_a_refused_start_is_a_failure_that_its_sender_can_read(client: Celery) -> None:
+    for workflow, inputs, reason in (
+        (
+            "shop.delivr",
+            {"order": 1},
+            r"imported no workflow 'shop\.delivr'; it has: shop\.deliver",
+        ),
+        ("shop.deliver", {"order": "many"}, r"'shop\.deliver' cannot be started: 'order' cannot"),
+    ):
+        sent = client.send_task("flowengine.execute", (workflow, inputs), queue="counter")
+        with pytest.raises(StartRefused, match=reason):
+            sent.get(timeout=20)
+        assert sent.state == "FAILURE"
 
 
 def test_its_owner_s_settings_are_kept(fleet: Fleet, client: Celery) -> None:

@@ -75,6 +75,7 @@ pages.options(keys="k")
 x: str = pages.start(["a"]).result()
 event_facet(retries=3)
 fetch.named("x")(1)
+pages.delay(["a"])
 """
 
 
