@@ -7,16 +7,19 @@ modules in FLOWENGINE_IMPORTS.
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from celery import Celery
+from celery import Celery, signals
 from celery.utils.imports import import_from_cwd
 
 from flowengine.assembly import FlowEngine
 from flowengine.settings import Settings
+
+log = logging.getLogger("flowengine")
 
 
 def _configuration() -> dict[str, Any]:
@@ -47,7 +50,20 @@ def _make() -> Celery:
     named = [name.strip() for name in modules if name.strip()]
     app.conf.imports = [*(app.conf.imports or ()), *named]
     FlowEngine(app)
+    for begins in (signals.celeryd_after_setup, signals.beat_init):
+        begins.connect(_warn_without_broker, weak=False)
     return app
+
+
+def _warn_without_broker(**_: Any) -> None:
+    """Name our variable: Celery tries RabbitMQ on this machine for ever."""
+    if not app.conf.broker_url:
+        log.warning(
+            "no broker is configured, so Celery tries RabbitMQ on this machine: set "
+            "FLOWENGINE_BROKER_URL (for example redis://localhost:6379/0), or broker_url in "
+            "celeryconfig.py",
+            extra={"action": "no_broker"},
+        )
 
 
 app = _make()

@@ -435,6 +435,18 @@ class CircuitBreakerOpenError(FlowengineError):
 
 
 @dataclass(eq=False, repr=False)
+class UnknownApp(FlowengineError, LookupError):
+    """No Celery app has that name."""
+
+    name: str
+    reason: str
+    _text = (
+        "there is no Celery app {name!r}: {reason}; name it as for `celery -A`: proj.celery, proj "
+        "if its module celery has the app, or proj.celery:app"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class InvalidSetting(FlowengineError):
     """An environment variable has an invalid value."""
 

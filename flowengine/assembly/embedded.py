@@ -261,12 +261,15 @@ _lock = threading.Lock()
 _embedded: Embedded | None = None
 
 
-def default_engine() -> Engine:
-    """Return the embedded engine of this process; the first call creates it."""
+def default_engine(settings: Settings | None = None) -> Engine:
+    """Return the embedded engine of this process; the first call creates it.
+
+    It is created with these settings, without any with those of the environment.
+    """
     global _embedded
     with _lock:
         if _embedded is None:
-            _embedded = Embedded(Settings.from_environment())
+            _embedded = Embedded(settings or Settings.from_environment())
         return _embedded.engine
 
 

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import click
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from flowengine.cli.terminal import accept_any_text, message
+from flowengine.cli import configuration
+from flowengine.cli.streams import accept_any_text, message
 from flowengine.errors import FlowengineError
 from flowengine.printable import masked_url
-from flowengine.settings import Settings
 
 
 class Commands(click.Group):
@@ -78,12 +77,14 @@ def _refuse_undecodable(args: Sequence[str]) -> None:
 
 def describe(problem: Exception) -> str:
     """Return an error as one sentence for the person who called the command."""
+    from sqlalchemy.exc import DBAPIError, SQLAlchemyError  # only a failure needs it here
+
     match problem:
         case FlowengineError():
             return str(problem)
         case SQLAlchemyError():
             cause = problem.orig if isinstance(problem, DBAPIError) else problem
-            url = masked_url(Settings.from_environment().database_url)
+            url = masked_url(configuration.database_url())
             return (
                 f"the database {url} cannot be used: {_first_line(cause)}; is "
                 "FLOWENGINE_DATABASE_URL right, and is its server running?"

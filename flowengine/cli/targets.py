@@ -30,12 +30,12 @@ _FILES = (".afl", ".ffl", ".json")
 
 def load_module(name: str) -> ModuleType:
     """Import a module; raise ClickException with the line of the author's code that fails."""
-    with _author_errors(f"{name} cannot be imported"):
+    with author_errors(f"{name} cannot be imported"):
         return import_target(name)
 
 
 @contextmanager
-def _author_errors(what: str) -> Iterator[None]:
+def author_errors(what: str) -> Iterator[None]:
     """Name the line at which the author's code raises."""
     try:
         yield
@@ -96,6 +96,7 @@ def prepare(
     workflow: str | None,
     modules: Sequence[str],
     given: Sequence[str],
+    settings: Settings,
     *,
     needs_code: bool,
 ) -> PreparedStart:
@@ -123,7 +124,6 @@ def prepare(
         raise click.ClickException(f"name one workflow, not several: {', '.join(names)}")
     from flowengine.assembly import load_program  # imports Celery
 
-    settings = Settings.from_environment()
     program = load_program(files, settings=settings)
     plan = link_program(program, allow_scripts=settings.scripts)
     facet = _select_workflow(plan, " ".join(files), workflow or "".join(names[:1]))
@@ -139,7 +139,7 @@ def prepare(
 
 
 def _of_python(workflow: Workflow[..., Any], given: Sequence[str], modules: str) -> PreparedStart:
-    with _author_errors(f"{workflow.name} cannot be traced"):
+    with author_errors(f"{workflow.name} cannot be traced"):
         program = workflow.program()
     params = link_program(program).workflow(workflow.name).params
     inputs = _read_inputs(params, given)

@@ -7,16 +7,14 @@ through with control characters. The other modules of this package build what th
 
 from __future__ import annotations
 
-import sys
 import textwrap
 from collections.abc import Iterable
-from contextlib import suppress
-from typing import Any
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
+from flowengine.cli.streams import MAX_LINE
 from flowengine.printable import printable
 
 Part = str | tuple[str, str]  #: a text, or a text with its style
@@ -52,22 +50,5 @@ def line(*parts: Part, limit: int | None = None) -> Text:
 
 def lines(text: str, style: str = "", *, indent: int = 0) -> Text:
     """Return a text of several lines, like a traceback; indented, none looks like ours."""
-    shown = textwrap.indent(printable(text, lines=True, limit=_MAX_LINE), " " * indent)
+    shown = textwrap.indent(printable(text, lines=True, limit=MAX_LINE), " " * indent)
     return Text(shown, style=style)
-
-
-_MAX_LINE = 2_000  #: characters of one line of an error or a traceback
-
-
-def message(text: str) -> str:
-    """Return the message of an error as it is written to stderr."""
-    return printable(text, lines=True, limit=_MAX_LINE)
-
-
-def accept_any_text() -> None:
-    """Let a terminal that cannot encode a character show its escape sequence instead."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure: Any = getattr(stream, "reconfigure", None)
-        with suppress(ValueError, OSError):  # a test's stream, or one that is closed
-            if reconfigure is not None:
-                reconfigure(errors="backslashreplace")

@@ -1,0 +1,55 @@
+"""The database of a command: opened as it is, or upgraded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from flowengine.cli import configuration
+from flowengine.engine import Engine
+from flowengine.settings import Settings
+from flowengine.store import Database, ensure_schema, upgrade_schema
+from flowengine.store.database import parsed_url
+
+_CONNECT_SECONDS = "4"
+
+
+def _database(settings: Settings) -> Database:
+    """Open the database of the settings. A server that does not answer is an error soon."""
+    url = settings.database_url
+    parsed = parsed_url(url)
+    if parsed.get_backend_name() == "postgresql" and "connect_timeout" not in parsed.query:
+        parsed = parsed.update_query_dict({"connect_timeout": _CONNECT_SECONDS})
+        url = parsed.render_as_string(hide_password=False)
+    return Database(url, schema=settings.schema)
+
+
+@contextmanager
+def open_engine() -> Iterator[Engine]:
+    """Open the existing database; neither create nor upgrade it."""
+    settings = configuration.settings()
+    database = _database(settings)
+    if database.file is not None and not database.file.exists():
+        raise click.ClickException(
+            f"there is no database {database.name} yet: `flowengine run` creates it, or set "
+            "another in FLOWENGINE_DATABASE_URL, or name the Celery app that has one with -A"
+        )
+    ensure_schema(database, upgrade=False)
+    engine = Engine(database, settings=settings)
+    try:
+        yield engine
+    finally:
+        engine.close()
+
+
+def upgrade() -> None:
+    configuration.require_database()
+    database = _database(configuration.settings())
+    before, after = upgrade_schema(database)
+    database.close()
+    if before == after:
+        click.echo(f"{database.name} is up to date ({after})")
+    else:
+        click.echo(f"{database.name} upgraded from {before or 'nothing'} to {after}")

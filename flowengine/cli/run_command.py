@@ -1,0 +1,103 @@
+"""`flowengine run` and `flowengine resume`: start runs, and follow them until they end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from flowengine.assembly import FlowEngine, default_engine
+from flowengine.cli import configuration
+from flowengine.cli.run_view import watch
+from flowengine.cli.targets import load_modules, prepare
+from flowengine.cli.terminal import SafeConsole, console, line
+from flowengine.engine import Run, RunInfo
+from flowengine.engine.recovery import alarm_unserved_tasks
+from flowengine.evaluator.states import RunState
+from flowengine.store import Database
+
+
+def run(
+    targets: Sequence[str],
+    workflow: str | None,
+    modules: Sequence[str],
+    given: Sequence[str],
+    *,
+    key: str | None,
+    no_wait: bool,
+    as_json: bool,
+) -> None:
+    settings = configuration.settings()
+    installed = getattr(configuration.celery_app(), "flowengine", None)
+    fleet = installed if isinstance(installed, FlowEngine) else None
+    # Report invalid inputs before a database is created. Workers have code that we have not.
+    needs_code = not no_wait and fleet is None
+    prepared = prepare(targets, workflow, modules, given, settings, needs_code=needs_code)
+    engine = fleet.engine if fleet else default_engine(settings)
+    handle = engine.run(prepared.start(engine, key))
+    if no_wait:
+        click.echo(handle.id)
+        return
+    if fleet:
+        alarm_unserved_tasks(engine)  # if no worker runs, nobody else does it
+    try:
+        info = _follow(handle, as_json)
+    except KeyboardInterrupt:
+        goes_on = f"`flowengine resume {prepared.modules}` continues it"
+        if fleet:
+            goes_on = "the workers of the app continue it"
+        show = f"`flowengine show {handle.id[:8]}` shows its state"
+        raise click.ClickException(f"stopped. The run is stored: {goes_on}, {show}") from None
+    if as_json:
+        click.echo(json.dumps(asdict(info), indent=2))
+    else:
+        _print_outcome(info)
+        _print_next_commands(info, engine.database)
+    sys.exit(0 if info.state == RunState.COMPLETED else 1)
+
+
+def resume(modules: Sequence[str], *, as_json: bool) -> None:
+    settings = configuration.settings()
+    load_modules(modules)
+    engine = default_engine(settings)
+    alarm_unserved_tasks(engine)  # clears alarms that these modules resolve
+    unfinished = list(reversed(engine.list(state=RunState.RUNNING, limit=1000)))
+    ended = []
+    for info in unfinished:
+        ended.append(_follow(engine.run(info.id), as_json, stop_at_alarm=True))
+        if not as_json:
+            _print_outcome(ended[-1])
+    if as_json:
+        click.echo(json.dumps([asdict(info) for info in ended], indent=2))
+    elif not ended:
+        console.print("no unfinished runs")
+    sys.exit(0 if all(info.state == RunState.COMPLETED for info in ended) else 1)
+
+
+def _follow(handle: Run[Any], as_json: bool, stop_at_alarm: bool = False) -> RunInfo:
+    out = SafeConsole(quiet=True) if as_json else console
+    return watch(handle, out, stop_at_alarm=stop_at_alarm)
+
+
+def _print_outcome(info: RunInfo) -> None:
+    if not info.is_final:
+        return  # the alarm is already printed
+    if info.state == RunState.COMPLETED:
+        outputs = info.outputs or {}
+        value = outputs["result"] if set(outputs) == {"result"} else outputs
+        outcome = line(("result  ", "dim"), (json.dumps(value), "bold green"))
+    else:
+        outcome = line(("failed  ", "dim"), (info.error_text or "", "bold red"))
+    console.print(outcome, soft_wrap=True)
+
+
+def _print_next_commands(info: RunInfo, database: Database) -> None:
+    console.print(line(("stored in ", "dim"), database.name), soft_wrap=True)
+    show = (f"flowengine show {info.id[:8]}", ("   every step with its time", "dim"))
+    newest = ("flowengine list           ", ("the newest runs", "dim"))
+    console.print(line(("see     ", "dim"), *show))
+    console.print(line("        ", *newest))
