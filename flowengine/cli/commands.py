@@ -160,7 +160,7 @@ def compile_files(files: Sequence[Path], output: Path | None) -> None:
 
 
 @main.command("list")
-@click.option("--workflow", help="Only runs of this workflow (qualified name).")
+@click.option("--workflow", help="Only runs of this workflow: its name, or a part of it.")
 @click.option(
     "--state", type=click.Choice(["RUNNING", "COMPLETED", "FAILED"], case_sensitive=False)
 )
@@ -175,18 +175,19 @@ def list_runs(
 
     from flowengine.cli.database import open_engine
     from flowengine.cli.run_view import RUN_COLOURS
-    from flowengine.cli.terminal import console, line
+    from flowengine.cli.terminal import console, line, print_table
     from flowengine.engine.results import duration
     from flowengine.store.database import system_clock
 
     state = state and state.upper()
     with open_engine() as engine:
-        runs = engine.list(workflow=workflow, state=state, tenant=tenant, limit=limit)
+        runs = engine.list(named=workflow, state=state, tenant=tenant, limit=limit)
     if as_json:
         click.echo(json.dumps([asdict(info) for info in runs], indent=2))
         return
     if not runs:
-        console.print("no runs")
+        about = f" of a workflow with {workflow!r} in its name" if workflow else ""
+        console.print(line(f"no runs{about}"))
         return
     now = system_clock()
     table = Table(box=None, pad_edge=False, header_style="dim")
@@ -206,7 +207,7 @@ def list_runs(
             duration((info.finished or now) - info.created),
             line(info.error_text or ("" if info.is_final else waits), limit=_MAX_CELL),
         )
-    console.print(table)
+    print_table(table)
 
 
 @main.command()

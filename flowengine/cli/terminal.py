@@ -10,8 +10,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
+import click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from flowengine.cli.streams import MAX_LINE
@@ -19,12 +21,16 @@ from flowengine.printable import printable
 
 Part = str | tuple[str, str]  #: a text, or a text with its style
 
+_UNWRAPPED = 100_000  #: columns of an output that no terminal shows
+
 
 class SafeConsole(Console):
-    """Writes no escape sequences but those of its own styles."""
+    """Writes no escape sequences but those of its own styles; wraps lines only on a terminal."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         super().__init__(highlight=False, markup=False, emoji=False, quiet=quiet)
+        if not self.is_terminal:
+            self.width = _UNWRAPPED
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -52,3 +58,14 @@ def lines(text: str, style: str = "", *, indent: int = 0) -> Text:
     """Return a text of several lines, like a traceback; indented, none looks like ours."""
     shown = textwrap.indent(printable(text, lines=True, limit=MAX_LINE), " " * indent)
     return Text(shown, style=style)
+
+
+def print_table(table: Table) -> None:
+    """Print a table; for another program one line for each row, without blanks at its end."""
+    if console.is_terminal:
+        console.print(table)
+        return
+    with console.capture() as captured:
+        console.print(table)
+    rows = captured.get().rstrip("\n").split("\n")
+    click.echo("\n".join(row.rstrip() for row in rows))

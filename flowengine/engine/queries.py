@@ -72,12 +72,19 @@ class RunQueries:
         workflow: str | None = None,
         state: str | None = None,
         tenant: str | None = None,
+        named: str | None = None,
         limit: int = 50,
     ) -> Sequence[RunInfo]:
-        """Return the newest runs."""
+        """Return the newest runs.
+
+        `workflow` is a qualified name; `named` may be the last part of one, and if no run has that
+        name, any part.
+        """
         tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:
-            found = session.runs.newest(workflow=workflow, state=state, tenant=tenant, limit=limit)
+            found = session.runs.newest(
+                workflow=workflow, state=state, tenant=tenant, named=named, limit=limit
+            )
             return [_info(session, row) for row in found]
 
     def steps(self, run_id: str, *, tenant: str | None = None) -> Sequence[StepInfo]:

@@ -113,16 +113,35 @@ class Runs(Part):
         return [StoredRun(*row) for row in self._session.execute(statement, {"prefix": prefix})]
 
     def newest(
-        self, *, workflow: str | None, state: str | None, tenant: str | None = None, limit: int
+        self,
+        *,
+        workflow: str | None,
+        state: str | None,
+        tenant: str | None = None,
+        named: str | None = None,
+        limit: int,
     ) -> list[StoredRun]:
         statement = select(*_columns).order_by(table.c.created.desc(), table.c.id).limit(limit)
         if tenant is not None:
             statement = statement.where(_is_of(tenant))
         if workflow:
             statement = statement.where(table.c.workflow == workflow)
+        if named:
+            statement = statement.where(self._is_named(named, tenant))
         if state:
             statement = statement.where((table.c.state if tenant is None else _state) == state)
         return [StoredRun(*row) for row in self._session.execute(statement)]
+
+    def _is_named(self, name: str, tenant: str | None) -> ColumnElement[bool]:
+        """Return the condition for a qualified or short name; if no run has it, for a part."""
+        column = table.c.workflow
+        is_whole = or_(column == name, column.endswith(f".{name}", autoescape=True))
+        statement = select(table.c.id).where(is_whole).limit(1)
+        if tenant is not None:
+            statement = statement.where(_is_of(tenant))
+        if self._session.execute(statement).first() is not None:
+            return is_whole
+        return column.icontains(name, autoescape=True)
 
     def summaries(
         self,

@@ -199,3 +199,37 @@ def test_a_schema_needs_postgresql(here: Path) -> None:
     done = commands.flowengine(["db", "upgrade"], here, {"FLOWENGINE_SCHEMA": "shop"})
     assert done.returncode == 1
     assert "SQLite has no schemas: FLOWENGINE_SCHEMA='shop' needs a PostgreSQL" in done.stderr
+
+
+def test_a_list_that_is_piped_has_one_line_for_each_run(here: Path) -> None:
+    text = "a long text, " * 30
+    flowengine(here, "run", "slow:reads", "-i", f"text={text}", expect=1)
+    flowengine(here, "run", "slow:naps", "-i", "count=[]")
+    for columns in ("20", "80"):
+        done = commands.flowengine(["list"], here, {"COLUMNS": columns})
+        heading, completed, failed = done.stdout.splitlines()
+        assert heading.startswith("run ")
+        assert "COMPLETED" in completed
+        assert text.strip() in failed
+        assert all(row == row.rstrip() for row in done.stdout.splitlines())
+        shown = commands.flowengine(["show", failed.split()[0]], here, {"COLUMNS": columns}).stdout
+        (step,) = [row for row in shown.splitlines() if row.startswith("└── ✗ boom")]
+        assert text.strip() in step
+
+
+def test_list_takes_a_short_name_or_a_part_of_a_workflow(here: Path) -> None:
+    flowengine(here, "run", "slow:naps", "-i", "count=[]")
+    flowengine(here, "run", "slow:reads", "-i", "text=x", expect=1)
+
+    def listed(*words: str) -> set[str]:
+        found = json.loads(flowengine(here, "list", "--json", *words))
+        return {run["workflow"] for run in found}
+
+    assert listed("--workflow", "slow.naps") == {"slow.naps"}
+    assert listed("--workflow", "naps") == {"slow.naps"}
+    assert listed("--workflow", "NAP") == {"slow.naps"}
+    assert listed("--workflow", "slow") == {"slow.naps", "slow.reads"}
+    assert listed("--workflow", "naps", "--state", "failed") == set(), "of this workflow alone"
+    assert listed("--workflow", "n_ps") == set(), "it is text, not a pattern"
+    output = flowengine(here, "list", "--workflow", "nothing")
+    assert "no runs of a workflow with 'nothing' in its name" in output
