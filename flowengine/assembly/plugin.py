@@ -35,6 +35,7 @@ from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.tasks import celery_tasks
+from flowengine.tasks.control_queue import ControlQueue
 from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.tasks.signature_check import SignatureCheck
@@ -61,6 +62,7 @@ class FlowEngine:
         self._check: SignatureCheck | None = None  #: once configured, if there are keys
         self._locks: dict[int, threading.Lock] = {}  #: by process: a fork may copy a held one
         self.hostname = ""  #: of the worker, once it is one
+        self._excludes_control = False  #: by -X
         self.sends_events = False
         app.flowengine = self
         app.steps["worker"].add(_HeartbeatStep)
@@ -90,7 +92,7 @@ class FlowEngine:
         offer_scripts(settings)
         options: dict[str, Any] = {
             "queue": settings.control_queue,
-            # A tick that was not consumed in time is of no use, and ticks must not pile up.
+            # A tick that was not consumed in time is of no use.
             "expires": max(5.0, 5 * settings.watchdog_interval),
         }
         if keys := MessageKeys(settings.message_keys):
@@ -113,12 +115,20 @@ class FlowEngine:
         """Let a worker consume the task lists of its facets, unless -Q names others."""
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
         self._register_facets(self.app)
+        excluded = options.get("exclude_queues") or ()
+        excluded = excluded.split(",") if isinstance(excluded, str) else excluded
+        self._excludes_control = self.settings.control_queue in excluded
         if options.get("queues"):
             return
         facets = [event_facet_named(name) for name in event_facet_names()]
         lists = {facet.options.task_list for facet in facets if facet is not None}
         for name in sorted({*lists, self.settings.control_queue}):
-            self.app.amqp.queues.select_add(name)
+            self._consume(name)
+
+    def _consume(self, name: str) -> None:
+        queues = self.app.amqp.queues
+        # A queue of `task_queues` keeps its arguments.
+        queues.select_add(queues.get(name, name))
 
     # --- this process ---
 
@@ -145,9 +155,16 @@ class FlowEngine:
     def identity(self) -> WorkerIdentity:
         return WorkerIdentity(self._server_id, self._boot_id, os.getpid())
 
-    def heartbeat(self, name: str) -> Heartbeat:
-        server = server_of(self._server_id, self._boot_id, name)
-        return worker_heartbeat(lambda: self.engine, self.settings, server, self.consumed)
+    def heartbeat(self, worker: Any) -> Heartbeat:
+        def consume(queue: str) -> None:
+            self._consume(queue)
+            worker.consumer.call_soon(_consume_now, worker.consumer, queue)
+
+        server = server_of(self._server_id, self._boot_id, worker.hostname)
+        parts = (lambda: self.engine), self.settings, server, self.consumed
+        if self._excludes_control:
+            return worker_heartbeat(*parts)
+        return worker_heartbeat(*parts, ControlQueue(self.settings, self.consumed, consume).check)
 
     def consumed(self) -> list[str]:
         """The queues this worker consumes; remote control may add and cancel some."""
@@ -265,6 +282,12 @@ class _Process:
         self.relay = celery_tasks.WakeupRelay(self.engine, plugin.identity().server_id)
 
 
+def _consume_now(consumer: Any, queue: str) -> None:
+    """Consume a queue in the thread of the consumer; one that reconnects does it anyway."""
+    if consumer.task_consumer is not None:
+        consumer.add_task_queue(queue)
+
+
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     label = "flowengine"
 
@@ -274,7 +297,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
             flowengine.engine  # noqa: B018 - a wrong schema is reported at once
         except DBAPIError as problem:  # the heartbeat asks for the engine again
             outage_log(flowengine.settings.database_url).note(problem)
-        self.heartbeat = flowengine.heartbeat(worker.hostname)
+        self.heartbeat = flowengine.heartbeat(worker)
         self.heartbeat.start()
 
     def stop(self, worker: Any) -> None:

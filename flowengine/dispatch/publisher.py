@@ -136,6 +136,18 @@ class Publisher:
         self.publish(ask)
         return lengths[-1]
 
+    def declared_length(self, queue: Any) -> int:
+        """Declare a queue, and return how many messages wait in it; 0 if it is unknown."""
+        lengths = [0]
+
+        def declare(producer: Any) -> None:
+            bound = queue(producer.channel)
+            bound.on_declared = lambda _name, messages, _consumers: lengths.append(messages)
+            bound.queue_declare()
+
+        self.publish(declare)
+        return lengths[-1]
+
     # --- the pool ---
 
     def _producers(self) -> Any:

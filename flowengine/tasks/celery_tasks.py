@@ -26,6 +26,7 @@ from flowengine.printable import clipped, names_of
 from flowengine.program.standard import is_built_in
 from flowengine.store.database import is_unavailable
 from flowengine.tasks.signature_check import SignatureCheck
+from flowengine.tasks.ticks import Tick
 from flowengine.worker.outage_log import OutageLog
 
 log = logging.getLogger("flowengine")
@@ -133,7 +134,7 @@ def register_celery_tasks(
         store_errors_even_if_ignored=True,
         throws=(StartRefused,),  # it is logged above, without values
     )
-    register(WATCHDOG, handler.watch)
+    register(WATCHDOG, handler.watch, base=Tick)
 
 
 def _name(workflow: object) -> str:

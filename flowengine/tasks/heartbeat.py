@@ -138,9 +138,13 @@ class Heartbeat:
 
 
 def worker_heartbeat(
-    engine: Callable[[], Engine], settings: Settings, server: ServerDefinition, lists: TaskLists
+    engine: Callable[[], Engine],
+    settings: Settings,
+    server: ServerDefinition,
+    lists: TaskLists,
+    *more_jobs: Callable[[Engine], object],
 ) -> Heartbeat:
-    jobs = (PoolChildren(settings, server).check, StandIn().watch)
+    jobs = (PoolChildren(settings, server).check, StandIn().watch, *more_jobs)
     return Heartbeat(engine, settings, server, lists, jobs)
 
 

@@ -21,6 +21,7 @@ from pytest_celery import (
     CeleryTestSetup,
 )
 
+from flowengine.dispatch.publisher import Publisher
 from tests.acceptance.celery import graphs
 from tests.acceptance.celery.attack import ARGUMENTS, ATTACKED, attack
 from tests.acceptance.celery.conftest import QUICK_START, SOON, MakeFleet
@@ -90,6 +91,19 @@ def celery_backend_cluster(
 
 
 # --- undisturbed ---
+
+
+def test_one_tick_waits_in_a_queue_that_nobody_consumes(fleet: Fleet) -> None:
+    tick, publisher = fleet.app.tasks["flowengine.watchdog"], Publisher(fleet.app)
+
+    def waiting() -> int:
+        return publisher.queue_length("nobody")
+
+    assert tick.apply_async(queue="nobody") is not None
+    until(waiting, "the first tick")
+    for _ in range(5):
+        assert tick.apply_async(queue="nobody") is None
+    assert waiting() == 1
 
 
 def test_all_runs_complete_and_record_every_step_once(
