@@ -12,21 +12,22 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from typing import Any
 
 from celery import Celery, bootsteps, signals
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.assembly.celery_patches import patch_celery
+from flowengine.assembly.flower_pages import show_in_flower
+from flowengine.assembly.in_place import InPlaceLauncher
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.message_guard import guard_consumers
-from flowengine.authoring import event_facet_named, event_facet_names, set_launcher_source
+from flowengine.assembly.worker_queues import WorkerQueues
+from flowengine.authoring import event_facet_names, set_launcher_source, set_task_list_source
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.recovery import Watchdog
@@ -46,9 +47,6 @@ from flowengine.worker.script_runner import offer_scripts
 
 log = logging.getLogger("flowengine")
 
-#: The group of entry points: functions without arguments that add pages to Flower.
-FLOWER_PAGES = "flowengine.flower_pages"
-
 
 class FlowEngine:
     """An engine whose workers are a Celery app's."""
@@ -62,8 +60,9 @@ class FlowEngine:
         self._check: SignatureCheck | None = None  #: once configured, if there are keys
         self._locks: dict[int, threading.Lock] = {}  #: by process: a fork may copy a held one
         self.hostname = ""  #: of the worker, once it is one
-        self._excludes_control = False  #: by -X
         self.sends_events = False
+        self._queues = WorkerQueues(app)
+        self._in_place: InPlaceLauncher | None = None  #: with `task_always_eager`
         app.flowengine = self
         app.steps["worker"].add(_HeartbeatStep)
         if app.configured:
@@ -73,8 +72,9 @@ class FlowEngine:
         app.on_after_finalize.connect(self._register_facets, weak=False)
         signals.celeryd_init.connect(self._choose_queues, weak=False)
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
-        set_launcher_source(lambda: EngineLauncher(self.engine))
-        _show_in_flower()
+        set_launcher_source(self.launcher)
+        set_task_list_source(self._queues.task_list)
+        show_in_flower()
         patch_celery()
         guard_consumers()
 
@@ -112,23 +112,9 @@ class FlowEngine:
         celery_tasks.register_facets(sender, lambda: self._check)
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
-        """Let a worker consume the task lists of its facets, unless -Q names others."""
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
         self._register_facets(self.app)
-        excluded = options.get("exclude_queues") or ()
-        excluded = excluded.split(",") if isinstance(excluded, str) else excluded
-        self._excludes_control = self.settings.control_queue in excluded
-        if options.get("queues"):
-            return
-        facets = [event_facet_named(name) for name in event_facet_names()]
-        lists = {facet.options.task_list for facet in facets if facet is not None}
-        for name in sorted({*lists, self.settings.control_queue}):
-            self._consume(name)
-
-    def _consume(self, name: str) -> None:
-        queues = self.app.amqp.queues
-        # A queue of `task_queues` keeps its arguments.
-        queues.select_add(queues.get(name, name))
+        self._queues.choose(options, self.settings.control_queue)
 
     # --- this process ---
 
@@ -145,7 +131,19 @@ class FlowEngine:
 
     @property
     def engine(self) -> Engine:
-        return self.process.engine
+        launcher = self._eager_launcher()
+        return launcher.engine if launcher else self.process.engine
+
+    def launcher(self) -> EngineLauncher:
+        return self._eager_launcher() or EngineLauncher(self.process.engine)
+
+    def _eager_launcher(self) -> InPlaceLauncher | None:
+        """Return the launcher of an eager app; a test suite may make an app eager at any time."""
+        if not self.app.conf.task_always_eager:
+            return None
+        if self._in_place is None or self._in_place.pid != os.getpid():
+            self._in_place = InPlaceLauncher(self.settings, redis_of(self.app))
+        return self._in_place
 
     def _end_process(self, **_: Any) -> None:
         """A pool child ends: flush its counters, remove its in-flight marker."""
@@ -157,18 +155,17 @@ class FlowEngine:
 
     def heartbeat(self, worker: Any) -> Heartbeat:
         def consume(queue: str) -> None:
-            self._consume(queue)
+            self._queues.add(queue)
             worker.consumer.call_soon(_consume_now, worker.consumer, queue)
 
         server = server_of(self._server_id, self._boot_id, worker.hostname)
         parts = (lambda: self.engine), self.settings, server, self.consumed
-        if self._excludes_control:
+        if self.settings.control_queue in self._queues.excluded:
             return worker_heartbeat(*parts)
         return worker_heartbeat(*parts, ControlQueue(self.settings, self.consumed, consume).check)
 
     def consumed(self) -> list[str]:
-        """The queues this worker consumes; remote control may add and cancel some."""
-        return sorted(self.app.amqp.queues.consume_from)
+        return self._queues.consumed()
 
     # --- called by the Celery tasks ---
 
@@ -193,11 +190,9 @@ class FlowEngine:
 
         A pool child does not learn of queues that are added later; the worker's row has them.
         """
-        queues = self.app.amqp.queues
-        queue = queues.aliases.get(task_list)
-        name = task_list if queue is None else queue.name
-        if name in queues.consume_from:
+        if self._queues.consumes(task_list):
             return True
+        name = self._queues.name_of(task_list)
         with self.engine.database.read() as session:
             registered = session.servers.by_boot_ids([self._boot_id])
         if any(name in server.topics for server in registered):
@@ -222,22 +217,10 @@ class FlowEngine:
             process.events.flush()
 
     def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
-        EngineLauncher(self.engine).start_named(workflow, inputs, key)
+        self.launcher().start_named(workflow, inputs, key)
 
     def watch(self) -> None:
         Watchdog(self.engine).tick()
-
-
-def _show_in_flower() -> None:
-    """Install the pages that packages offer for Flower, if this process becomes a Flower.
-
-    Flower reads its list of pages right after it has imported the app. `celery` loads Flower for
-    each of its commands; only the command line shows which one runs. The pages of flowengine are
-    an entry point like any other: this layer does not import them, and workers do not load them.
-    """
-    if "flower" in sys.argv[1:]:
-        for page in entry_points(group=FLOWER_PAGES):
-            page.load()()
 
 
 def redis_of(app: Celery) -> str:

@@ -32,6 +32,7 @@ from flowengine.authoring.registry import (
     workflow_names,
 )
 from flowengine.authoring.standard import WorkflowCall, now, uuid
+from flowengine.authoring.task_lists import set_task_list_source
 from flowengine.program.nodes import RetryPolicy as Retry
 
 __all__ = [  # noqa: RUF022 - grouped by user
@@ -75,6 +76,7 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "launcher",
     "offer_standard",
     "set_launcher_source",
+    "set_task_list_source",
     "workflow_named",
     "workflow_names",
 ]

@@ -6,7 +6,7 @@ to any number of functions.
 
 ``charge = event_facet(charge_task)`` makes an existing Celery task an event facet, unchanged.
 This layer does not import Celery: it recognises a task by its attributes. The facet keeps the
-task's name, its queue as task list, its time limit as timeout, and `autoretry_for` with
+task's name, its queue or route as task list, its time limit as timeout, and `autoretry_for` with
 `max_retries` and `default_retry_delay` as retry policy. `self.retry()` in the body raises the
 error it was given and so ends the try: the engine retries, not Celery.
 """
@@ -23,6 +23,7 @@ from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.options import Breaker, option_problems
 from flowengine.authoring.registry import register_event_facet, register_workflow
+from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import EventOptions, FacetKind, RetryPolicy
 
@@ -48,9 +49,11 @@ class EventFacetDecorator(_Decorator):
     def __call__(self, fn: Callable[..., Any], /) -> EventFacet[..., Any]:
         options = self._options
         run = fn
+        find_list: TaskListSource = routed_list
         if _is_celery_task(fn):
             run, options = _adapt_task(fn, options)
-        event: EventFacet[..., Any] = EventFacet(_define(FacetKind.EVENT, run, options))
+            find_list = _route_of(fn)
+        event: EventFacet[..., Any] = EventFacet(_define(FacetKind.EVENT, run, options, find_list))
         if run is not fn:
             event.is_final = _non_retryable(fn)
         breaker = options.get("breaker")
@@ -124,7 +127,12 @@ def workflow(fn: Any = None, /, **options: Any) -> Any:
     return decorator if fn is None else decorator(fn)
 
 
-def _define(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
+def _define(
+    kind: FacetKind,
+    fn: Any,
+    given: Mapping[str, Any],
+    find_list: TaskListSource = routed_list,
+) -> Definition:
     if isinstance(fn, Decorated):
         raise AuthoringError(f"{fn.definition.title} is already decorated; use one decorator")
     if not inspect.isroutine(fn) or isinstance(fn, staticmethod | classmethod):
@@ -151,7 +159,15 @@ def _define(kind: FacetKind, fn: Any, given: Mapping[str, Any]) -> Definition:
     breaker = running.get("breaker")
     running["breaker"] = breaker.name if isinstance(breaker, Breaker) else breaker or ""
     options = EventOptions(**running)
-    return define(kind, fn, name=given.get("name"), aliases=tuple(aliases), options=options)
+    return define(
+        kind,
+        fn,
+        name=given.get("name"),
+        aliases=tuple(aliases),
+        options=options,
+        names_list="task_list" in given,
+        find_list=find_list,
+    )
 
 
 def _is_celery_task(value: Any) -> bool:
@@ -189,6 +205,17 @@ def _adapt_task(task: Any, given: Mapping[str, Any]) -> tuple[Callable[..., Any]
     # The signature of a bound task has no `self`.
     run.__signature__ = inspect.signature(task.run)  # type: ignore[attr-defined]
     return run, options
+
+
+def _route_of(task: Any) -> TaskListSource:
+    """Return a function that asks the task's app where its messages go."""
+
+    def find(_name: str) -> str | None:
+        route = task.app.amqp.router.route({}, task.name, task_type=task)
+        queue = route.get("queue")
+        return None if queue is None else str(getattr(queue, "name", queue))
+
+    return find
 
 
 def _non_retryable(task: Any) -> Callable[[BaseException], bool]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
 from flowengine.authoring.locations import location_of
 from flowengine.authoring.signatures import Signature, signature_of, starred_parameters
+from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import EventOptions, FacetKind, Location
 from flowengine.program.standard import STANDARD, is_built_in
@@ -35,7 +36,23 @@ class Definition:
     name: str  #: qualified, as stored in runs
     aliases: tuple[str, ...]  #: qualified too
     location: Location
-    options: EventOptions
+    given: EventOptions  #: as the decorator was given them, with defaults
+    names_list: bool = True  #: whether the task list among them is the author's
+    find_list: TaskListSource = routed_list  #: otherwise
+
+    @property
+    def options(self) -> EventOptions:
+        """The execution options. Routes are read here: an app may get them after its facets."""
+        if self.names_list or self.kind is not FacetKind.EVENT:
+            return self.given
+        try:
+            found = self.find_list(self.name)
+        except Exception as problem:
+            raise AuthoringError(
+                f"{self.title} has no task list: {type(problem).__name__}: {problem}; correct "
+                "task_routes and task_queues of the Celery app, or name a list with task_list="
+            ) from problem
+        return replace(self.given, task_list=found) if found else self.given
 
     @property
     def short_name(self) -> str:
@@ -76,6 +93,8 @@ def define(
     name: str | None,
     aliases: tuple[str, ...],
     options: EventOptions,
+    names_list: bool = True,
+    find_list: TaskListSource = routed_list,
 ) -> Definition:
     """Define a function; raises AuthoringError for problems visible before tracing."""
     location = location_of(fn)
@@ -98,7 +117,7 @@ def define(
             f"{title} is an `async def`: its body is traced once and never awaited; write `def`, "
             "the event facets it calls may be async"
         )
-    return Definition(kind, fn, qualified, others, location, options)
+    return Definition(kind, fn, qualified, others, location, options, names_list, find_list)
 
 
 def _namespace_of(fn: Callable[..., Any]) -> str:

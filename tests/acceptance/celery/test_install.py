@@ -58,9 +58,17 @@ def pack(order: int) -> int:
     return order + 1
 
 
+sold = event_facet(sell)
+
+
 @workflow(name="shop.deliver")
 def deliver(order: int) -> int:
     return pack(pack.named("wrap")(order))
+
+
+@workflow(name="shop.trade")
+def trade(price: int) -> int:
+    return sold(price)
 """
 
 
@@ -95,6 +103,22 @@ def test_the_app_runs_its_own_tasks_and_ours(fleet: Fleet, client: Celery) -> No
     assert packed.get(timeout=20) == 6, "a facet is a Celery task under its own name"
 
 
+def test_a_routed_task_is_a_step_on_the_queue_of_its_route(fleet: Fleet, client: Celery) -> None:
+    start = ("shop.trade", {"price": 4})
+    client.send_task("flowengine.execute", start, task_id="trade-1", queue="flowengine")
+
+    def traded() -> list[Any]:
+        return [info for info in fleet.engine.list() if info.key == "trade-1" and info.is_final]
+
+    (run,) = until(traded, "the trade")
+    assert run.outputs == {"result": 8}
+    (task,) = fleet.engine.tasks(run.id)
+    assert task.task_list_name == "tills", "by task_routes"
+    delivered = [info for info in fleet.engine.list() if info.workflow == "shop.deliver"]
+    lists = {task.task_list_name for info in delivered for task in fleet.engine.tasks(info.id)}
+    assert lists <= {"counter"}, "by task_default_queue"
+
+
 def test_a_refused_start_is_a_failure_that_its_sender_can_read(client: Celery) -> None:
     for workflow, inputs, reason in (
         (
@@ -113,7 +137,12 @@ def test_a_refused_start_is_a_failure_that_its_sender_can_read(client: Celery) -
 def test_its_owner_s_settings_are_kept(fleet: Fleet, client: Celery) -> None:
     inspect = client.control.inspect(timeout=1)
     (queues,) = inspect.active_queues().values()
-    assert {queue["name"] for queue in queues} == {"counter", "default", "flowengine"}
+    assert {queue["name"] for queue in queues} == {
+        "counter",
+        "default",
+        "flowengine",
+        "tills",
+    }
     (conf,) = inspect.conf().values()
     assert conf["task_default_queue"] == "counter"
     assert conf["task_routes"] == {"shop.sell": {"queue": "tills"}}

@@ -161,6 +161,46 @@ def f(total: int, flag: bool) -> None:
 """
 
 
+#: A task as the stubs of `celery-types` describe it.
+TASKS = """
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+from flowengine import EventFacet, event_facet, workflow
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+class Task(Generic[P, R]):
+    name: str
+    max_retries: int | None
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    def apply_async(self, args: tuple[Any, ...] | None = None) -> Any: ...
+
+def task(fn: Callable[P, R]) -> Task[P, R]: ...
+
+@task
+def charge(customer: str, cents: int = 1) -> str: ...
+
+pay = event_facet(charge)
+reveal_type(pay)
+reveal_type(event_facet(task_list="till")(charge))
+untyped: Any = charge
+annotated: EventFacet[[str, int], str] = event_facet(untyped)
+
+@workflow
+def order(customer: str) -> str:
+    reveal_type(pay(customer, cents=2))
+    return annotated(customer, 2)
+"""
+REVEALED_TASKS = [
+    "EventFacet[[customer: str, cents: int =], str]",
+    "EventFacet[[customer: str, cents: int =], str]",
+    "str",
+]
+
+
 def _mypy(tmp_path: Path, source: str) -> list[str]:
     user_file = tmp_path / "user.py"
     user_file.write_text(source)
@@ -190,7 +230,8 @@ def _revealed(lines: list[str]) -> list[str]:
 
 
 def test_signatures_survive_decoration(tmp_path: Path) -> None:
-    assert _revealed(_mypy(tmp_path, GOOD)) == REVEALED
+    revealed = _revealed(_mypy(tmp_path, GOOD + TASKS))
+    assert revealed == REVEALED + REVEALED_TASKS
 
 
 def test_when_has_the_union_type_of_its_branches(tmp_path: Path) -> None:
@@ -201,7 +242,7 @@ def test_wrong_calls_are_reported_at_their_lines(tmp_path: Path) -> None:
     lines = _mypy(tmp_path, WRONG)
     errors = {int(line.split(":")[1]) for line in lines if ": error:" in line}
     first = WRONG.splitlines().index("    fetch(5)") + 1
-    assert errors == set(range(first, first + 10))
+    assert errors == set(range(first, first + 11))
 
 
 def test_wrong_branches_are_reported_at_their_lines(tmp_path: Path) -> None:
