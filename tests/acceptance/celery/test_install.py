@@ -31,7 +31,15 @@ app.conf.update(
     task_ignore_result=False,
     worker_prefetch_multiplier=3,
     timezone="Europe/Paris",
-    beat_schedule={"stocktaking": {"task": "shop.count", "schedule": 1.0}},
+    beat_schedule={
+        "stocktaking": {"task": "shop.count", "schedule": 1.0},
+        "deliveries": {
+            "task": "flowengine.execute",
+            "schedule": 1.0,
+            "args": ("shop.deliver", {"order": 7}),
+            "options": {"queue": "flowengine"},
+        },
+    },
 )
 FlowEngine(app)
 
@@ -149,7 +157,7 @@ def test_its_owner_s_settings_are_kept(fleet: Fleet, client: Celery) -> None:
     assert conf["task_acks_late"] is True
     assert conf["worker_prefetch_multiplier"] == 3
     assert conf["timezone"] == "Europe/Paris"
-    assert set(conf["beat_schedule"]) == {"stocktaking", "flowengine.watchdog"}
+    assert set(conf["beat_schedule"]) == {"stocktaking", "deliveries", "flowengine.watchdog"}
     assert conf["beat_schedule"]["stocktaking"]["task"] == "shop.count"
 
 
@@ -159,6 +167,21 @@ def test_its_beat_ticks_for_both(fleet: Fleet) -> None:
     until(lambda: "Sending due task flowengine.watchdog" in beat.logs(), "our entry")
     until(lambda: fleet.count_logged("Task shop.count"), "its own periodic task")
     until(lambda: fleet.count_logged("Task flowengine.watchdog"), "our tick")
+
+
+def test_an_entry_of_its_beat_starts_a_run_at_each_tick(fleet: Fleet) -> None:
+    beat = fleet.beats[0]
+
+    def runs() -> int:
+        found = fleet.engine.list(workflow="shop.deliver", limit=1000)
+        return sum(info.outputs == {"result": 9} for info in found)
+
+    until(lambda: runs() >= 3, "three ticks")
+    beat.kill()
+    ticks = beat.logs().count("Sending due task deliveries")
+    # It may have been killed before it sent the last one.
+    until(lambda: runs() >= ticks - 1, "a run for each tick")
+    assert runs() <= ticks
 
 
 def test_its_worker_survives_a_lost_broker_with_a_late_acknowledgement_due(
