@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -153,9 +153,11 @@ class Settings:
     ) -> Self:
         """Read the settings from the environment, then from `configured`, else the defaults.
 
-        `configured` is the configuration of a Celery app, with names ``flowengine_<name>``.
+        `configured` is the configuration of a Celery app, with names ``flowengine_<name>``. Before
+        the defaults come the values of a web framework (`set_project_settings`).
         """
         environment = os.environ if environment is None else environment
+        project = _project()
         values: dict[str, Any] = {}
         for setting in fields(cls):
             name, variable = setting.name, f"FLOWENGINE_{setting.name.upper()}"
@@ -164,11 +166,26 @@ class Settings:
             elif configured and configured.get(f"flowengine_{name}") is not None:
                 text = str(configured[f"flowengine_{name}"])
                 values[name] = _parse(variable, text, setting.default)
+            elif name in project:
+                values[name] = _parse(variable, str(project[name]), setting.default)
             if name.startswith("max_") and not values.get(name, 1) > 0:
                 raise InvalidSetting(variable, str(values[name]), "greater than 0")
         _check_keys(values.get("message_keys", ""))
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)
+
+
+def _no_project() -> Mapping[str, Any]:
+    return {}
+
+
+_project: Callable[[], Mapping[str, Any]] = _no_project
+
+
+def set_project_settings(source: Callable[[], Mapping[str, Any]]) -> None:
+    """Take settings by name from a web framework, where neither environment nor app has them."""
+    global _project
+    _project = source
 
 
 def _check_tenancy(tenant: str, tokens: str) -> None:

@@ -273,6 +273,10 @@ def default_engine(settings: Settings | None = None) -> Engine:
         return _embedded.engine
 
 
+def has_default_engine() -> bool:
+    return _embedded is not None
+
+
 def close_default_engine() -> None:
     """Close the default engine, if there is one; the next start creates another."""
     global _embedded

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from sqlalchemy import Connection
 
@@ -13,6 +13,25 @@ from flowengine.engine import Engine, Run
 from flowengine.errors import InvalidInputs, LimitReached, WorkflowNotImported
 from flowengine.program.nodes import Json
 from flowengine.store import codec
+from flowengine.store.caller_transaction import CallerTransaction
+
+
+class TransactionSource(Protocol):
+    """A web framework that knows the caller's transaction."""
+
+    def __call__(self, engine: Engine, connection: object, /) -> CallerTransaction | None:
+        """Return the transaction of that connection, or the current one of this thread, if any."""
+
+
+_transaction_source: TransactionSource | None = None
+
+
+def set_transaction_source(source: TransactionSource | None) -> TransactionSource | None:
+    """Let starts join the transactions of a web framework; return the previous source."""
+    global _transaction_source
+    previous, _transaction_source = _transaction_source, source
+    return previous
+
 
 _SHOWN = 20  #: workflows that the error about an unknown one names
 
@@ -20,6 +39,12 @@ _SHOWN = 20  #: workflows that the error about an unknown one names
 class EngineLauncher:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def _transaction(self, options: StartOptions) -> Connection | CallerTransaction | None:
+        given = options.connection
+        if _transaction_source is None or isinstance(given, Connection):
+            return cast("Connection | None", given)
+        return _transaction_source(self._engine, given)
 
     def start(
         self, workflow: Workflow[..., Any], inputs: dict[str, Json], options: StartOptions
@@ -32,13 +57,15 @@ class EngineLauncher:
             priority=options.priority,
             labels=options.labels,
             tenant=options.tenant,
-            connection=cast("Connection | None", options.connection),
+            connection=self._transaction(options),
         )
         return Run(self._engine, run.id, workflow.definition.signature.result.read)
 
     def start_many(
         self, workflow: Workflow[..., Any], inputs: list[dict[str, Json]], options: StartOptions
     ) -> list[Run[Any]]:
+        if self._transaction(options) is not None:
+            return [self.start(workflow, each, options) for each in inputs]
         started = self._engine.start_many(
             workflow.program(),
             workflow.name,

@@ -29,6 +29,7 @@ from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
 from flowengine.store import Database
+from flowengine.store.caller_transaction import CallerTransaction, SqlalchemyTransaction
 
 _RUNS_PER_COMMIT = 50  # of start_many
 
@@ -116,7 +117,7 @@ class Engine:
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         tenant: str = "",
-        connection: Connection | None = None,
+        connection: Connection | CallerTransaction | None = None,
     ) -> Run[Any]:
         """Start a run; it is durable when this returns.
 
@@ -128,6 +129,8 @@ class Engine:
         """
         options = {"key": key, "priority": priority, "labels": labels or {}, "tenant": tenant}
         request = self.starter.request(program, workflow, inputs, **options)
+        if isinstance(connection, Connection):
+            connection = SqlalchemyTransaction(connection)
         if connection is not None:
             return Run(self, self.starter.start_within(connection, request))
         return Run(self, self.starter.start([request])[0])

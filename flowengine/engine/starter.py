@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, event
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.dispatch import Notifier
@@ -17,7 +16,7 @@ from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.staging import CachedRun, CommitEffects
 from flowengine.engine.start_request import Parent, StartRequest, start_request
-from flowengine.errors import LimitReached, UnknownRun
+from flowengine.errors import InvalidInputs, LimitReached, UnknownRun
 from flowengine.evaluator import Missing, RunView, Snapshot, Step, TaskDefinition
 from flowengine.evaluator.records import Waiter, derived_id
 from flowengine.evaluator.triggers import Started
@@ -25,6 +24,7 @@ from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
+from flowengine.store.caller_transaction import CallerTransaction
 from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader
 from flowengine.store.runs import StoredRun
@@ -178,40 +178,40 @@ class Starter:
 
     # --- in a transaction of the caller ---
 
-    def start_within(self, connection: Connection, request: StartRequest) -> str:
-        """Insert a run in the caller's transaction; workers are woken after its commit."""
-        now = self._database.now()
-        with self._database.within(connection) as session:
-            (effects,) = self._insert_with(session, [request], now)
-        self._notify_after(connection, effects)
-        return effects.run_id
+    def start_within(self, transaction: CallerTransaction, request: StartRequest) -> str:
+        """Insert a run in the caller's transaction; workers are woken after its commit.
 
-    def _notify_after(self, connection: Connection, effects: CommitEffects) -> None:
-        # SQLAlchemy's commit event fires before the commit. The rows are visible to others when
-        # the connection returns to its pool, so workers are woken there. Everything else is left
-        # to recovery, because this code runs inside the caller's own cleanup.
+        Everything else is left to recovery: this process may be inside the caller's cleanup. If
+        the transaction is of another database, the run is started after its commit.
+        """
+        executor = transaction.executor
+        if executor is None:
+            return self._start_after(transaction, request)
+        now = self._database.now()
+        with self._database.within(executor, transaction.errors) as session:
+            (effects,) = self._insert_with(session, [request], now)
         due = Counter(effects.due)
         for group in effects.groups.values():
             due[group.task_list] += len(group.task_ids)
+        if due:
+            transaction.after_commit(lambda: self._wake(due))
+        return effects.run_id
 
-        @event.listens_for(connection, "commit", once=True)
-        def _keep(committing: Connection) -> None:
-            committing.info.setdefault(("flowengine", id(self)), Counter()).update(due)
+    def _start_after(self, transaction: CallerTransaction, request: StartRequest) -> str:
+        if request.key is not None:
+            problem = (
+                "a key cannot be used inside a transaction of another database: its run may "
+                "exist, which is known after the commit; start it after the commit"
+            )
+            raise InvalidInputs(request.workflow, [problem])
+        transaction.after_commit(lambda: self.start([request]))
+        return request.run_id
 
-        @event.listens_for(connection, "rollback", once=True)
-        def _forget(_connection: Connection) -> None:
-            due.clear()
-
-        pool = connection.engine.pool
-        if not event.contains(pool, "checkin", self._notify_at_checkin):
-            event.listen(pool, "checkin", self._notify_at_checkin)
-
-    def _notify_at_checkin(self, _raw: Any, record: Any) -> None:
-        if due := record.info.pop(("flowengine", id(self)), None):
-            try:
-                self._notifier.notify(due)
-            except Exception:  # the caller's transaction is committed; recovery notifies again
-                log.warning("workers were not woken for new tasks; recovery will", exc_info=True)
+    def _wake(self, due: Mapping[str, int]) -> None:
+        try:
+            self._notifier.notify(dict(due))
+        except Exception:  # the caller's transaction is committed; recovery notifies again
+            log.warning("workers were not woken for new tasks; recovery will", exc_info=True)
 
 
 def child_run_id(step_id: str) -> str:

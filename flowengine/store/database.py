@@ -143,9 +143,10 @@ class Database:
         raise NotImplementedError
 
     @contextmanager
-    def within(self, connection: Connection) -> Iterator[SqlSession]:
-        """A session inside the caller's own transaction."""
-        yield self.session(SqlalchemyExecutor(connection, self._channel), connection)
+    def within(self, executor: Executor, errors: type[Exception]) -> Iterator[SqlSession]:
+        """A session inside the caller's own transaction, whose statements raise `errors`."""
+        executor.channel = self._channel
+        yield self.session(executor)
 
     def session(self, executor: Executor, connection: Connection | None = None) -> SqlSession:
         return SqlSession(self, executor, connection)

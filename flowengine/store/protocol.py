@@ -11,8 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from sqlalchemy import Connection
-
+from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
 from flowengine.store.inbox import Inbox
@@ -110,8 +109,10 @@ class Store(Protocol):
         stale. SQLite has one writer at a time, so there the session holds the write lock.
         """
 
-    def within(self, connection: Connection) -> AbstractContextManager[Session]:
-        """A session inside the caller's own transaction."""
+    def within(
+        self, executor: Executor, errors: type[Exception]
+    ) -> AbstractContextManager[Session]:
+        """A session inside the caller's own transaction, whose statements raise `errors`."""
 
     def keep_connection(self) -> AbstractContextManager[None]:
         """Let this thread keep its connection between statements."""

@@ -13,7 +13,12 @@ from tests.servers import RedisServer
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 WITH_REDIS = sorted((FOLDER / "messaging").glob("*.py"))
-EXAMPLES = [path for path in sorted(FOLDER.rglob("*.py")) if path not in WITH_REDIS]
+DJANGO = FOLDER / "django_shop"  #: tests/acceptance/django
+EXAMPLES = [
+    path
+    for path in sorted(FOLDER.rglob("*.py"))
+    if path not in WITH_REDIS and DJANGO not in path.parents
+]
 SAYS = {
     "quickstart": ["29 words"],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],

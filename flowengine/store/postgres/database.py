@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import DBAPIError, DisconnectionError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from flowengine.fork import at_fork
 from flowengine.store.backend import Executor
@@ -66,8 +66,8 @@ class PostgresDatabase(Database):
         return PipelineExecutor(connection, self._channel)
 
     @contextmanager
-    def within(self, connection: Connection) -> Iterator[SqlSession]:
-        with super().within(connection) as session:
+    def within(self, executor: Executor, errors: type[Exception]) -> Iterator[SqlSession]:
+        with super().within(executor, errors) as session:
             if not self.schema:
                 yield session
                 return
@@ -77,7 +77,7 @@ class PostgresDatabase(Database):
             try:
                 yield session
             finally:
-                with suppress(SQLAlchemyError):  # failed already: its rollback restores the path
+                with suppress(errors):  # failed already: a rollback restores the path
                     session.rows(_SET_PATH, (path,))
 
     def autocommit(self) -> AbstractContextManager[SqlSession]:

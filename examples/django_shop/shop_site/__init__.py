@@ -1,0 +1,3 @@
+from shop_site.celery import app
+
+__all__ = ["app"]
