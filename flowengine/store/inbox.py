@@ -59,8 +59,9 @@ class Inbox(Part):
     def take_share(self, tenant: str, shares: int) -> bool:
         """Take one of a tenant's shares of evaluation, until the end of the transaction."""
         session = self._session
+        scope = session.database.scope  # all schemas of a database share its advisory locks
         return any(
-            session.dialect.try_lock(session.executor, f"evaluation:{number}:{tenant}")
+            session.dialect.try_lock(session.executor, f"evaluation:{scope}:{number}:{tenant}")
             for number in range(shares)
         )
 

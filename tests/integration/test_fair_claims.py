@@ -221,3 +221,20 @@ def test_a_run_without_a_tenant_asks_for_no_share(engine: Engine) -> None:
     with watched(engine, lambda text, _: statements.append(text)):
         long_run(engine, "")
     assert not [text for text in statements if "advisory" in text]
+
+
+def test_the_same_tenant_of_another_schema_has_a_share_of_its_own(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    settings = Settings(worker_time_slice=1e-9, spool_directory=str(tmp_path))
+    url = postgres.new_database()
+    with (
+        opened(url, schema="one", settings=settings, notifier=Evaluations()) as engine,
+        opened(url, schema="two", settings=settings, notifier=Evaluations()) as other,
+    ):
+        run_id = long_run(other, "a")
+        before = len(other.tasks(run_id))
+        with engine.database.write() as session:
+            assert session.inbox.take_share("a", 1)
+            other.advance(run_id)
+        assert len(other.tasks(run_id)) > before
