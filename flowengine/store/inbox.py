@@ -27,8 +27,10 @@ _NEXT = statement(
     f"WHERE {FACT_IS_WAITING} AND run_id > :after UNION ALL "
     f"SELECT (SELECT min(run_id) FROM flowengine_fact WHERE {FACT_IS_WAITING} "
     "AND run_id > waiting.run_id) FROM waiting WHERE waiting.run_id IS NOT NULL) "
-    "SELECT r.id FROM waiting JOIN flowengine_run r ON r.id = waiting.run_id "
-    f"WHERE r.tenant = :tenant AND r.state = '{RunState.RUNNING}' ORDER BY r.id LIMIT 1"
+    # A subquery is evaluated run by run, until one is found: of a join the planner may begin with
+    # all running runs of the tenant, and compare each with each.
+    "SELECT run_id FROM waiting WHERE (SELECT r.tenant = :tenant "
+    f"AND r.state = '{RunState.RUNNING}' FROM flowengine_run r WHERE r.id = waiting.run_id) LIMIT 1"
 )
 _REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position")
 _REPORTS = (
