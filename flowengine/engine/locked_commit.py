@@ -58,14 +58,15 @@ def consume_inbox(
     run_id, tenant = run.head.view.id, run.head.view.tenant
     reported = session.inbox.reports(run_id, _MAX_TRIGGERS)
     facts = session.inbox.facts(run_id, _MAX_TRIGGERS)
-    # A full page means that the inbox may hold more.
-    effects = CommitEffects(run_id, has_more=_MAX_TRIGGERS in (len(reported), len(facts)))
+    effects = CommitEffects(run_id)
     if tenant and any(kind == _FOLLOW_UP for _, kind, _ in facts):
         if session.inbox.take_share(tenant, tenant_shares):
             effects.used_share = tenant
         else:
-            facts = [fact for fact in facts if fact[1] != _FOLLOW_UP]
-            effects.has_more = len(reported) == _MAX_TRIGGERS
+            # Read again: answers may be behind a full page of follow-ups.
+            facts = session.inbox.facts(run_id, _MAX_TRIGGERS, without=_FOLLOW_UP)
+    # A full page means that the inbox may hold more.
+    effects.has_more = _MAX_TRIGGERS in (len(reported), len(facts))
     inbox: deque[_InboxEntry] = deque((report, report.task.uuid, "") for report, _ in reported)
     inbox += [(_FACTS[kind](body), "", fact_id) for fact_id, kind, body in facts]
     if not inbox:

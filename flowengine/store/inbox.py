@@ -19,7 +19,7 @@ _ADD_FACT = statement(
 )
 _FACTS = (
     "SELECT id, kind, payload FROM flowengine_fact WHERE run_id = %s AND NOT taken_in "
-    "ORDER BY created, id LIMIT %s"
+    "AND kind <> %s ORDER BY created, id LIMIT %s"
 )
 # A loose index scan, one run after the other: a run may have thousands of facts.
 _NEXT = statement(
@@ -53,9 +53,11 @@ class Inbox(Part):
         values = {"id": fact_id, "run": run_id, "kind": kind, "now": now}
         self._session.execute(_ADD_FACT, {**values, "payload": codec.dump(payload)})
 
-    def facts(self, run_id: str, limit: int) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return the id, kind and payload of unconsumed facts."""
-        rows = self._session.rows(_FACTS, (run_id, limit))
+    def facts(
+        self, run_id: str, limit: int, *, without: str = ""
+    ) -> list[tuple[str, str, dict[str, Any]]]:
+        """Return the id, kind and payload of unconsumed facts, except for one kind."""
+        rows = self._session.rows(_FACTS, (run_id, without, limit))
         return [(fact_id, kind, codec.load(payload)) for fact_id, kind, payload in rows]
 
     def take_share(self, tenant: str, shares: int) -> bool:

@@ -251,3 +251,18 @@ def test_the_next_run_that_waits_is_looked_up_by_its_id(postgres: PostgresServer
     assert "Nested Loop" not in plan
     assert "using flowengine_run_pkey" in plan
     assert "Sort" not in plan
+
+
+def test_an_answer_behind_many_follow_ups_does_not_wait_for_the_share_of_its_tenant(
+    postgres: PostgresServer,
+) -> None:
+    with opened(postgres.new_database(), notifier=Evaluations()) as engine:
+        run_id = start(engine, "a", one())
+        (step,) = (step for step in engine.steps(run_id) if step.path.endswith(".a"))
+        with engine.database.write() as session:
+            for n in range(1_000):
+                session.inbox.add_fact(f"{n:032}", run_id, "Expand", {"step_key": step.key}, 0)
+        with engine.database.write() as session:
+            assert session.inbox.take_share("a", 1)
+            engine.continue_step(step.id, {"y": 1})
+            assert engine.get(run_id).state == "COMPLETED"
