@@ -204,8 +204,8 @@ class AfterCommit:
         total.include(effects)
         commits = 0
         while effects.has_more:
-            if total.used_share and time.monotonic() > ends:
-                break  # its share is passed on
+            if total.used_share and (commits >= max_commits or time.monotonic() > ends):
+                break  # its share is passed on, by one message
             if commits >= max_commits and self._notifier.evaluate(effects.run_id):
                 break
             commits += 1

@@ -266,3 +266,11 @@ def test_an_answer_behind_many_follow_ups_does_not_wait_for_the_share_of_its_ten
             assert session.inbox.take_share("a", 1)
             engine.continue_step(step.id, {"y": 1})
             assert engine.get(run_id).state == "COMPLETED"
+
+
+def test_the_start_of_a_long_run_sends_one_message(database_url: str, tmp_path: Path) -> None:
+    notifier = Evaluations()
+    settings = Settings(worker_time_slice=60, spool_directory=str(tmp_path))
+    with opened(database_url, notifier=notifier, settings=settings) as engine:
+        run_id = engine.start(notes.program(), notes.name, {"ns": [0] * 5_000}, tenant="a").id
+        assert notifier.runs == [run_id]
