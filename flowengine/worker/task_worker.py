@@ -165,6 +165,8 @@ class TaskWorker:
         done, heaviest = 0, self._usage.heaviest
         while not self._stopping and self._usage.heaviest == heaviest:
             claim = self._claim(task_list)
+            if claim.passed_over:
+                self._engine.notifier.notify({task_list: claim.passed_over})
             done += self._work_through(claim.tasks, self._slice_ends())
             if not claim.tasks or claim.tasks[0].tenant == heaviest:
                 break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from flowengine.evaluator.triggers import Failed
 from flowengine.program.nodes import EventOptions, RetryPolicy
 from flowengine.settings import Settings
 from flowengine.store import inbox
-from flowengine.store.claims import WorkerIdentity
+from flowengine.store.claims import Claim, WorkerIdentity
 from flowengine.worker import TaskWorker
 from tests.integration.engines import MovedClock, one, opened, side_by_side, watched
 from tests.servers import PostgresServer
@@ -274,3 +275,21 @@ def test_the_start_of_a_long_run_sends_one_message(database_url: str, tmp_path: 
     with opened(database_url, notifier=notifier, settings=settings) as engine:
         run_id = engine.start(notes.program(), notes.name, {"ns": [0] * 5_000}, tenant="a").id
         assert notifier.runs == [run_id]
+
+
+def test_workers_are_woken_for_tasks_that_a_claim_for_other_tenants_passed_over(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = TaskWorker(engine, ME, event_facet_names)
+    engine.start(notes.program(), notes.name, {"ns": [1]}, tenant="b")
+    claim_batch, woken = engine.claim_batch, []
+
+    def passing_over(*given: Any, **options: Any) -> Claim:
+        claimed = claim_batch(*given, **options)
+        return replace(claimed, passed_over=7) if claimed.tasks else claimed
+
+    monkeypatch.setattr(engine, "claim_batch", passing_over)
+    monkeypatch.setattr(engine.notifier, "notify", woken.append)
+    worker._usage.count("a", 60)
+    assert worker._serve_others("default") == 1
+    assert {"default": 7} in woken
