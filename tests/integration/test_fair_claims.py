@@ -282,7 +282,8 @@ def test_workers_are_woken_for_tasks_that_a_claim_for_other_tenants_passed_over(
 ) -> None:
     worker = TaskWorker(engine, ME, event_facet_names)
     engine.start(notes.program(), notes.name, {"ns": [1]}, tenant="b")
-    claim_batch, woken = engine.claim_batch, []
+    claim_batch = engine.claim_batch
+    woken: list[Any] = []
 
     def passing_over(*given: Any, **options: Any) -> Claim:
         claimed = claim_batch(*given, **options)
@@ -293,3 +294,23 @@ def test_workers_are_woken_for_tasks_that_a_claim_for_other_tenants_passed_over(
     worker._usage.count("a", 60)
     assert worker._serve_others("default") == 1
     assert {"default": 7} in woken
+
+
+def test_sqlite_a_claim_for_a_tenant_reads_no_tasks_of_the_tenant_served_longest(
+    tmp_path: Path,
+) -> None:
+    url, counted = f"sqlite:///{tmp_path}/flow.db", []
+    with opened(url) as engine:
+        start(engine, "small")
+        for _ in range(2):
+            for _ in range(5):
+                start(engine, "big", MANY)
+            with engine.database.write() as session:
+                driver: Any = session.connection.connection.driver_connection
+                steps: list[int] = []
+                driver.set_progress_handler(lambda steps=steps: steps.append(1), 1)
+                claimed = session.claims.claim(["t.Work"], "default", ME, limit=1, after="big")
+                driver.set_progress_handler(None, 1)
+            assert tenants(claimed.tasks) == ["small"]
+            counted.append(len(steps))
+    assert counted[1] < counted[0] * 1.2, "twice as many tasks cost the same"

@@ -25,13 +25,13 @@ CLOCK = "%(now)s"  # SQLite has the clock of this process
 
 _NEXT = f"""
     SELECT uuid, {claims.ORDER}, {claims.IS_QUICK} AS is_quick FROM flowengine_task
-    WHERE {claims.IS_DUE} AND {{}} ORDER BY {claims.ORDER} LIMIT %(limit)s + 1
-"""
+    WHERE {claims.IS_DUE} AND tenant {{}} %(after)s ORDER BY {claims.ORDER} LIMIT (%(limit)s + 1)"""
+# A condition without columns would be tested for every row; after LIMIT 0 no row is read.
 _DUE = f"""
-WITH next AS MATERIALIZED ({_NEXT.replace("{}", "tenant > %(after)s")}
+WITH next AS MATERIALIZED ({_NEXT.replace("{}", ">")}
 ), candidates AS (
     SELECT * FROM next UNION ALL SELECT * FROM (
-        {_NEXT.replace("{}", "tenant <= %(after)s AND NOT EXISTS (SELECT 1 FROM next)")})
+        {_NEXT.replace("{}", "<=")} * (NOT EXISTS (SELECT 1 FROM next)))
 ), numbered AS (
     SELECT uuid, tenant, is_quick, row_number() OVER (ORDER BY {claims.ORDER}) AS place
     FROM candidates
