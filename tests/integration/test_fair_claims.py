@@ -314,3 +314,22 @@ def test_sqlite_a_claim_for_a_tenant_reads_no_tasks_of_the_tenant_served_longest
             assert tenants(claimed.tasks) == ["small"]
             counted.append(len(steps))
     assert counted[1] < counted[0] * 1.2, "twice as many tasks cost the same"
+
+
+def test_postgres_a_claim_passes_over_tasks_that_are_not_due_in_the_index(
+    postgres: PostgresServer,
+) -> None:
+    plans: list[str] = []
+    with opened(postgres.new_database()) as engine:
+
+        def explain(statement: str, values: Any) -> None:
+            if "UPDATE flowengine_task" in statement:
+                with engine.database.engine.connect() as other:
+                    rows = other.exec_driver_sql(f"EXPLAIN {statement}", values).scalars()
+                    plans.append("\n".join(rows))
+
+        with watched(engine, explain):
+            assert claim(engine, most=2) == []
+    (plan,) = plans
+    assert plan.count("due <=") == 4
+    assert not [line for line in plan.splitlines() if "Filter:" in line and "due <=" in line]
