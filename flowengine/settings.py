@@ -28,6 +28,10 @@ class Settings:
     tenant_tokens: str = field(default="", repr=False)
     #: Threads that run facets in an embedded process.
     concurrency: int = 8
+    #: Maximum number of coroutines of async facets that one process runs at once.
+    async_concurrency: int = 100
+    #: Seconds without a turn of the event loop until the log names the facet that blocks it.
+    async_blocked_seconds: float = 1.0
     #: Maximum size of the JSON of one input or one result, in bytes.
     max_value_bytes: int = 1024 * 1024
     #: Maximum size of the JSON of one value that the engine computes: a concatenation, a list, a
@@ -168,7 +172,7 @@ class Settings:
                 values[name] = _parse(variable, text, setting.default)
             elif name in project:
                 values[name] = _parse(variable, str(project[name]), setting.default)
-            if name.startswith("max_") and not values.get(name, 1) > 0:
+            if name.startswith(("max_", "async_")) and not values.get(name, 1) > 0:
                 raise InvalidSetting(variable, str(values[name]), "greater than 0")
         _check_keys(values.get("message_keys", ""))
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))

@@ -146,9 +146,22 @@ class FlowEngine:
         return self._in_place
 
     def _end_process(self, **_: Any) -> None:
-        """A pool child ends: flush its counters, remove its in-flight marker."""
+        """A pool child ends: finish its coroutines, flush its counters, remove its marker."""
         if self._process is not None and self._process.pid == os.getpid():
+            self.finish_coroutines()
             self._process.task_worker.end()
+
+    def finish_coroutines(self) -> None:
+        """Wait for the async tries of this process, which no message of Celery stands for.
+
+        Celery waits for messages that are worked on, and so does this, until a cold shutdown.
+        """
+        from celery.worker import state  # a client does not need it
+
+        process = self._process
+        if process is not None and process.pid == os.getpid():
+            is_warm = lambda: state.should_terminate is None  # noqa: E731
+            process.task_worker.async_tries.finish_running(is_warm)
 
     def identity(self) -> WorkerIdentity:
         return WorkerIdentity(self._server_id, self._boot_id, os.getpid())
@@ -260,9 +273,12 @@ class _Process:
             event_facet_names,
             plugin.consumed,
             show=self.events.show if shows else None,
+            flush=self.events.flush,
             breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
-        self.relay = celery_tasks.WakeupRelay(self.engine, plugin.identity().server_id)
+        self.relay = celery_tasks.WakeupRelay(
+            self.engine, plugin.identity().server_id, self.task_worker.async_tries.declined
+        )
 
 
 def _consume_now(consumer: Any, queue: str) -> None:
@@ -286,7 +302,11 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def stop(self, worker: Any) -> None:
         # Running tries are finished first: the pool is stopped after this step, and a
         # deregistered server would be asked for them.
-        signals.worker_shutdown.connect(lambda **_: self.heartbeat.stop(), weak=False)
+        def shut_down(**_: Any) -> None:
+            worker.app.flowengine.finish_coroutines()
+            self.heartbeat.stop()
+
+        signals.worker_shutdown.connect(shut_down, weak=False)
 
     def terminate(self, worker: Any) -> None:
         self.heartbeat.stop()

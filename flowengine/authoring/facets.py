@@ -11,7 +11,7 @@ import asyncio
 import copy
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
 
@@ -30,6 +30,7 @@ from flowengine.authoring.standard import CHILD_DEFINITION, WorkflowCall, start_
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
+from flowengine.event_loop import event_loop
 from flowengine.program.nodes import EventOptions, FacetKind, Json, Location, Program
 from flowengine.program.standard import RESULT
 
@@ -116,6 +117,11 @@ class EventFacet(Decorated[P, R]):
         """The original function; of an ``async def`` it is the coroutine function."""
         return self.definition.fn
 
+    @cached_property
+    def is_async(self) -> bool:
+        """Whether the function is an ``async def``."""
+        return inspect.iscoroutinefunction(self.definition.fn)
+
     @property
     def options(self) -> EventOptions:
         """The execution options."""
@@ -128,12 +134,20 @@ class EventFacet(Decorated[P, R]):
         for arguments or a result that the annotations refuse, NotJson for a result
         without JSON form, and any exception of the function.
         """
+        returned = self.call(data)
+        if inspect.isawaitable(returned):
+            returned = event_loop().run(returned)
+        return self.written(returned)
+
+    def call(self, data: Mapping[str, Json]) -> Any:
+        """Call the function with stored arguments; of an async function return the coroutine."""
         (args, kwargs), problems = self.definition.signature.read(data)
         if problems:
             raise DoesNotFit(self.name, problems)
-        returned = self.definition.fn(*args, **kwargs)
-        if inspect.isawaitable(returned):
-            returned = asyncio.run(_await(returned))
+        return self.definition.fn(*args, **kwargs)
+
+    def written(self, returned: Any) -> dict[str, Json] | WorkflowCall:
+        """Return the result of the function as JSON."""
         if isinstance(returned, WorkflowCall):
             return returned
         annotation = self.definition.signature.result
@@ -283,19 +297,16 @@ refuse_celery_names(Decorated)
 refuse_celery_names(Start)
 
 
-async def _await(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
-
-
 def _resolve(returned: Any) -> Any:
     """Return the result of a facet called as plain Python, also of an async one.
 
-    Inside a running event loop blocking is not allowed: the caller awaits the coroutine.
+    Inside a running event loop blocking is not allowed: the caller awaits the coroutine. Elsewhere
+    it runs in the loop in which workers run it, where a client of its module keeps working.
     """
     if not inspect.isawaitable(returned):
         return returned
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(_await(returned))
+        return event_loop().run(returned)
     return returned

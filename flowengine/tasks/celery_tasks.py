@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from celery.exceptions import Reject
@@ -38,6 +38,8 @@ _PAUSE = 1.0  # seconds until a start that met no database goes back to its queu
 #: Seconds for which the code of the other workers is cached: in a fleet of one version the relay
 #: costs one query in that time, and none while nothing is consumed.
 _CACHED = 1.0
+#: How often a wake-up is passed on by processes that have no room for another coroutine.
+_HOPS_FULL = 3
 
 
 class MessageHandler(Protocol):
@@ -185,13 +187,19 @@ class WakeupRelay:
     for recovery, and recovery's wake-up may meet the wrong worker again.
     """
 
-    def __init__(self, engine: Engine, server_id: str) -> None:
-        self._engine, self._server_id = engine, server_id
+    def __init__(
+        self, engine: Engine, server_id: str, declined: Callable[[], Sequence[str]] = list
+    ) -> None:
+        """`declined` returns the facets that this process has no room for."""
+        self._engine, self._server_id, self._declined = engine, server_id, declined
         self._foreign: dict[str, tuple[float, list[str]]] = {}
 
     def relay(self, task_list: str, wake: int, hops: int) -> None:
         """Send the wake-up again if it concerns others; `hops` limits how often that is done."""
-        if hops <= 0 or not (names := self._foreign_names(task_list)):
+        foreign, declined = self._foreign_names(task_list), self._declined()
+        if not foreign:  # all others may be full as well
+            hops = min(hops, _HOPS_FULL)
+        if hops <= 0 or not (names := [*foreign, *declined]):
             return
         with self._engine.database.read() as session:
             due = session.recovery.due_lists(names, session.now())

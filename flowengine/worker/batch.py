@@ -171,6 +171,11 @@ class BatchSizing:
             return False
         return facet.in_a_row > 0 and facet.average <= self._quick
 
+    def is_slow(self, name: str) -> bool:
+        """Whether a facet is known not to be quick."""
+        facet = self._facets.get(name)
+        return facet is not None and facet.tries >= _ENOUGH and not self.is_quick(name)
+
     def quick(self, names: Iterable[str], last: str = "") -> list[str]:
         """Return the facets whose tasks may be claimed together, `last` being claimed last.
 

@@ -5,15 +5,18 @@ Invariant: an error of the engine, its database or its broker is never the outco
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import inspect
 import logging
+import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
@@ -21,6 +24,8 @@ from flowengine.engine.handles import executing
 from flowengine.errors import FlowengineError, MissingCode
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Succeeded
+from flowengine.event_loop import LoopCall, event_loop
+from flowengine.log_context import logged_step
 from flowengine.program.limits import clipped
 from flowengine.worker.breakers import PERMANENT, TaskPermit
 
@@ -29,6 +34,7 @@ log = logging.getLogger("flowengine")
 _ENDING = frozenset(("SystemExit", "KeyboardInterrupt", "GeneratorExit", "GreenletExit"))
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=LoopCall)
 
 #: Values in the frame of `on_own_stack_chunk`. A chunk holds 2,000 values, doubled until the frame
 #: fits with 1,000 to spare: here 16,000. The rest has room for some hundred calls.
@@ -62,8 +68,13 @@ class StepContext:
         """
         return self._beat()
 
+    async def aheartbeat(self) -> bool:
+        """Like `heartbeat`, without blocking the event loop."""
+        return await asyncio.to_thread(self._beat)
 
-_current: ContextVar[StepContext] = ContextVar("flowengine_step")
+
+#: Log records read the same variable.
+_current = cast("ContextVar[StepContext]", logged_step)
 
 
 def current_step() -> StepContext:
@@ -89,29 +100,110 @@ class ChildNotStarted(FlowengineError):
 def execute_try(
     engine: Engine, task: TaskDefinition, beat: Callable[[], bool], permit: TaskPermit | None = None
 ) -> Outcome:
-    """Run the facet of a task, and start the workflow that it may return.
+    """Run the facet of a task to its end, and start the workflow that it may return.
 
     An error of the facet is an outcome like any other, and not raised. Raises `ChildNotStarted`
     for an error of the engine, and an exception that ends the thread, as `SystemExit`.
+    """
+    attempt = Attempt(engine, task, beat, permit)
+    begun = attempt.begin(event_loop().submit)
+    if not isinstance(begun, LoopCall):
+        return begun
+    event_loop().wait(begun)
+    return attempt.end(begun.result)
+
+
+class Attempt:
+    """One try: the call of a facet, and the outcome that its end becomes.
+
     The circuit breaker that gave the permit receives the outcome of the call.
     """
-    facet = event_facet_named(task.name)
-    try:
-        if facet is None:
-            raise MissingCode(task.name)
-        with _running(engine, task, beat), permit or nullcontext():
-            result = facet.run(task.data or {})
-    except BaseException as problem:
-        if _ends_thread(problem):
-            raise
-        is_final = isinstance(problem, PERMANENT) or (facet and facet.is_final(problem))
-        return _failed(engine, task, problem, retry=not is_final)
-    if not isinstance(result, WorkflowCall):
-        return Succeeded(result)
-    try:
-        return start_child(engine, task, result)
-    except Exception as problem:
-        raise ChildNotStarted(task.step_path, result, problem) from problem
+
+    def __init__(
+        self,
+        engine: Engine,
+        task: TaskDefinition,
+        beat: Callable[[], bool],
+        permit: TaskPermit | None,
+    ) -> None:
+        self._engine, self._task, self._permit = engine, task, permit
+        self._facet = event_facet_named(task.name)
+        self._send_beat = beat
+        self.last_sign = 0.0  #: when the coroutine began or sent its last heartbeat
+
+    def begin(self, submit: Callable[[Awaitable[Any]], C]) -> Outcome | C:
+        """Call the facet. The coroutine of an async facet is submitted; `end` is called later."""
+        with self._in_step():
+            try:
+                if self._facet is None:
+                    raise MissingCode(self._task.name)
+                returned = self._facet.call(self._task.data or {})
+            except BaseException as problem:
+                ended = self._ended(functools.partial(_raise, problem))
+            else:
+                if inspect.isawaitable(returned):
+                    return submit(returned)
+                ended = self._ended(lambda: returned)
+        return self._outcome(ended)
+
+    def end(self, result: Callable[[], Any]) -> Outcome:
+        """Return the outcome of a coroutine that has ended. `result` returns or raises its end."""
+        with self._in_step():
+            ended = self._ended(result)
+        return self._outcome(ended)
+
+    def drop(self) -> None:
+        """Leave the try without an outcome: its lease is lost, or its task is released."""
+        with suppress(asyncio.CancelledError), self._permit or nullcontext():
+            raise asyncio.CancelledError
+
+    def _ended(self, result: Callable[[], Any]) -> Outcome | WorkflowCall:
+        facet = self._facet
+        try:
+            with self._permit or nullcontext():
+                returned = result()
+                assert facet is not None
+                written = facet.written(returned)
+        except BaseException as problem:
+            if _ends_thread(problem):
+                raise
+            is_final = isinstance(problem, PERMANENT) or (facet and facet.is_final(problem))
+            return _failed(self._engine, self._task, problem, retry=not is_final)
+        return written if isinstance(written, WorkflowCall) else Succeeded(written)
+
+    def _outcome(self, ended: Outcome | WorkflowCall) -> Outcome:
+        if not isinstance(ended, WorkflowCall):
+            return ended
+        try:
+            return start_child(self._engine, self._task, ended)
+        except Exception as problem:
+            raise ChildNotStarted(self._task.step_path, ended, problem) from problem
+
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        task = self._task
+        context = StepContext(
+            run_id=task.workflow_id,
+            path=task.step_path,
+            facet=task.name,
+            try_number=task.try_number,
+            idempotency_key=task.step_id,
+            _beat=self._beat,
+        )
+        token, other = _current.set(context), executing.set((self._engine, task.step_path))
+        try:
+            yield
+        finally:
+            executing.reset(other)
+            _current.reset(token)
+
+    def _beat(self) -> bool:
+        self.last_sign = time.monotonic()
+        return self._send_beat()
+
+
+def _raise(problem: BaseException) -> NoReturn:
+    raise problem
 
 
 def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Outcome:
@@ -147,24 +239,6 @@ def _failed(engine: Engine, task: TaskDefinition, problem: BaseException, *, ret
         extra={"action": "try_failed", "run": task.workflow_id, "facet": task.name},
     )
     return Failed(error, retry=retry)
-
-
-@contextmanager
-def _running(engine: Engine, task: TaskDefinition, beat: Callable[[], bool]) -> Iterator[None]:
-    context = StepContext(
-        run_id=task.workflow_id,
-        path=task.step_path,
-        facet=task.name,
-        try_number=task.try_number,
-        idempotency_key=task.step_id,
-        _beat=beat,
-    )
-    token, other = _current.set(context), executing.set((engine, task.step_path))
-    try:
-        yield
-    finally:
-        executing.reset(other)
-        _current.reset(token)
 
 
 _ROOTS = (BaseException, object)  #: bases of every error: no handler is for them

@@ -30,7 +30,7 @@ class TaskClient:
     """Shared by all threads of a process."""
 
     def __init__(self, engine: Engine, identity: WorkerIdentity, claimed: ClaimedTasks) -> None:
-        self._engine, self._identity, self._claimed = engine, identity, claimed
+        self._engine, self._identity, self.claimed = engine, identity, claimed
         self._spool = Spool(engine.settings.spool_directory)
         self._outages = outage_log(engine.settings.database_url)
 
@@ -59,8 +59,8 @@ class TaskClient:
                 if entry.key in problems:
                     self.spool(entry, entry.report.outcome, problems[entry.key])
             finished = [entry for entry in finished if entry.key not in problems]
-        self._claimed.close(ClaimEvent.REPORT, finished)
-        return self._claimed.claim(taken)
+        self.claimed.close(ClaimEvent.REPORT, finished)
+        return self.claimed.claim(taken)
 
     def spool(self, entry: ClaimedTask, outcome: SpooledOutcome, why: object) -> None:
         """Keep a report for later delivery: on disk or, if that fails, in memory."""
@@ -69,7 +69,7 @@ class TaskClient:
         try:
             file = self._spool.write(record)
         except Exception as problem:
-            self._claimed.spool(entry, record)
+            self.claimed.spool(entry, record)
             log.error(
                 "the report of %s stays in memory: the database failed (%s), and the spool failed "
                 "(%s); it is sent again until this process ends; free space in the spool directory",
@@ -79,7 +79,7 @@ class TaskClient:
                 extra={**about, "action": "report_kept_in_memory"},
             )
         else:
-            self._claimed.spool(entry)
+            self.claimed.spool(entry)
             level = logging.INFO if self._outages.note(why) else logging.WARNING
             log.log(level, "the report of %s is spooled as %s: %s", path, file, why, extra=about)
 
@@ -89,7 +89,7 @@ class TaskClient:
         except Exception as problem:
             self._disown(unstarted, "released", problem)
         else:
-            self._claimed.close(ClaimEvent.RELEASE, unstarted)
+            self.claimed.close(ClaimEvent.RELEASE, unstarted)
 
     def park(self, unstarted: Sequence[ClaimedTask], seconds: float) -> None:
         tasks = [entry.task for entry in unstarted]
@@ -98,10 +98,10 @@ class TaskClient:
         except Exception as problem:
             self._disown(unstarted, "parked", problem)
         else:
-            self._claimed.close(ClaimEvent.PARK, unstarted)
+            self.claimed.close(ClaimEvent.PARK, unstarted)
 
     def _disown(self, unstarted: Sequence[ClaimedTask], verb: str, problem: Exception) -> None:
-        self._claimed.close(ClaimEvent.DISOWN, unstarted)
+        self.claimed.close(ClaimEvent.DISOWN, unstarted)
         log.log(
             logging.INFO if self._outages.note(problem) else logging.WARNING,
             "%d claimed tasks cannot be %s: %s; they are released when the database answers",
@@ -113,11 +113,11 @@ class TaskClient:
 
     def release_active(self, seconds: float) -> None:
         """At the end of the process: wait for tasks to finish, then release all unfinished ones."""
-        self._claimed.wait_until_idle(seconds)
+        self.claimed.wait_until_idle(seconds)
         left = []
-        for entry in self._claimed.in_states(ClaimState.CLAIMED, ClaimState.STARTED):
+        for entry in self.claimed.in_states(ClaimState.CLAIMED, ClaimState.STARTED):
             with suppress(IllegalTransition):  # finished meanwhile
-                self._claimed.close(ClaimEvent.RELEASE, [entry])
+                self.claimed.close(ClaimEvent.RELEASE, [entry])
                 left.append(held_task(entry.task))
         release_dropped(self._engine, left)
 
@@ -126,17 +126,17 @@ class TaskClient:
     def reconcile(self) -> None:
         """Deal with tasks that the database lists as ours and that nobody here works on."""
         self.deliver_kept()
-        spooled = [e for e in self._claimed.in_states(ClaimState.SPOOLED) if e.record is None]
+        spooled = [e for e in self.claimed.in_states(ClaimState.SPOOLED) if e.record is None]
         # Before the query: a report is committed first, and then its file is removed.
         gone = {entry.key: entry for entry in spooled if not self._spool.has(*entry.key)}
         held = self._held(0.0) if gone else {}
-        self._claimed.close(ClaimEvent.DELIVER, [e for key, e in gone.items() if key not in held])
+        self.claimed.close(ClaimEvent.DELIVER, [e for key, e in gone.items() if key not in held])
         for key in sorted(gone.keys() & held.keys()):
             self._lose(gone[key], held[key])
-        busy = self._claimed.in_states(*ClaimState.ACTIVE, ClaimState.SPOOLED)
+        busy = self.claimed.in_states(*ClaimState.ACTIVE, ClaimState.SPOOLED)
         old = self._held(2 * self._engine.settings.heartbeat_interval)
         # A task that was reported or released since the query began is not unknown.
-        unknown = self._claimed.disown_unknown(old.keys() - {entry.key for entry in busy})
+        unknown = self.claimed.disown_unknown(old.keys() - {entry.key for entry in busy})
         if unknown:
             log.warning(
                 "releasing %d tasks that the database lists for pid %d and that it does not work "
@@ -160,11 +160,11 @@ class TaskClient:
             if not self._outages.note(problem):
                 log.exception("%s, and its loss cannot be recorded yet; it is tried again", reason)
         else:
-            self._claimed.close(ClaimEvent.DISOWN, [entry])
+            self.claimed.close(ClaimEvent.DISOWN, [entry])
 
     def deliver_kept(self) -> None:
         """Deliver reports that found no room on disk, or write them there."""
-        for entry in self._claimed.in_states(ClaimState.SPOOLED):
+        for entry in self.claimed.in_states(ClaimState.SPOOLED):
             if entry.record is None:
                 continue
             try:
@@ -174,17 +174,17 @@ class TaskClient:
                     self._spool.write(entry.record)
                     entry.record = None
             else:
-                self._claimed.close(ClaimEvent.DELIVER, [entry])
+                self.claimed.close(ClaimEvent.DELIVER, [entry])
 
     def end(self) -> None:
         """Deliver reports that are kept in memory; remove the in-flight marker if all is done."""
         self.deliver_kept()
-        if self._claimed.wait_until_idle(0):
-            self._claimed.markers.forget(os.getpid())
+        if self.claimed.wait_until_idle(0):
+            self.claimed.markers.forget(os.getpid())
 
     def remove_stale_markers(self) -> None:
         """Remove in-flight markers of dead processes that hold no task any more."""
-        stale = set(self._claimed.markers.stale())
+        stale = set(self.claimed.markers.stale())
         if not stale:
             return
         with self._engine.database.read() as session:
@@ -193,6 +193,6 @@ class TaskClient:
             elsewhere = {server.boot_id for server in session.servers.alive()}
         elsewhere.discard(self._identity.boot_id)
         held_by = {(task.boot_id, task.pid) for task in held}
-        self._claimed.markers.remove_stale(
+        self.claimed.markers.remove_stale(
             {(boot, pid) for boot, pid in stale - held_by if boot not in elsewhere}
         )

@@ -9,22 +9,26 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import TypeVar
 
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.store.claims import Claim, WorkerIdentity
+from flowengine.worker.async_tries import AsyncTries, is_async
+from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.background import BackgroundJobs, HandledCounters
 from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
-from flowengine.worker.execution import ChildNotStarted, execute_try, on_own_stack_chunk
+from flowengine.worker.execution import Attempt, ChildNotStarted, on_own_stack_chunk
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage
 
 log = logging.getLogger("flowengine")
 
+T = TypeVar("T")
 _BACKOFF = 1.0  # seconds until a task is due again that the engine failed to start
 
 
@@ -39,7 +43,9 @@ class TaskWorker:
         lists: Callable[[], Collection[str]] = tuple,
         show: Callable[[TaskDefinition, Outcome, float], object] | None = None,
         breakers: CircuitBreakers | None = None,
+        flush: Callable[[], object] = lambda: None,
     ) -> None:
+        """`show` is called for each try that has ended, `flush` after some of them."""
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         self._show = show
         self._breakers = breakers or CircuitBreakers(engine.settings)
@@ -48,12 +54,21 @@ class TaskWorker:
         self.claimed_tasks = ClaimedTasks(markers)
         self.client = TaskClient(engine, identity, self.claimed_tasks)
         self.counters = HandledCounters(engine.database, identity.server_id)
-        jobs = self.counters.flush, self.client.reconcile, self.client.remove_stale_markers
+        self.async_tries = AsyncTries(
+            engine, identity, self.client, names, self._begin_async, self._settle, flush
+        )
+        jobs = (
+            self.counters.flush,
+            self.client.reconcile,
+            self.client.remove_stale_markers,
+            self.async_tries.cancel_lost,
+        )
         self._background = BackgroundJobs(settings.heartbeat_interval, jobs)
         self._sizing = BatchSizing(settings.quick_seconds)
         self._guard = BatchGuard(settings.batch_max_wait, self._empty_batch)
         self._last_facet: dict[str, str] = {}  #: claimed last from each task list
         self._usage = TenantUsage()
+        self._max_wait = settings.batch_max_wait
         self._stopping = False
 
     # --- called by the Celery tasks ---
@@ -70,7 +85,7 @@ class TaskWorker:
         ends = self._slice_ends()
         done = 0
         while not self._stopping:
-            claim = self._claim(task_list)
+            claim = self._claim(task_list, wake)
             if not claim.tasks:
                 return done
             if claim.is_more and wake > 1:
@@ -86,9 +101,9 @@ class TaskWorker:
                 return done
         return done
 
-    def _claim(self, task_list: str) -> Claim:
+    def _claim(self, task_list: str, wake: int = 1) -> Claim:
         """Claim due tasks of a list, last of all those of the tenant that was served longest."""
-        names = self._names()
+        names = self.async_tries.claimable(self._names(), task_list, wake)
         quick = self._sizing.quick(names, self._last_facet.get(task_list, ""))
         claim = self._engine.claim_batch(
             names,
@@ -131,7 +146,7 @@ class TaskWorker:
             quick = [] if last in fruitless else self._sizing.quick([last], last)
             # All belong to one run, so exceeding `batch` is nearly free.
             most = self._most(quick, len(left) if self._engine.settings.batch > 1 else 1)
-            names = quick if most > 1 else self._names()
+            names = quick if most > 1 else self.async_tries.claimable(self._names(), task_list)
             claim = self._engine.claim_these(
                 left, task_list, self._identity, names=names, most=most
             )
@@ -223,6 +238,7 @@ class TaskWorker:
         try:
             return self._try(entry, batch)
         except BaseException as problem:
+            self.async_tries.leave(entry)
             if entry.state == ClaimState.CLAIMED:
                 self.client.park([entry], _BACKOFF)  # it did not start, so nothing is counted
             elif entry.state == ClaimState.STARTED:
@@ -234,27 +250,68 @@ class TaskWorker:
 
     def _try(self, entry: ClaimedTask, batch: Batch) -> bool:
         task = entry.task
-        permit = self._breakers.permit(task) if task.circuit else None
-        if permit is not None and not permit.granted:
-            self.client.park([entry, *batch.take_circuit(task.circuit)], permit.retry_after)
-            return False
         if not self._sizing.is_quick(task.name):
             self._engine.database.return_connection()  # other threads may need it meanwhile
         began = time.monotonic()
-        self.claimed_tasks.start(entry)
         try:
-            outcome = execute_try(self._engine, task, lambda: self._beat(task), permit)
+            begun = self._begin(entry, lambda: batch.take_circuit(task.circuit))
+            if isinstance(begun, AsyncTry):
+                if not begun.wait(0.0 if self._sizing.is_slow(task.name) else self._max_wait):
+                    self.async_tries.adopt(begun, task.task_list_name)
+                    return True
+                self.async_tries.leave(entry)
+                begun = begun.outcome()
         except ChildNotStarted as failure:
             self.client.spool(entry, failure.call, failure)
             return True
+        if begun is None:
+            return False
+        self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome))
+        return True
+
+    def _begin(
+        self, entry: ClaimedTask, also: Callable[[], list[ClaimedTask]] = list
+    ) -> Outcome | AsyncTry | None:
+        """Begin a try. None: its circuit refuses it and it is parked, or there is no place."""
+        task = entry.task
+        permit = self._breakers.permit(task) if task.circuit else None
+        if permit is not None and not permit.granted:
+            self.client.park([entry, *also()], permit.retry_after)
+            return None
+        takes_place = is_async(task.name)
+        if takes_place and not self.async_tries.reserve(entry):
+            self.client.release([entry])
+            return None
+        attempt = Attempt(self._engine, task, lambda: self._beat(task), permit)
+        self.claimed_tasks.start(entry)
+        begun = attempt.begin(lambda awaitable: self.async_tries.submit(entry, attempt, awaitable))
+        if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit
+            self.async_tries.leave(entry)
+        return begun
+
+    def _begin_async(self, entry: ClaimedTask) -> Outcome | AsyncTry | None:
+        """Begin a try for the thread of async tries, which no exception ends."""
+        try:
+            return self._begin(entry)
+        except BaseException as problem:
+            self.async_tries.leave(entry)
+            if entry.state == ClaimState.CLAIMED:
+                self.client.park([entry], _BACKOFF)
+                return None
+            return Lost(f"{type(problem).__name__} ended the try")
+
+    def _settle(
+        self, task: TaskDefinition, outcome: Outcome, began: float, finish: Callable[[Outcome], T]
+    ) -> T:
+        """Check the outcome of a try and finish it with that; then count and show it."""
         outcome = self._checked(task, outcome)
         seconds = time.monotonic() - began
-        batch.finish(entry, outcome)
+        finished = finish(outcome)
         self._sizing.count(task.name, seconds)
         self.counters.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)
-        return True
+        return finished
 
     def _checked(self, task: TaskDefinition, outcome: Outcome) -> Outcome:
         """Check a result as part of its try: the timeout ends it, and its time is measured."""
@@ -271,7 +328,7 @@ class TaskWorker:
         return Continuation(
             self._identity,
             self._sizing,
-            set(self._names()),
+            set(self.async_tries.claimable(self._names())),
             self._lists(),
             batch=settings.batch,
             seconds=settings.batch_max_wait / 2,
@@ -296,15 +353,21 @@ class TaskWorker:
 
     def claim_no_more(self) -> None:
         self._stopping = True
+        self.async_tries.stop_claiming()
 
     def stop(self, max_wait: float) -> None:
         self.claim_no_more()
+        if self.async_tries.is_busy:
+            self.claimed_tasks.wait_until_idle(max_wait)
+            self.async_tries.cancel_running()
+            max_wait = 0.0
         self.client.release_active(max_wait)
         self.end()
 
     def end(self) -> None:
         self._background.end()
         self._guard.end()
+        self.async_tries.end()
         self.counters.flush()
         self.client.end()
 

@@ -351,3 +351,46 @@ def test_threads_that_all_wait_for_runs_fail_at_once_and_work_goes_on(
         [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "all answered\n", done.stderr
+
+
+def test_a_process_ends_whatever_its_coroutines_do(environment: dict[str, str]) -> None:
+    """One waits, one waits in a thread, one ignores its cancellation, one blocks the loop."""
+    script = """
+import asyncio, threading, time
+from flowengine import event_facet, foreach, workflow
+
+begun = threading.Semaphore(0)
+
+@event_facet(name="ends.hang")
+async def hang(way: str) -> str:
+    begun.release()
+    if way == "thread":
+        await asyncio.to_thread(time.sleep, 3600)
+    while way == "ignore":
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            pass
+    if way == "block":
+        await asyncio.sleep(0.2)  # the others are cancelled, or not
+        time.sleep(3600)
+    await asyncio.sleep(3600)
+
+@workflow(name="ends.all")
+def all_of(ways: list[str]) -> list[str]:
+    return foreach(ways, lambda way: hang(way))
+
+if __name__ == "__main__":
+    all_of.start(["wait", "thread", "ignore", "block"])
+    for _ in range(4):
+        assert begun.acquire(timeout=20)
+    print("the end")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr

@@ -32,6 +32,7 @@ SAYS = {
         "ConnectionError at dinner.payment.charge",
         "dinner.payment.charge: ValueError: this is no card",
     ],
+    "async_crawler": ["124,750 words on 500 pages\nat most 20 connections: True\n"],
     "loops": [
         "7 pages; missing: [5] 404 for site/gone\n",
         "at most 3 connections at once: True",

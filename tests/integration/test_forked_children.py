@@ -125,3 +125,25 @@ def test_a_living_process_is_not_dead_where_its_file_is_seen_elsewhere(tmp_path:
     finally:
         second.close()
         first.close()
+
+
+def test_a_child_has_an_event_loop_of_its_own() -> None:
+    script = """
+import asyncio
+from flowengine import event_facet
+
+@event_facet(name="forks.pid")
+async def pid() -> int:
+    await asyncio.sleep(0)
+    return os.getpid()
+
+assert pid() == os.getpid()
+child = os.fork()
+assert pid() == os.getpid()
+if not child:
+    sys.exit(0)  # with its exit handlers
+assert os.waitpid(child, 0)[1] == 0
+assert pid() == os.getpid(), "the parent's loop goes on"
+print("each its own")
+"""
+    assert run(script) == ["each", "its", "own"]

@@ -1,0 +1,321 @@
+"""The tries of async facets: coroutines on the event loop of the process, and the thread for them.
+
+A pool thread begins a coroutine, waits for some milliseconds and leaves it to this thread, which
+reports its outcome and claims more tasks of async facets while there is room. So one thread or pool
+child serves many tries that wait. Their end is noticed in the loop; everything that may block it,
+as validation and the database, is done by the thread.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from typing import Any
+
+from flowengine.authoring import event_facet_named
+from flowengine.engine import Engine
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.triggers import Lost, Outcome
+from flowengine.event_loop import event_loop
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker.async_try import AsyncTry
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
+from flowengine.worker.execution import Attempt, ChildNotStarted
+from flowengine.worker.loop_probe import LoopProbe
+from flowengine.worker.task_client import TaskClient
+
+log = logging.getLogger("flowengine")
+
+_END_SECONDS = 1.0  # that cancelled coroutines get to clean up when the process ends
+_POLL_SECONDS = 0.2  # between two looks whether a shutdown has become a cold one
+_CHECK_SECONDS = 2.0  # age of a try before its lease is checked
+
+Begin = Callable[[ClaimedTask], Outcome | AsyncTry | None]
+Settle = Callable[[TaskDefinition, Outcome, float, Callable[[Outcome], bool]], bool]
+
+
+class AsyncTries:
+    """Shared by all threads of a process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        identity: WorkerIdentity,
+        client: TaskClient,
+        names: Callable[[], Sequence[str]],
+        begin: Begin,
+        settle: Settle,
+        flush: Callable[[], object],
+    ) -> None:
+        """`begin` begins a claimed task; `settle` checks an outcome, finishes its task with it by
+        a function that it is given, and counts it.
+        """
+        self._engine, self._identity, self._client = engine, identity, client
+        self._names, self._begin, self._settle, self._flush = names, begin, settle, flush
+        self._limit = engine.settings.async_concurrency
+        self._blocked_seconds = engine.settings.async_blocked_seconds
+        self._changed = threading.Condition()
+        self._places: set[ClaimedTask] = set()  #: one for each try that has begun
+        self._running: set[AsyncTry] = set()  #: adopted
+        self._ended: list[AsyncTry] = []
+        self._lists: dict[str, int] = {}  #: to claim from, and the workers that a wake-up is for
+        self._tenant = ""  #: whose tasks were claimed last: the others come first
+        self._is_stopping = self._is_over = False
+        self._probe = LoopProbe(self._blocked_seconds)
+        self._thread = threading.Thread(
+            target=self._serve, name="flowengine-async-tries", daemon=True
+        )
+
+    # --- called by pool threads ---
+
+    @property
+    def room(self) -> int:
+        return self._limit - len(self._places)
+
+    def claimable(self, names: Sequence[str], task_list: str = "", wake: int = 1) -> Sequence[str]:
+        """Return the facets that a pool thread claims: while coroutines run, no async ones.
+
+        Those of the task list are claimed by the thread of this object.
+        """
+        if not self._places:
+            return names
+        if task_list:
+            with self._changed:
+                self._lists[task_list] = max(wake, self._lists.get(task_list, 0))
+                self._changed.notify()
+        return [name for name in names if not is_async(name)]
+
+    def declined(self) -> Sequence[str]:
+        """Return the facets that this process has no room for."""
+        return [] if self.room > 0 else self._async_names()
+
+    def _async_names(self) -> list[str]:
+        return [name for name in self._names() if is_async(name)]
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._running)
+
+    def reserve(self, entry: ClaimedTask) -> bool:
+        """Take a place for a try; False: there is none."""
+        with self._changed:
+            if len(self._places) >= self._limit:
+                return False
+            self._places.add(entry)
+            return True
+
+    def leave(self, entry: ClaimedTask) -> None:
+        """Free the place of a try that this object has not adopted."""
+        with self._changed:
+            self._places.discard(entry)
+            self._changed.notify()
+
+    def submit(self, entry: ClaimedTask, attempt: Attempt, awaitable: Awaitable[Any]) -> AsyncTry:
+        """Run the coroutine of a try that has begun."""
+        begun = AsyncTry(entry, attempt, awaitable, self._at_end)
+        loop = event_loop()
+        loop.call(begun.start)
+        if begun.timeout:
+            loop.call(functools.partial(begun.check_timeout, self._at_end))
+        return begun
+
+    def adopt(self, begun: AsyncTry, task_list: str = "") -> None:
+        """Take a try over from the thread that began it; claim more from the list, if given."""
+        with self._changed:
+            begun.is_adopted = True
+            self._running.add(begun)
+            self._places.add(begun.entry)
+            if task_list:
+                self._lists.setdefault(task_list, 1)
+            if begun.is_over:
+                self._queue(begun)
+            if self._thread.ident is None:
+                self._thread.start()
+            self._changed.notify()
+
+    # --- in the loop ---
+
+    def _at_end(self, ended: AsyncTry) -> None:
+        with self._changed:
+            if ended.is_adopted:
+                self._queue(ended)
+
+    def _queue(self, ended: AsyncTry) -> None:
+        if not ended.is_queued:
+            ended.is_queued = True
+            self._ended.append(ended)
+            self._changed.notify()
+
+    # --- the thread ---
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                seconds = self._blocked_seconds / 2 if self._running else None
+                self._changed.wait_for(self._has_work, seconds)
+                if self._is_over:
+                    return
+                ended, self._ended = self._ended, []
+            try:
+                if self._running:
+                    self._probe.check(len(self._running) - 1)
+                if ended:
+                    self._start(self._report(ended))
+                self._claim()
+                if ended:
+                    self._flush()
+            except Exception:  # it must go on: nobody else reports these tries
+                log.exception("async tries: a pass failed", extra={"action": "async_tries_failed"})
+
+    def _has_work(self) -> bool:
+        is_claiming = self._lists and self.room > 0 and not self._is_stopping
+        return bool(self._ended or is_claiming or self._is_over)
+
+    def _report(self, ended: Sequence[AsyncTry]) -> list[ClaimedTask]:
+        ends = ((begun.entry, functools.partial(self._finish, begun)) for begun in ended)
+        finished = [entry for entry, finish in ends if self._end(entry, finish)]
+        with self._changed:
+            self._running.difference_update(ended)
+            self._places.difference_update(begun.entry for begun in ended)
+            self._changed.notify_all()
+        if not finished:
+            return []
+        policy = None if self._is_stopping else _Continuation(self._identity, self.room)
+        return self._client.report(finished, continuation=policy)
+
+    def _end(self, entry: ClaimedTask, finish: Callable[[], bool]) -> bool:
+        """Finish a try; return whether there is an outcome to report."""
+        try:
+            return finish()
+        except Exception:  # others have ended too, and nobody else reports them
+            log.exception("the outcome of %s was not counted or shown", entry.task.step_path)
+            if entry.state == ClaimState.STARTED:
+                lost = Lost("its outcome could not be determined")
+                return self._client.claimed.finish(entry, lost)
+            return entry.state == ClaimState.FINISHED
+
+    def _finish_with(self, entry: ClaimedTask, outcome: Outcome, began: float) -> bool:
+        finish = functools.partial(self._client.claimed.finish, entry)
+        return self._settle(entry.task, outcome, began, finish)
+
+    def _finish(self, begun: AsyncTry) -> bool:
+        """Turn the end of a try into its outcome; False: it has none to report."""
+        entry, claimed = begun.entry, self._client.claimed
+        if begun.is_dropped or event_loop().is_closing or entry.state != ClaimState.STARTED:
+            begun.attempt.drop()
+            if begun.has_lost_lease and entry.state == ClaimState.STARTED:
+                claimed.close(ClaimEvent.RELEASE, [entry])
+            return False
+        try:
+            outcome = begun.outcome()
+        except ChildNotStarted as failure:
+            self._client.spool(entry, failure.call, failure)
+            return False
+        except BaseException as problem:  # `sys.exit` in a coroutine: as in a thread, a loss
+            lost = Lost(f"{type(problem).__name__} ended the coroutine that worked on it")
+            return claimed.finish(entry, lost)
+        return self._finish_with(entry, outcome, begun.began)
+
+    def _claim(self) -> None:
+        """Claim tasks of async facets while there is room for them."""
+        while not self._is_stopping and (room := self.room) > 0:
+            with self._changed:
+                if not self._lists:
+                    return
+                task_list = next(iter(self._lists))  # in turns
+                wake = self._lists.pop(task_list)
+            names = self._async_names()
+            claim = self._engine.claim_batch(
+                names, task_list, self._identity, most=room, quick=names, after=self._tenant
+            )
+            if claim.tasks:
+                self._tenant = claim.tasks[-1].tenant
+            if claim.is_more:
+                with self._changed:
+                    self._lists.setdefault(task_list, 1)
+            if claim.is_more and wake > 1:  # this process has no room for them
+                self._engine.notifier.notify({task_list: wake - 1})
+            elif claim.passed_over:
+                self._engine.notifier.notify({task_list: claim.passed_over})
+            self._start(self._client.claimed.claim(claim.tasks))
+
+    def _start(self, entries: Sequence[ClaimedTask]) -> None:
+        finished: list[ClaimedTask] = []
+        for entry in entries:
+            began = time.monotonic()
+            begun = self._begin(entry)
+            if isinstance(begun, AsyncTry):
+                self.adopt(begun)
+            elif begun is not None:  # it has ended without a coroutine
+                finish = functools.partial(self._finish_with, entry, begun, began)
+                finished += [entry] if self._end(entry, finish) else []
+        if finished:
+            self._start(self._client.report(finished))
+
+    # --- cancellation ---
+
+    def cancel_lost(self) -> None:
+        """Cancel the coroutines whose lease is lost: their step has timed out or was answered."""
+        old = time.monotonic() - _CHECK_SECONDS
+        with self._changed:
+            running = [begun for begun in self._running if begun.began < old]
+        if not running:
+            return
+        with self._engine.database.read() as session:
+            held = session.recovery.held_by_boots([self._identity.boot_id])
+        keys = {(task.task_id, task.lease) for task in held}
+        for begun in running:
+            if begun.entry.key not in keys and begun.entry.state == ClaimState.STARTED:
+                begun.is_dropped = begun.has_lost_lease = True
+                event_loop().call(begun.cancel)
+
+    def stop_claiming(self) -> None:
+        self._is_stopping = True
+
+    def finish_running(self, goes_on: Callable[[], bool]) -> None:
+        """Wait for the end of all tries: a worker that shuts down warmly finishes its work."""
+        self.stop_claiming()
+        with self._changed:
+            while self._running and goes_on():
+                self._changed.wait(_POLL_SECONDS)
+
+    def cancel_running(self) -> None:
+        """Cancel all coroutines; their outcomes are not reported, so that they are released."""
+        self.stop_claiming()
+        with self._changed:
+            running = list(self._running)
+            for begun in running:
+                begun.is_dropped = True
+        for begun in running:
+            event_loop().call(begun.cancel)
+        ends = time.monotonic() + _END_SECONDS
+        for begun in running:
+            begun.wait(max(0.0, ends - time.monotonic()))
+
+    def end(self) -> None:
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+        if self._thread.ident is not None:
+            self._thread.join(_END_SECONDS)
+
+
+class _Continuation:
+    """The next tasks of async facets that their report makes ready, while there is room."""
+
+    def __init__(self, identity: WorkerIdentity, room: int) -> None:
+        self.identity = identity
+        self._room = room
+
+    def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
+        chosen = [task.uuid for task in due if is_async(task.name)][: max(0, self._room)]
+        self._room -= len(chosen)
+        return chosen
+
+
+def is_async(name: str) -> bool:
+    facet = event_facet_named(name)
+    return facet is not None and facet.is_async
