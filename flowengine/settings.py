@@ -104,6 +104,11 @@ class Settings:
     #: Maximum length of a log line of `sys.log`, and of each value in other log lines, in
     #: characters.
     max_log_length: int = 2_000
+    #: The log of a Celery worker: `text`, Celery's own format with the step behind the message;
+    #: `json`, one object for each record; or `celery`, the format unchanged.
+    log_format: str = "text"
+    #: Whether a Celery worker logs the messages that wake it at INFO. At DEBUG it always does.
+    log_wakeups: bool = False
     #: Maximum size of the JSON of the inputs in a `flowengine.execute` message, in bytes.
     max_execute_bytes: int = 4 * 1024 * 1024
     #: Maximum size of one message between agents as JSON, in bytes.

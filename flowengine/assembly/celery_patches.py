@@ -11,6 +11,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from flowengine.tasks.celery_tasks import WAKEUPS
+
 #: Errors of a Redis that answers but accepts no writes: at its memory limit, or in a failover.
 _REFUSED_WRITES = ("OutOfMemoryError", "ReadOnlyError", "MasterDownError")
 #: Seconds in which pool children that replace dead ones must not die.
@@ -33,6 +35,7 @@ def patch_celery() -> None:
     _patch_pool()
     _patch_child_exit()
     _patch_worker_events()
+    _patch_sent_events()
 
 
 def _patch_redis_address(channel_class: Any, lost: type[Exception]) -> None:
@@ -158,3 +161,22 @@ def _patch_worker_events() -> None:
         return send(heart, event, retry=event == "worker-online")
 
     Heart._send = send_once
+
+
+def _patch_sent_events() -> None:
+    """Send no `task-sent` event of a wake-up, with `task_send_sent_event`.
+
+    Flower keeps a limited number of tasks; two ticks a second would take the places of others.
+    """
+    from celery.app.amqp import AMQP
+
+    create = AMQP.as_task_v2
+    if hasattr(create, "__wrapped__"):
+        return
+
+    @functools.wraps(create)
+    def without_event(amqp: Any, task_id: Any, name: Any, *args: Any, **kwargs: Any) -> Any:
+        message = create(amqp, task_id, name, *args, **kwargs)
+        return message._replace(sent_event=None) if name in WAKEUPS else message
+
+    AMQP.as_task_v2 = without_event

@@ -26,6 +26,7 @@ from flowengine.assembly.flower_pages import show_in_flower
 from flowengine.assembly.in_place import InPlaceLauncher
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.message_guard import guard_consumers
+from flowengine.assembly.worker_log import show_steps_in_log
 from flowengine.assembly.worker_queues import WorkerQueues
 from flowengine.authoring import event_facet_names, set_launcher_source, set_task_list_source
 from flowengine.dispatch import CeleryNotifier
@@ -90,6 +91,7 @@ class FlowEngine:
         """Add the beat entry and the Celery tasks; settings of the app stay."""
         settings = self._settings or Settings.from_environment(configured=sender.conf)
         offer_scripts(settings)
+        show_steps_in_log(settings)
         options: dict[str, Any] = {
             "queue": settings.control_queue,
             # A tick that was not consumed in time is of no use.

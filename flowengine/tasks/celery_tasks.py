@@ -33,6 +33,8 @@ log = logging.getLogger("flowengine")
 
 EXECUTE = "flowengine.execute"
 WATCHDOG = "flowengine.watchdog"
+#: Messages that only wake a worker: they are neither events for Flower nor log lines at INFO.
+WAKEUPS = frozenset((DRAIN, WORK, EVALUATE, WATCHDOG))
 
 _PAUSE = 1.0  # seconds until a start that met no database goes back to its queue
 #: Seconds for which the code of the other workers is cached: in a fleet of one version the relay

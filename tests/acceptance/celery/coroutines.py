@@ -19,6 +19,7 @@ async def gather(n: int, name: str, number: int) -> int:
     """End when so many tries of this name have begun in one process, or a file allows it."""
     directory = Path(os.environ["TRACES"])
     begun[name] = begun.get(name, 0) + 1
+    log.info("number %d", n)
     (directory / f"begun-{name}-{os.getpid()}").touch()
     while begun[name] < number and not (directory / f"go-{name}").exists():
         await asyncio.sleep(0.01)

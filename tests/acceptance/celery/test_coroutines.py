@@ -14,7 +14,11 @@ MANY = 60
 
 @pytest.fixture(scope="module")
 def one_child(make_fleet: MakeFleet) -> Fleet:
-    fleet = make_fleet(coroutines.__name__, FLOWENGINE_ASYNC_CONCURRENCY=str(MANY))
+    fleet = make_fleet(
+        coroutines.__name__,
+        FLOWENGINE_ASYNC_CONCURRENCY=str(MANY),
+        FLOWENGINE_LOG_WAKEUPS="off",
+    )
     fleet.add_worker("async", "--concurrency=1", *QUICK_START)
     return fleet
 
@@ -22,6 +26,9 @@ def one_child(make_fleet: MakeFleet) -> Fleet:
 def test_one_pool_child_runs_many_coroutines_at_once(one_child: Fleet) -> None:
     run = one_child.start(coroutines.gathering, name="many", numbers=list(range(MANY)), number=MANY)
     assert run.result(timeout=30) == one_child.workers[0].children() * MANY
+    step = f"[run {run.id[:8]} gathering.foreach[7].gather try 1]"
+    until(lambda: f"number 7 {step}" in one_child.logs(), "the log record of a step")
+    assert "Task flowengine." not in one_child.logs(), "wake-ups are not logged"
 
 
 def test_a_timeout_does_not_kill_the_child_of_other_coroutines(one_child: Fleet) -> None:
