@@ -176,6 +176,7 @@ def list_runs(
     from flowengine.cli.database import open_engine
     from flowengine.cli.run_view import RUN_COLOURS
     from flowengine.cli.terminal import console, line, print_table
+    from flowengine.engine.presentation import outstanding
     from flowengine.engine.results import duration
     from flowengine.store.database import system_clock
 
@@ -196,8 +197,7 @@ def list_runs(
     for heading in (*headings, "waits for / error"):
         table.add_column(heading, overflow="fold")
     for info in runs:
-        steps = "step" if info.open_steps == 1 else "steps"
-        waits = info.alarm or (f"{info.open_steps} {steps} outstanding" if info.open_steps else "")
+        waits = info.alarm or outstanding(info.open_steps, info.retry, now)
         table.add_row(
             info.id[:8],
             *([line(info.tenant)] if has_tenants else []),

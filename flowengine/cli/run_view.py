@@ -14,6 +14,7 @@ from rich.tree import Tree
 
 from flowengine.cli.terminal import Part, line
 from flowengine.engine import Run, RunInfo, StepInfo
+from flowengine.engine.presentation import elapsed, next_try, try_count
 from flowengine.engine.results import StepStatus, breaker_wait, duration, step_status
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 from flowengine.store.database import system_clock
@@ -26,6 +27,7 @@ _COLOURS = {
     StepStatus.CREATED: "dim",
     StepStatus.WAITING: "cyan",
     StepStatus.PARKED: "yellow",
+    StepStatus.RETRYING: "yellow",
     StepStatus.RUNNING: "bold cyan",
     StepStatus.CHILD_RUN: "cyan",
     StepStatus.IN_PROGRESS: "cyan",
@@ -35,6 +37,7 @@ RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUN
 #: Items shown of a wide foreach; the others are counted.
 _MAX_ITEMS = 12
 _MAX_FAILED_ITEMS = 50
+_MAX_TRIES = 5  #: earlier tries of a step; `--json` has all
 #: Levels that are indented; deeper steps are below those of this level, with their depth.
 _MAX_INDENT = 12
 _MIN_TEXT = 16  #: columns
@@ -43,7 +46,8 @@ _MAX_PART = 2_000  #: characters of a name or an error
 
 def status_of(step: StepInfo, now: int) -> tuple[str, str, str]:
     """Return symbol, colour and label of a step's status."""
-    status = step_status(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
+    is_parked, is_retrying = (step.parked_until or 0) > now, (step.retry_at or 0) > now
+    status = step_status(step.state, step.task_state, is_parked=is_parked, is_retrying=is_retrying)
     return status.symbol, _COLOURS[status], status.value
 
 
@@ -112,7 +116,17 @@ def _add_steps(
             node = node.add(_line(child, name, now))
         else:
             node.add(_line(child, f"({depth} levels deep) {name}", now))
+        for text in _earlier_tries(child):
+            node.add(line((text, "dim"), limit=_MAX_PART))
         add_below(child, node, depth + 1)
+
+
+def _earlier_tries(step: StepInfo) -> list[str]:
+    """Return a line for each try before the last one."""
+    failed = step.failed_tries[-_MAX_TRIES:]
+    hidden = len(step.failed_tries) - len(failed)
+    told = [f"try {one.number} {one.error_text}" for one in failed]
+    return [f"… {hidden} earlier tries", *told] if hidden else told
 
 
 def _shown_children(
@@ -147,19 +161,22 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
     sign, colour, label = status_of(step, now)
     if label == StepStatus.PARKED:
         label = wait_of(step)
-    is_final = step.state in StepState.FINAL
-    took = duration((step.updated if is_final else now) - step.created)
+    elif label == StepStatus.RETRYING:
+        label = next_try(step, now)
+    took, queued = elapsed(step, now)
     parts: list[Part] = [(f"{sign} ", colour), (name, "bold" if not step.parent else "")]
     if step.facet and step.facet.rpartition(".")[2] != name.rpartition(".")[2]:
         parts.append((f"  {step.facet}", "dim"))
     if step.state != StepState.COMPLETE:
         parts.append((f"  {label}", colour))
-    if step.state not in (StepState.CREATED, StepState.SKIPPED):
-        parts.append((f"  {took}", "dim"))
+    times = [text for text in (took, f"queued {queued}" if queued else "") if text]
+    if times:
+        parts.append((f"  {', '.join(times)}", "dim"))
     if step.child_run:
         parts.append((f"  run {step.child_run[:8]}", "dim"))
-    if step.tries > 1 or step.losses:
-        parts.append((f"  try {step.tries}", "yellow"))
+    is_told = label.endswith(")")  # the label of a retry has the number of its try
+    if (step.tries > 1 or step.losses) and not is_told:
+        parts.append((f"  {try_count(step.tries, step.allowed_tries)}", "yellow"))
         if step.losses:
             parts.append((f", {step.losses} lost", "yellow"))
     if step.error and step.state == StepState.ERROR and step.error["path"] == step.path:

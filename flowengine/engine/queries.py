@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine.results import (
+    RetryWait,
     RunInfo,
     RunMetrics,
     RunSummary,
     StepInfo,
-    parked_until,
+    child_run_of,
     seen_state,
+)
+from flowengine.engine.step_tries import (
+    StepTries,
+    allowed_tries,
+    tries_by_step,
+    waiting_retries,
 )
 from flowengine.errors import AmbiguousRun, UnknownRun
 from flowengine.evaluator import EventDefinition, Step, TaskDefinition
@@ -85,15 +93,23 @@ class RunQueries:
             found = session.runs.newest(
                 workflow=workflow, state=state, tenant=tenant, named=named, limit=limit
             )
-            return [_info(session, row) for row in found]
+            retries = _retries(session, found)
+            return [_info(session, row, retries.get(row.id)) for row in found]
 
     def steps(self, run_id: str, *, tenant: str | None = None) -> Sequence[StepInfo]:
         """Return all steps of a run, in the order of their creation."""
         tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:
-            run_info(session, run_id, tenant)
-            tries = {task.step_id: task for task in session.tasks.of_run(run_id)}  # the last wins
-            return [_step_info(session, s, tries.get(s.id)) for s in session.steps.of_run(run_id)]
+            run = _visible(session, run_id, tenant)
+            if run is None:
+                raise UnknownRun(run_id)
+            tries = tries_by_step(session.tasks.tries_of_run(run_id), session.now())
+            has_retries = any(tried.failed for tried in tries.values())
+            allowed = allowed_tries(session, run.program_hash) if has_retries else {}
+            return [
+                _step_info(session, step, tries.get(step.id), allowed)
+                for step in session.steps.of_run(run_id)
+            ]
 
     def tasks(self, run_id: str, *, tenant: str | None = None) -> Sequence[TaskDefinition]:
         """Return all tries of a run, in the order of their creation; none of an unknown run."""
@@ -157,6 +173,7 @@ def run_summaries(
     )
     progress = session.steps.progress([row.id for row in found], most)
     reported = session.reports.recorded_counts([row.id for row in found], most)
+    retries = _retries(session, found)
     return [
         RunSummary(
             id=row.id,
@@ -172,6 +189,7 @@ def run_summaries(
             steps_ended=min(progress[row.id][0] + reported[row.id], progress[row.id][1]),
             is_counted=progress[row.id][1] < most,
             tenant=row.tenant,
+            retry=retries.get(row.id),
         )
         for row in found
     ]
@@ -191,7 +209,12 @@ def run_inputs(session: Session, run: RunInfo) -> dict[str, Any]:
     return session.payloads.resolved(root.params) if root else {}
 
 
-def _info(session: Session, row: StoredRun) -> RunInfo:
+def _retries(session: Session, runs: Sequence[Any]) -> dict[str, RetryWait]:
+    waiting = [r.id for r in runs if r.state == RunState.RUNNING and r.open_steps]
+    return waiting_retries(session, waiting)
+
+
+def _info(session: Session, row: StoredRun, retry: RetryWait | None = None) -> RunInfo:
     outputs = None
     if row.outputs is not None:
         outputs = session.payloads.resolved(codec.attributes(row.outputs))
@@ -212,16 +235,20 @@ def _info(session: Session, row: StoredRun) -> RunInfo:
         labels=codec.load(row.labels) or {},
         parent=row.parent_run_id,
         tenant=row.tenant,
+        retry=retry,
     )
 
 
-def _step_info(session: Session, step: Step, task: TaskDefinition | None) -> StepInfo:
-    return StepInfo(
+def _step_info(
+    session: Session, step: Step, tried: StepTries | None, allowed: Mapping[str, int]
+) -> StepInfo:
+    state = seen_state(step.state, tried.state if tried else None)
+    found = StepInfo(
         id=step.id,
         path=step.path,
         object_type=step.object_type,
         facet=step.facet_name,
-        state=seen_state(step.state, task.state if task else None),
+        state=state,
         parent=step.parent,
         key=step.key,
         index=step.index,
@@ -229,10 +256,22 @@ def _step_info(session: Session, step: Step, task: TaskDefinition | None) -> Ste
         returns=session.payloads.resolved(step.returns),
         error=step.error,
         created=step.created,
-        updated=max(step.updated, task.updated) if task else step.updated,
-        tries=task.try_number if task else 0,
-        losses=task.losses if task else 0,
-        task_state=task.state if task else None,
-        circuit=task.circuit if task else "",
-        parked_until=parked_until(task.circuit, task) if task else None,
+        updated=step.updated,
+    )
+    if tried is None:
+        return found
+    return replace(
+        found,
+        updated=max(step.updated, tried.updated),
+        tries=tried.number,
+        losses=tried.losses,
+        task_state=tried.state,
+        circuit=tried.circuit,
+        parked_until=tried.parked_until,
+        retry_at=tried.retry_at,
+        allowed_tries=allowed.get(step.facet_name) if tried.failed else None,
+        failed_tries=tried.failed,
+        queued=tried.queued,
+        ran=tried.ran,
+        child_run=child_run_of(step.id, step.facet_name, state, tried.state),
     )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from sqlalchemy import Row
-
 from flowengine.engine.starter import child_run_id
-from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.states import RunState, StepState, TaskState
+from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
 from flowengine.program.standard import CHILD
+
+_MAX_MESSAGE = 200  #: characters of the error of an earlier try
 
 
 class ExecutionStatus:
@@ -80,6 +81,7 @@ class RunInfo(_RunRecord):
     labels: dict[str, str] = field(default_factory=dict)
     parent: str | None = None  #: the run whose step started it
     tenant: str = ""
+    retry: RetryWait | None = None  #: in a list: the step whose next try is due first
 
     def as_result(self) -> ExecutionResult:
         return ExecutionResult(
@@ -109,6 +111,7 @@ class RunSummary(_RunRecord):
     steps_ended: int
     is_counted: bool = True  #: False: it has more steps, which were not counted
     tenant: str = ""
+    retry: RetryWait | None = None  #: the step whose next try is due first
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,13 +134,30 @@ def seen_state(state: str, task_state: str | None) -> str:
     return StepState.COMPLETE if is_answered else state
 
 
-def parked_until(circuit: str, task: TaskDefinition | Row[Any]) -> int | None:
-    """Return until when a task is parked by its circuit breaker, or None.
+@dataclass(frozen=True, slots=True)
+class FailedTry:
+    """A try that failed, or was lost, and was followed by another one."""
 
-    A retry may be due later, too, but was never claimed, so its lease was never raised.
-    """
-    is_parked = circuit and task.state == TaskState.PENDING and task.lease > 0
-    return task.due if is_parked else None
+    number: int
+    ended: int
+    type: str
+    message: str
+
+    @property
+    def error_text(self) -> str:
+        """The error on one line."""
+        return f"{self.type}: {clipped(self.message, _MAX_MESSAGE)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RetryWait:
+    """A step of a run that waits for its next try."""
+
+    path: str
+    due: int
+    number: int  #: of the next try
+    allowed: int | None
+    last: FailedTry
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +179,21 @@ class StepInfo:
     updated: int
     tries: int = 0
     losses: int = 0
-    started: int | None = None
     task_state: str | None = None
     circuit: str = ""  #: the name of its circuit breaker
     parked_until: int | None = None  #: when a parked task is due again
+    retry_at: int | None = None  #: when the next try is due, after one that failed
+    allowed_tries: int | None = None  #: of a step with more than one try
+    failed_tries: Sequence[FailedTry] = ()  #: all before the last try
+    queued: int = 0  #: milliseconds that its tries were due and waited for a worker
+    ran: int | None = None  #: milliseconds that workers ran its tries; None: no try has begun
+    child_run: str | None = None  #: the run that it has started
 
-    @property
-    def child_run(self) -> str | None:
-        """The run that the step has started, if it has."""
-        has_started = self.facet == CHILD and self.state == StepState.COMPLETE
-        has_one = has_started or self.task_state == TaskState.IGNORED
-        return child_run_id(self.id) if has_one else None
+
+def child_run_of(step_id: str, facet: str, state: str, task_state: str | None) -> str | None:
+    """Return the run that a step has started, if it has."""
+    has_started = facet == CHILD and state == StepState.COMPLETE
+    return child_run_id(step_id) if has_started or task_state == TaskState.IGNORED else None
 
 
 class StepStatus(StrEnum):
@@ -188,6 +212,7 @@ class StepStatus(StrEnum):
     CREATED = "waits for others", "·"
     WAITING = "waits for a worker", "◌"
     PARKED = "waits for a circuit", "⊘"
+    RETRYING = "waits for its next try", "↻"
     RUNNING = "running", "▶"
     CHILD_RUN = "waits for another run", "⇢"
     IN_PROGRESS = "in progress", "…"
@@ -205,10 +230,12 @@ _BY_TASK_STATE = {TaskState.RUNNING: StepStatus.RUNNING, TaskState.IGNORED: Step
 
 
 def step_status(
-    state: str, task_state: str | None = None, *, is_parked: bool = False
+    state: str, task_state: str | None = None, *, is_parked: bool = False, is_retrying: bool = False
 ) -> StepStatus:
     if state == StepState.EVENT_TRANSMIT and is_parked:
         return StepStatus.PARKED
+    if state == StepState.EVENT_TRANSMIT and is_retrying:
+        return StepStatus.RETRYING
     if state == StepState.EVENT_TRANSMIT and task_state in _BY_TASK_STATE:
         return _BY_TASK_STATE[task_state]
     return _STATUSES.get(state, StepStatus.IN_PROGRESS)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Row
 
-from flowengine.engine.results import parked_until, seen_state
+from flowengine.engine.results import FailedTry, child_run_of, seen_state
+from flowengine.engine.step_tries import StepTries, allowed_tries, tries_by_step
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import Session, codec
-from flowengine.store.records import circuit_of
 
 #: Of a foreach with more items only the first and the failed items are shown, the others counted.
 WIDE = 200
@@ -52,6 +52,12 @@ class StepLine:
     task_list: str | None
     circuit: str = ""
     parked_until: int | None = None
+    retry_at: int | None = None  #: when the next try is due, after one that failed
+    allowed_tries: int | None = None  #: of a step with more than one try
+    failed_tries: Sequence[FailedTry] = ()  #: all before the last try
+    queued: int = 0  #: milliseconds that its tries were due and waited for a worker
+    ran: int | None = None  #: milliseconds that workers ran its tries; None: no try has begun
+    child_run: str | None = None  #: the run that it has started
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +100,13 @@ def load_run_tree(
     details = _details(session, lines, most_bytes)
     cut = next((at for at, line in enumerate(lines) if _lacks(line, details)), len(lines))
     lines, is_cut = lines[:cut], is_cut or cut < len(lines)
-    tries = session.tasks.last_tries(run_id, list(details))
+    tries = _tries(session, run_id, list(details), most_bytes)
+    run = session.runs.get(run_id) if any(tried.failed for tried in tries.values()) else None
+    allowed = allowed_tries(session, run.program_hash) if run else {}
     ended, steps = session.steps.progress([run_id], _MAX_COUNTED)[run_id]
     return RunTree(
         lines=[
-            _with_details(line, details, tries) if isinstance(line, _Line) else line
+            _with_details(line, details, tries, allowed) if isinstance(line, _Line) else line
             for line in lines
         ],
         steps=steps,
@@ -117,6 +125,24 @@ def _details(
         portion = session.steps.details(ids[at : at + _PORTION])
         found |= portion
         most_bytes -= sum(len(row.path) + len(row.error or "") for row in portion.values())
+        if most_bytes < 0:
+            break
+    return found
+
+
+def _tries(
+    session: Session, run_id: str, step_ids: Sequence[str], most_bytes: int
+) -> dict[str, StepTries]:
+    """Return the tries of these steps; errors of earlier tries up to that size."""
+    now = session.now()
+    rows = session.tasks.tries(run_id, step_ids)
+    counts = Counter(row.step_id for row in rows)
+    found = tries_by_step(rows, now)
+    repeated = [step_id for step_id in step_ids if counts[step_id] > 1]
+    for at in range(0, len(repeated), _PORTION):
+        portion = session.tasks.tries(run_id, repeated[at : at + _PORTION], errors=True)
+        found |= tries_by_step(portion, now)
+        most_bytes -= sum(len(row.error or "") for row in portion)
         if most_bytes < 0:
             break
     return found
@@ -182,25 +208,44 @@ def _wide(
 
 
 def _with_details(
-    line: _Line, details: Mapping[str, Row[Any]], tries: Mapping[str, Row[Any]]
+    line: _Line,
+    details: Mapping[str, Row[Any]],
+    tries: Mapping[str, StepTries],
+    allowed: Mapping[str, int],
 ) -> StepLine:
     row = line.row
-    step, task = details[row.id], tries.get(row.id)
-    circuit = circuit_of(task.limit_key) if task else ""
+    step, tried = details[row.id], tries.get(row.id)
     parent_path = details[line.under].path if line.under else ""
-    return StepLine(
+    state = seen_state(row.state, tried.state if tried else None)
+    found = StepLine(
         depth=line.depth,
         name=step.path[len(parent_path) :].lstrip("."),
         path=step.path,
         facet=step.facet_name,
-        state=seen_state(row.state, task.state if task else None),
+        state=state,
         error=codec.load(step.error),
         created=step.created,
-        updated=max(step.updated, task.updated) if task else step.updated,
-        tries=task.try_number if task else 0,
-        losses=task.losses if task else 0,
-        task_state=task.state if task else None,
-        task_list=task.task_list_name if task else None,
-        circuit=circuit,
-        parked_until=parked_until(circuit, task) if task else None,
+        updated=step.updated,
+        tries=0,
+        losses=0,
+        task_state=None,
+        task_list=None,
+    )
+    if tried is None:
+        return found
+    return replace(
+        found,
+        updated=max(step.updated, tried.updated),
+        tries=tried.number,
+        losses=tried.losses,
+        task_state=tried.state,
+        task_list=tried.task_list,
+        circuit=tried.circuit,
+        parked_until=tried.parked_until,
+        retry_at=tried.retry_at,
+        allowed_tries=allowed.get(step.facet_name) if tried.failed else None,
+        failed_tries=tried.failed,
+        queued=tried.queued,
+        ran=tried.ran,
+        child_run=child_run_of(row.id, step.facet_name, state, tried.state),
     )

@@ -12,14 +12,30 @@ from flowengine.evaluator.states import event_state
 from flowengine.store import codec
 from flowengine.store.parts import Part, statement
 from flowengine.store.records import TASK_COLUMNS, task_from
+from flowengine.store.tables import TASK_IS_RETRY
 
 _OF_RUN = statement(
     f"SELECT {', '.join(f't.{name}' for name in TASK_COLUMNS)}, s.params FROM flowengine_task t "
     "JOIN flowengine_step s ON s.id = t.step_id WHERE t.run_id = :run ORDER BY t.position"
 )
-_TRIES = statement(
-    "SELECT step_id, try_number, losses, state, task_list_name, updated, lease, due, limit_key "
-    "FROM flowengine_task WHERE run_id = :run AND step_id IN :ids ORDER BY position",
+_TRY = (
+    "SELECT step_id, try_number, losses, state, task_list_name, created, updated, lease, due, "
+    "started, limit_key, {} AS error FROM flowengine_task WHERE run_id = :run{} ORDER BY position"
+)
+_TRIES_OF_RUN = statement(_TRY.format("error", ""))
+_TRIES = statement(_TRY.format("NULL", " AND step_id IN :ids"), "ids")
+_FAILED_TRIES = statement(_TRY.format("error", " AND step_id IN :ids"), "ids")
+_WAITING_RETRIES = statement(
+    "SELECT run_id, step_id, step_path, program_hash, name, try_number, due FROM flowengine_task "
+    f"WHERE {TASK_IS_RETRY} AND due > :now AND run_id IN :ids AND try_number + losses > 1 "
+    "ORDER BY due LIMIT :most",
+    "ids",
+)
+_LAST_FAILED = statement(
+    "SELECT step_id, try_number, updated, error FROM flowengine_task "
+    "WHERE run_id IN :runs AND step_id IN :ids "
+    "AND error IS NOT NULL ORDER BY position",
+    "runs",
     "ids",
 )
 _EVENTS = statement(
@@ -45,6 +61,27 @@ class Tasks(Part):
         """Return the last try of each of these steps of a run, without its data."""
         rows = self._in_portions(_TRIES, step_ids, run=run_id)
         return {row.step_id: row for row in rows}  # in order: the last wins
+
+    def tries_of_run(self, run_id: str) -> Sequence[Row[Any]]:
+        """Return all tries of a run in the order of their creation, with their errors."""
+        return self._session.execute(_TRIES_OF_RUN, {"run": run_id}).all()
+
+    def tries(
+        self, run_id: str, step_ids: Sequence[str], *, errors: bool = False
+    ) -> list[Row[Any]]:
+        """Return the tries of these steps; with `errors`, how they failed."""
+        query = _FAILED_TRIES if errors else _TRIES
+        return list(self._in_portions(query, step_ids, run=run_id))
+
+    def waiting_retries(self, run_ids: Sequence[str], now: int, most: int) -> list[Row[Any]]:
+        """Return retries of these runs that are not due yet, the next first."""
+        rows = self._in_portions(_WAITING_RETRIES, run_ids, now=now, most=most)
+        return sorted(rows, key=lambda row: (row.due, row.step_path))
+
+    def last_failed(self, run_ids: Sequence[str], step_ids: Sequence[str]) -> dict[str, Row[Any]]:
+        """Return the last failed try of each of these steps."""
+        rows = self._in_portions(_LAST_FAILED, step_ids, runs=list(run_ids))
+        return {row.step_id: row for row in rows}
 
     def events_of_run(self, run_id: str) -> list[EventDefinition]:
         """Return the events of a run; their state follows from that of step and task."""

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from flowengine.engine.results import RunSummary, StepStatus, breaker_wait, duration, step_status
+from flowengine.engine.presentation import elapsed, next_try, outstanding, try_count
+from flowengine.engine.results import (
+    FailedTry,
+    RunSummary,
+    StepStatus,
+    breaker_wait,
+    duration,
+    step_status,
+)
 from flowengine.engine.run_tree import StepLine
 from flowengine.evaluator.states import RunState, StepState
 
 #: Longest value on a page, in characters. The API returns the whole value.
 _MAX_CHARACTERS = 20_000
+_MAX_TRIES = 20  #: earlier tries of a step. The API returns all.
 
 #: Badges of runs. Blue is Flower's colour for active tasks.
 RUN_BADGES = {
@@ -21,6 +30,8 @@ RUN_BADGES = {
     RunState.RUNNING: "flow-in-progress",
 }
 
+__all__ = ["duration", "elapsed"]  # used by the templates
+
 _COLOURS = {
     StepStatus.COMPLETE: "flow-green",
     StepStatus.FAILED: "flow-red",
@@ -28,6 +39,7 @@ _COLOURS = {
     StepStatus.CREATED: "text-body-secondary",
     StepStatus.WAITING: "flow-blue",
     StepStatus.PARKED: "text-warning-emphasis",
+    StepStatus.RETRYING: "text-warning-emphasis",
     StepStatus.RUNNING: "flow-blue",
     StepStatus.CHILD_RUN: "flow-blue",
     StepStatus.IN_PROGRESS: "flow-blue",
@@ -43,8 +55,9 @@ _ITEM_LABELS = {
 
 def step_label(step: StepLine, now: int) -> tuple[str, str, str]:
     """Return symbol, colour and label of a step's status."""
-    status = step_status(step.state, step.task_state, is_parked=(step.parked_until or 0) > now)
-    label = status.value
+    is_parked, is_retrying = (step.parked_until or 0) > now, (step.retry_at or 0) > now
+    status = step_status(step.state, step.task_state, is_parked=is_parked, is_retrying=is_retrying)
+    label = next_try(step, now) if status is StepStatus.RETRYING else status.value
     if status is StepStatus.PARKED and step.parked_until is not None:
         until = datetime.fromtimestamp(step.parked_until / 1000, UTC)
         label = breaker_wait(step.circuit, f"{until:%H:%M:%S} UTC")
@@ -61,27 +74,30 @@ def hidden_items_label(counts: Mapping[str, int]) -> str:
     return f"{sum(counts.values()):,} more items: {states}"
 
 
-def elapsed(step: StepLine, now: int) -> str:
-    """Return the duration of a step so far; empty for a step that did not start."""
-    if step.state in (StepState.CREATED, StepState.SKIPPED):
-        return ""
-    return duration((step.updated if step.state in StepState.FINAL else now) - step.created)
-
-
 def try_label(step: StepLine) -> str:
     """Return the number of tries and losses; empty for a first try without loss."""
     lost = f", {step.losses} lost" if step.losses else ""
-    return f"try {step.tries}{lost}" if step.tries > 1 or step.losses else ""
+    is_first = step.tries <= 1 and not step.losses
+    return "" if is_first else try_count(step.tries, step.allowed_tries) + lost
 
 
-def run_note(run: RunSummary) -> str:
-    """Return the error, the alarm, or the number of open steps of a run."""
+def earlier_tries(step: StepLine) -> Sequence[FailedTry]:
+    """Return the last tries before the current one."""
+    return step.failed_tries[-_MAX_TRIES:]
+
+
+def progress(ended: int, steps: int, *, is_final: bool, is_counted: bool = True) -> str:
+    """Return how many steps have ended. A run creates steps while it runs."""
+    if not is_counted:
+        return f"{ended:,} of more than {steps - 1:,}"
+    return f"{ended:,} of {'' if is_final else 'at least '}{steps:,}"
+
+
+def run_note(run: RunSummary, now: int) -> str:
+    """Return the error of a run, its alarm, or for what it waits."""
     if run.is_final:
         return run.error_text or ""
-    if run.alarm:
-        return run.alarm
-    steps = "1 step" if run.open_steps == 1 else f"{run.open_steps:,} steps"
-    return f"waits for {steps}" if run.open_steps else ""
+    return run.alarm or outstanding(run.open_steps, run.retry, now)
 
 
 def age_label(milliseconds: int) -> str:

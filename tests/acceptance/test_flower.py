@@ -67,6 +67,16 @@ def learning(epochs: int) -> int:
     return train(epochs)
 
 
+@workflow(name="lab.series")
+def series(order: int) -> int:
+    return delivery.start(order).result()
+
+
+@workflow(name="shop.delivery")
+def delivery(order: int) -> int:
+    return ship(order)
+
+
 class Runs(NamedTuple):
     """A database with one run of each kind."""
 
@@ -75,12 +85,19 @@ class Runs(NamedTuple):
     failed: str
     wide: str
     waiting: str
+    parent: str
+    child: str
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
     url = f"sqlite:///{tmp_path_factory.mktemp('runs')}/flow.db"
     with Flow(store_url=url) as flow:
+        parent = flow.start(series, 1)
+        flow.clock.advance(seconds=1)
+        flow.settle()
+        (child,) = flow.engine.list(workflow=delivery.name)
+        flow.clock.advance(seconds=1)
         options = survey.options(key="<i>morning</i>", labels={"team": "<u>data</u>"})
         completed = options.start([1, 2]).id
         flow.settle()
@@ -98,7 +115,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         for run in (failed, wide):
             with pytest.raises(RunFailed):
                 run.result(timeout=0)
-        return Runs(url, completed, failed.id, wide.id, waiting)
+        return Runs(url, completed, failed.id, wide.id, waiting, parent.id, child.id)
 
 
 class Answer(NamedTuple):
@@ -187,6 +204,12 @@ def rows_of(page: str) -> list[str]:
     return [row for row in page.partition("<tbody>")[2].split("<tr") if "flow-id" in row]
 
 
+def in_order(runs: Runs) -> list[str]:
+    """The runs, newest first."""
+    ours = runs.waiting, runs.wide, runs.failed, runs.completed, runs.child, runs.parent
+    return list(ours)
+
+
 # --- the list ---
 
 
@@ -202,14 +225,13 @@ def test_the_list_shows_the_newest_runs_first_with_state_and_progress(
     flower: Flower, runs: Runs
 ) -> None:
     rows = rows_of(flower.get("/workflows").text)
-    order = [runs.waiting, runs.wide, runs.failed, runs.completed]
-    assert [next(run for run in order if run in row) for row in rows] == order
-    waiting, wide, failed, completed = rows
+    assert [next(run for run in runs[1:] if run in row) for row in rows] == in_order(runs)
+    waiting, wide, failed, completed, *_ = rows
     assert "RUNNING" in waiting
-    assert "0 / 1" in waiting
+    assert "0 of at least 1" in waiting
     assert "waits for a worker of task list &#x27;gpu&#x27;" in waiting
     assert "FAILED" in wide
-    assert "601 / 601" in wide
+    assert "601 of 601" in wide
     assert "FAILED" in failed
     assert "checkout.charge: ConnectionError" in failed
     assert "COMPLETED" in completed
@@ -238,7 +260,7 @@ def test_pagination_lists_every_run_once(flower: Flower, runs: Runs) -> None:
         if page["before"] is None:
             break
         query = f"&before={page['before']}"
-    assert seen == [runs.waiting, runs.wide, runs.failed, runs.completed]
+    assert seen == in_order(runs)
     assert f"before={runs.wide}" in flower.get("/workflows?limit=2").text
 
 
@@ -282,7 +304,8 @@ def test_a_run_shows_its_inputs_outputs_and_steps(flower: Flower, runs: Runs) ->
 def test_a_failed_run_shows_the_step_the_error_and_the_tries(flower: Flower, runs: Runs) -> None:
     page = flower.get(f"/workflows/{runs.failed}").text
     assert "checkout.charge: ConnectionError: refused" in page
-    assert "try 2" in page
+    assert "try 2 of 2" in page
+    assert "try 1 ConnectionError: refused &lt;script&gt;" in page, "of the try before"
     assert "raise ConnectionError" in page, "with the traceback"
     assert "because of checkout.charge" in page
 
@@ -291,8 +314,23 @@ def test_a_waiting_run_is_polled_and_shows_the_reason(flower: Flower, runs: Runs
     page = flower.get(f"/workflows/{runs.waiting}").text
     assert '<div id="workflow-run"' in page
     assert "data-final>" not in page
+    assert "0 of at least 1 ended" in page
     assert "waits for a worker" in page
     assert "of gpu" in page
+
+
+def test_a_step_links_to_its_child_run_and_the_child_to_its_parent(
+    flower: Flower, runs: Runs
+) -> None:
+    assert f'href="/workflows/{runs.child}">run {runs.child[:8]}</a>' in (
+        flower.get(f"/workflows/{runs.parent}").text
+    )
+    assert f'href="/workflows/{runs.parent}">run {runs.parent[:8]}</a>' in (
+        flower.get(f"/workflows/{runs.child}").text
+    )
+    assert flower.get(f"/api/workflows/{runs.child}").json()["parent"] == runs.parent
+    steps = flower.get(f"/api/workflows/{runs.parent}").json()["steps"]
+    assert [step["child_run"] for step in steps if step["child_run"]] == [runs.child]
 
 
 def test_a_wide_foreach_shows_its_first_and_its_failed_items(flower: Flower, runs: Runs) -> None:

@@ -21,6 +21,7 @@ _BLANKS = [
     (r"\b(?:[0-9a-f]{32}|[0-9a-f]{8})\b", "<id>"),
     (r"\b0x[0-9a-f]+", "<address>"),
     (r"\b(?:\d+ (?:h|min) )?\d+(?:\.\d+)? ?(?:ms|s|min|h)\b(?: \(\d+:\d\d:\d\d\))?", "<duration>"),
+    (r"(?:,| ) queued <duration>", ""),  # on a busy machine
     (r"\b\d\d:\d\d:\d\d\b", "<time of day>"),
     (r"\bpid \d+", "pid <pid>"),
     (r"\bForkPoolWorker-\d+", "ForkPoolWorker-<n>"),

@@ -1,0 +1,132 @@
+"""The tries of steps: which failed, when the next one is due, how long they waited and ran."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
+
+from flowengine.engine.results import FailedTry, RetryWait
+from flowengine.evaluator.states import TaskState
+from flowengine.store import Session, codec
+from flowengine.store.records import circuit_of
+
+_MAX_PROGRAMS = 128
+_MAX_RETRIES = 1000  #: tasks that are looked at for a list of runs
+
+
+@dataclass(frozen=True, slots=True)
+class StepTries:
+    """All tries of a step together. Times in milliseconds."""
+
+    number: int  #: of the last try
+    losses: int
+    state: str
+    task_list: str
+    updated: int
+    circuit: str
+    parked_until: int | None  #: its circuit breaker is open
+    retry_at: int | None  #: the last try waits for this time, after an earlier one failed
+    queued: int  #: how long its tries were due and waited for a worker
+    ran: int | None  #: how long workers ran its tries; None: no try has begun
+    failed: list[FailedTry]
+
+
+def tries_by_step(rows: Iterable[Row[Any]], now: int) -> dict[str, StepTries]:
+    """Return the tries of each step. Rows come in the order of their creation."""
+    by_step: defaultdict[str, list[Row[Any]]] = defaultdict(list)
+    for row in rows:
+        by_step[row.step_id].append(row)
+    return {step_id: _together(tries, now) for step_id, tries in by_step.items()}
+
+
+def _together(rows: Sequence[Row[Any]], now: int) -> StepTries:
+    last, circuit = rows[-1], circuit_of(rows[-1].limit_key)
+    is_waiting = last.state == TaskState.PENDING and last.due > now
+    # A retry may be due later, too, but was never claimed, so its lease was never raised.
+    is_parked = bool(circuit) and last.state == TaskState.PENDING and last.lease > 0
+    return StepTries(
+        number=last.try_number,
+        losses=last.losses,
+        state=last.state,
+        task_list=last.task_list_name,
+        updated=last.updated,
+        circuit=circuit,
+        parked_until=last.due if is_parked else None,
+        retry_at=last.due if is_waiting and not is_parked and len(rows) > 1 else None,
+        queued=sum(_queued(row, now) for row in rows),
+        ran=_ran(rows, now),
+        failed=[_failed(row) for row in rows[:-1] if row.error],
+    )
+
+
+def _queued(row: Row[Any], now: int) -> int:
+    is_waiting = row.state == TaskState.PENDING
+    until = now if is_waiting else row.started if row.started is not None else row.updated
+    return max(0, int(until - row.due))
+
+
+def _ran(rows: Sequence[Row[Any]], now: int) -> int | None:
+    begun = [row for row in rows if row.started is not None and row.state != TaskState.PENDING]
+    if not begun:
+        return None
+    ends = [now if row.state == TaskState.RUNNING else row.updated for row in begun]
+    return sum(max(0, int(end - row.started)) for row, end in zip(begun, ends, strict=True))
+
+
+def _failed(row: Row[Any]) -> FailedTry:
+    error = codec.load(row.error)
+    return FailedTry(row.try_number, row.updated, error["type"], error["message"])
+
+
+# --- how many tries are allowed ---
+
+_allowed: OrderedDict[str, Mapping[str, int]] = OrderedDict()  #: by program hash: it is immutable
+
+
+def allowed_tries(session: Session, program_hash: str) -> Mapping[str, int]:
+    """Return the number of tries of each event facet of a program that has more than one."""
+    found = _allowed.get(program_hash)
+    if found is None:
+        found = dict(_retries(session.payloads.load_program(program_hash)))
+        _allowed[program_hash] = found
+        while len(_allowed) > _MAX_PROGRAMS:
+            _allowed.popitem(last=False)
+    return found
+
+
+def _retries(program: Any) -> Iterable[tuple[str, int]]:
+    pending = [("", program)]
+    while pending:
+        namespace, node = pending.pop()
+        for declared in node.get("declarations", ()):
+            name = f"{namespace}.{declared.get('name', '')}".lstrip(".")
+            if declared.get("type") == "Namespace":
+                pending.append((name, declared))
+            attempts = declared.get("options", {}).get("retry", {}).get("attempts")
+            if attempts is not None:
+                yield name, attempts
+
+
+# --- runs that wait for a retry ---
+
+
+def waiting_retries(session: Session, run_ids: Collection[str]) -> dict[str, RetryWait]:
+    """Return the next retry of each of these runs that waits for one."""
+    if not run_ids:
+        return {}
+    first: dict[str, Row[Any]] = {}
+    for row in session.tasks.waiting_retries(sorted(run_ids), session.now(), _MAX_RETRIES):
+        first.setdefault(row.run_id, row)
+    steps = [row.step_id for row in first.values()]
+    failed = session.tasks.last_failed(list(first), steps)
+    found = {}
+    for run_id, row in first.items():
+        if row.step_id in failed:
+            allowed = allowed_tries(session, row.program_hash).get(row.name)
+            last = _failed(failed[row.step_id])
+            found[run_id] = RetryWait(row.step_path, row.due, row.try_number, allowed, last)
+    return found
