@@ -124,14 +124,20 @@ class AfterCommit:
         self._max_log_length, self._time_slice = max_log_length, time_slice
 
     def advance(
-        self, run_id: str, continuation: ContinuationPolicy | None = None, *, wait: bool = True
+        self,
+        run_id: str,
+        continuation: ContinuationPolicy | None = None,
+        *,
+        wait: bool = True,
+        served: set[str] | None = None,
     ) -> list[TaskDefinition]:
         """Consume a run's inbox, and return the tasks that the worker continues with.
 
-        With `wait=False`, return at once if another transaction has locked the run.
+        With `wait=False`, return at once if another transaction has locked the run. `served` are
+        tenants whose share was passed on in this pass of recovery: not again for each run.
         """
         effects, _ = self._committer.commit_locked(run_id, continuation=continuation, wait=wait)
-        return self.finish([effects], continuation)
+        return self.finish([effects], continuation, served=served)
 
     def finish(
         self,
@@ -139,6 +145,7 @@ class AfterCommit:
         continuation: ContinuationPolicy | None = None,
         *,
         max_commits: float = math.inf,
+        served: set[str] | None = None,
     ) -> list[TaskDefinition]:
         """Handle the effects of commits; return the tasks that the worker continues with.
 
@@ -166,7 +173,7 @@ class AfterCommit:
                 for effects in commits
             ]
             following = [effects.parent_run_id for effects in drained if effects.parent_run_id]
-            following += filter(None, map(self._pass_share_on, drained))
+            following += filter(None, (self._pass_share_on(each, served) for each in drained))
             advanced = [self.consume_inbox(run_id, continuation) for run_id in following]
             commits = [effects for effects in advanced if effects is not None]
         return continued
@@ -223,7 +230,7 @@ class AfterCommit:
         total.has_more = effects.has_more
         return total
 
-    def _pass_share_on(self, effects: CommitEffects) -> str | None:
+    def _pass_share_on(self, effects: CommitEffects, served: set[str] | None) -> str | None:
         """Leave a tenant's share of evaluation to its next run, by a message.
 
         A transaction that was refused the share left the follow-ups of its run stored, before this
@@ -231,8 +238,10 @@ class AfterCommit:
         handled sends the next. Returns the run that this process must evaluate itself, because no
         worker receives messages.
         """
-        if not effects.used_share:
+        if not effects.used_share or effects.used_share in (served or ()):
             return None
+        if served is not None:
+            served.add(effects.used_share)
         run_id = self._committer.next_waiting(effects.used_share, after=effects.run_id)
         if run_id is None and effects.has_more:
             run_id = effects.run_id  # of which reports are left

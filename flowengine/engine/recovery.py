@@ -178,10 +178,11 @@ def evaluate_reported_runs(engine: Engine) -> None:
         # Runs that cannot be evaluated stay; with a fixed limit, enough of them would hide others.
         most = MANY + len(failed)
         reported = session.recovery.unevaluated_runs(now, max_wait, most)
-        found = {*reported, *session.recovery.runs_with_facts(most)}
+        found = {*reported, *session.recovery.runs_with_facts(most, uuid.uuid4().hex)}
     due = sorted(run_id for run_id in found if not failed.is_postponed(run_id))
     # The transaction that has locked a run evaluates it.
-    _each(due, lambda run_id: engine.advance(run_id, wait=False))
+    served: set[str] = set()
+    _each(due, lambda run_id: engine.advance(run_id, wait=False, served=served))
 
 
 def notify_due_lists(engine: Engine, _: object = None) -> None:

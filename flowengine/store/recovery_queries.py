@@ -73,15 +73,21 @@ def _distinct(column: str, condition: str, limit: str = "") -> TextClause:
 
 
 _LISTS = _distinct("task_list_name", TASK_IS_PENDING)
-_TENANTS = _distinct(
-    "tenant", f"{TASK_IS_PENDING} AND task_list_name = :task_list", f" LIMIT {MANY}"
-)
 _HOLDERS = _distinct("boot_id", f"{TASK_IS_RUNNING} AND boot_id > ''")
 _FIRST = (
     f"FROM flowengine_task WHERE {TASK_IS_PENDING} AND task_list_name = :task_list{{}} "
     f"ORDER BY {ORDER} LIMIT {{}}"
 )
-_PENDING = statement("SELECT run_id, name " + _FIRST.format(" AND tenant = :tenant", ":limit"))
+_PENDING = statement("SELECT run_id, name " + _FIRST.format("", MANY))
+_OF_LIST = f"{TASK_IS_PENDING} AND task_list_name = :task_list"
+_FIRST_OF_TENANTS = statement(
+    "WITH RECURSIVE found(tenant) AS (SELECT min(tenant) FROM flowengine_task "
+    f"WHERE {_OF_LIST} UNION ALL SELECT (SELECT min(tenant) FROM flowengine_task "
+    f"WHERE {_OF_LIST} AND tenant > found.tenant) FROM found WHERE found.tenant IS NOT NULL) "
+    "SELECT t.run_id, t.name FROM found JOIN flowengine_task t ON t.uuid = ("
+    f"SELECT uuid FROM flowengine_task WHERE {_OF_LIST} AND tenant = found.tenant "
+    f"ORDER BY {ORDER} LIMIT 1) LIMIT {MANY}"
+)
 _IS_DUE = statement("SELECT 1 " + _FIRST.format(" AND due <= :now AND name IN :names", 1), "names")
 # Reports of a join are left to its last report, or to its chord's callback, for some seconds.
 _WITH_REPORTS = _distinct("run_id", TASK_IS_REPORTED, " LIMIT :limit")
@@ -107,7 +113,11 @@ _TIMED_OUT = statement(
     "ids",
 )
 _WITH_FACTS = statement(
-    f"SELECT DISTINCT run_id FROM flowengine_fact WHERE {FACT_IS_WAITING} LIMIT :limit"
+    " UNION ".join(
+        f"SELECT * FROM (SELECT DISTINCT run_id FROM flowengine_fact WHERE {FACT_IS_WAITING} "
+        f"AND run_id >= {start} ORDER BY run_id LIMIT :limit) found"
+        for start in (":first", "''")
+    )
 )
 _ALARMS = statement(
     f"SELECT id, alarm FROM flowengine_run WHERE {RUN_HAS_ALARM} "
@@ -127,9 +137,13 @@ _DUE_RETRIES = statement(
 class RecoveryQueries(Part):
     """Finds what a crash left behind, for the recovery jobs."""
 
-    def runs_with_facts(self, limit: int = MANY) -> list[str]:
-        """Return runs that have unconsumed facts."""
-        return list(self._session.execute(_WITH_FACTS, {"limit": limit}).scalars())
+    def runs_with_facts(self, limit: int = MANY, first: str = "") -> list[str]:
+        """Return runs that have unconsumed facts: from the id `first` on, and then from the start.
+
+        With a random `first`, none is left out of every page, however many there are.
+        """
+        found = self._session.execute(_WITH_FACTS, {"limit": limit, "first": first}).scalars()
+        return sorted(found, key=lambda run_id: (run_id < first, run_id))[:limit]
 
     def pending_lists(self) -> list[str]:
         """Return the task lists that have pending tasks."""
@@ -189,19 +203,17 @@ class RecoveryQueries(Part):
         return set(self._session.execute(_TIMED_OUT, values).scalars())
 
     def pending_names(self) -> set[tuple[str, str, str]]:
-        """Return run, facet and task list of the first pending tasks of each list and tenant.
+        """Return run, facet and task list of the first pending tasks of each list.
 
-        A task that no worker serves stays, and so moves to the front of its tenant's tasks.
+        A task that no worker serves stays, and so moves to the front of its tenant's tasks: the
+        first one of each tenant is among them.
         """
-        found: set[tuple[str, str, str]] = set()
-        for task_list in self.pending_lists():
-            tenants = self._session.execute(_TENANTS, {"task_list": task_list}).scalars().all()
-            for tenant in tenants:
-                limit = max(MANY // len(tenants), 1)
-                values = {"task_list": task_list, "tenant": tenant, "limit": limit}
-                rows = self._session.execute(_PENDING, values)
-                found |= {(run_id, name, task_list) for run_id, name in rows}
-        return found
+        return {
+            (run_id, name, task_list)
+            for task_list in self.pending_lists()
+            for query in (_PENDING, _FIRST_OF_TENANTS)
+            for run_id, name in self._session.execute(query, {"task_list": task_list})
+        }
 
     def alarms(self, beginning: str) -> dict[str, str]:
         """Return the alarms of running runs that begin with this text."""

@@ -111,7 +111,7 @@ class TaskWorker:
             self._identity,
             most=self._most(quick, self._engine.settings.batch),
             quick=quick,
-            after=self._usage.heaviest,
+            after=self._usage.last_to_serve(),
         )
         if claim.tasks:
             self._last_facet[task_list] = claim.tasks[-1].name
@@ -137,6 +137,7 @@ class TaskWorker:
         self._background.begin()
         ends = time.monotonic() + self._engine.settings.chord_time_slice
         left, done, is_notified = list(task_ids), 0, False
+        serves_others = True
         fruitless: set[str] = set()  # quick facets of which no task could be claimed
         while left:
             if self._stopping or time.monotonic() > ends:
@@ -168,16 +169,18 @@ class TaskWorker:
             else:
                 self._last_facet[task_list] = claimed[-1].name
             done += self._work_through(claimed, ends, in_chord=True)
-            if claim.is_more:
-                done += self._serve_others(task_list)
+            if claim.is_more and serves_others:
+                others, serves_others = self._serve_others(task_list)
+                done += others
         return done
 
-    def _serve_others(self, task_list: str) -> int:
+    def _serve_others(self, task_list: str) -> tuple[int, bool]:
         """Work on due tasks of the tenants that were served less than the heaviest one.
 
         Their wake-ups may wait in the broker's queue, behind messages of the heaviest tenant.
+        Returns the number done, and whether there were tasks of others that this process serves.
         """
-        done, heaviest = 0, self._usage.heaviest
+        done, is_found, heaviest = 0, False, self._usage.heaviest
         while not self._stopping and self._usage.heaviest == heaviest:
             claim = self._claim(task_list)
             if claim.passed_over:
@@ -185,7 +188,8 @@ class TaskWorker:
             done += self._work_through(claim.tasks, self._slice_ends())
             if not claim.tasks or claim.tasks[0].tenant == heaviest:
                 break
-        return done
+            is_found = True
+        return done, is_found
 
     def _most(self, quick: Sequence[str], limit: int) -> int:
         """How many tasks to claim: a batch should be done well before the guard empties it."""
@@ -199,7 +203,7 @@ class TaskWorker:
         ends = self._slice_ends()
         done = self._work_through(self._engine.advance(run_id, self._continuation(ends)), ends)
         if time.monotonic() > ends:
-            done += sum(map(self._serve_others, self._lists()))
+            done += sum(self._serve_others(task_list)[0] for task_list in self._lists())
         return done
 
     def _slice_ends(self) -> float:

@@ -5,6 +5,9 @@ tasks of one tenant may take a thousand times as long as those of another. So a 
 seconds, and serves the tenant with the most of them last. The seconds lose half their weight every
 ten seconds: a tenant is not punished for the work of an hour ago.
 
+Every fourth claim is made by turns all the same: a tenant may come late in the order of names
+behind the heaviest one, and the tenants before it would be served until they outweigh that one.
+
 Each process counts for itself. Processes that serve the same list see the same tenants, so their
 counts agree well enough, and nothing is shared between them.
 """
@@ -17,6 +20,7 @@ from collections.abc import Callable
 
 _HALF_LIFE = 10.0  # seconds
 _FORGOTTEN = 0.001  # seconds of work below which a tenant is removed
+_TURNS = 4  # claims of which one goes to the tenant behind the one that was served last
 
 
 class TenantUsage:
@@ -24,6 +28,7 @@ class TenantUsage:
         self._clock, self._counted = clock, clock()
         self._lock = threading.Lock()
         self._seconds: dict[str, float] = {}
+        self._claims, self._last = 0, ""
 
     def count(self, tenant: str, seconds: float) -> None:
         """Count time that this process has worked for a tenant."""
@@ -37,6 +42,12 @@ class TenantUsage:
                 if (left := spent * weight) > _FORGOTTEN
             }
             self._seconds[tenant] = self._seconds.get(tenant, 0.0) + seconds
+            self._last = tenant
+
+    def last_to_serve(self) -> str:
+        """Return the tenant behind which the next claim looks for tasks, in the order of names."""
+        self._claims += 1
+        return self.heaviest if self._claims % _TURNS else self._last
 
     @property
     def heaviest(self) -> str:

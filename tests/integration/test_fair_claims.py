@@ -14,6 +14,7 @@ from flowengine import event_facet, foreach, workflow
 from flowengine.authoring import event_facet_names
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine
+from flowengine.engine.recovery import evaluate_reported_runs
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed
 from flowengine.program.nodes import EventOptions, RetryPolicy
@@ -292,7 +293,7 @@ def test_workers_are_woken_for_tasks_that_a_claim_for_other_tenants_passed_over(
     monkeypatch.setattr(engine, "claim_batch", passing_over)
     monkeypatch.setattr(engine.notifier, "notify", woken.append)
     worker._usage.count("a", 60)
-    assert worker._serve_others("default") == 1
+    assert worker._serve_others("default") == (1, True)
     assert {"default": 7} in woken
 
 
@@ -333,3 +334,46 @@ def test_postgres_a_claim_passes_over_tasks_that_are_not_due_in_the_index(
     (plan,) = plans
     assert plan.count("due <=") == 4
     assert not [line for line in plan.splitlines() if "Filter:" in line and "due <=" in line]
+
+
+def test_a_pass_of_recovery_sends_one_message_for_the_runs_of_a_tenant(
+    database_url: str, tmp_path: Path
+) -> None:
+    notifier = Evaluations()
+    settings = Settings(worker_time_slice=1e-9, spool_directory=str(tmp_path))
+    with opened(database_url, notifier=notifier, settings=settings) as engine:
+        runs = [long_run(engine, tenant) for tenant in ("a", "a", "a", "b")]
+        notifier.runs.clear()
+        evaluate_reported_runs(engine)
+        assert len(notifier.runs) == 2, "one for each tenant"
+        assert runs[3] in notifier.runs
+
+
+def test_no_run_with_facts_is_left_out_of_every_page_of_recovery(engine: Engine) -> None:
+    runs = sorted(start(engine, "a") for _ in range(5))
+    with engine.database.write() as session:
+        for number, run_id in enumerate(runs):
+            session.inbox.add_fact(f"{number:032}", run_id, "Expand", {"step_key": "none"}, 0)
+    with engine.database.read() as session:
+        pages = [session.recovery.runs_with_facts(2, first) for first in runs]
+        assert pages == [[runs[n], runs[(n + 1) % 5]] for n in range(5)]
+        assert session.recovery.runs_with_facts(9, runs[3]) == [*runs[3:], *runs[:3]]
+
+
+def test_a_header_looks_once_for_tasks_of_others_that_this_process_cannot_run(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = TaskWorker(engine, ME, event_facet_names)
+    worker._background.begin = lambda: None  # type: ignore[method-assign]
+    claims: list[str] = []
+    claim_batch = engine.claim_batch
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        claims.append(options["after"])
+        return claim_batch(*arguments, **options)
+
+    monkeypatch.setattr(engine, "claim_batch", counted)
+    many = engine.start(notes.program(), notes.name, {"ns": list(range(30))}, tenant="hostile")
+    start(engine, "ordinary", one())  # of a facet without code
+    worker.work("default", [task.uuid for task in engine.tasks(many.id)])
+    assert len(claims) == 1

@@ -43,3 +43,10 @@ def test_a_tenant_is_forgotten_when_its_work_has_no_weight_left() -> None:
         clock.now += 1.0
         usage.count(f"tenant {number}", 0.1)
     assert len(usage._seconds) < 100
+
+
+def test_every_fourth_claim_is_made_by_turns() -> None:
+    usage = TenantUsage()
+    usage.count("heavy", 60.0)
+    usage.count("light", 0.1)
+    assert [usage.last_to_serve() for _ in range(8)] == [*["heavy"] * 3, "light"] * 2
