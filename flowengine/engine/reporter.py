@@ -12,21 +12,24 @@ from flowengine.engine.committer import Committer
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.result_validation import (
     OF_PYTHON,
+    answer_by_name,
+    answer_problems,
     check_result,
     check_types,
     named_result,
     refused_result,
+    stated_error,
 )
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.failures import limited
 from flowengine.evaluator.records import Step
+from flowengine.evaluator.states import StepState, TaskState
 from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Report, Succeeded
 from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
-from flowengine.program.types import misfits
 from flowengine.program.validator import Checks
 from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
@@ -193,18 +196,21 @@ class Reporter:
         A worker calls this as part of the try, which its timeout ends.
         """
         if isinstance(outcome, Failed):
-            error = limited(outcome.error, self._limits)
+            error = limited(stated_error(outcome.error), self._limits)
             return outcome if error is outcome.error else Failed(error, outcome.retry)
         if not isinstance(outcome, Succeeded) or outcome.is_checked:
             return outcome
         result: Mapping[str, Json] = outcome.result
         try:
+            if not isinstance(result, Mapping):  # of a poller, which is not typed
+                result = {OF_PYTHON: result}
             declared = self._declared(facet, program_hash) if result else None
             if declared is not None:
                 if result.keys() == {OF_PYTHON}:
                     names = [field.name for field in declared.returns]
                     result = named_result(facet, result, names)
-                check_types(declared, result, Checks(self._limits.max_schema_checks))
+                checks = Checks(self._limits.max_schema_checks)
+                check_types(declared, result, checks, is_from_code=outcome.is_from_code)
             check_result(facet, result, *self._value_limits)
         except (ValueRefused, DoesNotFit) as problem:
             refused = refused_result(problem)
@@ -222,31 +228,43 @@ class Reporter:
 
     # --- answers from outside, past the tasks ---
 
-    def continue_step(self, step_id: str, result: Mapping[str, Json] | None = None) -> None:
+    def continue_step(self, step_id: str, result: Mapping[str, Json] | Json = None) -> None:
         """Answer a step that waits for its event. Idempotent: a step that has moved on ignores it.
 
-        The answer is validated against the declared types, because no facet code has checked it.
+        `result` is a map of the facet's results by name, or the value of its only result. Raises
+        ValueRefused for an answer that the stored types and schemas of the facet refuse: no facet
+        code has validated it.
         """
-        answer = dict(result or {})
-        codec.check_names(f"the answer for step {step_id}", answer)
-        for name, value in answer.items():
-            codec.check_value(f"{name!r} for step {step_id}", value, *self._value_limits)
         with self._database.read() as session:
             step = self._visible_step(session, step_id)
             run = session.runs.get(step.run_id)
             assert run is not None
             facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
+        declared = [field.name for field in facet.returns] if facet else []
+        answer = answer_by_name(step.path, result, declared)
+        codec.check_names(f"the answer for {step.path}", answer)
+        for name, value in answer.items():
+            codec.check_value(f"{name!r} for {step.path}", value, *self._value_limits)
         checks = Checks(self._limits.max_schema_checks)
-        wrong = misfits(facet.returns, answer, facet.schemas, checks) if facet else []
-        if wrong:
+        wrong = answer_problems(facet, answer, checks) if facet is not None else []
+        if not wrong:
+            self._add_fact(step, "StepContinue", {"result": answer})
+        elif self._waits(step):
             raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
-        self._add_fact(step, "StepContinue", {"result": answer})
+
+    def _waits(self, step: Step) -> bool:
+        """Whether a step waits for its event: it has no result, evaluated or only recorded."""
+        if step.state != StepState.EVENT_TRANSMIT:
+            return False
+        with self._database.read() as session:
+            last = session.tasks.last_tries(step.run_id, [step.id]).get(step.id)
+        return last is None or last.state != TaskState.COMPLETED
 
     def fail_step(self, step_id: str, error_message: str) -> None:
         """Fail a step that waits for its event. Idempotent: a step that has moved on ignores it."""
         with self._database.read() as session:
             step = self._visible_step(session, step_id)
-        error = limited({"type": "StepFailed", "message": error_message}, self._limits)
+        error = limited({"type": "StepFailed", "message": str(error_message)}, self._limits)
         self._add_fact(step, "StepFail", {"error": error})
 
     def _visible_step(self, session: Session, step_id: str) -> Step:

@@ -1,20 +1,26 @@
-"""Validate the result of a try before it is recorded.
+"""Validate the result of a try, or an answer from outside, before it is recorded.
 
 A Python function reports its value as `result`. A facet declared in AFL may have returns of other
 names. Then a map with exactly such names is split into these returns, and any other value becomes
 the only return.
+
+The annotation of a function validates the value that the function returns. A value that somebody
+else gives, a poller or the caller of `continue_step`, is validated by the types and schemas that
+the program has stored for the facet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from flowengine.authoring import event_facet_named
 from flowengine.errors import DoesNotFit, ValueRefused
+from flowengine.evaluator.records import Error
 from flowengine.evaluator.triggers import Failed
 from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
-from flowengine.program.types import type_misfit
+from flowengine.program.types import misfits, type_misfit
 from flowengine.program.validator import Checks
 from flowengine.store import codec
 
@@ -31,26 +37,77 @@ def check_result(
         codec.check_value(f"{name!r} returned by {facet}", value, limit, depth)
 
 
-def check_types(facet: FacetPlan, result: Mapping[str, Json], checks: Checks) -> None:
+def check_types(
+    facet: FacetPlan, result: Mapping[str, Json], checks: Checks, *, is_from_code: bool = False
+) -> None:
     """Raise DoesNotFit if a value is not of the type that the facet declares.
 
     The annotation of a Python function has validated its value already. It may have changed since
     the program was traced: a run outlives a deploy.
     """
+    if is_from_code:
+        problems = [] if _is_annotated(facet) else _type_misfits(facet, result, checks)
+    else:
+        codec.check_names(f"what {facet.name} returned", result)
+        problems = answer_problems(facet, result, checks)
+    if problems:
+        raise DoesNotFit(facet.name, problems)
+
+
+def _is_annotated(facet: FacetPlan) -> bool:
     returns = facet.returns
-    if len(returns) == 1 and returns[0].name == OF_PYTHON:
-        code = event_facet_named(facet.name)
-        if code is not None and code.definition.signature.result.type != _UNTYPED:
-            return
-    problems = [
+    if len(returns) != 1 or returns[0].name != OF_PYTHON:
+        return False
+    code = event_facet_named(facet.name)
+    return code is not None and code.definition.signature.result.type != _UNTYPED
+
+
+def _type_misfits(facet: FacetPlan, result: Mapping[str, Json], checks: Checks) -> list[str]:
+    return [
         f"{field.name!r}: {why}"
-        for field in returns
+        for field in facet.returns
         if field.type != _UNTYPED
         and field.name in result
         and (why := type_misfit(field, result[field.name], facet.schemas, checks))
     ]
-    if problems:
-        raise DoesNotFit(facet.name, problems)
+
+
+def answer_problems(facet: FacetPlan, answer: Mapping[str, Json], checks: Checks) -> list[str]:
+    """Return every problem of an answer from outside: unknown names, misfits of type and schema.
+
+    Of a facet that declares no returns any names are accepted: nobody reads them.
+    """
+    declared = [field.name for field in facet.returns]
+    names = ", ".join(declared)
+    unknown = [name for name in answer if declared and name not in declared]
+    problems = [f"{name!r} is unknown, {facet.name} returns {names}" for name in unknown]
+    return problems + misfits(facet.returns, answer, facet.schemas, checks)
+
+
+def answer_by_name(subject: str, given: Any, declared: Sequence[str]) -> dict[str, Json]:
+    """Return an answer as a map of names; a value that is no map is the only result.
+
+    Raises ValueRefused if there is no only result.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return dict(given)
+    if len(declared) == 1:
+        return {declared[0]: given}
+    wanted = f"a map with the results {', '.join(declared)}" if declared else "left out"
+    kind = type(given).__name__
+    raise ValueRefused(f"the answer for {subject} must be {wanted}, not a value of type {kind}")
+
+
+def stated_error(error: Any) -> Error:
+    """Return the error of a failed try as a map with a type and a message, which readers expect."""
+    if not isinstance(error, dict):
+        return {"type": "Error", "message": str(error)}
+    if isinstance(error.get("type"), str) and isinstance(error.get("message"), str):
+        return error
+    kind, message = error.get("type") or "Error", error.get("message", "")
+    return {**error, "type": str(kind), "message": str(message)}
 
 
 def refused_result(problem: ValueRefused | DoesNotFit) -> Failed:

@@ -16,6 +16,9 @@ class Succeeded:
     result: dict[str, Json]
     #: Whether it fits the types of its facet and the limits: a result is checked once.
     is_checked: bool = field(default=False, compare=False, repr=False)
+    #: Whether the code of the facet returned it, so that its annotation has validated it. A result
+    #: from outside is validated by the types and schemas of the program.
+    is_from_code: bool = field(default=False, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,7 +169,9 @@ class Attempt:
                 raise
             is_final = isinstance(problem, PERMANENT) or (facet and facet.is_final(problem))
             return _failed(self._engine, self._task, problem, retry=not is_final)
-        return written if isinstance(written, WorkflowCall) else Succeeded(written)
+        if isinstance(written, WorkflowCall):
+            return written
+        return Succeeded(written, is_from_code=True)
 
     def _outcome(self, ended: Outcome | WorkflowCall) -> Outcome:
         if not isinstance(ended, WorkflowCall):

@@ -225,7 +225,7 @@ def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
     expected = functools.partial(_expected, encoded)
     match encoded["kind"]:
         case "succeeded":
-            return Succeeded(expected("result", dict))
+            return Succeeded(expected("result", dict), is_from_code=True)
         case "failed":
             error = expected("error", dict)
             _expected(error, "type", str)

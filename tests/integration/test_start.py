@@ -484,7 +484,7 @@ def test_large_values_are_written_in_one_order_so_that_writers_do_not_deadlock(
         engine.start(one(), "Flow", {})
         with watched(engine, note):
             large = {name: values[name] for name in names}
-            assert engine.report(claim(engine), Succeeded({"y": 1, **large}))
+            assert engine.report(claim(engine), Succeeded({"y": 1, **large}, is_from_code=True))
     assert len(orders) == 2
     assert orders[0] == orders[1] == sorted(orders[0])
 
