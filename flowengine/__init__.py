@@ -39,6 +39,7 @@ from flowengine.authoring import (
 )
 from flowengine.errors import (
     AuthoringError,
+    EarlierRunFailed,
     FlowengineError,
     InvalidInputs,
     InvalidProgram,
@@ -109,6 +110,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "ValueRefused",
     "PartlyStarted",
     "RunFailed",
+    "EarlierRunFailed",
 ]
 
 _LATE = {

@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 from flowengine.printable import masked_url, printable
 
 _SUBJECT = re.compile(
-    r"(?:unknown )?(?:input )?'[^']*'|the (?:inputs|key|labels|priority|tenant)\b"
+    r"(?:unknown )?(?:input )?'[^']*'|"
+    r"the (?:inputs|keys?|labels|option if_failed|priority|tenant)\b"
 )
 
 
@@ -306,6 +307,18 @@ class RunFailed(FlowengineError):
     message: str
     _text = (
         "run {run_id} failed at {path}: {error_type}: {message} "
+        "(`flowengine show {run_id}` shows every step)"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class EarlierRunFailed(RunFailed):
+    """The run that an earlier start with the key has started has failed."""
+
+    key: str = ""
+    _text = (
+        "key {key!r} was used for run {run_id}, which failed at {path}: {error_type}: {message}. "
+        "Nothing is started: start with if_failed='start' to run it again, or with another key "
         "(`flowengine show {run_id}` shows every step)"
     )
 

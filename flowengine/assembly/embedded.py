@@ -105,8 +105,10 @@ class Embedded:
         with _no_current_app(self._app):
             self._task_worker.advance(run_id)
 
-    def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
-        EngineLauncher(self.engine).start_named(workflow, inputs, key)
+    def execute(
+        self, workflow: str, inputs: dict[str, Any], key: str, if_failed: str, message_id: str
+    ) -> None:
+        EngineLauncher(self.engine).start_named(workflow, inputs, key, if_failed, message_id)
 
     def watch(self) -> None:
         """Run a recovery pass. A wake-up reaches this process alone, so each runs its own."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 import uuid
+from collections.abc import Sequence
 from typing import Any
 
 from flowengine.assembly.launcher import EngineLauncher
@@ -52,9 +53,13 @@ class InPlaceLauncher(EngineLauncher):
         return run
 
     def start_many(
-        self, workflow: Workflow[..., Any], inputs: list[dict[str, Json]], options: StartOptions
+        self,
+        workflow: Workflow[..., Any],
+        inputs: list[dict[str, Json]],
+        options: StartOptions,
+        keys: Sequence[str] | None = None,
     ) -> list[Run[Any]]:
-        runs = super().start_many(workflow, inputs, options)
+        runs = super().start_many(workflow, inputs, options, keys)
         self._unfinished.update(dict.fromkeys(run.id for run in runs))
         self.execute_unfinished()
         return runs

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from sqlalchemy import Connection
 
-from flowengine.authoring import StartOptions, Workflow, workflow_named, workflow_names
+from flowengine.authoring import IfFailed, StartOptions, Workflow, workflow_named, workflow_names
 from flowengine.engine import Engine, Run
+from flowengine.engine.used_keys import key_options
 from flowengine.errors import InvalidInputs, LimitReached, WorkflowNotImported
+from flowengine.evaluator.records import derived_id
 from flowengine.program.nodes import Json
 from flowengine.store import codec
 from flowengine.store.caller_transaction import CallerTransaction
@@ -58,14 +61,24 @@ class EngineLauncher:
             labels=options.labels,
             tenant=options.tenant,
             connection=self._transaction(options),
+            if_failed=options.if_failed,
+            run_id=options.run_id,
         )
         return Run(self._engine, run.id, workflow.definition.signature.result.read)
 
     def start_many(
-        self, workflow: Workflow[..., Any], inputs: list[dict[str, Json]], options: StartOptions
+        self,
+        workflow: Workflow[..., Any],
+        inputs: list[dict[str, Json]],
+        options: StartOptions,
+        keys: Sequence[str] | None = None,
     ) -> list[Run[Any]]:
         if self._transaction(options) is not None:
-            return [self.start(workflow, each, options) for each in inputs]
+            of_each = key_options(workflow.name, len(inputs), keys, options.if_failed)
+            return [
+                self.start(workflow, each, replace(options, **own))
+                for each, own in zip(inputs, of_each, strict=True)
+            ]
         started = self._engine.start_many(
             workflow.program(),
             workflow.name,
@@ -73,6 +86,8 @@ class EngineLauncher:
             priority=options.priority,
             labels=options.labels,
             tenant=options.tenant,
+            keys=keys,
+            if_failed=options.if_failed,
         )
         read = workflow.definition.signature.result.read
         return [Run(self._engine, run.id, read) for run in started]
@@ -82,13 +97,26 @@ class EngineLauncher:
     ) -> Run[Any]:
         return await asyncio.to_thread(self.start, workflow, inputs, options)
 
-    def start_named(self, name: str, inputs: Mapping[str, Json], key: str | None) -> Run[Any]:
+    def start_named(
+        self,
+        name: str,
+        inputs: Mapping[str, Json],
+        key: str,
+        if_failed: str = "return",
+        message_id: str = "",
+    ) -> Run[Any]:
         """Start a workflow of this process by its qualified name, as a message demands it."""
         _check_message(name, inputs, key, self._engine.settings.max_execute_bytes)
         workflow = workflow_named(name)
         if workflow is None:
             raise WorkflowNotImported(name[:200], workflow_names()[:_SHOWN])
-        return self.start(workflow, workflow.inputs(**inputs), StartOptions(key=key))
+        options = StartOptions(key=key or None, if_failed=cast(IfFailed, if_failed))
+        if if_failed == "start" and message_id:
+            # The run that this message starts is found by its id: a second delivery of the message
+            # starts no other, even if that run has failed meanwhile.
+            run_id = derived_id("execute", name, repr((message_id, key)))
+            options = replace(options, run_id=run_id)
+        return self.start(workflow, workflow.inputs(**inputs), options)
 
 
 def _check_message(name: object, inputs: object, key: object, most: int) -> None:

@@ -231,8 +231,10 @@ class FlowEngine:
         finally:
             process.events.flush()
 
-    def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None:
-        self.launcher().start_named(workflow, inputs, key)
+    def execute(
+        self, workflow: str, inputs: dict[str, Any], key: str, if_failed: str, message_id: str
+    ) -> None:
+        self.launcher().start_named(workflow, inputs, key, if_failed, message_id)
 
     def watch(self) -> None:
         Watchdog(self.engine).tick()

@@ -6,6 +6,7 @@ from flowengine.authoring.branches import when
 from flowengine.authoring.decorators import event_facet, facet, workflow
 from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow, offer_standard
 from flowengine.authoring.launcher_slot import (
+    IfFailed,
     Launcher,
     RunHandle,
     StartOptions,
@@ -66,6 +67,7 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "Start",
     "Workflow",
     # For the layers above
+    "IfFailed",
     "Launcher",
     "StartOptions",
     "WorkflowCall",

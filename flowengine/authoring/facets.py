@@ -20,7 +20,7 @@ import pydantic
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.celery_names import refuse_celery_names
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
+from flowengine.authoring.launcher_slot import IfFailed, RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.options import Breaker
 from flowengine.authoring.order import Order, preceding_steps
@@ -221,12 +221,15 @@ class Workflow(Decorated[P, R]):
         """Start a durable run from a coroutine."""
         return await Start[P, R](self, StartOptions()).astart(*args, **kwargs)
 
-    def start_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[RunHandle[R]]:
+    def start_many(
+        self, arguments: Iterable[Mapping[str, Any]], *, keys: Iterable[str] | None = None
+    ) -> list[RunHandle[R]]:
         """Start a durable run for each map of arguments, with dozens of runs in one commit.
 
-        All arguments are validated before the first run is started.
+        All arguments are validated before the first run is started. With `keys`, one for each
+        map, a run whose key was used before is not started again.
         """
-        return Start[P, R](self, StartOptions()).start_many(arguments)
+        return Start[P, R](self, StartOptions()).start_many(arguments, keys=keys)
 
     def options(
         self,
@@ -236,11 +239,16 @@ class Workflow(Decorated[P, R]):
         labels: Mapping[str, str] | None = None,
         connection: object | None = None,
         tenant: str = "",
+        if_failed: IfFailed = "return",
     ) -> Start[P, R]:
-        """Return the workflow with options for its next start."""
+        """Return the workflow with options for its next start.
+
+        A start with a used `key` returns the earlier run. If that has failed, `if_failed` decides:
+        return it, start a new run that takes the key, or raise EarlierRunFailed.
+        """
         # The starter refuses labels that are no map, with all other problems.
         kept = dict(labels) if isinstance(labels, Mapping) else labels or {}
-        return Start(self, StartOptions(key, priority, kept, connection, tenant))
+        return Start(self, StartOptions(key, priority, kept, connection, tenant, if_failed))
 
 
 class Start(Generic[P, R]):
@@ -271,16 +279,19 @@ class Start(Generic[P, R]):
         inputs = self._workflow.inputs(*args, **kwargs)
         return await launcher().astart(self._workflow, inputs, self._options)
 
-    def start_many(self, arguments: Iterable[Mapping[str, Any]]) -> list[RunHandle[R]]:
+    def start_many(
+        self, arguments: Iterable[Mapping[str, Any]], *, keys: Iterable[str] | None = None
+    ) -> list[RunHandle[R]]:
         """Start a durable run for each map of arguments, with dozens of runs in one commit."""
         self._refuse_while_tracing()
         if self._options.key is not None or self._options.connection is not None:
             raise AuthoringError(
                 f"start_many of {self._workflow.definition.title} takes neither a key, which is "
-                "for one run, nor a connection; use start"
+                "for one run, nor a connection; give start_many(…, keys=[…]), or use start"
             )
         inputs = [self._workflow.inputs(**given) for given in arguments]  # type: ignore[call-arg]
-        return list(launcher().start_many(self._workflow, inputs, self._options))
+        each = None if keys is None else list(keys)
+        return list(launcher().start_many(self._workflow, inputs, self._options, each))
 
     def _refuse_while_tracing(self) -> None:
         # Every process that checks or starts the body traces it: each trace would

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import Json
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from flowengine.authoring.facets import Workflow
 
 R_co = TypeVar("R_co", covariant=True)
+#: What a start does with a key whose run has failed.
+IfFailed = Literal["return", "start", "raise"]
 
 
 class RunHandle(Protocol[R_co]):
@@ -43,6 +45,8 @@ class StartOptions:
     labels: Mapping[str, str] = field(default_factory=dict)
     connection: object | None = None  #: start inside this transaction of the caller
     tenant: str = ""
+    if_failed: IfFailed = "return"  #: if the run of the key has failed
+    run_id: str = ""  #: of the new run; empty: a random one
 
 
 class Launcher(Protocol):
@@ -53,7 +57,11 @@ class Launcher(Protocol):
     ) -> RunHandle[Any]: ...
 
     def start_many(
-        self, workflow: Workflow[..., Any], inputs: list[dict[str, Json]], options: StartOptions
+        self,
+        workflow: Workflow[..., Any],
+        inputs: list[dict[str, Json]],
+        options: StartOptions,
+        keys: Sequence[str] | None,
     ) -> Sequence[RunHandle[Any]]: ...
 
     async def astart(

@@ -57,6 +57,13 @@ def main(context: click.Context, app: str | None, traceback: bool) -> None:
     "--input", "-i", "given", multiple=True, metavar="NAME=VALUE", help="JSON, text or @file."
 )
 @click.option("--key", help="Idempotency key: a second start with it returns the first run.")
+@click.option(
+    "--if-failed",
+    type=click.Choice(["return", "start", "raise"]),
+    default="return",
+    show_default=True,
+    help="If the run of the key has failed: show it, start a new run, or end with an error.",
+)
 @click.option("--no-wait", is_flag=True, help="Start the run and exit; `resume` continues it.")
 @_as_json
 def run(
@@ -65,6 +72,7 @@ def run(
     modules: Sequence[str],
     given: Sequence[str],
     key: str | None,
+    if_failed: str,
     no_wait: bool,
     as_json: bool,
 ) -> None:
@@ -77,7 +85,8 @@ def run(
     """
     from flowengine.cli import run_command
 
-    run_command.run(targets, workflow, modules, given, key=key, no_wait=no_wait, as_json=as_json)
+    start = {"key": key, "if_failed": if_failed}
+    run_command.run(targets, workflow, modules, given, start, no_wait=no_wait, as_json=as_json)
 
 
 @main.command()

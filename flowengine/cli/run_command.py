@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -26,8 +26,8 @@ def run(
     workflow: str | None,
     modules: Sequence[str],
     given: Sequence[str],
+    start: Mapping[str, Any],
     *,
-    key: str | None,
     no_wait: bool,
     as_json: bool,
 ) -> None:
@@ -38,7 +38,7 @@ def run(
     needs_code = not no_wait and fleet is None
     prepared = prepare(targets, workflow, modules, given, settings, needs_code=needs_code)
     engine = fleet.engine if fleet else default_engine(settings)
-    handle = engine.run(prepared.start(engine, key))
+    handle = engine.run(prepared.start(engine, **start))
     if no_wait:
         click.echo(handle.id)
         return

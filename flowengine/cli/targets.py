@@ -87,7 +87,7 @@ def load_modules(names: Sequence[str]) -> None:
 class PreparedStart:
     """A start with validated program and inputs; no database is open yet."""
 
-    start: Callable[[Engine, str | None], str]  #: takes the key, returns the run id
+    start: Callable[..., str]  #: takes the engine and the options of the start, returns the run id
     modules: str  #: modules with the code of its facets
 
 
@@ -132,8 +132,8 @@ def prepare(
     inputs = _read_inputs(facet.params, given)
     check_inputs(facet, inputs)
 
-    def start(engine: Engine, key: str | None) -> str:
-        return engine.start(program, facet.name, inputs, key=key).id
+    def start(engine: Engine, **options: Any) -> str:
+        return engine.start(program, facet.name, inputs, **options).id
 
     return PreparedStart(start, " ".join(modules) or "MODULE")
 
@@ -145,8 +145,8 @@ def _of_python(workflow: Workflow[..., Any], given: Sequence[str], modules: str)
     inputs = _read_inputs(params, given)
     workflow.inputs(**inputs)
 
-    def start(_: Engine, key: str | None) -> str:
-        return workflow.options(key=key).start(**inputs).id  # uses the launcher of its module
+    def start(_: Engine, **options: Any) -> str:
+        return workflow.options(**options).start(**inputs).id  # uses the launcher of its module
 
     return PreparedStart(start, modules)
 

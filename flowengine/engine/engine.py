@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection
 
+from flowengine.authoring import IfFailed
 from flowengine.dispatch import Notifier, NullNotifier
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.committer import Committer
@@ -23,6 +24,7 @@ from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
 from flowengine.engine.starter import Starter
 from flowengine.engine.task_queue import TaskQueue
+from flowengine.engine.used_keys import key_options
 from flowengine.errors import PartlyStarted
 from flowengine.log_filter import limit_records
 from flowengine.program import Program
@@ -118,17 +120,25 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         tenant: str = "",
         connection: Connection | CallerTransaction | None = None,
+        if_failed: IfFailed = "return",
+        run_id: str = "",
     ) -> Run[Any]:
         """Start a run; it is durable when this returns.
 
         An app that is bound to a tenant (setting `tenant`) starts all runs for it, and raises
         TenantRefused for another.
         With `key` a run is started once: a second start with the same key returns the first run.
+        If that has failed, ``if_failed="start"`` starts a new run, which takes the key, and "raise"
+        raises EarlierRunFailed. `run_id` is the id of the new run, if it is derived from something
+        that must not start a second one: a start whose run exists returns it.
         With `connection` the run is part of the caller's own transaction: it exists when that
         commits, and never did when it rolls back.
         """
         options = {"key": key, "priority": priority, "labels": labels or {}, "tenant": tenant}
-        request = self.starter.request(program, workflow, inputs, **options)
+        own = {"run_id": run_id} if run_id else {}
+        request = self.starter.request(
+            program, workflow, inputs, if_failed=if_failed, **options, **own
+        )
         if isinstance(connection, Connection):
             connection = SqlalchemyTransaction(connection)
         if connection is not None:
@@ -154,14 +164,24 @@ class Engine:
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         tenant: str = "",
+        keys: Iterable[str] | None = None,
+        if_failed: IfFailed = "return",
     ) -> list[Run[Any]]:
         """Start a run for each of these inputs, 50 in one commit.
 
         All inputs are checked before the first run is started. If a later commit fails, raises
-        PartlyStarted, whose `started` are the runs of the earlier commits.
+        PartlyStarted, whose `started` are the runs of the earlier commits. With `keys`, one for
+        each of the inputs, a run whose key was used before is returned instead; see `start`.
         """
         options = {"priority": priority, "labels": labels or {}, "tenant": tenant}
-        requests = [self.starter.request(program, workflow, values, **options) for values in inputs]
+        values = list(inputs)
+        of_each = key_options(workflow, len(values), keys, if_failed)
+        requests = [
+            self.starter.request(program, workflow, each, **options, **own)
+            for each, own in zip(values, of_each, strict=True)
+        ]
+        if if_failed == "raise":
+            self.starter.refuse_failed(requests)  # before the first run is started
         started: list[Run[Any]] = []
         for at in range(0, len(requests), _RUNS_PER_COMMIT):
             try:

@@ -7,9 +7,10 @@ import reprlib
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from flowengine import tenants
+from flowengine.authoring import IfFailed
 from flowengine.errors import InvalidInputs
 from flowengine.program import Plan
 from flowengine.program.nodes import Json
@@ -36,6 +37,7 @@ class StartRequest:
     tenant: str = ""
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     parent: Parent | None = None
+    if_failed: IfFailed = "return"  #: if the run of the key has failed
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,11 @@ def _invalid_options(request: StartRequest) -> Iterator[str]:
         yield f"the key must be text, not {_kind(key)}"
     elif key is not None and (not 0 < len(key) <= 255 or not _is_storable(key)):
         yield "the key must have 1 to 255 characters, no NUL among them and no lone surrogate"
+    if request.if_failed not in get_args(IfFailed):
+        shown = _kind(request.if_failed)
+        yield f"the option if_failed must be 'return', 'start' or 'raise', not {shown}"
+    elif request.if_failed != "return" and key is None:
+        yield "the option if_failed needs a key: it is for the failed run of a used key"
     if not isinstance(tenant, str):
         yield f"the tenant must be text, not {_kind(tenant)}"
     elif len(tenant) > tenants.MAX_LENGTH or not _is_storable(tenant):

@@ -10,23 +10,22 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.dispatch import Notifier
-from flowengine.engine import staging
 from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.first_commit import stage_first_commit
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
-from flowengine.engine.staging import CachedRun, CommitEffects
+from flowengine.engine.staging import CommitEffects
 from flowengine.engine.start_request import Parent, StartRequest, start_request
+from flowengine.engine.used_keys import earlier_run, release_keys
 from flowengine.errors import InvalidInputs, LimitReached, UnknownRun
-from flowengine.evaluator import Missing, RunView, Snapshot, Step, TaskDefinition
-from flowengine.evaluator.records import Waiter, derived_id
-from flowengine.evaluator.triggers import Started
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.records import derived_id
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
-from flowengine.store import Session, Store, codec
+from flowengine.store import Session, Store
 from flowengine.store.caller_transaction import CallerTransaction
-from flowengine.store.commit_rows import RunOrigin
-from flowengine.store.commits import CommitPlan, RunHeader
+from flowengine.store.commits import CommitPlan
 from flowengine.store.runs import StoredRun
 from flowengine.tenants import visible_tenant
 
@@ -67,6 +66,12 @@ class Starter:
         prepared = self._programs.prepare(program)
         return start_request(prepared, workflow, inputs, self._settings, **options)
 
+    def refuse_failed(self, requests: list[StartRequest]) -> None:
+        """Raise EarlierRunFailed if the run of a key has failed."""
+        with self._database.read() as session:
+            for request in requests:
+                earlier_run(session, request)
+
     def start(self, requests: list[StartRequest]) -> list[str]:
         """Start runs in one commit; return their ids, or for a used key that of the earlier run."""
         try:
@@ -85,17 +90,33 @@ class Starter:
 
     def _insert(self, requests: list[StartRequest]) -> list[CommitEffects]:
         now = self._database.now()
-        with gc_paused(), self._database.autocommit() as session:
-            return self._insert_with(session, requests, now)
+        replaced: dict[str, str] = {}
+        with gc_paused():
+            with self._database.autocommit() as session:
+                commits = self._insert_with(session, requests, now, replaced)
+            if replaced:
+                with self._database.write() as session:
+                    return self._replace(session, requests, commits, replaced)
+        return commits
 
     def _insert_with(
-        self, session: Session, requests: list[StartRequest], now: int
+        self,
+        session: Session,
+        requests: list[StartRequest],
+        now: int,
+        replaced: dict[str, str] | None = None,
     ) -> list[CommitEffects]:
+        """Insert runs, or find those of used keys.
+
+        `replaced` receives the failed runs that are to release their key, by the id of the new
+        run. Without it a failed run is returned like any other.
+        """
         rows = CommitPlan()
         effects: dict[str, CommitEffects] = {}
-        for request in requests:
+        # Lock order: by key. Two starts of several runs could deadlock.
+        for request in sorted(requests, key=lambda request: request.key or ""):
             self._programs.save(session, request.digest, request.text, now)
-            effects[request.run_id] = _stage_first_commit(request, rows, now)
+            effects[request.run_id] = stage_first_commit(request, rows, now)
         written = session.commit(rows)
         found = []
         for request in requests:
@@ -104,9 +125,29 @@ class Starter:
             elif request.key is None:
                 found.append(CommitEffects(request.run_id))  # inserted by an unanswered statement
             else:
-                earlier = session.runs.with_key(request.tenant, request.workflow, request.key)
-                found.append(CommitEffects(earlier))
+                earlier = earlier_run(session, request, may_replace=replaced is not None)
+                # Invariant: a key changes hands in one transaction, so some run has it.
+                assert earlier is not None
+                found.append(CommitEffects(earlier.run_id))
+                if replaced is not None and earlier.is_replaced:
+                    replaced[request.run_id] = earlier.run_id
         return found
+
+    def _replace(
+        self,
+        session: Session,
+        requests: list[StartRequest],
+        commits: list[CommitEffects],
+        replaced: dict[str, str],
+    ) -> list[CommitEffects]:
+        """Start the runs that take the keys of failed ones, in one transaction."""
+        release_keys(session, set(replaced.values()))
+        again = [request for request in requests if request.run_id in replaced]
+        inserted = iter(self._insert_with(session, again, session.now()))
+        return [
+            next(inserted) if request.run_id in replaced else effects
+            for request, effects in zip(requests, commits, strict=True)
+        ]
 
     def start_child(
         self,
@@ -189,7 +230,11 @@ class Starter:
             return self._start_after(transaction, request)
         now = self._database.now()
         with self._database.within(executor, transaction.errors) as session:
-            (effects,) = self._insert_with(session, [request], now)
+            replaced: dict[str, str] = {}
+            commits = self._insert_with(session, [request], now, replaced)
+            if replaced:
+                commits = self._replace(session, [request], commits, replaced)
+        (effects,) = commits
         due = Counter(effects.due)
         for group in effects.groups.values():
             due[group.task_list] += len(group.task_ids)
@@ -217,42 +262,3 @@ class Starter:
 def child_run_id(step_id: str) -> str:
     """Return the id of the run that a step starts."""
     return derived_id(step_id, "run")
-
-
-class _NoRows(dict[str, Step | None]):
-    """The rows of a run that has none yet: every key is present and maps to None."""
-
-    def __contains__(self, key: object) -> bool:
-        return True
-
-    def __missing__(self, key: str) -> None:
-        return None
-
-
-def _stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> CommitEffects:
-    """Evaluate a run for the first time, and turn its update into an insert."""
-    view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
-    view.tenant, parent = request.tenant, request.parent
-    if parent is not None and parent.waits:
-        view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
-    run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))
-    decision = staging.decide(request.plan, run, [Started(request.inputs)], now)
-    assert not isinstance(decision, Missing)  # invariant: a new run has no rows to load
-    effects = staging.stage(decision, rows, now)
-    rows.insert_run(
-        RunOrigin(
-            tenant=request.tenant,
-            workflow=request.workflow,
-            program_hash=request.digest,
-            priority=request.priority,
-            labels=codec.dump(dict(request.labels)) if request.labels else None,
-            idempotency_key=request.key,
-            root_run_id=parent.root_run_id if parent else request.run_id,
-            parent_run_id=parent.run_id if parent else None,
-            parent_step_id=parent.step_id if parent else None,
-            waiting_step_key=parent.step_key if parent and parent.waits else None,
-            depth=parent.depth if parent else 0,
-            created=now,
-        )
-    )
-    return effects

@@ -33,6 +33,7 @@ class StoredRun(NamedTuple):
     revision: int
     open_steps: int
     idempotency_key: str | None
+    released_key: str | None
     priority: int
     labels: str | None
     parent_run_id: str | None
@@ -42,11 +43,24 @@ class StoredRun(NamedTuple):
     program_hash: str
 
 
+class KeyedRun(NamedTuple):
+    """The run that has a key."""
+
+    id: str
+    state: str
+    error: str | None
+
+
 table = RunRow.__table__
 _columns = table.c[StoredRun._fields]
 _GET = f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run WHERE id = %s"
 _WITH_KEY = (
-    "SELECT id FROM flowengine_run WHERE tenant = %s AND workflow = %s AND idempotency_key = %s"
+    f"SELECT {', '.join(KeyedRun._fields)} FROM flowengine_run "
+    "WHERE tenant = %s AND workflow = %s AND idempotency_key = %s"
+)
+_RELEASE_KEY = (
+    "UPDATE flowengine_run SET released_key = idempotency_key, idempotency_key = NULL "
+    f"WHERE id = %s AND state = '{RunState.FAILED}' AND idempotency_key IS NOT NULL RETURNING id"
 )
 _COUNT_BELOW = (
     "SELECT count(*) FROM (SELECT 1 FROM flowengine_run "
@@ -58,7 +72,7 @@ _WITH_PREFIX = select(*_columns).where(table.c.id.startswith(bindparam("prefix")
 _state = table.c.state.concat("")
 _SUMMARY = select(
     *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
-    *table.c["idempotency_key", "created", "finished", "tenant"],
+    *table.c["idempotency_key", "released_key", "created", "finished", "tenant"],
 ).order_by(table.c.created.desc(), table.c.id)
 _METRICS = (
     select(
@@ -97,10 +111,14 @@ class Runs(Part):
         rows = self._session.rows(_GET, (run_id,))
         return StoredRun(*rows[0]) if rows else None
 
-    def with_key(self, tenant: str, workflow: str, key: str) -> str:
-        """Return the id of the run that was started with this key."""
-        ((run_id,),) = self._session.rows(_WITH_KEY, (tenant, workflow, key))
-        return str(run_id)
+    def with_key(self, tenant: str, workflow: str, key: str) -> KeyedRun | None:
+        """Return the run that has this key."""
+        rows = self._session.rows(_WITH_KEY, (tenant, workflow, key))
+        return KeyedRun(*rows[0]) if rows else None
+
+    def release_key(self, run_id: str) -> None:
+        """Take the key of a failed run away, if it still has one."""
+        self._session.rows(_RELEASE_KEY, (run_id,))
 
     def count_below(self, root_run_id: str, most: int) -> int:
         """Return the number of child runs below a root run, counted up to `most`."""

@@ -117,6 +117,8 @@ class RunRow(_Table, table=True):
     alarm: str | None = _text()
     labels: str | None = _text()
     idempotency_key: str | None = _name(None)
+    #: The key of a failed run until a later start replaced the run, and took the key.
+    released_key: str | None = _name(None)
     singleton_key: str | None = _name(None)
     parent_run_id: str | None = _id(default=None)
     parent_step_id: str | None = _id(default=None)

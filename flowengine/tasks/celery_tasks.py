@@ -55,7 +55,10 @@ class MessageHandler(Protocol):
 
     def work(self, task_list: str, task_ids: list[str]) -> None: ...
     def evaluate(self, run_id: str) -> None: ...
-    def execute(self, workflow: str, inputs: dict[str, Any], key: str | None) -> None: ...
+    def execute(
+        self, workflow: str, inputs: dict[str, Any], key: str, if_failed: str, message_id: str
+    ) -> None: ...
+
     def watch(self) -> None: ...
 
 
@@ -69,7 +72,11 @@ def register_celery_tasks(
         handler.work(task_list, unpacked(packed_ids))
 
     def execute(
-        task: Any, workflow: str, inputs: dict[str, Any] | None = None, key: str | None = None
+        task: Any,
+        workflow: str,
+        inputs: dict[str, Any] | None = None,
+        key: str | None = None,
+        if_failed: str = "return",
     ) -> None:
         """Start a workflow by name. Idempotent: without a key the message's id is the key.
 
@@ -77,7 +84,8 @@ def register_celery_tasks(
         goes back to its queue while the database is unreachable.
         """
         try:
-            handler.execute(workflow, inputs or {}, key or task.request.id)
+            sent_as = task.request.id or ""
+            handler.execute(workflow, inputs or {}, key or sent_as, if_failed, sent_as)
         except Exception as problem:
             if isinstance(problem, FlowengineError) and not is_unavailable(problem):
                 log.error(

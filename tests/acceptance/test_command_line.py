@@ -139,6 +139,16 @@ def test_a_key_starts_one_run_only(here: Path) -> None:
     assert first["id"] == again["id"]
 
 
+def test_a_key_of_a_failed_run_can_be_used_again(here: Path) -> None:
+    start = ("run", "slow:reads", "-i", "text=a", "--key", "k", "--json")
+    first = json.loads(flowengine(here, *start, expect=1))
+    refused = flowengine(here, *start, "--if-failed", "raise", expect=1)
+    assert f"key 'k' was used for run {first['id']}, which failed at reads.boom" in refused
+    second = json.loads(flowengine(here, *start, "--if-failed", "start", expect=1))
+    assert second["id"] != first["id"]
+    assert first["key"] == second["key"] == "k"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

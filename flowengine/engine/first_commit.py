@@ -1,0 +1,52 @@
+"""The first commit of a run: its row, its first steps and its first tasks."""
+
+from __future__ import annotations
+
+from flowengine.engine import staging
+from flowengine.engine.staging import CachedRun, CommitEffects
+from flowengine.engine.start_request import StartRequest
+from flowengine.evaluator import Missing, RunView, Snapshot, Step
+from flowengine.evaluator.records import Waiter
+from flowengine.evaluator.triggers import Started
+from flowengine.store import codec
+from flowengine.store.commit_rows import RunOrigin
+from flowengine.store.commits import CommitPlan, RunHeader
+
+
+class _NoRows(dict[str, Step | None]):
+    """The rows of a run that has none yet: every key is present and maps to None."""
+
+    def __contains__(self, key: object) -> bool:
+        return True
+
+    def __missing__(self, key: str) -> None:
+        return None
+
+
+def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> CommitEffects:
+    """Evaluate a run for the first time, and turn its update into an insert."""
+    view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
+    view.tenant, parent = request.tenant, request.parent
+    if parent is not None and parent.waits:
+        view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
+    run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))
+    decision = staging.decide(request.plan, run, [Started(request.inputs)], now)
+    assert not isinstance(decision, Missing)  # invariant: a new run has no rows to load
+    effects = staging.stage(decision, rows, now)
+    rows.insert_run(
+        RunOrigin(
+            tenant=request.tenant,
+            workflow=request.workflow,
+            program_hash=request.digest,
+            priority=request.priority,
+            labels=codec.dump(dict(request.labels)) if request.labels else None,
+            idempotency_key=request.key,
+            root_run_id=parent.root_run_id if parent else request.run_id,
+            parent_run_id=parent.run_id if parent else None,
+            parent_step_id=parent.step_id if parent else None,
+            waiting_step_key=parent.step_key if parent and parent.waits else None,
+            depth=parent.depth if parent else 0,
+            created=now,
+        )
+    )
+    return effects
