@@ -18,6 +18,13 @@ _SUBJECT = re.compile(
 )
 
 
+_BYTES = frozenset({"bytes", "bytearray", "memoryview"})
+_ADDRESS = (
+    "write the data to a file or an object store and pass its address: flowengine stores JSON, and "
+    "does not pickle"
+)
+
+
 class FlowengineError(Exception):
     """The base class of all errors of flowengine."""
 
@@ -208,10 +215,18 @@ class NotJson(ValueRefused):
     what: str
     where: str
     type_name: str
-    _text = (
-        "{what} is not JSON: {where} is of type {type_name}; "
-        "annotate it with a type pydantic can write, or return text, numbers, lists and maps"
-    )
+    _text = "{what} is not JSON: {where} is of type {type_name}; {cure}"
+
+    @property
+    def cure(self) -> str:
+        if self.type_name in _BYTES:
+            return "annotate it as bytes: then it is stored as base64"
+        if self.type_name.startswith("number "):
+            return f"use None for a missing number, or {_ADDRESS}"
+        return f"annotate it with a type pydantic can write, as a dataclass, or {_ADDRESS}"
+
+    def __str__(self) -> str:
+        return self._text.format_map({**vars(self), "cure": self.cure})
 
 
 class NotSendable(NotJson):

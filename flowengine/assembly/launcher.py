@@ -116,7 +116,8 @@ class EngineLauncher:
             # starts no other, even if that run has failed meanwhile.
             run_id = derived_id("execute", name, repr((message_id, key)))
             options = replace(options, run_id=run_id)
-        return self.start(workflow, workflow.inputs(**inputs), options)
+        arguments = workflow.definition.signature.received(name, inputs)
+        return self.start(workflow, workflow.inputs(**arguments), options)
 
 
 def _check_message(name: object, inputs: object, key: object, most: int) -> None:

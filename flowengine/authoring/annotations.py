@@ -10,23 +10,25 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import inspect
 import json
 import math
 import reprlib
 import types
 import typing
-from collections.abc import Awaitable, Coroutine, Mapping
+from collections.abc import Awaitable, Coroutine, Hashable, Mapping
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from uuid import UUID
 
 import pydantic
 from pydantic.json_schema import GenerateJsonSchema
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_python
 
 from flowengine.authoring.shapes import unwrap_hint
+from flowengine.authoring.stored_forms import form_of, use_stored_forms
 from flowengine.errors import NotJson
 from flowengine.program.nodes import ArrayType, Json, Type
 from flowengine.program.patterns import pattern_problem
@@ -34,8 +36,8 @@ from flowengine.program.patterns import pattern_problem
 _SCALARS: Mapping[Any, str] = {str: "String", int: "Long", float: "Double", bool: "Boolean"}
 _UNTYPED = (Any, object, inspect.Parameter.empty)
 
-# Python values with one unambiguous JSON form. Sets (no order) and bytes (no
-# standard encoding) are excluded: they need an annotation.
+# Python values with one unambiguous JSON form. Sets (no order) and bytes (no type in JSON, so that
+# nobody could read them back) are excluded: they need an annotation.
 _WRITABLE = (
     *(datetime.date, datetime.time, datetime.timedelta, UUID, Decimal, enum.Enum, PurePath),
     pydantic.BaseModel,
@@ -51,6 +53,9 @@ class _QuietSchema(GenerateJsonSchema):
     # a program under `-W error`.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
+    def str_schema(self, schema: core_schema.StringSchema) -> dict[str, Any]:
+        return form_of(schema) or super().str_schema(schema)
+
 
 @dataclasses.dataclass(frozen=True)
 class Annotation:
@@ -61,6 +66,7 @@ class Annotation:
     schema: Mapping[str, Json] | None  #: None if `type` is exact
     adapter: pydantic.TypeAdapter[Any]
     plain: bool  #: composed of JSON types only: a valid value is its own JSON form
+    has_forms: bool  #: contains values with a stored form of their own, as bytes
 
     @classmethod
     def of(cls, hint: Any, mode: Literal["validation", "serialization"]) -> Annotation:
@@ -69,8 +75,11 @@ class Annotation:
             hint = typing.get_args(hint)[-1]
         adapted: Any = Any if hint in _UNTYPED else hint
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(adapted)
-        schema = None if _is_simple(hint) else _json_schema(adapter, mode)
-        return cls(hint, program_type(hint), schema, adapter, _is_plain(hint))
+        if _is_simple(hint):
+            return cls(hint, program_type(hint), None, adapter, _is_plain(hint), False)
+        has_forms = use_stored_forms(adapter)
+        schema = _json_schema(adapter, mode)
+        return cls(hint, program_type(hint), schema, adapter, _is_plain(hint), has_forms)
 
     def read(self, value: Json) -> Any:
         """Deserialize stored JSON; raises pydantic's ValidationError."""
@@ -160,6 +169,8 @@ def _plain_json(value: Any, what: str, where: str) -> Json:
         dataclasses.is_dataclass(value) and not isinstance(value, type)
     ):
         try:
+            if (own := _own_forms(cast(Hashable, type(value)))) is not None:
+                return own.write(value, what, where)
             value = to_jsonable_python(value, inf_nan_mode="constants")
         except (PydanticSerializationError, UnicodeDecodeError):
             raise NotJson(what, where, type(value).__name__) from None
@@ -187,6 +198,18 @@ def _plain_json(value: Any, what: str, where: str) -> Json:
                 for key, item in value.items()
             }
     raise NotJson(what, where, type(value).__name__)
+
+
+@functools.lru_cache(maxsize=256)
+def _own_forms(kind: Any) -> Annotation | None:
+    """Return the annotation of a class if its fields have stored forms of their own."""
+    if not (dataclasses.is_dataclass(kind) or issubclass(kind, pydantic.BaseModel)):
+        return None
+    try:
+        own = Annotation.of(kind, "serialization")
+    except (pydantic.errors.PydanticUserError, TypeError):
+        return None
+    return own if own.has_forms else None
 
 
 def _is_simple(hint: Any) -> bool:

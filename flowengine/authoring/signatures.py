@@ -11,7 +11,7 @@ from typing import Any
 import pydantic
 
 from flowengine.authoring.annotations import Annotation, mismatch
-from flowengine.errors import AuthoringError, NotJson
+from flowengine.errors import AuthoringError, InvalidInputs, NotJson
 from flowengine.program.nodes import Field, Json, Literal
 from flowengine.program.standard import RESULT
 
@@ -87,6 +87,25 @@ class Signature:
                 inputs[p.name] = p.default.value
         return inputs, problems
 
+    def received(self, workflow: str, data: Mapping[str, Json]) -> dict[str, Any]:
+        """Return the arguments of a start that another program sent as JSON.
+
+        Values with stored forms, as bytes, are read; the start validates the others. Raises
+        InvalidInputs.
+        """
+        found, problems = dict(data), []
+        for p in self.parameters:
+            if p.annotation.has_forms and p.name in data:
+                try:
+                    found[p.name] = p.annotation.read(data[p.name])
+                except pydantic.ValidationError as error:
+                    problems.append(mismatch(p.name, p.annotation, data[p.name], error))
+                except (TypeError, RecursionError):
+                    pass  # no JSON: validated as a Python value by the start
+        if problems:
+            raise InvalidInputs(workflow, problems)
+        return found
+
     def read(self, data: Mapping[str, Json]) -> tuple[tuple[list[Any], dict[str, Any]], list[str]]:
         """Return the Python call for stored arguments, and all problems."""
         names = {p.name for p in self.parameters}
@@ -160,5 +179,7 @@ def _annotation(
     except (pydantic.errors.PydanticUserError, TypeError) as error:
         reason = str(error).partition("\n")[0]
         raise AuthoringError(
-            f"{title}: the annotation of {what} is not a type that pydantic can validate ({reason})"
+            f"{title}: the annotation of {what} is not a type that pydantic can validate "
+            f"({reason}); use a dataclass or a pydantic model, or write the data to a file or an "
+            "object store and pass its address: flowengine stores JSON, and does not pickle"
         ) from None

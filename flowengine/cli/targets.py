@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib
 import json
 import sys
@@ -142,7 +143,8 @@ def _of_python(workflow: Workflow[..., Any], given: Sequence[str], modules: str)
     with author_errors(f"{workflow.name} cannot be traced"):
         program = workflow.program()
     params = link_program(program).workflow(workflow.name).params
-    inputs = _read_inputs(params, given)
+    received = workflow.definition.signature.received
+    inputs = received(workflow.name, _read_inputs(params, given))
     workflow.inputs(**inputs)
 
     def start(_: Engine, **options: Any) -> str:
@@ -211,6 +213,8 @@ def _value(name: str, text: str, field: Field | None) -> Any:
         try:
             if not path.is_file():
                 raise click.BadParameter(f"there is no file {path}", param_hint="--input")
+            if field is not None and (field.schema or {}).get("contentEncoding") == "base64":
+                return base64.b64encode(path.read_bytes()).decode("ascii")
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as problem:
             reason = problem.strerror if isinstance(problem, OSError) else problem
