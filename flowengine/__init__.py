@@ -18,6 +18,7 @@ from flowengine.authoring import (
     ItemError,
     Retry,
     RunHandle,
+    Secret,
     Workflow,
     and_,
     attempt,
@@ -67,6 +68,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "workflow",
     "Retry",
     "Breaker",
+    "Secret",
     # Control flow
     "foreach",
     "when",

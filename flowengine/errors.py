@@ -200,6 +200,14 @@ class MissingCode(AuthoringError):
     )
 
 
+@dataclass(eq=False, repr=False)
+class SecretUnreadable(FlowengineError):
+    """A stored secret cannot be decrypted in this process."""
+
+    why: str
+    _text = "a stored secret cannot be read: {why}"
+
+
 class ScriptFailed(FlowengineError):
     """A script block raised, exceeded its time or memory limit, or returned no map."""
 
@@ -221,12 +229,24 @@ class NotJson(ValueRefused):
     def cure(self) -> str:
         if self.type_name in _BYTES:
             return "annotate it as bytes: then it is stored as base64"
+        if self.type_name.startswith("Secret"):
+            return "annotate it with this type: then it is stored encrypted"
         if self.type_name.startswith("number "):
             return f"use None for a missing number, or {_ADDRESS}"
         return f"annotate it with a type pydantic can write, as a dataclass, or {_ADDRESS}"
 
     def __str__(self) -> str:
         return self._text.format_map({**vars(self), "cure": self.cure})
+
+
+@dataclass(eq=False, repr=False)
+class SecretRefused(ValueRefused):
+    """A secret cannot be stored."""
+
+    what: str
+    where: str
+    why: str
+    _text = "{what} cannot be stored: {where} is a secret, and {why}"
 
 
 class NotSendable(NotJson):

@@ -10,7 +10,7 @@ from typing import Any, Self
 from flowengine import tenants
 from flowengine.errors import InvalidSetting
 
-#: Characters of a key of messages, at least: `openssl rand -hex 32` prints 64.
+#: Characters of a key of messages or of secrets, at least: `openssl rand -hex 32` prints 64.
 SHORTEST_KEY = 32
 
 
@@ -153,6 +153,9 @@ class Settings:
     #: Keys that sign and verify the engine's messages, separated by commas: the first one signs,
     #: all of them verify. Empty: messages are not signed.
     message_keys: str = field(default="", repr=False)
+    #: Keys that encrypt secrets before they are stored, separated by commas: the first one
+    #: encrypts, all of them decrypt. Empty: secrets are refused.
+    secret_keys: str = field(default="", repr=False)
 
     @classmethod
     def from_environment(
@@ -179,7 +182,8 @@ class Settings:
                 values[name] = _parse(variable, str(project[name]), setting.default)
             if name.startswith(("max_", "async_")) and not values.get(name, 1) > 0:
                 raise InvalidSetting(variable, str(values[name]), "greater than 0")
-        _check_keys(values.get("message_keys", ""))
+        for name in ("message_keys", "secret_keys"):
+            _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)
 
@@ -207,12 +211,12 @@ def _check_tenancy(tenant: str, tokens: str) -> None:
         raise InvalidSetting("FLOWENGINE_TENANT_TOKENS", "***", str(problem)) from None
 
 
-def _check_keys(text: str) -> None:
+def _check_keys(variable: str, text: str) -> None:
     """Refuse a key that can be guessed; the error does not show it."""
     keys = [key.strip() for key in text.split(",")]
     if text and not all(len(key) >= SHORTEST_KEY for key in keys):
         expected = f"a list of keys of at least {SHORTEST_KEY} characters, separated by commas"
-        raise InvalidSetting("FLOWENGINE_MESSAGE_KEYS", "***", expected)
+        raise InvalidSetting(variable, "***", expected)
 
 
 _SWITCHES = {

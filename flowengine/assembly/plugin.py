@@ -33,6 +33,7 @@ from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.recovery import Watchdog
 from flowengine.message_keys import MessageKeys
+from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
@@ -75,6 +76,7 @@ class FlowEngine:
         signals.worker_process_shutdown.connect(self._end_process, weak=False)
         set_launcher_source(self.launcher)
         set_task_list_source(self._queues.task_list)
+        set_secret_key_source(lambda: self.settings.secret_keys)
         show_in_flower()
         patch_celery()
         guard_consumers()

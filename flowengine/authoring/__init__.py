@@ -32,6 +32,7 @@ from flowengine.authoring.registry import (
     workflow_named,
     workflow_names,
 )
+from flowengine.authoring.secrets import Secret
 from flowengine.authoring.standard import WorkflowCall, now, uuid
 from flowengine.authoring.task_lists import set_task_list_source
 from flowengine.program.nodes import RetryPolicy as Retry
@@ -40,6 +41,7 @@ __all__ = [  # noqa: RUF022 - grouped by user
     # Constructs of the language
     "Breaker",
     "Retry",
+    "Secret",
     "and_",
     "attempt",
     "concat",

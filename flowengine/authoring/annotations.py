@@ -27,11 +27,13 @@ import pydantic
 from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_python
 
+from flowengine.authoring.secrets import SECRET_TYPES
 from flowengine.authoring.shapes import unwrap_hint
-from flowengine.authoring.stored_forms import form_of, use_stored_forms
-from flowengine.errors import NotJson
+from flowengine.authoring.stored_forms import NO_FORMS, RECEIVED, Forms, form_of, use_stored_forms
+from flowengine.errors import NotJson, SecretRefused
 from flowengine.program.nodes import ArrayType, Json, Type
 from flowengine.program.patterns import pattern_problem
+from flowengine.secret_keys import count_stored, problem_of_keys
 
 _SCALARS: Mapping[Any, str] = {str: "String", int: "Long", float: "Double", bool: "Boolean"}
 _UNTYPED = (Any, object, inspect.Parameter.empty)
@@ -48,6 +50,12 @@ _WRITABLE = (
 _VALUES = frozenset({"const", "default", "enum", "examples"})
 
 
+_IN_PROGRAM = (
+    "a program is stored as it is: leave it out of defaults and of the code of workflows, and pass "
+    "it as an input of the run"
+)
+
+
 class _QuietSchema(GenerateJsonSchema):
     # pydantic omits a default without JSON form from the schema. Its warning would break
     # a program under `-W error`.
@@ -55,6 +63,9 @@ class _QuietSchema(GenerateJsonSchema):
 
     def str_schema(self, schema: core_schema.StringSchema) -> dict[str, Any]:
         return form_of(schema) or super().str_schema(schema)
+
+    def any_schema(self, schema: core_schema.AnySchema) -> dict[str, Any]:
+        return form_of(schema) or super().any_schema(schema)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +77,7 @@ class Annotation:
     schema: Mapping[str, Json] | None  #: None if `type` is exact
     adapter: pydantic.TypeAdapter[Any]
     plain: bool  #: composed of JSON types only: a valid value is its own JSON form
-    has_forms: bool  #: contains values with a stored form of their own, as bytes
+    forms: Forms = NO_FORMS
 
     @classmethod
     def of(cls, hint: Any, mode: Literal["validation", "serialization"]) -> Annotation:
@@ -76,10 +87,15 @@ class Annotation:
         adapted: Any = Any if hint in _UNTYPED else hint
         adapter: pydantic.TypeAdapter[Any] = pydantic.TypeAdapter(adapted)
         if _is_simple(hint):
-            return cls(hint, program_type(hint), None, adapter, _is_plain(hint), False)
-        has_forms = use_stored_forms(adapter)
+            return cls(hint, program_type(hint), None, adapter, _is_plain(hint))
+        forms = use_stored_forms(adapter)
         schema = _json_schema(adapter, mode)
-        return cls(hint, program_type(hint), schema, adapter, _is_plain(hint), has_forms)
+        return cls(hint, program_type(hint), schema, adapter, _is_plain(hint), forms)
+
+    @property
+    def has_forms(self) -> bool:
+        """Whether it contains values with a stored form of their own."""
+        return any(self.forms)
 
     def read(self, value: Json) -> Any:
         """Deserialize stored JSON; raises pydantic's ValidationError."""
@@ -89,22 +105,30 @@ class Annotation:
         # Not validate_python: a strict model accepts a date as text only from JSON.
         return self.adapter.validate_json(json.dumps(value))
 
-    def write(self, value: Any, what: str, where: str) -> Json:
-        """Validate and serialize a Python value.
+    def receive(self, value: Json) -> Any:
+        """Deserialize JSON that another program sent, with secrets encrypted or as they are."""
+        return self.adapter.validate_json(json.dumps(value), context=RECEIVED)
+
+    def write(self, value: Any, what: str, where: str, *, in_program: bool = False) -> Json:
+        """Validate and serialize a Python value; with `in_program` it is a constant of a program.
 
         Raises pydantic's ValidationError for an invalid value, NotJson for a valid
-        one without JSON form.
+        one without JSON form, SecretRefused for a secret that cannot be encrypted.
         """
         value = self.adapter.validate_python(value)
         if self.plain:
             return json_value(value, what, where)
+        # pydantic serializes an infinity inside an `Any` as null: check first.
+        secrets = _secrets_in(self.adapter.dump_python(value), what, where)
+        if secrets and (why := _IN_PROGRAM if in_program else problem_of_keys()):
+            raise SecretRefused(what, where, why)
         try:
-            # pydantic serializes an infinity inside an `Any` as null: check first.
-            refuse_non_finite(self.adapter.dump_python(value), what, where)
             written = self.adapter.dump_python(value, mode="json")
         except (PydanticSerializationError, UnicodeDecodeError):
             json_value(self.adapter.dump_python(value), what, where)  # names the offending part
             raise NotJson(what, where, type(value).__name__) from None
+        if secrets and count_stored(written) < secrets:  # pydantic writes the others as asterisks
+            raise NotJson(what, where, "Secret without an annotation")
         return json_value(written, what, where)
 
     def __str__(self) -> str:
@@ -120,6 +144,8 @@ def mismatch(name: str, annotation: Annotation, value: Any, error: pydantic.Vali
         place = "".join(f"[{part!r}]" for part in item["loc"])
         details.append(f"{place}: {item['msg']}" if place else item["msg"])
     given = f"{reprlib.repr(value)} ({type(value).__name__})"
+    if annotation.forms.secrets:
+        given = "another value, which is not shown"
     return f"{name!r} should be {annotation}, was {given}: {', '.join(details)}"
 
 
@@ -150,17 +176,23 @@ def _deep_copy(value: Json) -> Json:
             return value
 
 
-def refuse_non_finite(value: Any, what: str, where: str) -> None:
-    """Raise NotJson for a NaN or an infinity anywhere in lists and dicts."""
+def _secrets_in(value: Any, what: str, where: str) -> int:
+    """Count the secrets in lists and dicts; raise NotJson for a NaN or an infinity in them."""
     match value:
-        case float() if not math.isfinite(value):
-            raise NotJson(what, where, f"number JSON does not have ({value})")
+        case float():
+            _refuse_non_finite(value, what, where)
         case list() | tuple():
-            for index, item in enumerate(value):
-                refuse_non_finite(item, what, f"{where}[{index}]")
+            return sum(_secrets_in(v, what, f"{where}[{i}]") for i, v in enumerate(value))
         case dict():
-            for key, item in value.items():
-                refuse_non_finite(item, what, f"{where}[{key!r}]")
+            return sum(_secrets_in(v, what, f"{where}[{k!r}]") for k, v in value.items())
+        case set() | frozenset():
+            return sum(_secrets_in(item, what, where) for item in value)
+    return int(isinstance(value, SECRET_TYPES))
+
+
+def _refuse_non_finite(value: float, what: str, where: str) -> None:
+    if not math.isfinite(value):
+        raise NotJson(what, where, f"number JSON does not have ({value})")
 
 
 def _plain_json(value: Any, what: str, where: str) -> Json:
@@ -184,7 +216,7 @@ def _plain_json(value: Any, what: str, where: str) -> Json:
         case int():
             return int(value)
         case float():
-            refuse_non_finite(value, what, where)
+            _refuse_non_finite(value, what, where)
             return float(value)
         case list() | tuple():
             return [_plain_json(item, what, f"{where}[{i}]") for i, item in enumerate(value)]

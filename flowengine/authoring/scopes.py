@@ -25,7 +25,7 @@ from flowengine.authoring.symbols import (
     symbols_in,
     without_symbols,
 )
-from flowengine.errors import AuthoringError, NotJson, SymbolMisuse
+from flowengine.errors import AuthoringError, SymbolMisuse, ValueRefused
 from flowengine.program import nodes
 from flowengine.program.expressions import references
 from flowengine.program.standard import ITEMS, RESULT, STANDARD, wider
@@ -92,7 +92,7 @@ class Scope(Visibility):
                     expression = self.to_expression(value, parameter.annotation, parameter.name)
                 except pydantic.ValidationError as error:
                     problems.append(mismatch(parameter.name, parameter.annotation, value, error))
-                except NotJson as error:
+                except ValueRefused as error:
                     problems.append(str(error))
                 else:
                     arguments.append(nodes.Argument(parameter.name, expression))
@@ -133,7 +133,8 @@ class Scope(Visibility):
             self._refuse_hidden(info)
         if every or annotation is None:
             return expression_of(value)
-        return nodes.Literal(without_symbols(annotation.write(value, "an argument", where)))
+        written = annotation.write(value, "an argument", where, in_program=True)
+        return nodes.Literal(without_symbols(written))
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -11,7 +11,7 @@ from typing import Any
 import pydantic
 
 from flowengine.authoring.annotations import Annotation, mismatch
-from flowengine.errors import AuthoringError, InvalidInputs, NotJson
+from flowengine.errors import AuthoringError, InvalidInputs, ValueRefused
 from flowengine.program.nodes import Field, Json, Literal
 from flowengine.program.standard import RESULT
 
@@ -97,7 +97,7 @@ class Signature:
         for p in self.parameters:
             if p.annotation.has_forms and p.name in data:
                 try:
-                    found[p.name] = p.annotation.read(data[p.name])
+                    found[p.name] = p.annotation.receive(data[p.name])
                 except pydantic.ValidationError as error:
                     problems.append(mismatch(p.name, p.annotation, data[p.name], error))
                 except (TypeError, RecursionError):
@@ -162,8 +162,9 @@ def _parameter(parameter: inspect.Parameter, hint: Any, title: str) -> Parameter
     if parameter.default is _NONE:
         return Parameter(parameter.name, parameter.kind, annotation)
     try:
-        value = annotation.write(parameter.default, f"the default of {what}", parameter.name)
-    except NotJson as error:
+        name, subject = parameter.name, f"the default of {what}"
+        value = annotation.write(parameter.default, subject, name, in_program=True)
+    except ValueRefused as error:
         raise AuthoringError(f"{title}: {error}") from None
     except pydantic.ValidationError as error:
         problem = mismatch(parameter.name, annotation, parameter.default, error)

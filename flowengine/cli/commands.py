@@ -18,6 +18,7 @@ import click
 import flowengine
 from flowengine.cli import configuration
 from flowengine.cli.failures import Commands
+from flowengine.cli.streams import json_of
 
 _MAX_CELL = 500  #: characters of an error in a list
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -193,7 +194,7 @@ def list_runs(
     with open_engine() as engine:
         runs = engine.list(named=workflow, state=state, tenant=tenant, limit=limit)
     if as_json:
-        click.echo(json.dumps([asdict(info) for info in runs], indent=2))
+        click.echo(json_of([asdict(info) for info in runs]))
         return
     if not runs:
         about = f" of a workflow with {workflow!r} in its name" if workflow else ""
@@ -234,11 +235,11 @@ def show(run_id: str, as_json: bool) -> None:
         steps = engine.steps(info.id)
     if as_json:
         shown = {**asdict(info), "steps": [asdict(step) for step in steps]}
-        click.echo(json.dumps(shown, indent=2))
+        click.echo(json_of(shown))
         return
     console.print(run_tree(info, steps, system_clock(), console.width))
     if info.outputs is not None:
-        outputs = line(("outputs ", "dim"), json.dumps(info.outputs))
+        outputs = line(("outputs ", "dim"), json_of(info.outputs, indent=None))
         console.print(outputs, soft_wrap=True)
     for step in steps:
         if step.error and "traceback" in step.error and step.error["path"] == step.path:

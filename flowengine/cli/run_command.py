@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -13,11 +12,14 @@ import click
 from flowengine.assembly import FlowEngine, default_engine
 from flowengine.cli import configuration
 from flowengine.cli.run_view import watch
+from flowengine.cli.streams import json_of
 from flowengine.cli.targets import load_modules, prepare
 from flowengine.cli.terminal import SafeConsole, console, line
 from flowengine.engine import Run, RunInfo
 from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.evaluator.states import RunState
+from flowengine.secret_keys import set_secret_key_source
+from flowengine.settings import Settings
 from flowengine.store import Database
 
 
@@ -31,7 +33,7 @@ def run(
     no_wait: bool,
     as_json: bool,
 ) -> None:
-    settings = configuration.settings()
+    settings = _settings()
     installed = getattr(configuration.celery_app(), "flowengine", None)
     fleet = installed if isinstance(installed, FlowEngine) else None
     # Report invalid inputs before a database is created. Workers have code that we have not.
@@ -53,7 +55,7 @@ def run(
         show = f"`flowengine show {handle.id[:8]}` shows its state"
         raise click.ClickException(f"stopped. The run is stored: {goes_on}, {show}") from None
     if as_json:
-        click.echo(json.dumps(asdict(info), indent=2))
+        click.echo(json_of(asdict(info)))
     else:
         _print_outcome(info)
         _print_next_commands(info, engine.database)
@@ -61,7 +63,7 @@ def run(
 
 
 def resume(modules: Sequence[str], *, as_json: bool) -> None:
-    settings = configuration.settings()
+    settings = _settings()
     load_modules(modules)
     engine = default_engine(settings)
     alarm_unserved_tasks(engine)  # clears alarms that these modules resolve
@@ -72,10 +74,17 @@ def resume(modules: Sequence[str], *, as_json: bool) -> None:
         if not as_json:
             _print_outcome(ended[-1])
     if as_json:
-        click.echo(json.dumps([asdict(info) for info in ended], indent=2))
+        click.echo(json_of([asdict(info) for info in ended]))
     elif not ended:
         console.print("no unfinished runs")
     sys.exit(0 if all(info.state == RunState.COMPLETED for info in ended) else 1)
+
+
+def _settings() -> Settings:
+    settings = configuration.settings()
+    if settings.secret_keys:  # of an app that has no FlowEngine, too
+        set_secret_key_source(lambda: settings.secret_keys)
+    return settings
 
 
 def _follow(handle: Run[Any], as_json: bool, stop_at_alarm: bool = False) -> RunInfo:
@@ -89,7 +98,7 @@ def _print_outcome(info: RunInfo) -> None:
     if info.state == RunState.COMPLETED:
         outputs = info.outputs or {}
         value = outputs["result"] if set(outputs) == {"result"} else outputs
-        outcome = line(("result  ", "dim"), (json.dumps(value), "bold green"))
+        outcome = line(("result  ", "dim"), (json_of(value, indent=None), "bold green"))
     else:
         outcome = line(("failed  ", "dim"), (info.error_text or "", "bold red"))
     console.print(outcome, soft_wrap=True)

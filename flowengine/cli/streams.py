@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from contextlib import suppress
 from typing import Any
 
 from flowengine.printable import printable
+from flowengine.secret_keys import without_secrets
 
 MAX_LINE = 2_000  #: characters of one line of an error or a traceback
 
@@ -14,6 +16,11 @@ MAX_LINE = 2_000  #: characters of one line of an error or a traceback
 def message(text: str) -> str:
     """Return the message of an error as it is written to stderr."""
     return printable(text, lines=True, limit=MAX_LINE)
+
+
+def json_of(shown: Any, indent: int | None = 2) -> str:
+    """Return values of runs as JSON, with asterisks in the place of secrets."""
+    return json.dumps(without_secrets(shown), indent=indent)
 
 
 def accept_any_text() -> None:

@@ -16,6 +16,7 @@ from flowengine.engine.committer import Committer
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
 from flowengine.program.limits import clipped
+from flowengine.secret_keys import without_secrets
 from flowengine.store import Store
 from flowengine.store.database import is_unavailable
 from flowengine.store.protocol import CompletionListener
@@ -249,7 +250,7 @@ class AfterCommit:
 
     def _announce(self, effects: CommitEffects) -> None:
         for path, params in effects.log_lines:
-            line = clipped(f"{path}: {params}", self._max_log_length)
+            line = clipped(f"{path}: {without_secrets(params)}", self._max_log_length)
             log.info("%s", line, extra={"action": "sys.log", "run": effects.run_id})
         if effects.has_ended:
             self._completions.announce(effects.run_id)

@@ -71,7 +71,25 @@ def schema_misfit(schema: Mapping[str, Json], value: Json, checks: Checks | None
         return clipped(
             f"its schema cannot be applied: {type(error).__name__}: {error}", _LONGEST_MESSAGE
         )
-    return "" if problem is None else clipped(str(problem), _LONGEST_MESSAGE)
+    if problem is None:
+        return ""
+    if _has_secrets(schema):
+        problem.what = "does not fit the schema, which has a secret: the value is not shown"
+    return clipped(str(problem), _LONGEST_MESSAGE)
+
+
+def _has_secrets(schema: Mapping[str, Json]) -> bool:
+    """Whether values of a schema, or of a part of it, are not to be shown."""
+    waiting: list[Json] = [schema]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, Mapping):
+            if part.get("writeOnly") is True:
+                return True
+            waiting += part.values()
+        elif isinstance(part, list):
+            waiting += part
+    return False
 
 
 class Validation:

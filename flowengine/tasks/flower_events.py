@@ -19,6 +19,7 @@ from billiard.process import current_process
 
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, Outcome, Succeeded
+from flowengine.secret_keys import without_secrets
 
 log = logging.getLogger("flowengine")
 _MOST = 100  # events kept before they are sent
@@ -48,7 +49,8 @@ class StepEvents:
             self._send("task-received", shown_as, timestamp=began, **received)
             self._send("task-started", shown_as, timestamp=began)
             if isinstance(outcome, Succeeded):
-                shown = repr(outcome.result.get("result", outcome.result))[:200]
+                result = without_secrets(outcome.result)
+                shown = repr(result.get("result", result))[:200]
                 self._send("task-succeeded", shown_as, result=shown, runtime=seconds)
             elif isinstance(outcome, Failed):
                 text = f"{outcome.error['type']}: {outcome.error['message']}"[:500]

@@ -20,6 +20,7 @@ from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import Json
+from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
@@ -71,10 +72,13 @@ class Flow:
     def __enter__(self) -> Self:
         # `workflow.start()` in code under test uses this engine too.
         self._outer = set_launcher_source(lambda: EngineLauncher(self.engine))
+        keys = self.engine.settings.secret_keys
+        self._outer_keys = set_secret_key_source((lambda: keys) if keys else None)
         return self
 
     def __exit__(self, *_: object) -> None:
         set_launcher_source(self._outer)
+        set_secret_key_source(self._outer_keys)
         self.engine.close()
 
     # --- running ---

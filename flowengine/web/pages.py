@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -23,6 +23,7 @@ from flowengine.engine.results import RunInfo, RunSummary
 from flowengine.engine.run_tree import RunTree, StepLine, load_run_tree
 from flowengine.errors import FlowengineError, StoreError, TenantRefused, UnknownRun
 from flowengine.evaluator.states import RunState
+from flowengine.secret_keys import without_secrets
 from flowengine.settings import Settings
 from flowengine.store import Session
 from flowengine.store.database import system_clock
@@ -135,13 +136,22 @@ async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str
     return page, page[-1].id if len(runs) > len(page) else None
 
 
+def shown_values(
+    session: Session, run_id: str, tenant: str | None
+) -> tuple[RunInfo, dict[str, Any]]:
+    """Return a run and its inputs, without secrets."""
+    run = queries.run_info(session, run_id, tenant)
+    inputs = without_secrets(queries.run_inputs(session, run))
+    return replace(run, outputs=without_secrets(run.outputs)), inputs
+
+
 async def _run(handler: Any, run_id: str) -> tuple[RunInfo, dict[str, Any], RunTree]:
     settings, tenant = _settings(handler), _visible_tenant(handler)
     most = (settings.max_page_steps, settings.max_page_bytes)
 
     def query(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
-        run = queries.run_info(session, run_id, tenant)
-        return run, queries.run_inputs(session, run), load_run_tree(session, run_id, *most)
+        run, inputs = shown_values(session, run_id, tenant)
+        return run, inputs, load_run_tree(session, run_id, *most)
 
     if len(run_id) > _MAX_LENGTH or "\0" in run_id:
         raise RequestError(404, "There is no run of this id in this database.")
