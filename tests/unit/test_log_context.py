@@ -161,12 +161,10 @@ def test_a_worker_writes_json_or_leaves_the_format_alone() -> None:
 @pytest.mark.parametrize(
     "logger_name", ["celery.worker.strategy", "celery.app.trace", "celery.beat"]
 )
-def test_wakeups_are_not_logged_at_info(
-    logger_name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wakeups_are_not_logged_at_info(logger_name: str, caplog: pytest.LogCaptureFixture) -> None:
     logger = logging.getLogger(logger_name)
-    monkeypatch.setattr(logging.getLogger(), "level", logging.INFO)
-    monkeypatch.setattr(logger, "level", logging.INFO)
+    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, logger_name)
     try:
         for wakeups in (False, True):
             caplog.clear()
