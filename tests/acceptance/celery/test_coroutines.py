@@ -54,8 +54,9 @@ def test_a_child_whose_event_loop_is_blocked_is_named_and_killed(one_child: Flee
 def test_a_worker_that_shuts_down_finishes_its_coroutines(one_child: Fleet) -> None:
     one_child.heal()
     run = one_child.start(coroutines.gathering, name="last", numbers=[1, 2, 3], number=4)
-    until(lambda: one_child.begun("last"), "the tries")
-    worker = one_child.workers[0]
+    worker, place = one_child.workers[0], f"[run {run.id[:8]} "
+    for n in (1, 2, 3):  # a try that has not begun is left to other workers
+        until(lambda n=n: f"number {n} {place}" in worker.logs(), f"try {n}")  # type: ignore[misc]
     worker.terminate()
     until(lambda: "Warm shutdown" in worker.logs(), "the beginning of the shutdown")
     one_child.let_go("last")
