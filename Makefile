@@ -10,14 +10,14 @@ BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
 BENCH_ALL := $(BENCH_QUICK) .venv-bench/prefect/.installed .venv-bench/pyworkflow/.installed
 AT_RANDOM := tests/unit/evaluator/test_laws.py tests/unit/afl tests/unit/program/test_mutations.py \
 	tests/integration/test_front_ends.py tests/integration/test_as_plain_python.py \
-	tests/integration/messaging/test_model.py
+	tests/integration/messaging/test_model.py tests/integration/messaging/test_cut_connections.py
 # Scratch in memory where there is room: tests kill processes, not machines, so no disk is needed.
 SCRATCH = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8000000 ] 2>/dev/null \
 	&& [ -w /dev/shm ] && echo /dev/shm || echo "$${TMPDIR:-/tmp}")
 # Tests start hundreds of processes, and without bytecode on the disk each compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 # A test that hangs fails after five minutes, with the stacks of its threads.
-PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder \
+PARALLEL := -n 4 --dist loadfile --no-loadscope-reorder \
 	-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 help: ## Show this list

@@ -60,7 +60,7 @@ from tests.builders import (
     event as event_facet,
 )
 
-SEEDS = range(9)
+SEEDS = [*range(4), *(pytest.param(n, marks=pytest.mark.chaos) for n in range(4, 9))]
 MOST_SWITCHES = 30_000  #: past this nothing will come any more
 
 # --- programs ---

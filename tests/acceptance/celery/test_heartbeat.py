@@ -35,6 +35,7 @@ def test_a_pool_child_that_hangs_is_killed_and_another_takes_its_place(fleet: Fl
     assert all(worker.is_alive() for worker in fleet.workers)
 
 
+@pytest.mark.chaos
 def test_a_timeout_ends_the_validation_of_a_result_with_its_process(fleet: Fleet) -> None:
     defs: dict[str, Any] = {"d0": {"items": {"type": "integer"}}}
     for level in range(1, 45):  # each level checks the value twice as often as the one below
