@@ -94,11 +94,11 @@ def memory_of(flower: Flower) -> int:
     raise LookupError("no process listens at the address of Flower")
 
 
-@pytest.mark.parametrize("count", [400, pytest.param(20_000, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("count", [250, pytest.param(20_000, marks=pytest.mark.chaos)])
 def test_random_requests_to_the_pages_are_answered(
     flower: Flower, runs: Runs, chaos_seed: int, count: int
 ) -> None:
-    seed = 15 if count == 400 else chaos_seed
+    seed = 15 if count == 250 else chaos_seed
     requests = Requests(seed, runs)
     address = urlsplit(flower.url)
     statuses: Counter[int] = Counter()

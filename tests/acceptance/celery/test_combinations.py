@@ -218,6 +218,7 @@ def last_worker(fleet: Fleet, proxy: Proxy) -> Iterator[LocalWorker]:
     last.stop()
 
 
+@pytest.mark.chaos
 def test_a_worker_ends_although_it_loses_its_broker_meanwhile(
     fleet: Fleet, proxy: Proxy, last_worker: LocalWorker
 ) -> None:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from flowengine.errors import InvalidProgram
 from flowengine.program import link_program, parse_program, program_hash, write_program
 from tests.builders import block, event, facet, of, op, program, step, to
+from tests.examples_drawn import AT_RANDOM
 from tests.unit.evaluator.programs_strategy import case_of
 
 CORPUS = [
@@ -95,7 +96,7 @@ def mutated(document: Any, random: Random) -> Any:
 
 
 bounded = settings(
-    max_examples=300,
+    max_examples=300 if AT_RANDOM else 100,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
