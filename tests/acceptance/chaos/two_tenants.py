@@ -55,7 +55,7 @@ def hostile_tenant(fleet: Fleet, seed: int) -> Iterator[GuardedProcess]:
         process.start()
         yield process
     finally:
-        process.kill()
+        process.stop()
 
 
 def last_line(process: GuardedProcess) -> str:

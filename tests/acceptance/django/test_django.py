@@ -84,7 +84,7 @@ def on_celery(
     )
     process.start()
     yield project
-    process.kill()
+    process.stop()
 
 
 def test_an_order_and_its_run_are_committed_together_in_one_process(embedded: Project) -> None:
