@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flowengine.authoring.facets import Workflow
 
 R_co = TypeVar("R_co", covariant=True)
-#: What a start does with a key whose run has failed.
+#: For a start by a key whose run has failed: start another, return the failed one, or raise.
 IfFailed = Literal["return", "start", "raise"]
 
 

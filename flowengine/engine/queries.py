@@ -263,15 +263,6 @@ def _step_info(
     return replace(
         found,
         updated=max(step.updated, tried.updated),
-        tries=tried.number,
-        losses=tried.losses,
-        task_state=tried.state,
-        circuit=tried.circuit,
-        parked_until=tried.parked_until,
-        retry_at=tried.retry_at,
-        allowed_tries=allowed.get(step.facet_name) if tried.failed else None,
-        failed_tries=tried.failed,
-        queued=tried.queued,
-        ran=tried.ran,
         child_run=child_run_of(step.id, step.facet_name, state, tried.state),
+        **tried.shown(allowed.get(step.facet_name)),
     )

@@ -34,6 +34,21 @@ class StepTries:
     ran: int | None  #: how long workers ran its tries; None: no try has begun
     failed: list[FailedTry]
 
+    def shown(self, allowed: int | None) -> dict[str, Any]:
+        """Return the fields that a step has in every read model; `allowed` tries it may have."""
+        return {
+            "tries": self.number,
+            "losses": self.losses,
+            "task_state": self.state,
+            "circuit": self.circuit,
+            "parked_until": self.parked_until,
+            "retry_at": self.retry_at,
+            "allowed_tries": allowed if self.failed else None,
+            "failed_tries": self.failed,
+            "queued": self.queued,
+            "ran": self.ran,
+        }
+
 
 def tries_by_step(rows: Iterable[Row[Any]], now: int) -> dict[str, StepTries]:
     """Return the tries of each step. Rows come in the order of their creation."""
