@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from redis.asyncio import Redis, RedisCluster
 
 from flowengine.errors import AgentRegistryError, ValueRefused
+from flowengine.fork import at_fork
 from flowengine.log_filter import safe_logger
 from flowengine.messaging.drivers import (
     AsyncClient,
@@ -99,12 +100,20 @@ class RedisAgentRegistry(AgentRegistry):
         self._channel = self.events_channel if enable_events else ""
         self._own: dict[AgentId, tuple[Agent, str]] = {}
         self._displaced: set[AgentId] = set()
-        self._lock = threading.Lock()
+        self._reset_locks()
         self._driver: SyncDriver | PrivateLoopDriver | None = None
         self._driver_pid = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._error_logged = False
+        at_fork(in_child=self._reset_locks)
+
+    def _reset_locks(self) -> None:
+        """New locks: at a fork, a thread that the child does not have may hold the old ones."""
+        self._lock = threading.Lock()
+        #: Invariant: no heartbeat of an agent is under way while it is deregistered. A heartbeat
+        #: creates the record that it does not find, so a late one would register the agent again.
+        self._heartbeat_lock = threading.Lock()
 
     # --- agents of this registry ---
 
@@ -131,9 +140,10 @@ class RedisAgentRegistry(AgentRegistry):
 
     def deregister(self, agent_id: AgentId) -> None:
         """Deregister an agent; one of this registry only while no other process has its id."""
-        with self._lock:
-            _, incarnation = self._own.pop(agent_id, (None, ""))
-        self._run(f"deregister {agent_id}", self._deregister(agent_id, incarnation))
+        with self._heartbeat_lock:
+            with self._lock:
+                _, incarnation = self._own.pop(agent_id, (None, ""))
+            self._run(f"deregister {agent_id}", self._deregister(agent_id, incarnation))
 
     def displaced(self) -> set[AgentId]:
         """Agents of this registry whose id another process has registered."""
@@ -184,8 +194,11 @@ class RedisAgentRegistry(AgentRegistry):
         with self._lock:
             own = list(self._own.values())
         for agent, incarnation in own:
-            plan = self._heartbeat("beat", agent, incarnation)
-            outcome, other = self._run(f"send the heartbeat of {agent.agent_id}", plan)
+            with self._heartbeat_lock:
+                if not self._is_own(agent.agent_id, incarnation):
+                    continue  # deregistered, or registered again, in the meantime
+                plan = self._heartbeat("beat", agent, incarnation)
+                outcome, other = self._run(f"send the heartbeat of {agent.agent_id}", plan)
             if outcome == 0:
                 self._displace(agent.agent_id, incarnation, other)
         if self._channel:
@@ -220,9 +233,12 @@ class RedisAgentRegistry(AgentRegistry):
             if stop.wait(self._interval):
                 return
 
+    def _is_own(self, agent_id: AgentId, incarnation: str) -> bool:
+        return self._own.get(agent_id, (None, ""))[1] == incarnation
+
     def _displace(self, agent_id: AgentId, incarnation: str, other: str) -> None:
         with self._lock:
-            if self._own.get(agent_id, (None, ""))[1] != incarnation:
+            if not self._is_own(agent_id, incarnation):
                 return  # registered again in the meantime
             del self._own[agent_id]
             self._displaced.add(agent_id)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import redis
 import redis.asyncio
 
 from flowengine.messaging import Agent, AgentEvent, AgentId, AgentRegistryError, RedisAgentRegistry
+from flowengine.messaging.drivers import Plan
 from tests.integration.messaging.samples import WORKER
 from tests.servers import RedisServer
 
@@ -207,6 +210,31 @@ def test_heartbeats_continue_while_the_loop_is_blocked(redis_server: RedisServer
                 assert await registry.list_registered() == []
 
     asyncio.run(live())
+
+
+def test_a_heartbeat_under_way_does_not_register_a_deregistered_agent_again(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = RedisAgentRegistry(client)
+    registry.register(ADA)
+    under_way, go_on = threading.Event(), threading.Event()
+    heartbeat = registry._heartbeat
+
+    def slow_heartbeat(mode: str, agent: Agent, incarnation: str) -> Plan[tuple[int, str]]:
+        under_way.set()
+        go_on.wait()
+        return (yield from heartbeat(mode, agent, incarnation))
+
+    monkeypatch.setattr(registry, "_heartbeat", slow_heartbeat)
+    with ThreadPoolExecutor() as threads:
+        beat = threads.submit(registry.beat)
+        under_way.wait()
+        deregistration = threads.submit(registry.deregister, WORKER)
+        wait([deregistration], timeout=0.2)  # it has to wait for the heartbeat
+        go_on.set()
+        beat.result()
+        deregistration.result()
+    assert registry.list_agents() == []
 
 
 def test_an_interval_that_is_not_shorter_than_the_ttl_is_refused(client: redis.Redis) -> None:
