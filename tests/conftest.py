@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from collections import defaultdict
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tests.certificates import Certificates, make_certificates
 from tests.servers import PostgresServer, RabbitServer, RedisServer
 
 pytest.register_assert_rewrite("tests.corpus")
+gc.disable()  # modules and items live to the end: scanning them took a third of the collection
 
 CHAOS_SEED = pytest.StashKey[int]()  #: the first, or the one that was given
 CHAOS_SEEDS = pytest.StashKey[int]()  #: how many
@@ -59,6 +61,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         path: (n + 0.5) / len(part) for part in (waits, computes) for n, path in enumerate(part)
     }
     items[:] = [item for path in sorted(files, key=places.__getitem__) for item in files[path]]
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -10,7 +10,9 @@ import threading
 import zlib
 from pathlib import Path
 
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, Dialect, inspect, text
+from sqlalchemy.engine.mock import MockConnection
+from sqlalchemy.schema import ExecutableDDLElement
 
 from flowengine.errors import DatabaseTooNew, DatabaseTooOld
 from flowengine.store.database import Database
@@ -61,7 +63,8 @@ def upgrade_schema(database: Database) -> tuple[str, str]:
         if not before:
             # The same schema as after all migrations, which a test checks. Alembic takes longer to
             # import than most first runs take.
-            metadata.create_all(connection, checkfirst=False)
+            for statement in _create_statements(connection.dialect):
+                connection.exec_driver_sql(statement)
             _stamp(connection)
         elif before != HEAD:
             migrate(connection)
@@ -78,6 +81,25 @@ def _create_schema(connection: Connection, schema: str) -> None:
     known = text("SELECT 1 FROM pg_namespace WHERE nspname = :schema")
     if connection.execute(known, {"schema": schema}).scalar() is None:
         connection.execute(text(f'CREATE SCHEMA "{schema}"'))
+
+
+_statements: dict[str, list[str]] = {}
+
+
+def _create_statements(dialect: Dialect) -> list[str]:
+    """Return the statements that create all tables.
+
+    They are rendered once per process: a suite of tests creates a database for each test.
+    """
+    if dialect.name not in _statements:
+        rendered: list[str] = []
+
+        def render(ddl: ExecutableDDLElement, *_: object, **__: object) -> None:
+            rendered.append(str(ddl.compile(dialect=dialect)))
+
+        metadata.create_all(MockConnection(dialect, render), checkfirst=False)
+        _statements[dialect.name] = rendered
+    return _statements[dialect.name]
 
 
 def _stamp(connection: Connection) -> None:
