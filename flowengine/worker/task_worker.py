@@ -6,30 +6,21 @@ reports make ready, for a time slice; then other task lists have their turn.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
 
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.store.claims import Claim, WorkerIdentity
-from flowengine.worker.async_tries import AsyncTries, is_async
-from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.background import BackgroundJobs, HandledCounters
 from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimState
-from flowengine.worker.execution import Attempt, ChildNotStarted, on_own_stack_chunk
+from flowengine.worker.claimed_tasks import ClaimedTasks
+from flowengine.worker.execution import on_own_stack_chunk
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage
-
-log = logging.getLogger("flowengine")
-
-T = TypeVar("T")
-_BACKOFF = 1.0  # seconds until a task is due again that the engine failed to start
+from flowengine.worker.tries import Show, Tries
 
 
 class TaskWorker:
@@ -41,22 +32,30 @@ class TaskWorker:
         identity: WorkerIdentity,
         names: Callable[[], Sequence[str]],
         lists: Callable[[], Collection[str]] = tuple,
-        show: Callable[[TaskDefinition, Outcome, float], object] | None = None,
+        show: Show | None = None,
         breakers: CircuitBreakers | None = None,
         flush: Callable[[], object] = lambda: None,
     ) -> None:
         """`show` is called for each try that has ended, `flush` after some of them."""
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
-        self._show = show
-        self._breakers = breakers or CircuitBreakers(engine.settings)
         settings = engine.settings
         markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
         self.claimed_tasks = ClaimedTasks(markers)
         self.client = TaskClient(engine, identity, self.claimed_tasks)
         self.counters = HandledCounters(engine.database, identity.server_id)
-        self.async_tries = AsyncTries(
-            engine, identity, self.client, names, self._begin_async, self._settle, flush
+        self._sizing = BatchSizing(settings.quick_seconds)
+        self._tries = Tries(
+            engine,
+            identity,
+            self.client,
+            self._sizing,
+            self.counters,
+            breakers or CircuitBreakers(settings),
+            show,
+            names=names,
+            flush=flush,
         )
+        self.async_tries = self._tries.in_loop
         jobs = (
             self.counters.flush,
             self.client.reconcile,
@@ -64,11 +63,9 @@ class TaskWorker:
             self.async_tries.cancel_lost,
         )
         self._background = BackgroundJobs(settings.heartbeat_interval, jobs)
-        self._sizing = BatchSizing(settings.quick_seconds)
         self._guard = BatchGuard(settings.batch_max_wait, self._empty_batch)
         self._last_facet: dict[str, str] = {}  #: claimed last from each task list
         self._usage = TenantUsage()
-        self._max_wait = settings.batch_max_wait
         self._stopping = False
 
     # --- called by the Celery tasks ---
@@ -224,7 +221,7 @@ class TaskWorker:
                 while True:
                     entry = None if self._stopping else batch.next()
                     if entry is not None:
-                        done += self._run(entry, batch)
+                        done += self._tries.run(entry, batch)
                     elif finished := batch.take_finished():
                         policy = self._continuation(ends)
                         batch.add(
@@ -236,94 +233,6 @@ class TaskWorker:
             self._empty_batch(batch)  # also if an exception ends this thread
             self._usage.count(tasks[0].tenant, time.monotonic() - began)
         return done
-
-    def _run(self, entry: ClaimedTask, batch: Batch) -> bool:
-        """Run a task of the batch; False: its circuit refuses it, and it is parked."""
-        try:
-            return self._try(entry, batch)
-        except BaseException as problem:
-            self.async_tries.leave(entry)
-            if entry.state == ClaimState.CLAIMED:
-                self.client.park([entry], _BACKOFF)  # it did not start, so nothing is counted
-            elif entry.state == ClaimState.STARTED:
-                # `sys.exit` in a facet, or a signal for this process. It counts as a loss: a
-                # facet that ends every process it runs in would be repeated for ever.
-                reason = f"{type(problem).__name__} ended the thread that worked on it"
-                batch.finish(entry, Lost(reason))
-            raise
-
-    def _try(self, entry: ClaimedTask, batch: Batch) -> bool:
-        task = entry.task
-        if not self._sizing.is_quick(task.name):
-            self._engine.database.return_connection()  # other threads may need it meanwhile
-        began = time.monotonic()
-        try:
-            begun = self._begin(entry, lambda: batch.take_circuit(task.circuit))
-            if isinstance(begun, AsyncTry):
-                if not begun.wait(0.0 if self._sizing.is_slow(task.name) else self._max_wait):
-                    self.async_tries.adopt(begun, task.task_list_name)
-                    return True
-                self.async_tries.leave(entry)
-                begun = begun.outcome()
-        except ChildNotStarted as failure:
-            self.client.spool(entry, failure.call, failure)
-            return True
-        if begun is None:
-            return False
-        self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome))
-        return True
-
-    def _begin(
-        self, entry: ClaimedTask, also: Callable[[], list[ClaimedTask]] = list
-    ) -> Outcome | AsyncTry | None:
-        """Begin a try. None: its circuit refuses it and it is parked, or there is no place."""
-        task = entry.task
-        permit = self._breakers.permit(task) if task.circuit else None
-        if permit is not None and not permit.granted:
-            self.client.park([entry, *also()], permit.retry_after)
-            return None
-        takes_place = is_async(task.name)
-        if takes_place and not self.async_tries.reserve(entry):
-            self.client.release([entry])
-            return None
-        attempt = Attempt(self._engine, task, lambda: self._beat(task), permit)
-        self.claimed_tasks.start(entry)
-        begun = attempt.begin(lambda awaitable: self.async_tries.submit(entry, attempt, awaitable))
-        if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit
-            self.async_tries.leave(entry)
-        return begun
-
-    def _begin_async(self, entry: ClaimedTask) -> Outcome | AsyncTry | None:
-        """Begin a try for the thread of async tries, which no exception ends."""
-        try:
-            return self._begin(entry)
-        except BaseException as problem:
-            self.async_tries.leave(entry)
-            if entry.state == ClaimState.CLAIMED:
-                self.client.park([entry], _BACKOFF)
-                return None
-            return Lost(f"{type(problem).__name__} ended the try")
-
-    def _settle(
-        self, task: TaskDefinition, outcome: Outcome, began: float, finish: Callable[[Outcome], T]
-    ) -> T:
-        """Check the outcome of a try and finish it with that; then count and show it."""
-        outcome = self._checked(task, outcome)
-        seconds = time.monotonic() - began
-        finished = finish(outcome)
-        self._sizing.count(task.name, seconds)
-        self.counters.count(task, outcome)
-        if self._show is not None:
-            self._show(task, outcome, seconds)
-        return finished
-
-    def _checked(self, task: TaskDefinition, outcome: Outcome) -> Outcome:
-        """Check a result as part of its try: the timeout ends it, and its time is measured."""
-        try:
-            return self._engine.storable(task.name, task.flow_id, outcome)
-        except Exception as problem:  # of the engine; the report checks it again
-            log.debug("the result of %s was not checked: %s", task.step_path, problem)
-            return outcome
 
     def _continuation(self, ends: float) -> Continuation | None:
         settings = self._engine.settings
@@ -344,14 +253,6 @@ class TaskWorker:
             self.client.release(unstarted)
         if finished := batch.take_finished():
             self.client.report(finished)
-
-    def _beat(self, task: TaskDefinition) -> bool:
-        try:
-            return self._engine.heartbeat(task)
-        except Exception as problem:
-            # Raised, an error of the engine would become the facet's. True: the facet goes on.
-            log.debug("the heartbeat of %s failed: %s", task.step_path, problem)
-            return True
 
     # --- the end ---
 

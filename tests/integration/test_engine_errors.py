@@ -179,7 +179,9 @@ def test_a_task_that_fails_before_its_facet_is_called_is_parked_and_not_counted(
     engine: Engine, task_worker: TaskWorker, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = start(engine, guarded_once)
-    monkeypatch.setattr(task_worker._breakers, "permit", failing(ConnectionResetError("Redis")))
+    monkeypatch.setattr(
+        task_worker._tries._breakers, "permit", failing(ConnectionResetError("Redis"))
+    )
     with pytest.raises(ConnectionResetError):
         task_worker.drain("default")
     assert tries(engine, run) == [(TaskState.PENDING, 1, 0)]

@@ -1,0 +1,153 @@
+"""The tries of claimed tasks: begin each, and settle its outcome.
+
+A try runs in the thread that claimed its task. A coroutine runs in the event loop of the process: a
+quick one is awaited, a slow one is adopted by `AsyncTries`, and the thread goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+from flowengine.engine import Engine
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.triggers import Lost, Outcome
+from flowengine.store.claims import WorkerIdentity
+from flowengine.worker.async_tries import AsyncTries, is_async
+from flowengine.worker.async_try import AsyncTry
+from flowengine.worker.background import HandledCounters
+from flowengine.worker.batch import Batch, BatchSizing
+from flowengine.worker.breakers import CircuitBreakers
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
+from flowengine.worker.execution import Attempt, ChildNotStarted
+from flowengine.worker.task_client import TaskClient
+
+log = logging.getLogger("flowengine")
+
+T = TypeVar("T")
+Show: TypeAlias = Callable[[TaskDefinition, Outcome, float], object]
+_BACKOFF = 1.0  # seconds until a task is due again that the engine failed to start
+
+
+class Tries:
+    """Runs tries for one process. Shared by all threads of its pool."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        identity: WorkerIdentity,
+        client: TaskClient,
+        sizing: BatchSizing,
+        counters: HandledCounters,
+        breakers: CircuitBreakers,
+        show: Show | None,
+        *,
+        names: Callable[[], Sequence[str]],
+        flush: Callable[[], object],
+    ) -> None:
+        self._engine, self._client, self._sizing = engine, client, sizing
+        self._counters, self._breakers, self._show = counters, breakers, show
+        self._claimed_tasks = client.claimed
+        self._max_wait = engine.settings.batch_max_wait
+        #: The tries whose coroutines run in the event loop.
+        self.in_loop = AsyncTries(
+            engine, identity, client, names, self._begin_async, self._settle, flush
+        )
+
+    def run(self, entry: ClaimedTask, batch: Batch) -> bool:
+        """Run a task of the batch; False: its circuit refuses it, and it is parked."""
+        try:
+            return self._try(entry, batch)
+        except BaseException as problem:
+            self.in_loop.leave(entry)
+            if entry.state == ClaimState.CLAIMED:
+                self._client.park([entry], _BACKOFF)  # it did not start, so nothing is counted
+            elif entry.state == ClaimState.STARTED:
+                # `sys.exit` in a facet, or a signal for this process. It counts as a loss: a
+                # facet that ends every process it runs in would be repeated for ever.
+                reason = f"{type(problem).__name__} ended the thread that worked on it"
+                batch.finish(entry, Lost(reason))
+            raise
+
+    def _try(self, entry: ClaimedTask, batch: Batch) -> bool:
+        task = entry.task
+        if not self._sizing.is_quick(task.name):
+            self._engine.database.return_connection()  # other threads may need it meanwhile
+        began = time.monotonic()
+        try:
+            begun = self._begin(entry, lambda: batch.take_circuit(task.circuit))
+            if isinstance(begun, AsyncTry):
+                if not begun.wait(0.0 if self._sizing.is_slow(task.name) else self._max_wait):
+                    self.in_loop.adopt(begun, task.task_list_name)
+                    return True
+                self.in_loop.leave(entry)
+                begun = begun.outcome()
+        except ChildNotStarted as failure:
+            self._client.spool(entry, failure.call, failure)
+            return True
+        if begun is None:
+            return False
+        self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome))
+        return True
+
+    def _begin(
+        self, entry: ClaimedTask, also: Callable[[], list[ClaimedTask]] = list
+    ) -> Outcome | AsyncTry | None:
+        """Begin a try. None: its circuit refuses it and it is parked, or there is no place."""
+        task = entry.task
+        permit = self._breakers.permit(task) if task.circuit else None
+        if permit is not None and not permit.granted:
+            self._client.park([entry, *also()], permit.retry_after)
+            return None
+        takes_place = is_async(task.name)
+        if takes_place and not self.in_loop.reserve(entry):
+            self._client.release([entry])
+            return None
+        attempt = Attempt(self._engine, task, lambda: self._beat(task), permit)
+        self._claimed_tasks.start(entry)
+        begun = attempt.begin(lambda awaitable: self.in_loop.submit(entry, attempt, awaitable))
+        if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit
+            self.in_loop.leave(entry)
+        return begun
+
+    def _begin_async(self, entry: ClaimedTask) -> Outcome | AsyncTry | None:
+        """Begin a try for the thread of async tries, which no exception ends."""
+        try:
+            return self._begin(entry)
+        except BaseException as problem:
+            self.in_loop.leave(entry)
+            if entry.state == ClaimState.CLAIMED:
+                self._client.park([entry], _BACKOFF)
+                return None
+            return Lost(f"{type(problem).__name__} ended the try")
+
+    def _settle(
+        self, task: TaskDefinition, outcome: Outcome, began: float, finish: Callable[[Outcome], T]
+    ) -> T:
+        """Check the outcome of a try and finish it with that; then count and show it."""
+        outcome = self._checked(task, outcome)
+        seconds = time.monotonic() - began
+        finished = finish(outcome)
+        self._sizing.count(task.name, seconds)
+        self._counters.count(task, outcome)
+        if self._show is not None:
+            self._show(task, outcome, seconds)
+        return finished
+
+    def _checked(self, task: TaskDefinition, outcome: Outcome) -> Outcome:
+        """Check a result as part of its try: the timeout ends it, and its time is measured."""
+        try:
+            return self._engine.storable(task.name, task.flow_id, outcome)
+        except Exception as problem:  # of the engine; the report checks it again
+            log.debug("the result of %s was not checked: %s", task.step_path, problem)
+            return outcome
+
+    def _beat(self, task: TaskDefinition) -> bool:
+        try:
+            return self._engine.heartbeat(task)
+        except Exception as problem:
+            # Raised, an error of the engine would become the facet's. True: the facet goes on.
+            log.debug("the heartbeat of %s failed: %s", task.step_path, problem)
+            return True
