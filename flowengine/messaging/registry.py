@@ -10,13 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 import threading
 from functools import partial
-from itertools import chain
 from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel
 from redis.asyncio import Redis, RedisCluster
 
 from flowengine.errors import AgentRegistryError, ValueRefused
@@ -24,7 +21,6 @@ from flowengine.fork import at_fork
 from flowengine.log_filter import safe_logger
 from flowengine.messaging.drivers import (
     AsyncClient,
-    Members,
     Plan,
     PrivateLoopDriver,
     RedisErrors,
@@ -33,29 +29,13 @@ from flowengine.messaging.drivers import (
     describe,
 )
 from flowengine.messaging.interfaces import AgentRegistry
-from flowengine.messaging.keys import BATCH_LIMIT, Keys, endpoint
-from flowengine.messaging.lua import Call, Script, microseconds
+from flowengine.messaging.keys import Keys
+from flowengine.messaging.lua import microseconds
 from flowengine.messaging.models import Agent, AgentId
-from flowengine.messaging.payloads import check_payload
+from flowengine.messaging.registry_plans import RegistryPlans
 
-_HEARTBEAT = Script.load("heartbeat")
-_DEREGISTER = Script.load("deregister")
-_REPORT_LOST = Script.load("report_lost")
-_LIST = Script.load("list_agents")
 _log = safe_logger(__name__)
 T = TypeVar("T")
-
-
-class _Record(BaseModel):
-    """The stored record of an agent."""
-
-    name: str
-    agent_id: AgentId
-    status: dict[str, Any]
-    capabilities: list[str]
-    incarnation: str
-    owner: str  #: host and process id, for operators
-    ttl: float  #: seconds that the agent is alive after a heartbeat
 
 
 class RedisAgentRegistry(AgentRegistry):
@@ -91,13 +71,16 @@ class RedisAgentRegistry(AgentRegistry):
                 f"a heartbeat interval of {interval:g} s is not shorter than "
                 f"heartbeat_ttl_s={heartbeat_ttl_s:g}"
             )
-        self._redis, self._keys = redis, Keys(key_prefix)
-        self._ttl, self._interval = heartbeat_ttl_s, interval
+        self._redis, self._interval = redis, interval
         kept = heartbeat_ttl_s * 9 if keep_lost_s is None else keep_lost_s
-        self._retention = heartbeat_ttl_s + kept
         #: The channel of published events; each is the JSON of an `AgentEvent`.
         self.events_channel = f"{key_prefix}:events:agent_status"
-        self._channel = self.events_channel if enable_events else ""
+        self._plans = RegistryPlans(
+            Keys(key_prefix),
+            ttl=heartbeat_ttl_s,
+            retention=heartbeat_ttl_s + kept,
+            channel=self.events_channel if enable_events else "",
+        )
         self._own: dict[AgentId, tuple[Agent, str]] = {}
         self._displaced: set[AgentId] = set()
         self._reset_locks()
@@ -122,7 +105,7 @@ class RedisAgentRegistry(AgentRegistry):
         incarnation = secrets.token_hex(8)
         mode = "exclusive" if exclusive else "register"
         action = f"register {agent.agent_id}"
-        outcome, other = self._run(action, self._heartbeat(mode, agent, incarnation))
+        outcome, other = self._run(action, self._plans.heartbeat(mode, agent, incarnation))
         if outcome == 0:
             raise AgentRegistryError(
                 action, f"{other} has registered it and is alive: deregister it there first"
@@ -143,7 +126,7 @@ class RedisAgentRegistry(AgentRegistry):
         with self._heartbeat_lock:
             with self._lock:
                 _, incarnation = self._own.pop(agent_id, (None, ""))
-            self._run(f"deregister {agent_id}", self._deregister(agent_id, incarnation))
+            self._run(f"deregister {agent_id}", self._plans.deregister(agent_id, incarnation))
 
     def displaced(self) -> set[AgentId]:
         """Agents of this registry whose id another process has registered."""
@@ -158,7 +141,7 @@ class RedisAgentRegistry(AgentRegistry):
 
     def list_agents(self) -> list[dict[str, Any]]:
         """`list_registered` for synchronous code."""
-        return self._run("list agents", self._listing())
+        return self._run("list agents", self._plans.listing())
 
     async def find_by_capability(self, capability: str) -> list[AgentId]:
         """The living agents with this capability."""
@@ -197,12 +180,12 @@ class RedisAgentRegistry(AgentRegistry):
             with self._heartbeat_lock:
                 if not self._is_own(agent.agent_id, incarnation):
                     continue  # deregistered, or registered again, in the meantime
-                plan = self._heartbeat("beat", agent, incarnation)
+                plan = self._plans.heartbeat("beat", agent, incarnation)
                 outcome, other = self._run(f"send the heartbeat of {agent.agent_id}", plan)
             if outcome == 0:
                 self._displace(agent.agent_id, incarnation, other)
-        if self._channel:
-            self._run("report lost agents", self._report_lost())
+        if self._plans.channel:
+            self._run("report lost agents", self._plans.report_lost())
 
     def close(self) -> None:
         """Stop the heartbeats and close own connections; the client stays open."""
@@ -249,60 +232,6 @@ class RedisAgentRegistry(AgentRegistry):
             extra={"action": "agent_displaced", "agent": str(agent_id)},
         )
 
-    # --- plans ---
-
-    def _heartbeat(self, mode: str, agent: Agent, incarnation: str) -> Plan[tuple[int, str]]:
-        """The result code, and the owner of the other registration."""
-        check_payload(agent.status, f"the status of agent {agent.agent_id}", "status")
-        record = _Record(
-            name=agent.name,
-            agent_id=agent.agent_id,
-            status=agent.status,
-            capabilities=sorted(agent.capabilities),
-            incarnation=incarnation,
-            owner=f"{socket.gethostname()}, process {os.getpid()}",
-            ttl=self._ttl,
-        )
-        event = agent.model_dump_json(include={"agent_id", "name"})
-        outcome, *other = yield Call(
-            _HEARTBEAT,
-            self._keys.named(_HEARTBEAT.keys, endpoint(agent.agent_id)),
-            (
-                mode,
-                endpoint(agent.agent_id),
-                incarnation,
-                microseconds(self._ttl),
-                round(self._retention * 1000),
-                self._channel,
-                record.model_dump_json()[1:],
-                record.model_dump_json(include={"capabilities"}),
-                event[1:-1],
-            ),
-        )
-        return outcome, _Record.model_validate_json(other[0]).owner if other else ""
-
-    def _deregister(self, agent_id: AgentId, incarnation: str) -> Plan[None]:
-        keys = self._keys.named(_DEREGISTER.keys, endpoint(agent_id))
-        yield Call(_DEREGISTER, keys, (endpoint(agent_id), incarnation, self._channel))
-
-    def _report_lost(self) -> Plan[None]:
-        keys = self._keys.named(_REPORT_LOST.keys, "")
-        while (yield Call(_REPORT_LOST, keys, (self._channel, BATCH_LIMIT))) == BATCH_LIMIT:
-            pass
-
-    def _listing(self) -> Plan[list[dict[str, Any]]]:
-        index, prefix = self._keys.named(["agents_index", "agent"], "")
-        agent_keys = sorted((yield Members(index)))
-        fixed = self._keys.named(_LIST.keys, "")
-        agents: list[dict[str, Any]] = []
-        for start in range(0, len(agent_keys), BATCH_LIMIT):
-            batch = agent_keys[start : start + BATCH_LIMIT]
-            names = [key.removeprefix(prefix).decode() for key in batch]
-            arguments = [(*self._keys.named(["capabilities"], name), name) for name in names]
-            now, *records = yield Call(_LIST, (*fixed, *batch), tuple(chain(*arguments)))
-            agents += (_summary(record, now / 1_000_000) for record in records)
-        return agents
-
     def _run(self, action: str, plan: Plan[T]) -> T:
         try:
             return self._open_driver().run(plan)
@@ -318,13 +247,3 @@ class RedisAgentRegistry(AgentRegistry):
                 else:
                     self._driver = SyncDriver(self._redis)
             return self._driver
-
-
-class _StoredRecord(_Record):
-    last_heartbeat: float  #: Unix time in seconds, by the clock of the Redis server
-
-
-def _summary(record: bytes, now: float) -> dict[str, Any]:
-    agent = _StoredRecord.model_validate_json(record)
-    is_alive = now - agent.last_heartbeat <= agent.ttl
-    return {**agent.model_dump(exclude={"incarnation", "ttl"}), "alive": is_alive}

@@ -218,14 +218,14 @@ def test_a_heartbeat_under_way_does_not_register_a_deregistered_agent_again(
     registry = RedisAgentRegistry(client)
     registry.register(ADA)
     under_way, go_on = threading.Event(), threading.Event()
-    heartbeat = registry._heartbeat
+    heartbeat = registry._plans.heartbeat
 
     def slow_heartbeat(mode: str, agent: Agent, incarnation: str) -> Plan[tuple[int, str]]:
         under_way.set()
         go_on.wait()
         return (yield from heartbeat(mode, agent, incarnation))
 
-    monkeypatch.setattr(registry, "_heartbeat", slow_heartbeat)
+    monkeypatch.setattr(registry._plans, "heartbeat", slow_heartbeat)
     with ThreadPoolExecutor() as threads:
         beat = threads.submit(registry.beat)
         under_way.wait()
