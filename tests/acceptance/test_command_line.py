@@ -17,6 +17,7 @@ FLOWENGINE = str(Path(sys.executable).parent / "flowengine")
 EXAMPLE = str(Path(__file__).parent.parent.parent / "examples" / "quickstart.py")
 SLOW = """
 import time
+from pathlib import Path
 from flowengine import event_facet, foreach, workflow
 
 @event_facet
@@ -25,12 +26,22 @@ def nap(n: int) -> int:
     return n
 
 @event_facet
+def gate() -> str:
+    while not Path("open").exists():
+        time.sleep(0.05)
+    return "passed"
+
+@event_facet
 def boom(text: str) -> int:
     raise ValueError(f"cannot read {text!r}")
 
 @workflow
 def naps(count: list[int]) -> list[int]:
     return foreach(count, lambda n: nap(n))
+
+@workflow
+def passes() -> str:
+    return gate()
 
 @workflow
 def reads(text: str, times: int = 1) -> int:
@@ -97,10 +108,11 @@ def test_a_run_killed_in_the_middle_is_resumed(here: Path) -> None:
 
 def test_an_alarm_raised_without_the_code_does_not_stop_a_process_with_it(here: Path) -> None:
     (here / "other.py").write_text("")
-    flowengine(here, "run", "slow:naps", "-i", "count=[1]", "--no-wait")
+    flowengine(here, "run", "slow:passes", "--no-wait")
     output = flowengine(here, "resume", "other", expect=1)
-    assert "slow.nap" in output
-    assert "✓ naps  complete" in flowengine(here, "resume", "slow")
+    assert "slow.gate" in output
+    (here / "open").touch()
+    assert "✓ passes  complete" in flowengine(here, "resume", "slow")
 
 
 def test_ctrl_c_ends_the_command_and_resume_continues_without_a_loss(here: Path) -> None:
@@ -154,8 +166,11 @@ def test_a_key_of_a_failed_run_can_be_used_again(here: Path) -> None:
     [
         (["run", "nowhere:x"], "there is no module 'nowhere'"),
         (["run", "nowhere.py:x"], "there is no file nowhere.py"),
-        (["run", "slow:nap"], "slow has no workflow 'nap'; it has: slow:naps, slow:reads"),
-        (["run", "slow"], "slow has 2 workflows, name one: slow:naps, slow:reads"),
+        (
+            ["run", "slow:nap"],
+            "slow has no workflow 'nap'; it has: slow:naps, slow:passes, slow:reads",
+        ),
+        (["run", "slow"], "slow has 3 workflows, name one: slow:naps, slow:passes, slow:reads"),
         (["run", "slow:naps"], "'count'"),
         (["run", "slow:naps", "-i", "count"], "'count' is not name=value"),
         (["run", "slow:naps", "-i", "count=[1]", "-i", "cuont=2"], "cuont"),
