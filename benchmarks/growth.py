@@ -36,6 +36,7 @@ from flowengine.program.nodes import (
     Binary,
     Block,
     Call,
+    Expression,
     FacetDeclaration,
     FacetKind,
     Field,
@@ -152,11 +153,21 @@ def _list_facet(name: str, block: Block) -> FacetDeclaration:
 
 
 def recursion(size: int) -> Shape:
-    """A facet that calls itself, with an event at each level; all levels end at once."""
+    """A facet that calls itself, with an event at each level; all levels begin and end at once."""
+    n, one = InputRef(("n",)), Literal(1)
+    return _levels(size, Binary("-", n, one))
+
+
+def rounds(size: int) -> Shape:
+    """A loop: each level begins when the event of the level before has ended."""
+    return _levels(size, Binary("-", StepRef(("work", "y")), Literal(2)))
+
+
+def _levels(size: int, next_n: Expression) -> Shape:
     n, one = InputRef(("n",)), Literal(1)
     deeper = WhenCase(
         Binary(">", n, one),
-        (_step("work", "Work", x=n), _step("down", "Down", n=Binary("-", n, one))),
+        (_step("work", "Work", x=n), _step("down", "Down", n=next_n)),
         # The event gives n + 1.
         _yield(
             "Down", y=Binary("+", StepRef(("down", "y")), Binary("-", StepRef(("work", "y")), n))
@@ -182,6 +193,7 @@ SHAPES: dict[str, Callable[[int], Shape]] = {
     "foreach": foreach,
     "nested": nested,
     "recursion": recursion,
+    "rounds": rounds,
 }
 
 

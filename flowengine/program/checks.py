@@ -130,9 +130,11 @@ def call_cycles(plan: Plan) -> list[Problem]:
 
 
 def mark_recursive(plan: Plan) -> None:
-    """Mark the facets that can call themselves, also through other facets."""
+    """Mark the facets that can call themselves, also through other facets; note all callers."""
     graph: dict[FacetPlan, set[FacetPlan]] = {facet: set() for facet in plan.facets.values()}
     for statement in plan.statements.values():
+        if statement.facet is not None:
+            plan.callers.setdefault(statement.facet.name, []).append(statement)
         caller = plan.facets.get(statement.address.partition("/")[0])
         if caller is not None and statement.facet is not None:
             graph[caller].add(statement.facet)

@@ -285,6 +285,8 @@ class Plan:
     blocks: dict[str, BlockPlan] = field(default_factory=dict)
     #: By qualified name, and by short name where it is the only one.
     schemas: dict[str, tuple[Field, ...]] = field(default_factory=dict)
+    #: The statements that call a facet, by its name.
+    callers: dict[str, list[StatementPlan]] = field(default_factory=dict)
     has_recursion: bool = False  #: some facet may call itself
     is_stored: bool = False  #: linked without the checks of new programs
     limits: Limits = DEFAULT_LIMITS

@@ -40,9 +40,10 @@ def postgresql(postgres: PostgresServer) -> Iterator[Counted]:
 
 #: An item of the foreach has two steps, a nesting of two lists is a square, and nobody
 #: nests ten thousand levels deep. Growth shows at 15 times the size already:
-#: `make test-chaos` goes to a hundred times.
-_SIZES = {"foreach": [50, 750], "nested": [100, 1_600], "recursion": [25, 150]}
-_FEW = {"foreach": [100, 300], "nested": [100, 400], "recursion": [25, 100]}
+#: `make test-chaos` goes to a hundred times. Rounds exceed the run cache at 300.
+_LEVELS = {"recursion": [25, 100], "rounds": [10, 100, 300]}
+_SIZES = {"foreach": [50, 750], "nested": [100, 1_600], **_LEVELS}
+_FEW = {"foreach": [100, 300], "nested": [100, 400], **_LEVELS}
 _MANY = {"chain": [100, 10_000], "join": [100, 10_000], "foreach": [50, 5_000]}
 
 

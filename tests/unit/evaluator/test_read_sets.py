@@ -11,14 +11,12 @@ from hypothesis import given as drawn
 
 from flowengine.errors import InvalidProgram
 from flowengine.evaluator import IterationChanges, Missing, Snapshot, Step, evaluate, lacking
-from flowengine.evaluator.read_sets import rows_on_path
-from flowengine.evaluator.records import row_key
+from flowengine.evaluator.rows_above import rows_above
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Failed, Outcome, Started, Succeeded, Trigger
-from flowengine.program.addresses import RowKind
 from flowengine.store import codec
 from flowengine.testing.program_runner import NoAnswer
-from tests.builders import block, event, given, listed, of, program, step, to, workflow
+from tests.builders import block, event, facet, given, listed, of, program, step, to, workflow
 from tests.corpus import CASES, answers
 from tests.unit.evaluator import in_memory_run, test_laws
 from tests.unit.evaluator.in_memory_run import MemoryRun
@@ -149,7 +147,7 @@ def test_in_dense_random_programs_most_read_sets_suffice(monkeypatch: pytest.Mon
 
 @laws
 @drawn(cases(), seeds)
-def test_the_rows_on_a_path_are_the_rows_above_it(case: Case, seed: int) -> None:
+def test_the_rows_above_a_row_are_read_off_its_path(case: Case, seed: int) -> None:
     run = play(case, seed)
     root = run.plan.workflow("W")
     for key in run.rows:
@@ -159,14 +157,18 @@ def test_the_rows_on_a_path_are_the_rows_above_it(case: Case, seed: int) -> None
         while above.parent is not None:
             above = run._step(above.parent)
             expected.append(above.key)
-        found = rows_on_path(root, row.path)
-        if expected:
-            assert found[found.index(expected[0]) :] == expected, row.path
+        assert list(rows_above(run.plan, root, row)) == expected, row.path
 
 
-@pytest.mark.parametrize("path", ["W.unknown.a", "W.block-7.a", "W[catch].a", "W[3", "W[3].a"])
-def test_a_path_of_another_program_leads_to_no_further_row(path: str) -> None:
-    run = MemoryRun(
-        program(event("E", "x", "y"), workflow("W", "", "", block(step("s", "E", x=1))))
-    )
-    assert rows_on_path(run.plan.workflow("W"), path)[-1] == row_key(RowKind.STEP, "W")
+def test_rows_above_a_step_whose_facet_is_called_at_several_places() -> None:
+    inner = facet("F", "n", "", block(step("e", "E", x=given("n"))))
+    calls = [facet(name, "n", "", block(step("f", "F", n=given("n")))) for name in "GH"]
+    flow = workflow("W", "", "", block(step("g", "G", n=1), step("h", "H", n=1)))
+    run = MemoryRun(program(event("E", "x", "y"), inner, *calls, flow))
+    for path in ("W.g.f.e", "W.h.f.e"):
+        rows, expected = run.step(path), []
+        while rows.parent is not None:
+            expected.append(rows.parent)
+            rows = run._step(rows.parent)
+        found = rows_above(run.plan, run.plan.workflow("W"), run.step(path))
+        assert list(found) == expected
