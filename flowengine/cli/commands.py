@@ -228,6 +228,7 @@ def show(run_id: str, as_json: bool) -> None:
     from flowengine.cli.database import open_engine
     from flowengine.cli.run_view import run_tree
     from flowengine.cli.terminal import console, line, lines
+    from flowengine.engine.shown_paths import shown_path
     from flowengine.store.database import system_clock
 
     with open_engine() as engine:
@@ -244,7 +245,7 @@ def show(run_id: str, as_json: bool) -> None:
     for step in steps:
         if step.error and "traceback" in step.error and step.error["path"] == step.path:
             console.print()
-            console.print(line((step.path, "bold red")))
+            console.print(line((shown_path(step.path), "bold red")))
             console.print(lines(step.error["traceback"].rstrip(), "dim", indent=2), soft_wrap=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
 from rich.console import Console, Group
@@ -14,8 +14,10 @@ from rich.tree import Tree
 
 from flowengine.cli.terminal import Part, line
 from flowengine.engine import Run, RunInfo, StepInfo
-from flowengine.engine.presentation import elapsed, next_try, try_count
+from flowengine.engine.presentation import elapsed, next_try, round_label, round_time, try_count
 from flowengine.engine.results import StepStatus, breaker_wait, duration, step_status
+from flowengine.engine.rounds import Round, Rounds
+from flowengine.engine.shown_paths import shown_path
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 from flowengine.store.database import system_clock
 
@@ -37,6 +39,8 @@ RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUN
 #: Items shown of a wide foreach; the others are counted.
 _MAX_ITEMS = 12
 _MAX_FAILED_ITEMS = 50
+#: Rounds shown of a long loop, and those that failed; the others are counted.
+_FIRST_ROUNDS, _LAST_ROUNDS = 4, 8
 _MAX_TRIES = 5  #: earlier tries of a step; `--json` has all
 #: Levels that are indented; deeper steps are below those of this level, with their depth.
 _MAX_INDENT = 12
@@ -78,9 +82,10 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int, width: int = 120
     )
     parts: list[Text | Tree] = [head]
     fans = {step.key for step in steps if step.object_type == ObjectType.FAN}
+    rounds = Rounds(children, lambda step: step.facet)
     for root in children[None]:
         tree = Tree(_line(root, root.path, now), guide_style="dim")
-        _add_steps(tree, root, children, fans, now, indent)
+        _add_steps(tree, root, children, rounds, fans, now, indent)
         parts.append(tree)
     if run.alarm and not run.is_final:
         parts.append(line((f"! {run.alarm}", "bold yellow")))
@@ -91,18 +96,25 @@ def _add_steps(
     tree: Tree,
     root: StepInfo,
     children: defaultdict[str | None, list[StepInfo]],
+    rounds: Rounds[StepInfo],
     fans: Collection[str],
     now: int,
     indent: int,
 ) -> None:
     """Add the steps below a step. Iterative: a recursive workflow may exceed the stack.
 
-    Blocks are not shown, only their steps and items.
+    Blocks are not shown, only their steps and items. The calls of a loop by recursion are listed
+    as rounds.
     """
-    pending: list[tuple[int, Tree, StepInfo, StepInfo | str]] = []
+    pending: list[tuple[int, Tree, StepInfo, StepInfo | Round[StepInfo] | str]] = []
 
-    def add_below(step: StepInfo, node: Tree, depth: int) -> None:
-        shown = list(_shown_children(step, children, fans, now))
+    def add_below(step: StepInfo, node: Tree, depth: int, *, is_round: bool = False) -> None:
+        shown: list[StepInfo | Round[StepInfo] | str] = []
+        if not is_round:
+            shown += _shown_rounds(step, rounds, now)
+        if not shown:
+            below = _shown_children(step, children, fans, now)
+            shown += [c for c in below if isinstance(c, str) or not rounds.is_elsewhere(c)]
         pending.extend((depth, node, step, child) for child in reversed(shown))
 
     add_below(root, tree, 1)
@@ -110,6 +122,10 @@ def _add_steps(
         depth, node, parent, child = pending.pop()
         if isinstance(child, str):
             node.add(line((child, "dim")))
+            continue
+        if isinstance(child, Round):
+            node = node.add(_round_line(child, now))
+            add_below(child.step, node, depth + 1, is_round=True)
             continue
         name = child.path[len(parent.path) :].lstrip(".")
         if depth <= indent:
@@ -119,6 +135,39 @@ def _add_steps(
         for text in _earlier_tries(child):
             node.add(line((text, "dim"), limit=_MAX_PART))
         add_below(child, node, depth + 1)
+
+
+def _shown_rounds(
+    step: StepInfo, rounds: Rounds[StepInfo], now: int
+) -> Iterator[Round[StepInfo] | str]:
+    """Yield the rounds of the loop that begins with a step, and how many are not shown."""
+    for shown in rounds.of(step, _FIRST_ROUNDS, _LAST_ROUNDS):
+        if isinstance(shown, Round):
+            yield shown
+        else:
+            yield _hidden((_round_status(one, now)[2] for one in shown), "rounds")
+
+
+def _round_status(one: Round[StepInfo], now: int) -> tuple[str, str, str]:
+    sign, colour, label = status_of(one.step, now)
+    return sign, colour, round_label(one.number, one.failed_in) or label
+
+
+def _round_line(one: Round[StepInfo], now: int) -> Text:
+    sign, colour, label = _round_status(one, now)
+    parts: list[Part] = [(f"{sign} ", colour), one.name]
+    if one.step.state != StepState.COMPLETE:
+        parts.append((f"  {label}", colour))
+    if took := round_time(one.step, one.until, now):
+        parts.append((f"  {took}", "dim"))
+    return line(*parts)
+
+
+def _hidden(labels: Iterable[str], what: str) -> str:
+    """Return how many items or rounds are not shown, by the label of their state."""
+    counts = Counter(labels)
+    states = ", ".join(f"{count:,} {label}" for label, count in counts.most_common())
+    return f"… {counts.total():,} more {what}: {states}"
 
 
 def _earlier_tries(step: StepInfo) -> list[str]:
@@ -137,7 +186,7 @@ def _shown_children(
 ) -> Iterator[StepInfo | str]:
     """Yield the steps and items directly below a step, and how many items are not shown."""
     items = failed = 0
-    hidden: Counter[str] = Counter()
+    hidden: list[str] = []
     pending = list(reversed(children[step.key]))
     while pending:
         child = pending.pop()
@@ -149,12 +198,11 @@ def _shown_children(
             is_failed = child.state in (StepState.ERROR, StepState.SKIPPED)
             failed += is_failed
             if items > _MAX_ITEMS and not (is_failed and failed <= _MAX_FAILED_ITEMS):
-                hidden[status_of(child, now)[2]] += 1
+                hidden.append(status_of(child, now)[2])
                 continue
         yield child
     if hidden:
-        counts = ", ".join(f"{count:,} {label}" for label, count in hidden.most_common())
-        yield f"… {sum(hidden.values()):,} more items: {counts}"
+        yield _hidden(hidden, "items")
 
 
 def _line(step: StepInfo, name: str, now: int) -> Text:
@@ -182,7 +230,7 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
     if step.error and step.state == StepState.ERROR and step.error["path"] == step.path:
         parts.append((f"  {step.error['type']}: {step.error['message']}", "red"))
     if step.error and step.state == StepState.SKIPPED:
-        parts.append((f"  because of {step.error['path']}", "dim"))
+        parts.append((f"  because of {shown_path(step.error['path'])}", "dim"))
     return line(*parts, limit=_MAX_PART)
 
 
@@ -229,7 +277,7 @@ def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> Run
             ended = line(
                 (f"{at:>9} ", "dim"),
                 (f"{sign} ", colour),
-                step.path,
+                shown_path(step.path),
                 (f"  {label}", colour),
                 (error, "red"),
                 limit=_MAX_PART,

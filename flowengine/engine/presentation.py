@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from flowengine.engine.results import FailedTry, RetryWait, duration
+from flowengine.engine.shown_paths import shown_path
 from flowengine.evaluator.states import StepState, TaskState
 
 _SHORT_QUEUE = 100  #: milliseconds in a queue that are not shown
@@ -76,10 +77,20 @@ def elapsed(step: TriedStep, now: int) -> tuple[str, str]:
     return duration((step.updated if step.state in StepState.FINAL else now) - step.created), ""
 
 
+def round_label(number: int, failed_in: int | None) -> str:
+    """Return why a round failed that failed because of a later one; else nothing."""
+    return f"failed in round {failed_in:,}" if failed_in not in (None, number) else ""
+
+
+def round_time(step: TriedStep, until: int | None, now: int) -> str:
+    """Return how long a round took without the rounds that it holds; `until` ends it."""
+    return elapsed(step, now)[0] if until is None else duration(until - step.created)
+
+
 def outstanding(open_steps: int, retry: RetryWait | None, now: int) -> str:
     """Return for what an unfinished run waits."""
     steps = "1 step" if open_steps == 1 else f"{open_steps:,} steps"
     if retry is None:
         return f"{steps} outstanding" if open_steps else ""
     others = f"; {steps} outstanding" if open_steps > 1 else ""
-    return f"{retry.path} {retry_wait(retry, now)}{others}"
+    return f"{shown_path(retry.path)} {retry_wait(retry, now)}{others}"

@@ -257,6 +257,7 @@ def _step_info(
         error=step.error,
         created=step.created,
         updated=step.updated,
+        address=step.address,
     )
     if tried is None:
         return found

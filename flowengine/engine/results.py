@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from flowengine.engine.shown_paths import shown_path
 from flowengine.engine.starter import child_run_id
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.limits import clipped
@@ -58,7 +59,9 @@ class _RunRecord:
     def error_text(self) -> str | None:
         """The error as one line: where it began, its kind, its message."""
         error = self.error
-        return f"{error['path']}: {error['type']}: {error['message']}" if error else None
+        if not error:
+            return None
+        return f"{shown_path(error['path'])}: {error['type']}: {error['message']}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,7 @@ class StepInfo:
     queued: int = 0  #: milliseconds that its tries were due and waited for a worker
     ran: int | None = None  #: milliseconds that workers ran its tries; None: no try has begun
     child_run: str | None = None  #: the run that it has started
+    address: str = ""  #: its place in the program
 
 
 def child_run_of(step_id: str, facet: str, state: str, task_state: str | None) -> str | None:

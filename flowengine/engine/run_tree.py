@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from flowengine.engine.results import FailedTry, child_run_of, seen_state
+from flowengine.engine.rounds import Round, Rounds
 from flowengine.engine.step_tries import StepTries, allowed_tries, tries_by_step
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import Session, codec
@@ -22,6 +23,8 @@ from flowengine.store import Session, codec
 #: Of a foreach with more items only the first and the failed items are shown, the others counted.
 WIDE = 200
 _FIRST_ITEMS = 50
+#: Rounds shown of a long loop, and those that failed; the others are counted.
+_FIRST_ROUNDS, _LAST_ROUNDS = 10, 40
 _MAX_FAILED_ITEMS = 1000
 MAX_LINES = 5000  #: browsers are slow with more
 MAX_BYTES = 8 * 1024 * 1024  #: of paths and errors
@@ -58,14 +61,19 @@ class StepLine:
     queued: int = 0  #: milliseconds that its tries were due and waited for a worker
     ran: int | None = None  #: milliseconds that workers ran its tries; None: no try has begun
     child_run: str | None = None  #: the run that it has started
+    #: Of a round of a loop by recursion: its number, and that of the round that made it fail.
+    round: int | None = None
+    failed_in: int | None = None
+    until: int | None = None  #: when the next round had begun, and its own steps had ended
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenItems:
-    """The number of items of a foreach that are not shown."""
+    """The number of items of a foreach, or of rounds of a loop, that are not shown."""
 
     depth: int
     counts: Mapping[str, int]  #: by state, most frequent first
+    are_rounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class _Line:
     depth: int
     under: str | None  #: id of the row of its parent line
     row: Row[Any]
+    round: Round[Row[Any]] | None = None
 
 
 def load_run_tree(
@@ -159,6 +168,7 @@ def _lines(
     children: defaultdict[str | None, list[Row[Any]]] = defaultdict(list)
     for row in sorted(rows, key=lambda row: row.position):
         children[row.parent].append(row)
+    rounds = Rounds(children, lambda row: str(row.facet_name))
     lines: list[_Line | HiddenItems] = []
     # Iterative: a recursive workflow may exceed the recursion limit.
     pending: list[_Line | HiddenItems] = [_Line(0, None, r) for r in reversed(children[None])]
@@ -166,9 +176,29 @@ def _lines(
         line = pending.pop()
         lines.append(line)
         if isinstance(line, _Line):
-            visible = _visible_children(line.row, line.row.id, line.depth + 1, children, counts)
+            visible = [] if line.round else _round_lines(line, rounds)
+            if not visible:
+                below = _visible_children(line.row, line.row.id, line.depth + 1, children, counts)
+                visible = [x for x in below if not _is_elsewhere(x, rounds)]
             pending += reversed(visible)
     return lines, bool(pending)
+
+
+def _round_lines(first: _Line, rounds: Rounds[Row[Any]]) -> list[_Line | HiddenItems]:
+    """The lines of the rounds of a loop that begins with a step, and the number of all others."""
+    lines: list[_Line | HiddenItems] = []
+    depth = first.depth + 1
+    for shown in rounds.of(first.row, _FIRST_ROUNDS, _LAST_ROUNDS):
+        if isinstance(shown, Round):
+            lines.append(_Line(depth, first.row.id, shown.step, shown))
+        else:
+            states = Counter(one.step.state for one in shown)
+            lines.append(HiddenItems(depth, dict(states.most_common()), are_rounds=True))
+    return lines
+
+
+def _is_elsewhere(line: _Line | HiddenItems, rounds: Rounds[Row[Any]]) -> bool:
+    return isinstance(line, _Line) and rounds.is_elsewhere(line.row)
 
 
 def _visible_children(
@@ -216,10 +246,11 @@ def _with_details(
     row = line.row
     step, tried = details[row.id], tries.get(row.id)
     parent_path = details[line.under].path if line.under else ""
+    one = line.round
     state = seen_state(row.state, tried.state if tried else None)
     found = StepLine(
         depth=line.depth,
-        name=step.path[len(parent_path) :].lstrip("."),
+        name=one.name if one else step.path[len(parent_path) :].lstrip("."),
         path=step.path,
         facet=step.facet_name,
         state=state,
@@ -230,6 +261,9 @@ def _with_details(
         losses=0,
         task_state=None,
         task_list=None,
+        round=one.number if one else None,
+        failed_in=one.failed_in if one else None,
+        until=one.until if one else None,
     )
     if tried is None:
         return found

@@ -37,7 +37,8 @@ _IN_WIDE = (
 )
 # Parents first, so that a limit cuts off the deepest rows: a row's path begins with its parent's.
 _SKELETON = statement(
-    "SELECT s.id, s.key, s.parent, s.position, s.object_type, s.state, s.item_count "
+    "SELECT s.id, s.key, s.parent, s.position, s.object_type, s.state, s.item_count, "
+    "s.facet_name, s.address, s.created, s.updated "
     f"{_IN_WIDE} AND (p.key IS NULL OR s.position < :first OR s.state IN :shown) "
     "ORDER BY length(s.path), s.position, s.id LIMIT :most",
     "shown",

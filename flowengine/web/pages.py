@@ -20,7 +20,7 @@ from tornado.web import RequestHandler, authenticated, url
 
 from flowengine.engine import queries
 from flowengine.engine.results import RunInfo, RunSummary
-from flowengine.engine.run_tree import RunTree, StepLine, load_run_tree
+from flowengine.engine.run_tree import HiddenItems, RunTree, StepLine, load_run_tree
 from flowengine.errors import FlowengineError, StoreError, TenantRefused, UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.secret_keys import without_secrets
@@ -249,7 +249,8 @@ class RunApi(_Api):
     async def get(self, run_id: str) -> None:
         run, inputs, tree = await _run(self, run_id)
         steps = [asdict(line) for line in tree.lines if isinstance(line, StepLine)]
-        hidden = [line for line in tree.lines if not isinstance(line, StepLine)]
+        hidden = [line for line in tree.lines if isinstance(line, HiddenItems)]
+        counts = [(line.are_rounds, sum(line.counts.values())) for line in hidden]
         self.write(
             {
                 **asdict(run),
@@ -257,7 +258,8 @@ class RunApi(_Api):
                 "steps_so_far": tree.steps,
                 "steps_ended": tree.steps_ended,
                 "steps": steps,
-                "items_not_listed": sum(sum(items.counts.values()) for items in hidden),
+                "items_not_listed": sum(count for are_rounds, count in counts if not are_rounds),
+                "rounds_not_listed": sum(count for are_rounds, count in counts if are_rounds),
                 "is_cut": tree.is_cut,
             }
         )

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from flowengine.engine.presentation import elapsed, next_try, outstanding, try_count
+from flowengine.engine.presentation import (
+    elapsed,
+    next_try,
+    outstanding,
+    round_label,
+    round_time,
+    try_count,
+)
 from flowengine.engine.results import (
     FailedTry,
     RunSummary,
@@ -16,7 +23,8 @@ from flowengine.engine.results import (
     duration,
     step_status,
 )
-from flowengine.engine.run_tree import StepLine
+from flowengine.engine.run_tree import HiddenItems, StepLine
+from flowengine.engine.shown_paths import shown_path
 from flowengine.evaluator.states import RunState, StepState
 
 #: Longest value on a page, in characters. The API returns the whole value.
@@ -30,7 +38,7 @@ RUN_BADGES = {
     RunState.RUNNING: "flow-in-progress",
 }
 
-__all__ = ["duration", "elapsed"]  # used by the templates
+__all__ = ["duration", "shown_path"]  # used by the templates
 
 _COLOURS = {
     StepStatus.COMPLETE: "flow-green",
@@ -61,17 +69,27 @@ def step_label(step: StepLine, now: int) -> tuple[str, str, str]:
     if status is StepStatus.PARKED and step.parked_until is not None:
         until = datetime.fromtimestamp(step.parked_until / 1000, UTC)
         label = breaker_wait(step.circuit, f"{until:%H:%M:%S} UTC")
+    if step.round is not None:
+        label = round_label(step.round, step.failed_in) or label
     return status.symbol, _COLOURS[status], label
 
 
-def hidden_items_label(counts: Mapping[str, int]) -> str:
-    """Return the number of hidden items in each state."""
+def times(step: StepLine, now: int) -> tuple[str, str]:
+    """Return how long a step ran, and how long its tries waited for a worker."""
+    if step.round is not None:
+        return round_time(step, step.until, now), ""
+    return elapsed(step, now)
+
+
+def hidden_items_label(hidden: HiddenItems) -> str:
+    """Return the number of hidden items or rounds in each state."""
     totals: dict[str, int] = {}
-    for state, count in counts.items():
+    for state, count in hidden.counts.items():
         label = _ITEM_LABELS.get(state) or step_status(state).value
         totals[label] = totals.get(label, 0) + count
     states = ", ".join(f"{count:,} {label}" for label, count in totals.items())
-    return f"{sum(counts.values()):,} more items: {states}"
+    what = "rounds" if hidden.are_rounds else "items"
+    return f"{sum(hidden.counts.values()):,} more {what}: {states}"
 
 
 def try_label(step: StepLine) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowengine import event_facet, foreach, workflow
+from flowengine import event_facet, foreach, when, workflow
 from flowengine.engine import queries
 from flowengine.engine.results import RunSummary
 from flowengine.engine.run_tree import HiddenItems, RunTree, StepLine, load_run_tree
@@ -25,6 +25,12 @@ def weigh(thing: int) -> int:
 @workflow(name="overview.weigh_all")
 def weigh_all(things: list[int]) -> list[int]:
     return foreach(things, lambda thing: weigh(thing))
+
+
+@workflow(name="overview.rounds")
+def rounds(left: int, last: int) -> int:
+    weight = weigh(left)
+    return when(weight > last, lambda: rounds(weight - 1, last), otherwise=lambda: weight)
 
 
 @workflow(name="overview.weigh_one")
@@ -136,4 +142,31 @@ def test_a_foreach_of_two_hundred_items_is_shown_completely(flow: Flow) -> None:
     run = flow.start(weigh_all, list(range(200)))
     found = run_tree(flow, run.id)
     assert len(found.lines) == 2 + 200
+    assert not found.is_cut
+
+
+def test_a_loop_by_recursion_is_a_flat_list_of_rounds(flow: Flow) -> None:
+    run = flow.start(rounds, 2, 0)
+    flow.settle()
+    lines = [line for line in run_tree(flow, run.id).lines if isinstance(line, StepLine)]
+    assert [(line.depth, line.name, line.round) for line in lines] == [
+        (0, "rounds", None),
+        *[(1, "round 1", 1), (2, "weigh", None)],
+        *[(1, "round 2", 2), (2, "weigh", None)],
+        *[(1, "round 3", 3), (2, "weigh", None), (2, "when", None)],
+        *[(3, "[case-0]", None), (3, "[default]", None)],
+    ]
+
+
+def test_of_many_rounds_a_page_shows_the_first_and_the_last(flow: Flow) -> None:
+    run = flow.start(rounds, 58, -2)  # the sixtieth fails
+    flow.settle()
+    found = run_tree(flow, run.id)
+    below = [line for line in found.lines if line.depth == 1]
+    (rest,) = [line for line in below if isinstance(line, HiddenItems)]
+    assert rest.are_rounds
+    assert rest.counts == {StepState.ERROR: 10}
+    shown = [line for line in below if isinstance(line, StepLine)]
+    assert [line.round for line in shown] == [*range(1, 11), *range(21, 61)]
+    assert {line.failed_in for line in shown} == {60}
     assert not found.is_cut

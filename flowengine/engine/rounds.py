@@ -1,0 +1,173 @@
+"""Rounds: the calls of a facet that calls itself, as a flat list.
+
+A loop by recursion nests each round in the one before. Drawn as it is nested, the third round is
+far to the right and the hundredth is not readable. So if each call makes at most one further call,
+terminal and pages list the calls below the outermost one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from flowengine.evaluator.states import ObjectType, StepState
+
+_FAILED = (StepState.ERROR, StepState.SKIPPED)
+
+
+class TreeRow(Protocol):
+    """A row of a run's tree."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def parent(self) -> str | None: ...
+    @property
+    def object_type(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def created(self) -> int: ...
+    @property
+    def updated(self) -> int: ...
+
+
+T = TypeVar("T", bound=TreeRow)
+Children = Mapping[str | None, Sequence[T]]  #: rows by the key of their parent, in program order
+
+
+@dataclass(frozen=True, slots=True)
+class Round(Generic[T]):
+    number: int
+    step: T
+    failed_in: int | None  #: the number of the round that made it fail
+    #: When its own steps had ended and the next round had begun; None: there is no next one.
+    until: int | None
+
+    @property
+    def name(self) -> str:
+        return f"round {self.number:,}"
+
+
+class Rounds(Generic[T]):
+    """The loops of a run."""
+
+    def __init__(self, children: Children[T], facet: Callable[[T], str]) -> None:
+        self._children = children
+        self._next: dict[str, T] = {}  #: the next round, by the key of a round
+        self._elsewhere: set[str] = set()  #: keys of rows that are not drawn where they are nested
+        self._bodies: set[str] = set()  #: keys of the calls that execute the body of their facet
+        calls = self._calls(facet)
+        rows = {row.key: row for rows in children.values() for row in rows} if calls else {}
+        for key, inner in calls.items():
+            if len(inner) == 1:
+                self._next[key] = inner[0]
+                self._elsewhere.add(inner[0].key)
+                self._leave_out_leading(inner[0], rows[key], rows)
+
+    def of(self, step: T, first: int, last: int) -> list[Round[T] | Sequence[Round[T]]]:
+        """Return the rounds of the loop that begins with a step; empty if none does.
+
+        Of many rounds the first, the last and the failed ones are to be shown; the others stand in
+        sequences between them.
+        """
+        if step.key in self._elsewhere or step.key not in self._next:
+            return []
+        steps = [step]
+        while (following := self._next.get(steps[-1].key)) is not None:
+            steps.append(following)
+        shown: list[Round[T] | Sequence[Round[T]]] = []
+        hidden: list[Round[T]] = []
+        for one in self._rounds(steps):
+            is_near_an_end = one.number <= first or one.number > len(steps) - last
+            if is_near_an_end or one.failed_in == one.number:
+                shown += [hidden, one] if hidden else [one]
+                hidden = []
+            else:
+                hidden.append(one)
+        return shown
+
+    def _rounds(self, steps: Sequence[T]) -> list[Round[T]]:
+        found: list[Round[T]] = []
+        failed_in = None
+        for number, step in reversed(list(enumerate(steps, 1))):
+            failed_in = (failed_in or number) if step.state in _FAILED else None
+            following = self._next.get(step.key)
+            ends = [row.updated for row in self._shown(step) if not self.is_elsewhere(row)]
+            until = max([following.created, *ends]) if following else None
+            found.append(Round(number, step, failed_in, until))
+        return found[::-1]
+
+    def is_elsewhere(self, row: T) -> bool:
+        """Whether a row is a round in a list further out, or only leads to one."""
+        return row.key in self._elsewhere
+
+    def _calls(self, facet: Callable[[T], str]) -> dict[str, list[T]]:
+        """Return for each call of a facet, by its key, the nearest calls of that facet inside it.
+
+        A call inside a later round belongs to that round: of facets that call each other in turn,
+        the calls of the outermost are the rounds.
+        """
+        calls: defaultdict[str, list[T]] = defaultdict(list)
+        around: defaultdict[str, list[tuple[int, T]]] = defaultdict(list)  # open calls of a facet
+        depth, limits = 0, [0]  # the depths of the open calls, and of the open rounds
+        pending: list[tuple[T, str]] = [(row, "enter") for row in reversed(self._below(None))]
+        # Iterative: rounds may be nested deeper than Python's stack.
+        while pending:
+            row, what = pending.pop()
+            name = "" if row.object_type in ObjectType.BLOCKS else facet(row)
+            if what != "enter":
+                around[name].pop()
+                depth -= 1
+                if what == "leave round":
+                    limits.pop()
+                continue
+            is_round = bool(name and around[name]) and around[name][-1][0] >= limits[-1]
+            if is_round:
+                calls[around[name][-1][1].key].append(row)
+            below = self._below(row.key)
+            # A statement with a body of its own does not execute the body of its facet.
+            if name and any(child.address.partition("/")[0] == name for child in below):
+                self._bodies.add(row.key)
+                depth += 1
+                around[name].append((depth, row))
+                if is_round:
+                    limits.append(depth)
+                pending.append((row, "leave round" if is_round else "leave"))
+            pending += [(child, "enter") for child in reversed(below)]
+        return calls
+
+    def _leave_out_leading(self, inner: T, outer: T, rows: Mapping[str, T]) -> None:
+        """Leave out branches and cases between two rounds that hold nothing else."""
+        row = inner
+        while row.parent is not None and row.parent != outer.key:
+            row = rows[row.parent]
+            if row.object_type in ObjectType.FRAMES:
+                continue
+            others = [child for child in self._shown(row) if not self._is_empty(child)]
+            if others or row.key in self._bodies:
+                return
+            self._elsewhere.add(row.key)
+
+    def _shown(self, row: T) -> list[T]:
+        """Return the steps, items and cases directly below a row."""
+        shown: list[T] = []
+        pending = [*self._below(row.key)]
+        while pending:
+            child = pending.pop()
+            if child.object_type in ObjectType.FRAMES:
+                pending += self._below(child.key)
+            else:
+                shown.append(child)
+        return shown
+
+    def _is_empty(self, row: T) -> bool:
+        is_not_taken = row.object_type == ObjectType.CASE and row.state == StepState.SKIPPED
+        return row.key in self._elsewhere or is_not_taken
+
+    def _below(self, key: str | None) -> Sequence[T]:
+        return self._children.get(key, ())
