@@ -11,7 +11,7 @@ import click
 
 from flowengine.assembly import FlowEngine, default_engine
 from flowengine.cli import configuration
-from flowengine.cli.run_view import watch
+from flowengine.cli.progress import watch
 from flowengine.cli.streams import json_of
 from flowengine.cli.targets import load_modules, prepare
 from flowengine.cli.terminal import SafeConsole, console, line

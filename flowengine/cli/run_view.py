@@ -1,27 +1,23 @@
-"""A run on a terminal: the tree of its steps, and its progress until it ends."""
+"""A run on a terminal: the tree of its steps."""
 
 from __future__ import annotations
 
-import time
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Group
 from rich.text import Text
 from rich.tree import Tree
 
 from flowengine.cli.terminal import Part, line
-from flowengine.engine import Run, RunInfo, StepInfo
+from flowengine.engine import RunInfo, StepInfo
 from flowengine.engine.presentation import elapsed, next_try, round_label, round_time, try_count
 from flowengine.engine.results import StepStatus, breaker_wait, duration, step_status
 from flowengine.engine.rounds import Round, Rounds
 from flowengine.engine.shown_paths import shown_path
 from flowengine.evaluator.states import ObjectType, RunState, StepState
-from flowengine.store.database import system_clock
 
-_REFRESH = 0.1  #: seconds
 _COLOURS = {
     StepStatus.COMPLETE: "green",
     StepStatus.FAILED: "red",
@@ -45,7 +41,7 @@ _MAX_TRIES = 5  #: earlier tries of a step; `--json` has all
 #: Levels that are indented; deeper steps are below those of this level, with their depth.
 _MAX_INDENT = 12
 _MIN_TEXT = 16  #: columns
-_MAX_PART = 2_000  #: characters of a name or an error
+MAX_PART = 2_000  #: characters of a name or an error
 
 
 def status_of(step: StepInfo, now: int) -> tuple[str, str, str]:
@@ -113,8 +109,7 @@ def _add_steps(
         if not is_round:
             shown += _shown_rounds(step, rounds, now)
         if not shown:
-            below = _shown_children(step, children, fans, now)
-            shown += [c for c in below if isinstance(c, str) or not rounds.is_elsewhere(c)]
+            shown += _shown_children(step, children, rounds, fans, now)
         pending.extend((depth, node, step, child) for child in reversed(shown))
 
     add_below(root, tree, 1)
@@ -133,7 +128,7 @@ def _add_steps(
         else:
             node.add(_line(child, f"({depth} levels deep) {name}", now))
         for text in _earlier_tries(child):
-            node.add(line((text, "dim"), limit=_MAX_PART))
+            node.add(line((text, "dim"), limit=MAX_PART))
         add_below(child, node, depth + 1)
 
 
@@ -160,7 +155,16 @@ def _round_line(one: Round[StepInfo], now: int) -> Text:
         parts.append((f"  {label}", colour))
     if took := round_time(one.step, one.until, now):
         parts.append((f"  {took}", "dim"))
-    return line(*parts)
+    if one.number > 1:  # the line of the outermost call has the error of the first
+        parts.append((_own_error(one.step), "red"))
+    return line(*parts, limit=MAX_PART)
+
+
+def _own_error(step: StepInfo) -> str:
+    """Return the error of a step that failed itself; else nothing."""
+    if not step.error or step.state != StepState.ERROR or step.error["path"] != step.path:
+        return ""
+    return f"  {step.error['type']}: {step.error['message']}"
 
 
 def _hidden(labels: Iterable[str], what: str) -> str:
@@ -181,6 +185,7 @@ def _earlier_tries(step: StepInfo) -> list[str]:
 def _shown_children(
     step: StepInfo,
     children: defaultdict[str | None, list[StepInfo]],
+    rounds: Rounds[StepInfo],
     fans: Collection[str],
     now: int,
 ) -> Iterator[StepInfo | str]:
@@ -190,8 +195,10 @@ def _shown_children(
     pending = list(reversed(children[step.key]))
     while pending:
         child = pending.pop()
-        if child.object_type in ObjectType.FRAMES:
+        if rounds.is_frame(child):
             pending += reversed(children[child.key])
+            continue
+        if rounds.is_elsewhere(child):
             continue
         if child.parent in fans:
             items += 1
@@ -227,76 +234,7 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
         parts.append((f"  {try_count(step.tries, step.allowed_tries)}", "yellow"))
         if step.losses:
             parts.append((f", {step.losses} lost", "yellow"))
-    if step.error and step.state == StepState.ERROR and step.error["path"] == step.path:
-        parts.append((f"  {step.error['type']}: {step.error['message']}", "red"))
+    parts.append((_own_error(step), "red"))
     if step.error and step.state == StepState.SKIPPED:
         parts.append((f"  because of {shown_path(step.error['path'])}", "dim"))
-    return line(*parts, limit=_MAX_PART)
-
-
-def watch(run: Run[object], console: Console, *, stop_at_alarm: bool = False) -> RunInfo:
-    """Show a run until it ends: a live tree on a terminal, else a line per ended step.
-
-    `stop_at_alarm` stops when the run waits for code that this process does not have.
-    """
-    show = _show_live if console.is_terminal else _print_steps
-    return show(run, console, stop_at_alarm)
-
-
-def _show_live(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
-    with Live(console=console, refresh_per_second=1 / _REFRESH, vertical_overflow="crop") as live:
-        while True:
-            began = time.monotonic()
-            info = run.info()
-            live.update(run_tree(info, run.steps(), system_clock(), console.width))
-            if info.is_final or (info.alarm and stop_at_alarm):
-                return info
-            _pause(began)
-
-
-def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
-    printed = {step.id for step in run.steps() if step.state in StepState.FINAL}
-    alarm: str | None = None
-    open_circuits: set[str] = set()
-    while True:
-        began = time.monotonic()
-        info = run.info()
-        steps = run.steps()
-        # If steps ended together, print the inner ones first: they caused the end of the outer.
-        for step in sorted(steps, key=lambda step: (step.updated, -len(step.path))):
-            if step.state not in StepState.FINAL or step.id in printed:
-                continue
-            printed.add(step.id)
-            if step.object_type in ObjectType.BLOCKS:
-                continue
-            sign, colour, label = status_of(step, system_clock())
-            at = duration(step.updated - info.created)
-            error = ""
-            if step.error and step.error["path"] == step.path:
-                error = f"  {step.error['type']}: {step.error['message']}"
-            ended = line(
-                (f"{at:>9} ", "dim"),
-                (f"{sign} ", colour),
-                shown_path(step.path),
-                (f"  {label}", colour),
-                (error, "red"),
-                limit=_MAX_PART,
-            )
-            console.print(ended, soft_wrap=True)
-        now = system_clock()
-        parked = {step.circuit: step for step in steps if (step.parked_until or 0) > now}
-        for circuit in sorted(parked.keys() - open_circuits):
-            parking = line((f"          ! {wait_of(parked[circuit])}", "yellow"))
-            console.print(parking, soft_wrap=True)
-        open_circuits = set(parked)
-        if info.alarm and info.alarm != alarm and not info.is_final:
-            alarm = info.alarm
-            console.print(line((f"          ! {alarm}", "yellow")), soft_wrap=True)
-        if info.is_final or (info.alarm and stop_at_alarm):
-            return info
-        _pause(began)
-
-
-def _pause(began: float) -> None:
-    """Poll at most a tenth of the time: a run of many steps takes long to read."""
-    time.sleep(max(_REFRESH, 9 * (time.monotonic() - began)))
+    return line(*parts, limit=MAX_PART)

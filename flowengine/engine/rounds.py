@@ -8,7 +8,7 @@ terminal and pages list the calls below the outermost one.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -60,6 +60,7 @@ class Rounds(Generic[T]):
         self._children = children
         self._next: dict[str, T] = {}  #: the next round, by the key of a round
         self._elsewhere: set[str] = set()  #: keys of rows that are not drawn where they are nested
+        self._leading: set[str] = set()  #: keys of rows between a round and the next one
         self._bodies: set[str] = set()  #: keys of the calls that execute the body of their facet
         calls = self._calls(facet)
         rows = {row.key: row for rows in children.values() for row in rows} if calls else {}
@@ -97,14 +98,18 @@ class Rounds(Generic[T]):
         for number, step in reversed(list(enumerate(steps, 1))):
             failed_in = (failed_in or number) if step.state in _FAILED else None
             following = self._next.get(step.key)
-            ends = [row.updated for row in self._shown(step) if not self.is_elsewhere(row)]
+            ends = [row.updated for row in self._own(step)]
             until = max([following.created, *ends]) if following else None
             found.append(Round(number, step, failed_in, until))
         return found[::-1]
 
     def is_elsewhere(self, row: T) -> bool:
-        """Whether a row is a round in a list further out, or only leads to one."""
+        """Whether a row is a round in a list further out, or a case beside the way to one."""
         return row.key in self._elsewhere
+
+    def is_frame(self, row: T) -> bool:
+        """Whether only the rows below it are shown: a block, or a branch to the next round."""
+        return row.object_type in ObjectType.FRAMES or row.key in self._leading
 
     def _calls(self, facet: Callable[[T], str]) -> dict[str, list[T]]:
         """Return for each call of a facet, by its key, the nearest calls of that facet inside it.
@@ -142,32 +147,29 @@ class Rounds(Generic[T]):
         return calls
 
     def _leave_out_leading(self, inner: T, outer: T, rows: Mapping[str, T]) -> None:
-        """Leave out branches and cases between two rounds that hold nothing else."""
+        """Leave out the branches between two rounds, and their cases that were not taken."""
         row = inner
         while row.parent is not None and row.parent != outer.key:
             row = rows[row.parent]
-            if row.object_type in ObjectType.FRAMES:
-                continue
-            others = [child for child in self._shown(row) if not self._is_empty(child)]
-            if others or row.key in self._bodies:
+            if row.key in self._bodies:
                 return
-            self._elsewhere.add(row.key)
+            self._leading.add(row.key)
+            not_taken = [child for child in self._below(row.key) if _is_not_taken(child)]
+            self._elsewhere.update(child.key for child in not_taken)
 
-    def _shown(self, row: T) -> list[T]:
-        """Return the steps, items and cases directly below a row."""
-        shown: list[T] = []
-        pending = [*self._below(row.key)]
+    def _own(self, step: T) -> Iterator[T]:
+        """Yield the steps, items and cases directly below a round."""
+        pending = [*self._below(step.key)]
         while pending:
-            child = pending.pop()
-            if child.object_type in ObjectType.FRAMES:
-                pending += self._below(child.key)
-            else:
-                shown.append(child)
-        return shown
-
-    def _is_empty(self, row: T) -> bool:
-        is_not_taken = row.object_type == ObjectType.CASE and row.state == StepState.SKIPPED
-        return row.key in self._elsewhere or is_not_taken
+            row = pending.pop()
+            if self.is_frame(row):
+                pending += self._below(row.key)
+            elif not self.is_elsewhere(row):
+                yield row
 
     def _below(self, key: str | None) -> Sequence[T]:
         return self._children.get(key, ())
+
+
+def _is_not_taken(row: TreeRow) -> bool:
+    return row.object_type == ObjectType.CASE and row.state == StepState.SKIPPED

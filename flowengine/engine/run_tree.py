@@ -178,8 +178,8 @@ def _lines(
         if isinstance(line, _Line):
             visible = [] if line.round else _round_lines(line, rounds)
             if not visible:
-                below = _visible_children(line.row, line.row.id, line.depth + 1, children, counts)
-                visible = [x for x in below if not _is_elsewhere(x, rounds)]
+                under = (line.row.id, line.depth + 1)
+                visible = _visible_children(line.row, *under, children, rounds, counts)
             pending += reversed(visible)
     return lines, bool(pending)
 
@@ -197,24 +197,21 @@ def _round_lines(first: _Line, rounds: Rounds[Row[Any]]) -> list[_Line | HiddenI
     return lines
 
 
-def _is_elsewhere(line: _Line | HiddenItems, rounds: Rounds[Row[Any]]) -> bool:
-    return isinstance(line, _Line) and rounds.is_elsewhere(line.row)
-
-
 def _visible_children(
     row: Row[Any],
     under: str,
     depth: int,
     children: Mapping[str | None, list[Row[Any]]],
+    rounds: Rounds[Row[Any]],
     counts: ItemCounts,
 ) -> list[_Line | HiddenItems]:
     if row.object_type == ObjectType.FAN and row.item_count > WIDE:
         return _wide(row, under, depth, children.get(row.key, ()), counts.get(row.key, {}))
     lines: list[_Line | HiddenItems] = []
     for child in children.get(row.key, ()):
-        if child.object_type in ObjectType.FRAMES:
-            lines += _visible_children(child, under, depth, children, counts)
-        else:
+        if rounds.is_frame(child):
+            lines += _visible_children(child, under, depth, children, rounds, counts)
+        elif not rounds.is_elsewhere(child):
             lines.append(_Line(depth, under, child))
     return lines
 

@@ -139,6 +139,15 @@ def test_rounds_that_fail_because_of_a_later_round_name_it() -> None:
     assert any(line.startswith("└── ✗ round 200  failed  ") for line in lines)
 
 
+def test_a_round_that_fails_itself_has_its_error() -> None:
+    loop = Loop()
+    loop.rounds(3, StepState.ERROR)
+    *_, (at, last) = ((n, s) for n, s in enumerate(loop.steps) if s.facet == "t.loop")
+    error = {"type": "NestedTooDeep", "message": "it must end", "path": last.path}
+    loop.steps = [*loop.steps[:at], replace(last, error=error)]
+    assert drawn(loop.steps, 100)[-1] == "└── ✗ round 3  failed  1 ms  NestedTooDeep: it must end"
+
+
 def test_a_round_that_failed_and_was_caught_is_shown_among_many() -> None:
     loop = Loop()
     loop.rounds(100)
@@ -158,6 +167,16 @@ def test_rounds_in_progress_are_listed_while_the_loop_runs() -> None:
     loop.rounds(40, StepState.BLOCKS_CONTINUE)
     lines = drawn(loop.steps, 100)
     assert "├── … 28 more rounds: 28 in progress" in lines
+
+
+def test_steps_in_the_branch_that_leads_to_the_next_round_are_steps_of_the_round() -> None:
+    loop = Loop()
+    loop.rounds(2)
+    case = next(s for s in loop.steps if s.path == "loop.when[case-0]")
+    loop.add(case, ".weigh", ObjectType.CALL, facet="t.weigh", address="t.loop/0/when/0/weigh")
+    assert names(drawn(loop.steps, 100))[:4] == [
+        *["loop", "  round 1", "    work", "    when[case-0].weigh"],
+    ]
 
 
 def test_a_facet_that_calls_itself_twice_stays_nested() -> None:

@@ -1,0 +1,86 @@
+"""The progress of a run on a terminal, until it ends."""
+
+from __future__ import annotations
+
+import time
+
+from rich.console import Console
+from rich.live import Live
+
+from flowengine.cli.run_view import MAX_PART, run_tree, status_of, wait_of
+from flowengine.cli.terminal import line
+from flowengine.engine import Run, RunInfo
+from flowengine.engine.results import duration
+from flowengine.engine.shown_paths import shown_path
+from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.store.database import system_clock
+
+_REFRESH = 0.1  #: seconds
+
+
+def watch(run: Run[object], console: Console, *, stop_at_alarm: bool = False) -> RunInfo:
+    """Show a run until it ends: a live tree on a terminal, else a line per ended step.
+
+    `stop_at_alarm` stops when the run waits for code that this process does not have.
+    """
+    show = _show_live if console.is_terminal else _print_steps
+    return show(run, console, stop_at_alarm)
+
+
+def _show_live(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
+    with Live(console=console, refresh_per_second=1 / _REFRESH, vertical_overflow="crop") as live:
+        while True:
+            began = time.monotonic()
+            info = run.info()
+            live.update(run_tree(info, run.steps(), system_clock(), console.width))
+            if info.is_final or (info.alarm and stop_at_alarm):
+                return info
+            _pause(began)
+
+
+def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
+    printed = {step.id for step in run.steps() if step.state in StepState.FINAL}
+    alarm: str | None = None
+    open_circuits: set[str] = set()
+    while True:
+        began = time.monotonic()
+        info = run.info()
+        steps = run.steps()
+        # If steps ended together, print the inner ones first: they caused the end of the outer.
+        for step in sorted(steps, key=lambda step: (step.updated, -len(step.path))):
+            if step.state not in StepState.FINAL or step.id in printed:
+                continue
+            printed.add(step.id)
+            if step.object_type in ObjectType.BLOCKS:
+                continue
+            sign, colour, label = status_of(step, system_clock())
+            at = duration(step.updated - info.created)
+            error = ""
+            if step.error and step.error["path"] == step.path:
+                error = f"  {step.error['type']}: {step.error['message']}"
+            ended = line(
+                (f"{at:>9} ", "dim"),
+                (f"{sign} ", colour),
+                shown_path(step.path),
+                (f"  {label}", colour),
+                (error, "red"),
+                limit=MAX_PART,
+            )
+            console.print(ended, soft_wrap=True)
+        now = system_clock()
+        parked = {step.circuit: step for step in steps if (step.parked_until or 0) > now}
+        for circuit in sorted(parked.keys() - open_circuits):
+            parking = line((f"          ! {wait_of(parked[circuit])}", "yellow"))
+            console.print(parking, soft_wrap=True)
+        open_circuits = set(parked)
+        if info.alarm and info.alarm != alarm and not info.is_final:
+            alarm = info.alarm
+            console.print(line((f"          ! {alarm}", "yellow")), soft_wrap=True)
+        if info.is_final or (info.alarm and stop_at_alarm):
+            return info
+        _pause(began)
+
+
+def _pause(began: float) -> None:
+    """Poll at most a tenth of the time: a run of many steps takes long to read."""
+    time.sleep(max(_REFRESH, 9 * (time.monotonic() - began)))
