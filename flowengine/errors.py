@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from flowengine.printable import masked_url, printable
+from flowengine.shown_paths import shown_path
 
 _SUBJECT = re.compile(
     r"(?:unknown )?(?:input )?'[^']*'|"
@@ -341,9 +342,12 @@ class RunFailed(FlowengineError):
     error_type: str
     message: str
     _text = (
-        "run {run_id} failed at {path}: {error_type}: {message} "
+        "run {run_id} failed at {place}: {error_type}: {message} "
         "(`flowengine show {run_id}` shows every step)"
     )
+
+    def __str__(self) -> str:
+        return self._text.format_map({**vars(self), "place": shown_path(self.path)})
 
 
 @dataclass(eq=False, repr=False)
@@ -352,7 +356,7 @@ class EarlierRunFailed(RunFailed):
 
     key: str = ""
     _text = (
-        "key {key!r} was used for run {run_id}, which failed at {path}: {error_type}: {message}. "
+        "key {key!r} was used for run {run_id}, which failed at {place}: {error_type}: {message}. "
         "Nothing is started: start with if_failed='start' to run it again, or with another key "
         "(`flowengine show {run_id}` shows every step)"
     )

@@ -228,7 +228,7 @@ def show(run_id: str, as_json: bool) -> None:
     from flowengine.cli.database import open_engine
     from flowengine.cli.run_view import run_tree
     from flowengine.cli.terminal import console, line, lines
-    from flowengine.engine.shown_paths import shown_path
+    from flowengine.shown_paths import shown_path
     from flowengine.store.database import system_clock
 
     with open_engine() as engine:

@@ -11,8 +11,8 @@ from flowengine.cli.run_view import MAX_PART, run_tree, status_of, wait_of
 from flowengine.cli.terminal import line
 from flowengine.engine import Run, RunInfo
 from flowengine.engine.results import duration
-from flowengine.engine.shown_paths import shown_path
 from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.shown_paths import shown_path
 from flowengine.store.database import system_clock
 
 _REFRESH = 0.1  #: seconds

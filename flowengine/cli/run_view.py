@@ -15,8 +15,8 @@ from flowengine.engine import RunInfo, StepInfo
 from flowengine.engine.presentation import elapsed, next_try, round_label, round_time, try_count
 from flowengine.engine.results import StepStatus, breaker_wait, duration, step_status
 from flowengine.engine.rounds import Round, Rounds
-from flowengine.engine.shown_paths import shown_path
 from flowengine.evaluator.states import ObjectType, RunState, StepState
+from flowengine.shown_paths import shown_path
 
 _COLOURS = {
     StepStatus.COMPLETE: "green",

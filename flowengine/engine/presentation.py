@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from flowengine.engine.results import FailedTry, RetryWait, duration
-from flowengine.engine.shown_paths import shown_path
 from flowengine.evaluator.states import StepState, TaskState
+from flowengine.shown_paths import shown_path
 
 _SHORT_QUEUE = 100  #: milliseconds in a queue that are not shown
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from flowengine.engine.shown_paths import shown_path
 from flowengine.engine.starter import child_run_id
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
 from flowengine.program.standard import CHILD
+from flowengine.shown_paths import shown_path
 
 _MAX_MESSAGE = 200  #: characters of the error of an earlier try
 

@@ -24,8 +24,8 @@ from flowengine.engine.results import (
     step_status,
 )
 from flowengine.engine.run_tree import HiddenItems, StepLine
-from flowengine.engine.shown_paths import shown_path
 from flowengine.evaluator.states import RunState, StepState
+from flowengine.shown_paths import shown_path
 
 #: Longest value on a page, in characters. The API returns the whole value.
 _MAX_CHARACTERS = 20_000

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowengine.engine.shown_paths import shown_path
+from flowengine.errors import RunFailed
+from flowengine.shown_paths import shown_path
 
 
 @pytest.mark.parametrize(
@@ -24,6 +25,13 @@ from flowengine.engine.shown_paths import shown_path
 )
 def test_repetitions_of_a_path_are_folded(path: str, shown: str) -> None:
     assert shown_path(path) == shown
+
+
+def test_the_error_of_a_run_folds_the_rounds_of_a_loop() -> None:
+    path = "loop" + ".when[case-0].loop" * 199 + ".work"
+    failed = RunFailed("7" * 32, path, "ValueError", "no")
+    assert "failed at loop(.when[case-0].loop)×199.work: ValueError: no" in str(failed)
+    assert failed.path == path
 
 
 _PARTS = st.sampled_from([".a", ".b", "[0]", "[case-1]", ".sys.log"])
