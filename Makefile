@@ -45,6 +45,7 @@ check: .venv/.installed-dev ## Lint, formatting, types, import layers, known vul
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/python scripts/check-programs
 	.venv/bin/lint-imports
 	.venv/bin/python scripts/constraints check
 	.venv/bin/python scripts/audit

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowengine import Retry, current_step, default_engine, event_facet, load_program
 
-LOANS = {
+LOANS: dict[str, list[dict[str, str | int]]] = {
     "monday": [
         {"reader": "Ada", "title": "Moby-Dick", "days": 3},
         {"reader": "Ben", "title": "Emma", "days": 11},

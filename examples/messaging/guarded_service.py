@@ -41,7 +41,7 @@ class Weather(BaseHTTPRequestHandler):
         else:
             self.send_error(503)
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         pass
 
 
@@ -67,7 +67,7 @@ def main() -> None:
         breaker.reset()
         print("the service says", breaker.call(fetch, f"{service}/today"))
 
-        Weather.works, refused = False, 0
+        Weather.works, refused, wait = False, 0, 0.0
         for _ in range(10):
             try:
                 breaker.call(fetch, f"{service}/today")

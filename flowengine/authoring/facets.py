@@ -271,7 +271,7 @@ class Start(Generic[P, R]):
                 "inherits priority and tenant of its parent; leave .options(...) out"
             )
         given = workflow.step_name, workflow.order
-        return start_child(scope, workflow.definition, args, kwargs, *given)
+        return cast(RunHandle[R], start_child(scope, workflow.definition, args, kwargs, *given))
 
     async def astart(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run from a coroutine."""

@@ -15,6 +15,7 @@ from flowengine.program.nodes import Json
 
 if TYPE_CHECKING:
     from flowengine.authoring.facets import Workflow
+    from flowengine.engine.results import RunInfo, StepInfo  # types only: the engine is above
 
 R_co = TypeVar("R_co", covariant=True)
 #: For a start by a key whose run has failed: start another, return the failed one, or raise.
@@ -22,10 +23,27 @@ IfFailed = Literal["return", "start", "raise"]
 
 
 class RunHandle(Protocol[R_co]):
-    """A started run."""
+    """A started run. Each call reads its current state."""
 
     @property
     def id(self) -> str: ...
+
+    @property
+    def state(self) -> str:
+        """RUNNING, COMPLETED or FAILED."""
+        ...
+
+    def info(self) -> RunInfo:
+        """Return the run's current state, its outputs and its error."""
+        ...
+
+    def steps(self) -> Sequence[StepInfo]:
+        """Return all steps that the run has so far."""
+        ...
+
+    def outputs(self, timeout: float | None = None) -> dict[str, Json]:
+        """Wait for the run's end and return all outputs by name."""
+        ...
 
     def result(self, timeout: float | None = None) -> R_co:
         """Wait for the run's result; raises RunFailed when it fails."""
@@ -34,6 +52,12 @@ class RunHandle(Protocol[R_co]):
     async def aresult(self, timeout: float | None = None) -> R_co:
         """Wait for the run's result without blocking the event loop."""
         ...
+
+    async def aoutputs(self, timeout: float | None = None) -> dict[str, Json]: ...
+
+    async def ainfo(self) -> RunInfo: ...
+
+    async def asteps(self) -> Sequence[StepInfo]: ...
 
 
 @dataclass(frozen=True)

@@ -57,8 +57,12 @@ class WorkflowCall:
     waits: bool = True
 
 
+#: Members of a handle that read a run, which does not exist while its parent is traced.
+_READS = frozenset({"state", "info", "steps", "outputs", "ainfo", "asteps", "aoutputs", "aresult"})
+
+
 class ChildRun:
-    """The handle of a run that a step will start."""
+    """The handle of a run that a step will start: its `id` and its `result()`."""
 
     def __init__(self, scope: Scope, step: str, definition: Definition) -> None:
         self._scope, self._step, self._definition = scope, step, definition
@@ -85,9 +89,12 @@ class ChildRun:
         hint = self._definition.signature.result.hint
         return Symbol(nodes.StepRef((self._step, RESULT)), self._scope, label, hint)
 
-    async def aresult(self, timeout: float | None = None) -> Any:
+    def __getattr__(self, name: str) -> Any:
+        if name not in _READS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         raise AuthoringError(
-            f"{user_location()}: a workflow body is traced, not awaited; use .result() there"
+            f"{user_location()}: the body of a workflow is traced before any run, so a child run "
+            f"has .id and .result() there, not .{name}; read it from outside, by its id"
         )
 
 

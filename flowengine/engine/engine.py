@@ -224,6 +224,10 @@ class Engine:
         self.get(run_id)
         return Run(self, run_id)
 
+    async def arun(self, run_id: str) -> Run[Any]:
+        """Like `run`, without blocking the event loop."""
+        return await asyncio.to_thread(self.run, run_id)
+
     def close(self) -> None:
         self.completions.close()
         self.database.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -51,6 +52,14 @@ class Run(Generic[R]):
     def steps(self) -> Sequence[StepInfo]:
         return self._engine.steps(self.id)
 
+    async def ainfo(self) -> RunInfo:
+        """Like `info`, without blocking the event loop."""
+        return await asyncio.to_thread(self.info)
+
+    async def asteps(self) -> Sequence[StepInfo]:
+        """Like `steps`, without blocking the event loop."""
+        return await asyncio.to_thread(self.steps)
+
     def result(self, timeout: float | None = None) -> R:
         """Wait for the end and return the result; raise `RunFailed` or `TimeoutError`.
 
@@ -61,14 +70,18 @@ class Run(Generic[R]):
 
     async def aresult(self, timeout: float | None = None) -> R:
         """Like `result`, without blocking the event loop."""
-        check = self._check()
-        await self._engine.completions.await_end(self.id, check, timeout)
-        return self._result(check.outputs(timeout))
+        return self._result(await self.aoutputs(timeout))
 
     def outputs(self, timeout: float | None = None) -> dict[str, Json]:
         """Wait for the end and return all outputs by name."""
         check = self._check()
         self._engine.completions.wait(self.id, check, timeout)
+        return check.outputs(timeout)
+
+    async def aoutputs(self, timeout: float | None = None) -> dict[str, Json]:
+        """Like `outputs`, without blocking the event loop."""
+        check = await asyncio.to_thread(self._check)
+        await self._engine.completions.await_end(self.id, check, timeout)
         return check.outputs(timeout)
 
     def _check(self) -> _Check:

@@ -40,9 +40,12 @@ class MessageCoordinator(ABC):
 
     @abstractmethod
     async def receive(
-        self, agent_id: AgentId, visibility_timeout: float = 5
+        self, agent_id: AgentId, visibility_timeout: float = 5, *, timeout: float | None = None
     ) -> ReceivedMessage | None:
-        """Reserve the next message for `visibility_timeout` seconds; None if there is none."""
+        """Reserve the next message for `visibility_timeout` seconds; None if there is none.
+
+        With `timeout`, wait up to so many seconds for one.
+        """
 
     @abstractmethod
     async def ack(self, agent_id: AgentId, token: str) -> bool:

@@ -334,3 +334,10 @@ def test_a_start_in_a_workflow_says_what_it_does_not_take() -> None:
 
     with pytest.raises(AuthoringError, match="takes no timeout"):
         with_timeout.program()
+
+    @workflow(name="t.reads_state")
+    def reads_state(n: int) -> str:
+        return doubled.start(n).state
+
+    with pytest.raises(AuthoringError, match=r"has \.id and \.result\(\) there, not \.state"):
+        reads_state.program()

@@ -28,7 +28,7 @@ from flowengine.errors import (
     UnknownRun,
     UnknownWorkflow,
 )
-from flowengine.evaluator import RunState
+from flowengine.evaluator import RunState, StepState
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import (
     Binary,
@@ -385,6 +385,17 @@ def test_starting_and_waiting_do_not_block_an_event_loop(engine: Engine) -> None
         return await waiting
 
     assert asyncio.run(both()) == {"y": 6}
+
+
+def test_a_run_is_read_from_an_event_loop(engine: Engine) -> None:
+    async def read() -> tuple[Any, ...]:
+        run = await engine.astart(one(), "Flow", {"x": 5})
+        again = await engine.arun(run.id)
+        await asyncio.to_thread(finish, engine, 6)
+        info, steps = await again.ainfo(), await again.asteps()
+        return info.state, {step.state for step in steps}, await again.aoutputs(TIMEOUT)
+
+    assert asyncio.run(read()) == (RunState.COMPLETED, {StepState.COMPLETE}, {"y": 6})
 
 
 def test_waiting_in_an_event_loop_ends_in_time_and_with_the_runs_error(engine: Engine) -> None:

@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 BASE_DIR = Path(os.environ.get("SHOP_DIRECTORY", Path(__file__).parent.parent))
 SECRET_KEY = "only for this example"
@@ -37,6 +38,7 @@ TEMPLATES = [
     }
 ]
 
+DATABASES: dict[str, dict[str, Any]]
 if os.environ.get("SHOP_DATABASE"):
     DATABASES = {
         "default": {

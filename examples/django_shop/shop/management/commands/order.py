@@ -13,5 +13,5 @@ class Command(BaseCommand):
         parser.add_argument("cents", type=int)
 
     def handle(self, *, customer: str, cents: int, **_: Any) -> None:
-        _, run = orders.place(customer, cents)
+        _order, run = orders.place(customer, cents)
         self.stdout.write(run.result(timeout=60))
