@@ -13,11 +13,12 @@ from tests.servers import RedisServer
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 WITH_REDIS = sorted((FOLDER / "messaging").glob("*.py"))
-DJANGO = FOLDER / "django_shop"  #: tests/acceptance/django
+#: tests/acceptance/django, test_fastapi.py, celery/test_existing_project.py
+ELSEWHERE = {FOLDER / name for name in ("django_shop", "fastapi_shop.py", "celery_shop")}
 EXAMPLES = [
     path
     for path in sorted(FOLDER.rglob("*.py"))
-    if path not in WITH_REDIS and DJANGO not in path.parents
+    if path not in WITH_REDIS and not ELSEWHERE & {path, *path.parents}
 ]
 SAYS = {
     "quickstart": ["29 words"],
@@ -32,6 +33,7 @@ SAYS = {
         "ConnectionError at dinner.payment.charge",
         "dinner.payment.charge: ValueError: this is no card",
     ],
+    "agent_loop": ["100 things found in 300 rounds\n300 steps are stored\n"],
     "async_crawler": ["124,750 words on 500 pages\nat most 20 connections: True\n"],
     "loops": [
         "7 pages; missing: [5] 404 for site/gone\n",
