@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos test-lowest check constraints bench bench-quick bench-growth bench-tenants clean
+.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-growth bench-tenants clean
 
 # One environment for each system that is measured: their dependencies differ.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
@@ -41,6 +41,16 @@ test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that p
 	scripts/ensure-servers
 	TMPDIR=$(SCRATCH) .venv-lowest/bin/python -m pytest $(PARALLEL) $(ARGS)
 
+# Without the acceptance tests: they start hundreds of processes, and none depends on the interpreter.
+test-pythons: ## Run the tests without processes with each Python of pyproject.toml
+	scripts/ensure-servers
+	scripts/find-pythons | while read -r version python; do \
+		echo "--- Python $$version"; \
+		$(MAKE) --no-print-directory .venv-python/$$version/.installed PYTHON=$$python && \
+		TMPDIR=$(SCRATCH) .venv-python/$$version/bin/python -W error -m pytest $(PARALLEL) \
+			tests/test_exports.py tests/unit tests/integration $(ARGS) </dev/null || exit 1; \
+	done
+
 check: .venv/.installed-dev ## Lint, formatting, types, import layers, known vulnerabilities
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -72,7 +82,7 @@ bench-tenants: .venv/.installed-dev ## Measure a tenant beside a hostile one (AR
 	PYTHONPATH=. .venv/bin/python benchmarks/tenants.py $(ARGS)
 
 clean: ## Remove the environment and everything built
-	rm -rf .venv .venv-lowest .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest .venv-python .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. A development install contains the plain one, so it sets
@@ -94,6 +104,12 @@ clean: ## Remove the environment and everything built
 	scripts/lowest-versions >.venv-lowest/constraints.txt
 	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check \
 		-e '.[dev]' -c .venv-lowest/constraints.txt
+	touch $@
+
+.venv-python/%/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear .venv-python/$*
+	.venv-python/$*/bin/python -m pip install --quiet --disable-pip-version-check \
+		-e '.[dev]' -c constraints.txt
 	touch $@
 
 .venv-bench/flowengine/.installed: pyproject.toml
