@@ -27,6 +27,7 @@ from flowengine.assembly.in_place import InPlaceLauncher
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.assembly.message_guard import guard_consumers
 from flowengine.assembly.worker_log import show_steps_in_log
+from flowengine.assembly.worker_pool import takes_part
 from flowengine.assembly.worker_queues import WorkerQueues
 from flowengine.authoring import event_facet_names, set_launcher_source, set_task_list_source
 from flowengine.dispatch import CeleryNotifier
@@ -184,6 +185,11 @@ class FlowEngine:
     def consumed(self) -> list[str]:
         return self._queues.consumed()
 
+    def takes_part(self, pool: type) -> bool:
+        """Return whether the worker of this process, which has this pool, runs steps."""
+        own = {*self._queues.task_lists(), self.settings.control_queue}
+        return takes_part(pool, filter(self._queues.consumes, own))
+
     # --- called by the Celery tasks ---
 
     def drain(self, task_list: str, wake: int = 1, hops: int | None = None) -> None:
@@ -295,6 +301,9 @@ def _consume_now(consumer: Any, queue: str) -> None:
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     label = "flowengine"
+
+    def include_if(self, worker: Any) -> bool:
+        return bool(worker.app.flowengine.takes_part(worker.pool_cls))
 
     def start(self, worker: Any) -> None:
         flowengine = worker.app.flowengine

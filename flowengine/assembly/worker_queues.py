@@ -39,13 +39,16 @@ class WorkerQueues:
         self.excluded = frozenset(excluded)
         if options.get("queues"):
             return
+        for name in sorted({*self.task_lists(), control_queue}):
+            self.add(name)
+
+    def task_lists(self) -> set[str]:
+        """Return the lists of the facets of this process."""
         facets = [event_facet_named(name) for name in event_facet_names()]
         definitions = [facet.definition for facet in facets if facet is not None]
         lists = {definition.options.task_list for definition in definitions}
         # Runs that were started before a route existed have their tasks on the list of that time.
-        lists |= {definition.given.task_list for definition in definitions}
-        for name in sorted({*lists, control_queue}):
-            self.add(name)
+        return lists | {definition.given.task_list for definition in definitions}
 
     def add(self, name: str) -> None:
         queues = self._app.amqp.queues
