@@ -43,7 +43,6 @@ from flowengine.program.nodes import (
     StepRef,
 )
 from flowengine.settings import Settings
-from flowengine.store.commit_rows import Payload
 from tests.integration.engines import (
     X,
     call,
@@ -480,13 +479,13 @@ def test_large_values_are_written_in_one_order_so_that_writers_do_not_deadlock(
 ) -> None:
     orders: list[list[str]] = []
 
-    def note(_sql: str, given: Any) -> None:
+    def note(sql: str, given: Any) -> None:
         sections = [given]  # of SQLite a list of rows, of PostgreSQL several as JSON
         if any(isinstance(value, str) and value.startswith("[{") for value in given):
             sections = [json.loads(section) for section in given]
         for rows in sections:
-            if isinstance(rows, list) and isinstance(rows[0], Payload):
-                orders.append([row.hash for row in rows])
+            if sql.startswith("INSERT OR IGNORE INTO flowengine_payload"):
+                orders.append([row[0] for row in rows])
             elif isinstance(rows, list) and isinstance(rows[0], dict) and "hash" in rows[0]:
                 orders.append([row["hash"] for row in rows])
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from flowengine.store import claims
 from flowengine.store.backend import EncodedReport, Executor
@@ -151,8 +154,7 @@ def _update(name: str) -> str:
 
 
 _INSERT_RUN = _insert("new_runs", " OR IGNORE") + " RETURNING id"
-#: Bound by position: to look up parameter names takes the driver longer than to bind them.
-_WRITE = {name: _update(name) if name in _KEYS else _insert(name) for name in SECTIONS} | {
+_NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in SECTIONS} | {
     "joins": f"{_insert('joins')} "
     "ON CONFLICT (id) DO UPDATE SET remaining = remaining + excluded.remaining",
     "consumed_tasks": "UPDATE flowengine_task SET taken_in = 1 WHERE uuid = ?2",
@@ -162,6 +164,28 @@ _WRITE = {name: _update(name) if name in _KEYS else _insert(name) for name in SE
     "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
     "VALUES (?2, ?3, ?4)",
 }
+
+
+class _Write(NamedTuple):
+    text: str
+    #: Returns the parameters of a row, in the order of their marks; None: the row itself.
+    parameters: Callable[[Sequence[Any]], Sequence[Any]] | None
+
+
+def _write(text: str) -> _Write:
+    """Bind by position: to look up names takes the driver longer than to bind.
+
+    The driver takes a sequence for nameless marks only: from Python 3.14 on it refuses ?2.
+    """
+    places = [int(number) - 1 for number in re.findall(r"\?(\d+)", text)]
+    if not places:
+        return _Write(text, None)
+    (first, *others) = places
+    pick = itemgetter(first, *others) if others else lambda row: (row[first],)
+    return _Write(re.sub(r"\?\d+", "?", text), pick)
+
+
+_WRITES = {name: _write(text) for name, text in _NUMBERED.items()}
 
 
 def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
@@ -175,7 +199,8 @@ def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
                 place = SECTIONS[name].columns.index("run_id")
                 rows = [row for row in rows if row[place] in allowed]
             if rows:
-                executor.many(_WRITE[name], rows)
+                text, parameters = _WRITES[name]
+                executor.many(text, rows if parameters is None else list(map(parameters, rows)))
     return allowed
 
 
