@@ -63,9 +63,14 @@ class Flow:
         self.clock = Clock()
         schema = settings.schema if settings else ""
         self.database = Database(store_url, schema=schema, clock=self.clock)
-        ensure_schema(self.database, upgrade=True)
-        self.engine = Engine(self.database, settings=settings)
-        self.breakers = CircuitBreakers(self.engine.settings, clock=lambda: self.clock.now / 1000)
+        try:
+            ensure_schema(self.database, upgrade=True)
+            self.engine = Engine(self.database, settings=settings)
+            now = lambda: self.clock.now / 1000  # noqa: E731
+            self.breakers = CircuitBreakers(self.engine.settings, clock=now)
+        except BaseException:
+            self.database.close()  # nobody enters it: Python 3.13 warns of open connections
+            raise
         self._dead: set[str] = set()
         self._workers: dict[str, FlowWorker] = {}
 
