@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -98,7 +100,11 @@ def test_an_order_of_the_new_project_survives_the_death_of_its_worker(
     start = "import after; print(after.place_order('bob', ['kettle', 'cup']).id)"
     run = project.python("-c", start).strip()
     until((project.directory / "bob.called").exists, "the first call of the bank")
+    left = worker.children()  # pool children end with their parent, the beat does not
     worker.kill()
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     worker.start()
     read = f"import after; print(after.app.flowengine.engine.run('{run}').result(timeout=60))"
     assert project.python("-c", read) == PAID.format("bob")
