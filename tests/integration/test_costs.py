@@ -118,8 +118,9 @@ class WorkingSet:
 
 @contextmanager
 def working(url: str, tmp_path: Path) -> Iterator[WorkingSet]:
-    # A slice without end: how long a machine takes must not change what is counted.
+    # Slices and intervals without end: how long a machine takes must not change the counts.
     settings = Settings(
+        heartbeat_interval=3_600,
         worker_time_slice=60,
         chord_time_slice=60,
         quick_seconds=1,
