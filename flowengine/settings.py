@@ -70,6 +70,9 @@ class Settings:
     polling_interval: float = 0.005
     #: Seconds between two heartbeats of a server.
     heartbeat_interval: float = 10.0
+    #: Seconds between two heartbeats of a server that holds a session lock, on PostgreSQL. 0: it
+    #: holds none, and its death is noticed after `server_timeout`.
+    lock_heartbeat_interval: float = 1.0
     #: Seconds without a heartbeat until a server is declared dead.
     server_timeout: float = 30.0
     #: Seconds a worker claims tasks for one wake-up before it yields to other messages.

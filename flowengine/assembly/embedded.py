@@ -31,6 +31,7 @@ from flowengine.assembly.process_lock import ProcessLock, lock_is_free
 from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalNotifier
 from flowengine.engine import Engine, liveness
+from flowengine.engine.deaths import death_rule, lock_probe
 from flowengine.engine.liveness import Death, LivenessWindow, observe
 from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.fork import at_fork
@@ -118,7 +119,7 @@ class Embedded:
             window = self._window.observe(session.now(), interval)
             observation = observe(session, window)
         self._window = window
-        silent = liveness.missed_heartbeats(self.settings, window)
+        silent = death_rule(self.settings, window, lock_probe(self.database))
         recover(
             self.engine, observation, lambda server: self._death(silent, server), notify_due_lists
         )

@@ -96,18 +96,6 @@ def _unregistered(session: Session, alive: Collection[str]) -> list[ServerDefini
     return found
 
 
-def missed_heartbeats(settings: Settings, window: LivenessWindow) -> Death:
-    """A server is dead if it sent no heartbeat for `server_timeout`."""
-    timeout = round(settings.server_timeout * 1000)
-
-    def death(server: ServerDefinition) -> str | None:
-        if not window.is_silent(server.ping_time, timeout):
-            return None
-        return f"missed its heartbeat for {(window.now - server.ping_time) / 1000:.0f} s"
-
-    return death
-
-
 def unserved_alarms(
     alive: Sequence[ServerDefinition], pending: Collection[tuple[str, str, str]]
 ) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from flowengine.authoring import event_facet_names
 from flowengine.engine import liveness
+from flowengine.engine.deaths import death_rule, lock_probe
 from flowengine.engine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.engine.liveness import Death, LivenessWindow, Observation, observe
@@ -264,7 +265,7 @@ class Watchdog:
         recover(
             engine,
             observation,
-            liveness.missed_heartbeats(engine.settings, window),
+            death_rule(engine.settings, window, lock_probe(engine.database)),
             notify_due_tasks,
         )
         return True

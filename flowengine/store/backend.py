@@ -95,6 +95,9 @@ class Dialect(Protocol):
     def try_lock(self, executor: Executor, name: str) -> bool:
         """Lock a name until the end of the transaction; False if another one has locked it."""
 
+    def probe_lock(self, executor: Executor, key: int) -> tuple[str, bool]:
+        """Return the incarnation of the database server, and whether a session lock is free."""
+
     def commit(self, executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
         """Write a commit plan; return the runs whose part was written."""
 

@@ -25,7 +25,7 @@ from sqlalchemy.exc import (
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidSetting, StoreError
 from flowengine.printable import masked_url
 from flowengine.store.backend import Dialect, Executor, SqlalchemyExecutor
-from flowengine.store.protocol import CompletionListener
+from flowengine.store.protocol import CompletionListener, ServerLock
 from flowengine.store.session import SqlSession
 
 _OPERATIONAL = (OperationalError, InterfaceError, TimeoutError)
@@ -175,6 +175,10 @@ class Database:
 
         `on_connect` is called after each connection: notifications before it are lost.
         """
+        return None
+
+    def server_lock(self) -> ServerLock | None:
+        """Return a lock for the server of this process; None if the database has no sessions."""
         return None
 
     def close(self) -> None:

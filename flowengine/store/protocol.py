@@ -71,6 +71,21 @@ class CompletionListener(Protocol):
     def stop(self) -> None: ...
 
 
+class ServerLock(Protocol):
+    """A lock that a server holds as long as its process lives."""
+
+    def hold(self, *, verify: bool = False) -> str | None:
+        """Acquire the lock if it is not held; return its token, None without a lock.
+
+        With `verify` the database is asked whether this session still has it.
+        """
+
+    def beat(self, server_id: str) -> bool:
+        """Record a heartbeat through the lock's own session; False if a full one is needed."""
+
+    def release(self) -> None: ...
+
+
 class Store(Protocol):
     """A database of runs. The same call has the same transaction semantics on each database."""
 
@@ -127,5 +142,8 @@ class Store(Protocol):
 
         `on_connect` is called after each connection: notifications before it are lost.
         """
+
+    def server_lock(self) -> ServerLock | None:
+        """Return a lock for the server of this process; None if the database has no sessions."""
 
     def close(self) -> None: ...

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from flowengine.store import codec
+from flowengine.store.lock_tokens import LockState, LockToken
 from flowengine.store.parts import Part, quoted, statement
 
 
@@ -54,6 +55,7 @@ class ServerDefinition:
     boot_id: str = ""
     pid: int | None = None
     lock_file: str | None = None  #: held while an embedded process lives
+    lock_token: str | None = None  #: of its session lock, on PostgreSQL
 
 
 _COLUMNS = [field.name for field in fields(ServerDefinition) if field.name != "handled"]
@@ -68,11 +70,13 @@ _REGISTER = statement(
 )
 _HEARTBEAT = statement(
     "UPDATE flowengine_server SET ping_time = :now, handlers = :handlers, topics = :topics, "
-    f"state = '{ServerState.RUNNING}', error = NULL "
+    f"lock_token = :lock_token, state = '{ServerState.RUNNING}', error = NULL "
     f"WHERE uuid = :uuid AND state IN ({quoted(ServerState.CAN_BEAT)})"
 )
+# Without its token: its lock is free, and tasks with a spooled report may wait for their delivery.
 _DEREGISTER = statement(
-    f"UPDATE flowengine_server SET state = '{ServerState.SHUTDOWN}' WHERE uuid = :uuid"
+    f"UPDATE flowengine_server SET state = '{ServerState.SHUTDOWN}', lock_token = NULL "
+    "WHERE uuid = :uuid"
 )
 # Optimistic: a server that has sent a heartbeat since it was read is alive and keeps its tasks.
 _MARK_DEAD = statement(
@@ -105,7 +109,7 @@ class Servers(Part):
 
     def record_heartbeat(self, server: ServerDefinition, now: int) -> None:
         """Record a heartbeat, with the facets and task lists of the server."""
-        values = {"uuid": server.uuid, "now": now}
+        values = {"uuid": server.uuid, "now": now, "lock_token": server.lock_token}
         values |= {name: codec.dump(getattr(server, name)) for name in ("handlers", "topics")}
         self._session.execute(_HEARTBEAT, values)
 
@@ -118,6 +122,14 @@ class Servers(Part):
         why = codec.dump({"type": "WorkerLost", "message": "found dead"})
         values = {"uuid": server.uuid, "seen": server.ping_time, "error": why}
         self._session.execute(_MARK_DEAD, values)
+
+    def probe_lock(self, token: str) -> LockState:
+        """Return whether the session lock of a token is held."""
+        session, parsed = self._session, LockToken.parse(token)
+        if parsed is None:
+            return LockState.UNKNOWN
+        incarnation, is_free = session.dialect.probe_lock(session.executor, parsed.key)
+        return parsed.state(incarnation, is_free=is_free)
 
     def alive(self) -> list[ServerDefinition]:
         """Return the servers that have not deregistered; some of them may be dead."""

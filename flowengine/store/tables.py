@@ -306,7 +306,8 @@ class PayloadRow(_Table, table=True):
 class ServerRow(_Table, table=True):
     """A process that claims tasks."""
 
-    __table_args__ = (Index("flowengine_server_state", "state", "ping_time"),)
+    # Without the time: an update of an indexed column writes to every index of its table.
+    __table_args__ = (Index("flowengine_server_state", "state"),)
 
     uuid: str = _id(primary_key=True)
     boot_id: str = _id()
@@ -323,6 +324,7 @@ class ServerRow(_Table, table=True):
     error: str | None = _text()
     pid: int | None = None
     lock_file: str | None = _text()  #: held while an embedded process lives
+    lock_token: str | None = _text()  #: of the session lock that it holds, on PostgreSQL
 
 
 class HandledRow(_Table, table=True):

@@ -22,6 +22,7 @@ from flowengine.engine.in_flight import InFlightMarkers, is_alive
 from flowengine.engine.recovery import Watchdog, release_dropped, report_lost_tries
 from flowengine.settings import Settings
 from flowengine.store.database import is_unavailable
+from flowengine.store.protocol import ServerLock
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker.outage_log import outage_log
@@ -55,7 +56,10 @@ class Heartbeat:
         self._outages = outage_log(settings.database_url)
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
-        self._sent = 0.0
+        self._sent = self._beaten = 0.0  #: the last full heartbeat, and the last of any kind
+        self._lock: ServerLock | None = None
+        #: The columns of the server's row that the last full heartbeat wrote.
+        self._written: tuple[list[str], list[str], str | None] | None = None
         self._thread = threading.Thread(target=self._run, name="flowengine-heartbeat", daemon=True)
 
     def start(self) -> None:
@@ -92,13 +96,17 @@ class Heartbeat:
                 job(engine)
 
     def send(self, engine: Engine) -> None:
-        """Send a heartbeat if it is due or the handlers or task lists changed; register first."""
+        """Send a heartbeat if it is due or the row of the server changes; register first."""
         server = self._server
-        serves = event_facet_names(), list(self._task_lists())
         is_due = time.monotonic() - self._sent >= self._settings.heartbeat_interval
-        if self._is_registered and not is_due and serves == (server.handlers, server.topics):
-            return
+        token = self._hold_lock(engine, verify=is_due)
+        serves = event_facet_names(), list(self._task_lists())
+        if not is_due and self._written == (*serves, token):
+            if self._beat():
+                return
+            token = self._hold_lock(engine, verify=False)  # its session may be lost
         server.handlers, server.topics = serves
+        server.lock_token = token
         with engine.database.write() as session:
             now = session.now()
             if self._is_registered:
@@ -106,8 +114,23 @@ class Heartbeat:
             else:
                 server.start_time = server.ping_time = now
                 session.servers.register(server)
-        self._is_registered = True
-        self._sent = time.monotonic()
+        self._is_registered, self._written = True, (*serves, token)
+        self._sent = self._beaten = time.monotonic()
+
+    def _hold_lock(self, engine: Engine, *, verify: bool) -> str | None:
+        if self._lock is None and self._settings.lock_heartbeat_interval > 0:
+            self._lock = engine.database.server_lock()
+        return None if self._lock is None else self._lock.hold(verify=verify)
+
+    def _beat(self) -> bool:
+        """Send a short heartbeat, with a lock and if it is due; False: a full one is needed."""
+        settings, now = self._settings, time.monotonic()
+        # Half a tick early rather than half a tick late.
+        pause = settings.lock_heartbeat_interval - settings.watchdog_interval / 2
+        if self._lock is None or self._server.lock_token is None or now - self._beaten < pause:
+            return True
+        self._beaten = now
+        return self._lock.beat(self._server.uuid)
 
     def stop(self) -> None:
         """End the thread, release the tasks that the server still holds, and deregister it."""
@@ -135,6 +158,9 @@ class Heartbeat:
                 exc_info=not is_unavailable(problem),
                 extra={"action": "deregistration_failed"},
             )
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
 
 def worker_heartbeat(

@@ -21,6 +21,7 @@ from flowengine.store.postgres import dialect
 from flowengine.store.postgres.commit import CHANNEL
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
+from flowengine.store.postgres.session_lock import SessionLock
 from flowengine.store.session import SqlSession
 
 _IDLE_LIMIT = 30.0  #: seconds that a transaction may be idle
@@ -44,6 +45,7 @@ class PostgresDatabase(Database):
         self._clock_reading = (-math.inf, 0)  #: monotonic time, and the server's time then
         self._pinging = threading.local()
         self._kept = threading.local()
+        self._locks: list[SessionLock] = []
         self.engine = _engine(url, schema, self._pinging)
         #: A restore ends all connections, so it is noticed with the first that was lost.
         self._generation = 0
@@ -87,6 +89,15 @@ class PostgresDatabase(Database):
 
     def listen(self, on_end: Callable[[str], object], on_connect: Callable[[], object]) -> Listener:
         return Listener(self.engine, self._channel, on_end, on_connect)
+
+    def server_lock(self) -> SessionLock:
+        self._locks.append(SessionLock(self.engine, self.schema, self._clock))
+        return self._locks[-1]
+
+    def close(self) -> None:
+        for lock in self._locks:
+            lock.release()
+        super().close()
 
     # --- connections ---
 

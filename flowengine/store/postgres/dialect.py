@@ -138,6 +138,21 @@ def try_lock(executor: Executor, name: str) -> bool:
     return bool(is_locked)
 
 
+# A restart changes the first part. If one backend crashes, the server ends all sessions and starts
+# again without a restart; that resets its statistics. A failover changes both.
+INCARNATION = (
+    "(SELECT concat_ws('/', extract(epoch FROM pg_postmaster_start_time()), "
+    "extract(epoch FROM stats_reset)) FROM pg_stat_bgwriter)"
+)
+# Shared: two processes that probe at the same time do not take each other for the holder.
+_PROBE = f"SELECT {INCARNATION}, pg_try_advisory_xact_lock_shared(%s::bigint)"
+
+
+def probe_lock(executor: Executor, key: int) -> tuple[str, bool]:
+    ((incarnation, is_free),) = executor.rows(_PROBE, (key,))
+    return incarnation, is_free
+
+
 # --- commits ---
 
 commit = postgres_commit.write

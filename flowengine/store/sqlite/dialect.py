@@ -117,6 +117,10 @@ def try_lock(executor: Executor, name: str) -> bool:
     return True  # a transaction that writes is the only one
 
 
+def probe_lock(executor: Executor, key: int) -> tuple[str, bool]:
+    return "", False  # without sessions no lock of a session is known
+
+
 # --- commits ---
 
 # SQLite has one writer at a time and no round trips: a plan is written section by section, and

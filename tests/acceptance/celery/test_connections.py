@@ -10,7 +10,7 @@ from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 from tests.celery_nodes import until
 from tests.servers import PostgresServer
 
-MAIN, BACKGROUND = 2, 2  #: of the main process; of a process that runs steps, beside its steps
+MAIN, BACKGROUND = 3, 2  #: of the main process; of a process that runs steps, beside its steps
 
 
 @pytest.mark.parametrize(
