@@ -44,6 +44,7 @@ from flowengine.tasks.flower_events import StepEvents
 from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.worker import CircuitBreakers, TaskWorker
+from flowengine.worker.orphan_guard import OrphanGuard
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.redis_address import redis_address
 from flowengine.worker.script_runner import offer_scripts
@@ -63,6 +64,7 @@ class FlowEngine:
         self._check: SignatureCheck | None = None  #: once configured, if there are keys
         self._locks: dict[int, threading.Lock] = {}  #: by process: a fork may copy a held one
         self.hostname = ""  #: of the worker, once it is one
+        self.main_pid = 0  #: of the worker
         self.sends_events = False
         self._queues = WorkerQueues(app)
         self._in_place: InPlaceLauncher | None = None  #: with `task_always_eager`
@@ -118,6 +120,7 @@ class FlowEngine:
 
     def _choose_queues(self, sender: str, conf: Any, options: dict[str, Any], **_: Any) -> None:
         self.hostname, self.sends_events = sender, bool(options.get("task_events"))
+        self.main_pid = os.getpid()
         self._register_facets(self.app)
         self._queues.choose(options, self.settings.control_queue)
 
@@ -291,6 +294,8 @@ class _Process:
         self.relay = celery_tasks.WakeupRelay(
             self.engine, plugin.identity().server_id, self.task_worker.async_tries.declined
         )
+        if plugin.main_pid not in (0, self.pid):  # a pool child
+            OrphanGuard(self.engine, plugin.identity(), self.task_worker, plugin.main_pid).begin()
 
 
 def _consume_now(consumer: Any, queue: str) -> None:
