@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-growth bench-tenants clean
+.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-growth bench-tenants bench-kills clean
 
 # One environment for each system that is measured: their dependencies differ.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
@@ -80,6 +80,10 @@ bench-growth: .venv/.installed-dev ## Measure how the cost of a step grows with 
 bench-tenants: .venv/.installed-dev ## Measure a tenant beside a hostile one (ARGS=7: the seed)
 	scripts/ensure-servers
 	PYTHONPATH=. .venv/bin/python benchmarks/tenants.py $(ARGS)
+
+bench-kills: .venv/.installed-dev ## Measure the recovery of killed workers (ARGS=10: kills)
+	scripts/ensure-servers
+	PYTHONPATH=. .venv/bin/python benchmarks/kills.py $(ARGS)
 
 clean: ## Remove the environment and everything built
 	rm -rf .venv .venv-lowest .venv-python .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
