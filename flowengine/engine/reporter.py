@@ -204,10 +204,12 @@ class Reporter:
         try:
             if not isinstance(result, Mapping):  # of a poller, which is not typed
                 result = {OF_PYTHON: result}
-            declared = self._declared(facet, program_hash) if result else None
+            declared = self._declared(facet, program_hash)
             if declared is not None:
-                if result.keys() == {OF_PYTHON}:
-                    names = [field.name for field in declared.returns]
+                names = [field.name for field in declared.returns]
+                if not result:  # of a poller: nothing is None
+                    result = answer_by_name(facet, None, names)
+                elif result.keys() == {OF_PYTHON}:
                     result = named_result(facet, result, names)
                 checks = Checks(self._limits.max_schema_checks)
                 check_types(declared, result, checks, is_from_code=outcome.is_from_code)

@@ -75,22 +75,28 @@ def _type_misfits(facet: FacetPlan, result: Mapping[str, Json], checks: Checks) 
 def answer_problems(facet: FacetPlan, answer: Mapping[str, Json], checks: Checks) -> list[str]:
     """Return every problem of an answer from outside: unknown names, misfits of type and schema.
 
-    Of a facet that declares no returns any names are accepted: nobody reads them.
+    Of a facet that declares no returns any names are accepted: nobody reads them. Null fits every
+    type of AFL, but not the annotation of a Python function: one that allows None has a schema.
     """
     declared = [field.name for field in facet.returns]
     names = ", ".join(declared)
     unknown = [name for name in answer if declared and name not in declared]
     problems = [f"{name!r} is unknown, {facet.name} returns {names}" for name in unknown]
+    if declared == [OF_PYTHON] and not problems and answer.get(OF_PYTHON) is None:
+        (only,) = facet.returns
+        if only.schema is None and only.type != _UNTYPED:
+            problems.append(f"{OF_PYTHON!r}: expected {only.type}, found null")
     return problems + misfits(facet.returns, answer, facet.schemas, checks)
 
 
 def answer_by_name(subject: str, given: Any, declared: Sequence[str]) -> dict[str, Json]:
     """Return an answer as a map of names; a value that is no map is the only result.
 
-    Raises ValueRefused if there is no only result.
+    No answer for a Python function is the answer None. Raises ValueRefused if there is no only
+    result.
     """
-    if given is None:
-        return {}
+    if given is None or given == {}:
+        return {OF_PYTHON: None} if declared == [OF_PYTHON] else {}
     if isinstance(given, Mapping):
         return dict(given)
     if len(declared) == 1:

@@ -90,6 +90,9 @@ def test_a_value_that_is_no_map_is_the_only_result(flow: Flow) -> None:
         ({1: 2}, "key 1"),
         (1.5, "expected Long"),
         (float("nan"), "not JSON"),
+        (None, "'result': expected Long, found null"),
+        ({}, "'result': expected Long, found null"),
+        ({"result": None}, "'result': expected Long, found null"),
     ],
 )
 def test_an_answer_that_does_not_fit_is_refused(flow: Flow, answer: Any, says: str) -> None:
@@ -99,6 +102,7 @@ def test_an_answer_that_does_not_fit_is_refused(flow: Flow, answer: Any, says: s
 def test_an_answer_is_validated_by_the_stored_schema(flow: Flow) -> None:
     run = flow.start(reviewed, "a")
     assert_refused(flow, run, {"result": {"approved": True}}, "'stars' is a required property")
+    assert_refused(flow, run, None, "'result': .*None is not of type 'object'")
     assert_refused(flow, run, {"result": {"approved": 1, "stars": 1}}, "approved")
     flow.engine.continue_step(waiting_step(run), {"result": {"approved": False, "stars": 1}})
     assert run.result(timeout=0) == Review(False, 1)
@@ -124,6 +128,7 @@ def test_a_step_that_has_moved_on_ignores_an_answer_that_does_not_fit(flow: Flow
     [
         ({"result": "not an int"}, "'result': expected Long, found 'not an int'"),
         ({"result": 1, "more": 2}, "'more' is unknown"),
+        ({}, "'result': expected Long, found null"),
     ],
 )
 def test_a_poller_that_reports_another_type_fails_the_step(
