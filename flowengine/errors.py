@@ -405,7 +405,8 @@ class DatabaseTooOld(StoreError):
     def __str__(self) -> str:
         return (
             f"the database {self.url} has schema revision {self.revision or 'none'!r}, this "
-            f"flowengine needs {self.head!r}: run `flowengine db upgrade`"
+            f"flowengine needs {self.head!r}: run `flowengine db upgrade`, or `flowengine -A APP "
+            "db upgrade` if a Celery app names the database"
         )
 
 

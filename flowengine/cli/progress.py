@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
+from rich.segment import Segment
 
 from flowengine.cli.run_view import MAX_PART, run_tree, status_of, wait_of
 from flowengine.cli.terminal import line
@@ -16,6 +17,27 @@ from flowengine.shown_paths import shown_path
 from flowengine.store.database import system_clock
 
 _REFRESH = 0.1  #: seconds
+
+
+class _Bottom:
+    """The first line and the last ones of a tree that is higher than the terminal.
+
+    The steps that run now are most often at its end.
+    """
+
+    def __init__(self, tree: Group) -> None:
+        self._tree = tree
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = console.render_lines(self._tree, options.update(height=None), pad=False)
+        room = console.height - 3
+        if len(lines) > room + 2:
+            hidden = line((f"… {len(lines) - room - 1:,} lines above", "dim"))
+            notice = console.render_lines(hidden, options.update(height=None), pad=False)
+            lines = [lines[0], *notice, *lines[-room:]]
+        for each in lines:
+            yield from each
+            yield Segment.line()
 
 
 def watch(run: Run[object], console: Console, *, stop_at_alarm: bool = False) -> RunInfo:
@@ -32,7 +54,8 @@ def _show_live(run: Run[object], console: Console, stop_at_alarm: bool) -> RunIn
         while True:
             began = time.monotonic()
             info = run.info()
-            live.update(run_tree(info, run.steps(), system_clock(), console.width))
+            tree = run_tree(info, run.steps(), system_clock(), console.width)
+            live.update(tree if info.is_final else _Bottom(tree))
             if info.is_final or (info.alarm and stop_at_alarm):
                 return info
             _pause(began)

@@ -153,7 +153,7 @@ def _round_line(one: Round[StepInfo], now: int) -> Text:
     parts: list[Part] = [(f"{sign} ", colour), one.name]
     if one.step.state != StepState.COMPLETE:
         parts.append((f"  {label}", colour))
-    if took := round_time(one.step, one.until, now):
+    if took := round_time(one.step, one.own_time, now):
         parts.append((f"  {took}", "dim"))
     if one.number > 1:  # the line of the outermost call has the error of the first
         parts.append((_own_error(one.step), "red"))

@@ -82,9 +82,9 @@ def round_label(number: int, failed_in: int | None) -> str:
     return f"failed in round {failed_in:,}" if failed_in not in (None, number) else ""
 
 
-def round_time(step: TriedStep, until: int | None, now: int) -> str:
-    """Return how long a round took without the rounds that it holds; `until` ends it."""
-    return elapsed(step, now)[0] if until is None else duration(until - step.created)
+def round_time(step: TriedStep, own_time: int | None, now: int) -> str:
+    """Return how long a round took without the rounds inside it."""
+    return elapsed(step, now)[0] if own_time is None else duration(own_time)
 
 
 def outstanding(open_steps: int, retry: RetryWait | None, now: int) -> str:

@@ -14,8 +14,6 @@ from typing import Generic, Protocol, TypeVar
 
 from flowengine.evaluator.states import ObjectType, StepState
 
-_FAILED = (StepState.ERROR, StepState.SKIPPED)
-
 
 class TreeRow(Protocol):
     """A row of a run's tree."""
@@ -45,8 +43,8 @@ class Round(Generic[T]):
     number: int
     step: T
     failed_in: int | None  #: the number of the round that made it fail
-    #: When its own steps had ended and the next round had begun; None: there is no next one.
-    until: int | None
+    #: Milliseconds that it took without the rounds inside it; None: it has not ended.
+    own_time: int | None
 
     @property
     def name(self) -> str:
@@ -96,12 +94,26 @@ class Rounds(Generic[T]):
         found: list[Round[T]] = []
         failed_in = None
         for number, step in reversed(list(enumerate(steps, 1))):
-            failed_in = (failed_in or number) if step.state in _FAILED else None
-            following = self._next.get(step.key)
-            ends = [row.updated for row in self._own(step)]
-            until = max([following.created, *ends]) if following else None
-            found.append(Round(number, step, failed_in, until))
+            # A round that was skipped, because a step of the round around it failed, is no cause.
+            failed_in = (failed_in or number) if step.state == StepState.ERROR else None
+            own_time = self._own_time(step, self._next.get(step.key))
+            found.append(Round(number, step, failed_in, own_time))
         return found[::-1]
+
+    def _own_time(self, step: T, following: T | None) -> int | None:
+        """Return the time of a round before the next one began, and after that one ended."""
+        if following is None:
+            return step.updated - self._begun(step) if step.state in StepState.FINAL else None
+        ends = [row.updated for row in self._own(step)]
+        is_over = following.state in StepState.FINAL
+        later = [end for end in ends if is_over and end >= following.updated]
+        earlier = [end for end in ends if end not in later]
+        after = max(later) - following.updated if later else 0
+        return max([self._begun(following), *earlier]) - self._begun(step) + after
+
+    def _begun(self, step: T) -> int:
+        """Return when a call began: its row is created before, with all steps of its block."""
+        return min((row.created for row in self._below(step.key)), default=step.created)
 
     def is_elsewhere(self, row: T) -> bool:
         """Whether a row is a round in a list further out, or a case beside the way to one."""

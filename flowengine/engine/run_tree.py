@@ -64,7 +64,7 @@ class StepLine:
     #: Of a round of a loop by recursion: its number, and that of the round that made it fail.
     round: int | None = None
     failed_in: int | None = None
-    until: int | None = None  #: when the next round had begun, and its own steps had ended
+    own_time: int | None = None  #: of a round: milliseconds without the rounds inside it
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ def _with_details(
         task_list=None,
         round=one.number if one else None,
         failed_in=one.failed_in if one else None,
-        until=one.until if one else None,
+        own_time=one.own_time if one else None,
     )
     if tried is None:
         return found

@@ -77,7 +77,7 @@ def step_label(step: StepLine, now: int) -> tuple[str, str, str]:
 def times(step: StepLine, now: int) -> tuple[str, str]:
     """Return how long a step ran, and how long its tries waited for a worker."""
     if step.round is not None:
-        return round_time(step, step.until, now), ""
+        return round_time(step, step.own_time, now), ""
     return elapsed(step, now)
 
 

@@ -278,7 +278,8 @@ def test_an_empty_database_is_upgraded_only_where_that_is_allowed(database: Data
         ensure_schema(database, upgrade=False)
     assert str(caught.value) == (
         f"the database {database.name} has schema revision 'none', this flowengine needs "
-        f"{HEAD!r}: run `flowengine db upgrade`"
+        f"{HEAD!r}: run `flowengine db upgrade`, or `flowengine -A APP db upgrade` if a Celery app "
+        "names the database"
     )
     with database.read() as session:
         connection = session.connection

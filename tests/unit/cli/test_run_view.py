@@ -139,6 +139,28 @@ def test_rounds_that_fail_because_of_a_later_round_name_it() -> None:
     assert any(line.startswith("└── ✗ round 200  failed  ") for line in lines)
 
 
+def test_a_round_that_was_skipped_is_not_the_cause() -> None:
+    loop = Loop()
+    loop.rounds(3, StepState.SKIPPED, StepState.ERROR)
+    shown = [line for line in drawn(loop.steps, 100) if " round " in line]
+    assert [line[4:].partition("  ")[2].rpartition("  ")[0] for line in shown] == [
+        *["failed in round 2", "failed", "skipped"]
+    ]
+
+
+def test_the_time_of_a_round_has_neither_the_rounds_inside_it_nor_its_wait_to_begin() -> None:
+    loop = Loop()
+    loop.rounds(2)
+    first, second = [step for step in loop.steps if step.facet == "t.loop"]
+    moved = {
+        first.key: replace(first, updated=900),
+        second.key: replace(second, created=0, updated=800),  # with all steps of its block
+    }
+    loop.steps = [moved.get(step.key, step) for step in loop.steps]
+    shown = [line for line in drawn(loop.steps, 100) if " round " in line]
+    assert [line.split()[-2:] for line in shown] == [["7", "ms"], ["792", "ms"]]
+
+
 def test_a_round_that_fails_itself_has_its_error() -> None:
     loop = Loop()
     loop.rounds(3, StepState.ERROR)
