@@ -21,6 +21,7 @@ from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
 
 _MAX_CELL = 500  #: characters of an error in a list
+_MAX_TRACEBACKS = 5  #: that `show` prints
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -242,11 +243,19 @@ def show(run_id: str, as_json: bool) -> None:
     if info.outputs is not None:
         outputs = line(("outputs ", "dim"), json_of(info.outputs, indent=None))
         console.print(outputs, soft_wrap=True)
-    for step in steps:
-        if step.error and "traceback" in step.error and step.error["path"] == step.path:
-            console.print()
-            console.print(line((shown_path(step.path), "bold red")))
-            console.print(lines(step.error["traceback"].rstrip(), "dim", indent=2), soft_wrap=True)
+    failed = [
+        (step.path, step.error["traceback"].rstrip())
+        for step in steps
+        if step.error and "traceback" in step.error and step.error["path"] == step.path
+    ]
+    for path, traceback in failed[:_MAX_TRACEBACKS]:
+        console.print()
+        console.print(line((shown_path(path), "bold red")))
+        console.print(lines(traceback, "dim", indent=2), soft_wrap=True)
+    if (more := len(failed) - _MAX_TRACEBACKS) > 0:
+        command = f"flowengine show {info.id[:8]} --json"
+        console.print()
+        console.print(line((f"… {more:,} more steps with a traceback: {command}", "dim")))
 
 
 # --- the database ---

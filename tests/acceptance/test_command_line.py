@@ -40,6 +40,10 @@ def naps(count: list[int]) -> list[int]:
     return foreach(count, lambda n: nap(n))
 
 @workflow
+def many(texts: list[str]) -> list[int]:
+    return foreach(texts, lambda text: boom(text))
+
+@workflow
 def passes() -> str:
     return gate()
 
@@ -88,6 +92,13 @@ def test_a_failed_run_prints_the_step_and_the_error_and_exits_with_one(here: Pat
     shown = flowengine(here, "show", listed.split("\n")[1].split()[0])
     assert "✗ boom" in shown
     assert 'raise ValueError(f"cannot read {text!r}")' in shown, "with the traceback"
+
+
+def test_show_prints_the_tracebacks_of_the_first_failed_steps(here: Path) -> None:
+    flowengine(here, "run", "slow:many", "-i", f"texts={json.dumps(list('abcdefg'))}", expect=1)
+    shown = flowengine(here, "show", flowengine(here, "list").split("\n")[1].split()[0])
+    assert shown.count("Traceback (most recent call last)") == 5
+    assert "… 2 more steps with a traceback: flowengine show " in shown
 
 
 def test_a_run_killed_in_the_middle_is_resumed(here: Path) -> None:
@@ -168,9 +179,12 @@ def test_a_key_of_a_failed_run_can_be_used_again(here: Path) -> None:
         (["run", "nowhere.py:x"], "there is no file nowhere.py"),
         (
             ["run", "slow:nap"],
-            "slow has no workflow 'nap'; it has: slow:naps, slow:passes, slow:reads",
+            "slow has no workflow 'nap'; it has: slow:naps, slow:many, slow:passes, slow:reads",
         ),
-        (["run", "slow"], "slow has 3 workflows, name one: slow:naps, slow:passes, slow:reads"),
+        (
+            ["run", "slow"],
+            "slow has 4 workflows, name one: slow:naps, slow:many, slow:passes, slow:reads",
+        ),
         (["run", "slow:naps"], "'count'"),
         (["run", "slow:naps", "-i", "count"], "'count' is not name=value"),
         (["run", "slow:naps", "-i", "count=[1]", "-i", "cuont=2"], "cuont"),
