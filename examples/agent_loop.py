@@ -14,7 +14,7 @@ from flowengine import event_facet, when, workflow
 
 @dataclass
 class Notes:
-    """What the agent knows: small, because every round stores it."""
+    """The knowledge of the agent: small, because every round stores it."""
 
     rounds: int
     found: int

@@ -41,12 +41,11 @@ class SqlalchemyExecutor:
 
     def __init__(self, connection: Connection, channel: str = "") -> None:
         self._connection, self.channel = connection, channel
-        self._is_sqlite = connection.dialect.name == "sqlite"
+        self._text = statement_form(connection.dialect.name)
 
     def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         values = parameters if isinstance(parameters, Mapping) else tuple(parameters)
-        text = sqlite_text(text) if self._is_sqlite else text
-        result = self._connection.exec_driver_sql(text, values or None)
+        result = self._connection.exec_driver_sql(self._text(text), values or None)
         return [tuple(row) for row in result] if result.returns_rows else []
 
     def many(self, text: str, rows: Sequence[Parameters]) -> None:
@@ -60,6 +59,11 @@ class SqlalchemyExecutor:
 def sqlite_text(text: str) -> str:
     """Return a text with the parameter marks of SQLite."""
     return re.sub(r"%(?:\((\w+)\))?s", lambda mark: f":{mark[1]}" if mark[1] else "?", text)
+
+
+def statement_form(database: str) -> Callable[[str], str]:
+    """Return the function that writes a text for the driver of `sqlite` or `postgresql`."""
+    return sqlite_text if database == "sqlite" else str
 
 
 class EncodedReport(NamedTuple):

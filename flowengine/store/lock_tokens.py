@@ -12,7 +12,7 @@ from typing import Self
 
 
 class LockState(Enum):
-    """What the database knows of the lock of a token."""
+    """The state of the lock of a token, as the database knows it."""
 
     HELD = auto()  #: the session of its server is open
     FREE = auto()  #: the session has ended: its process died, or its connection was cut

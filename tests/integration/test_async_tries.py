@@ -62,7 +62,7 @@ class Echo(socketserver.StreamRequestHandler):
 
 
 class World:
-    """What the facets of this module share with a test."""
+    """Values that the facets of this module share with a test."""
 
     def __init__(self) -> None:
         self.client = Client()

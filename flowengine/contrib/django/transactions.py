@@ -16,7 +16,7 @@ from sqlalchemy import URL, make_url
 from flowengine.contrib.django.project import database_url, own_setting
 from flowengine.engine import Engine
 from flowengine.errors import AuthoringError
-from flowengine.store.backend import Executor, Parameters, sqlite_text
+from flowengine.store.backend import Executor, Parameters, statement_form
 
 
 class DjangoExecutor:
@@ -30,12 +30,12 @@ class DjangoExecutor:
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._is_sqlite = connection.vendor == "sqlite"
+        self._text = statement_form(connection.vendor)
 
     def rows(self, text: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         values = parameters if isinstance(parameters, Mapping) else tuple(parameters)
         with self._cursor() as cursor:
-            cursor.execute(sqlite_text(text) if self._is_sqlite else text, values)
+            cursor.execute(self._text(text), values)
             return list(cursor.fetchall()) if cursor.description else []
 
     def many(self, text: str, rows: Sequence[Parameters]) -> None:
