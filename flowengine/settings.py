@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -183,8 +184,7 @@ class Settings:
                 values[name] = _parse(variable, text, setting.default)
             elif name in project:
                 values[name] = _parse(variable, str(project[name]), setting.default)
-            if name.startswith(("max_", "async_")) and not values.get(name, 1) > 0:
-                raise InvalidSetting(variable, str(values[name]), "greater than 0")
+            _check_number(name, variable, values.get(name))
         for name in ("message_keys", "secret_keys"):
             _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
@@ -202,6 +202,26 @@ def set_project_settings(source: Callable[[], Mapping[str, Any]]) -> None:
     """Take settings by name from a web framework, where neither environment nor app has them."""
     global _project
     _project = source
+
+
+#: Numbers that may be 0: then a mechanism is off, or nothing is waited for.
+_MAY_BE_ZERO = frozenset(
+    {
+        *("lock_heartbeat_interval", "flower_steps", "quick_seconds"),
+        *("worker_time_slice", "chord_time_slice", "wakeup_repeat", "wakeup_debounce"),
+    }
+)
+
+
+def _check_number(name: str, variable: str, value: Any) -> None:
+    """Refuse a number with which nothing would run, or a loop would never pause."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return
+    if name in _MAY_BE_ZERO and value == 0:
+        return
+    if not 0 < value < math.inf:
+        expected = "0 or greater" if name in _MAY_BE_ZERO else "greater than 0"
+        raise InvalidSetting(variable, str(value), expected)
 
 
 def _check_tenancy(tenant: str, tokens: str) -> None:
