@@ -173,6 +173,15 @@ def test_a_facet_that_declares_no_returns_accepts_any(flow: Flow) -> None:
     assert run.info().state == RunState.COMPLETED
 
 
+def test_a_poller_may_report_none_of_the_results_of_afl(flow: Flow) -> None:
+    asked = block(step("a", "Ask", x=given("x")))
+    asks = event("Ask", "x", "y:Long")
+    document = program(namespace("t", asks, declared_workflow("Flow", "x", "", asked)))
+    run = flow.engine.start(document, "Flow", {"x": 1})
+    flow.engine.report(claim(flow.engine, "t.Ask"), Succeeded({}))
+    assert run.info().state == RunState.COMPLETED
+
+
 def test_each_of_several_results_is_named(flow: Flow) -> None:
     asked = step("a", "Ask", x=given("x"))
     flow_of = declared_workflow("Flow", "x", "y", block(asked, yields=[to("Flow", y=of("a.y"))]))

@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from flowengine.engine import Engine
 from flowengine.engine.result_validation import named_result
 from flowengine.errors import DoesNotFit
-from flowengine.evaluator.triggers import Succeeded
-from flowengine.store import Database
 
 
 @pytest.mark.parametrize(
@@ -40,10 +37,3 @@ def test_a_value_gets_the_declared_names(
 def test_each_of_several_returns_must_be_named(value: Any, says: str) -> None:
     with pytest.raises(DoesNotFit, match=says):
         named_result("n.F", {"result": value}, ["a", "b"])
-
-
-def test_an_empty_result_is_left_as_it_is() -> None:
-    engine = Engine(Database("sqlite://"))
-    outcome = Succeeded({})
-    assert engine.storable("n.F", "no program is read", outcome) is outcome
-    engine.close()
