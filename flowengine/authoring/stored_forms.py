@@ -84,7 +84,7 @@ def _built(kind: Callable[..., Any], schema: Any) -> Any:
     if "Prebuilt" in repr(built):
         raise TypeError(
             f"pydantic {pydantic.VERSION} cannot write bytes inside of models as base64: "
-            "install pydantic 2.12 or later"
+            "install pydantic 2.14 or later"
         )
     return built
 
