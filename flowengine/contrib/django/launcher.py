@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from django.db import connections
 from sqlalchemy import make_url
@@ -33,12 +34,17 @@ def install() -> None:
 
 
 def embedded_launcher() -> Launcher:
+    in_transaction = any(c.in_atomic_block for c in connections.all(initialized_only=True))
+    if has_default_engine() or not in_transaction:
+        return EngineLauncher(default_engine())
     connection = connections[own_setting("DATABASE")]
-    if not has_default_engine() and connection.in_atomic_block:
-        runs = make_url(Settings.from_environment().database_url)
-        if has_runs(connection, runs):
-            return EngineLauncher(_without_workers())
-    return EngineLauncher(default_engine())
+    runs = make_url(Settings.from_environment().database_url)
+    if connection.in_atomic_block and has_runs(connection, runs):
+        return EngineLauncher(_without_workers())
+    # Celery closes Django's connections in the thread that creates a worker: of this thread they
+    # have an open transaction, which would be rolled back.
+    with ThreadPoolExecutor(1) as other_thread:
+        return EngineLauncher(other_thread.submit(default_engine).result())
 
 
 class _CreatesEngine(NullNotifier):
