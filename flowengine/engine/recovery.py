@@ -60,12 +60,8 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
         if reason is None:
             continue
         tries = [task for task in held if task.boot_id == server.boot_id]
-        if report_lost_tries(engine, tries, "the worker"):
-            continue
-        with engine.database.write() as session:
-            session.servers.mark_dead(server)
-        dead.add(server.boot_id)
         again = sum(not task.runs_once for task in tries)
+        # Before the tries are ended: another worker may run them at once, and log it.
         log.log(
             logging.WARNING if tries else logging.DEBUG,
             "process %s on %s %s; %d %s that it ran will run again",
@@ -76,6 +72,11 @@ def recover_lost_servers(engine: Engine, observation: Observation, death: Death)
             "step" if again == 1 else "steps",
             extra={"action": "server_lost"},
         )
+        if report_lost_tries(engine, tries, "the worker"):
+            continue
+        with engine.database.write() as session:
+            session.servers.mark_dead(server)
+        dead.add(server.boot_id)
     return dead
 
 
