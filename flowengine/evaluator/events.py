@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from uuid import UUID
 
+from flowengine.evaluator import waits
 from flowengine.evaluator.records import (
     EventDefinition,
     Step,
@@ -31,6 +32,13 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
     if facet is None or facet.kind is not FacetKind.EVENT:
         _answer(work, step, facet.name if facet else "")
         return Signal.ADVANCE
+    if facet.name in standard.WAITS:
+        result = waits.begin(work, step, facet.name)
+        if result is not None:
+            step.returns = result
+            return Signal.ADVANCE
+        work.run.open_steps += 1
+        return None
     event = EventDefinition(
         id=id_within(step.id, "event"),
         step_id=step.id,

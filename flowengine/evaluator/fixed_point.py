@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from flowengine.errors import FlowengineError
-from flowengine.evaluator import blocks, catch, events, pre_steps, steps, yields
+from flowengine.evaluator import blocks, catch, events, pre_steps, steps, waits, yields
 from flowengine.evaluator.failures import (
     StepFailed,
     StepSkipped,
@@ -25,6 +25,7 @@ from flowengine.evaluator.read_sets import prefetch, read_by_ends
 from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
 from flowengine.evaluator.triggers import (
+    Answer,
     Delegated,
     Expand,
     Failed,
@@ -34,11 +35,13 @@ from flowengine.evaluator.triggers import (
     StepContinue,
     StepFail,
     Succeeded,
+    TimerFired,
     Trigger,
 )
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.plan import Plan
+from flowengine.program.standard import WAIT_FOR
 
 Handler = Callable[[WorkingSet, Step], Signal | None]
 _NOTHING_OUTSTANDING = "the run waits, but nothing is outstanding"
@@ -204,6 +207,17 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
                 _fail(work, step, trigger.error)
+        case TimerFired():
+            if step := _waiting(work, trigger.step_key, trigger.step_id):
+                if step.facet_name == WAIT_FOR:
+                    _fail(work, step, waits.timed_out(step))
+                else:
+                    _answer(work, step, waits.slept(work))
+        case Answer():
+            if answered := waits.answer(work, trigger):
+                step, result = answered
+                work.changes.ended_waits.append(step.id)
+                _answer(work, step, result)
         case Expand(key):
             fan = work.find(key)
             # At its event it waits for a report: a second event would be a second try.

@@ -32,6 +32,8 @@ def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
         work.want([work.root_key, *keys])
     work.want(keys)
     rows = [row for key in keys if (row := work.look(key)) is not None]
+    if any(row.object_type == ObjectType.MAILBOX for row in rows):
+        rows = _with_waiting_steps(work, rows)
     above: set[str] = set()
     waiting: dict[str, int] = {}
     for row in rows:
@@ -49,6 +51,16 @@ def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
         keys_read.update(_read_at_begin(work, key, count))
     if keys_read:
         work.want(keys_read)
+
+
+def _with_waiting_steps(work: WorkingSet, rows: Sequence[Step]) -> list[Step]:
+    """Replace each mailbox by the step that waits at it, if any."""
+    keys = [
+        row.params.get("step") if row.object_type == ObjectType.MAILBOX else row.key for row in rows
+    ]
+    named = [key for key in keys if key is not None]
+    work.want(named)
+    return [row for key in named if (row := work.look(key)) is not None]
 
 
 def read_by_ends(work: WorkingSet, rows: Iterable[Step]) -> set[str]:

@@ -159,6 +159,17 @@ class TaskDefinition:
 
 
 @dataclass(frozen=True, slots=True)
+class TimerDefinition:
+    """The time at which a step stops waiting."""
+
+    id: str
+    run_id: str
+    step_id: str
+    kind: str
+    due: int  #: milliseconds since the epoch
+
+
+@dataclass(frozen=True, slots=True)
 class Waiter:
     """The parent step, in another run, that waits for the end of this run."""
 
@@ -202,6 +213,14 @@ class FollowUp:
     payload: dict[str, Json]
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer from outside that was refused: nothing of it is stored."""
+
+    answer_id: str
+    reason: str
+
+
 @dataclass
 class IterationChanges:
     """The decisions of one evaluation. They are committed together, or not at all."""
@@ -210,6 +229,10 @@ class IterationChanges:
     updated_steps: list[Step] = field(default_factory=list)
     created_events: list[EventDefinition] = field(default_factory=list)
     created_tasks: list[TaskDefinition] = field(default_factory=list)
+    created_timers: list[TimerDefinition] = field(default_factory=list)
+    #: Intents: unfired timers of these steps are to be removed.
+    ended_waits: list[str] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)  #: of answers that no step takes
     #: Intents: tasks of these steps that are still open are to be stopped and fenced.
     canceled_steps: list[str] = field(default_factory=list)
     follow_ups: list[FollowUp] = field(default_factory=list)

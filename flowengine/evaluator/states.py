@@ -192,6 +192,7 @@ class ObjectType:
     ITEM = "ForeachItem"
     WHEN = "AndWhen"
     CASE = "WhenCase"
+    MAILBOX = "Mailbox"  #: not a step: where an answer and the step that waits for it meet
 
     BLOCKS = frozenset({BLOCK, FAN, ITEM, WHEN, CASE})
     #: Blocks that only group others: pages show their steps, items and cases.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from flowengine.evaluator.records import Error, TaskDefinition
+from flowengine.evaluator.records import Error, TaskDefinition, row_key
+from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 
 
@@ -83,6 +84,34 @@ class StepFail:
 
 
 @dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The timer of a step is due."""
+
+    step_id: str
+    step_key: str
+
+
+def mailbox_key(name: str) -> str:
+    """Return the key of the row that holds the answer of that name, or the step that waits."""
+    return row_key(RowKind.MAILBOX, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Somebody has answered a question of the run by its name."""
+
+    id: str
+    name: str
+    value: Json
+    actor: str
+    at: int  #: milliseconds since the epoch
+
+    @property
+    def step_key(self) -> str:
+        return mailbox_key(self.name)
+
+
+@dataclass(frozen=True, slots=True)
 class Expand:
     """A foreach has more items than one commit should hold."""
 
@@ -96,4 +125,4 @@ class Started:
     inputs: dict[str, Json]
 
 
-Trigger: TypeAlias = Started | Report | StepContinue | StepFail | Expand
+Trigger: TypeAlias = Started | Report | StepContinue | StepFail | TimerFired | Answer | Expand

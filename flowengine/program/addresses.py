@@ -34,6 +34,7 @@ class RowKind(StrEnum):
     ITEM = "i"
     WHEN = "w"
     CASE = "c"
+    MAILBOX = "m"  #: its path is the name of an answer
 
 
 class Base(StrEnum):

@@ -2,6 +2,7 @@
 
 A statement that calls `foreach`, `when` or `attempt` has a body of its own, and the facet
 declares the result of that body. `now` and `uuid` have no body: the evaluator answers them.
+`sleep` and `sleep_until` wait for a timer, `wait_for` for an answer from outside: no worker does.
 `child` is an event facet: a worker starts a run for it. `script` is one too: for the evaluator
 a script is an event like any other; the worker runs it and limits its time and memory. A script
 reads the parameters and results of its step so far as ``params``, and fills the map ``result``.
@@ -28,9 +29,16 @@ WHEN = f"{NAMESPACE}.when"
 ATTEMPT = f"{NAMESPACE}.attempt"
 NOW = f"{NAMESPACE}.now"
 UUID = f"{NAMESPACE}.uuid"
+SLEEP = f"{NAMESPACE}.sleep"
+SLEEP_UNTIL = f"{NAMESPACE}.sleep_until"
+WAIT_FOR = f"{NAMESPACE}.wait_for"
 CHILD = f"{NAMESPACE}.child"
 SCRIPT = f"{NAMESPACE}.script"
 SCRIPT_LIST = "scripts"  #: its task list: scripts do not delay other work
+
+
+#: Event facets without tasks: a timer or an answer from outside ends their steps.
+WAITS = frozenset({SLEEP, SLEEP_UNTIL, WAIT_FOR})
 
 
 def is_built_in(name: str) -> bool:
@@ -46,6 +54,7 @@ RUN = "run"  #: the id of the run that a `child` has started
 
 _List: Type = ArrayType("Json")
 _PLAIN = EventOptions()
+_DATE_TIME: Mapping[str, Json] = {"type": "string", "format": "date-time"}
 
 
 def _facet(
@@ -71,9 +80,26 @@ STANDARD: Mapping[str, FacetDeclaration] = {
         NOW,
         Field(AFTER, default=Literal(None)),
         result="String",
-        schema={"type": "string", "format": "date-time"},
+        schema=_DATE_TIME,
     ),
     UUID: _facet(UUID, result="String", schema={"type": "string", "format": "uuid"}),
+    SLEEP: _facet(
+        SLEEP, Field("seconds", "Double"), result="String", schema=_DATE_TIME, kind=FacetKind.EVENT
+    ),
+    SLEEP_UNTIL: _facet(
+        SLEEP_UNTIL,
+        Field("until", "String"),
+        result="String",
+        schema=_DATE_TIME,
+        kind=FacetKind.EVENT,
+    ),
+    WAIT_FOR: _facet(
+        WAIT_FOR,
+        Field("name", "String"),
+        Field("timeout", default=Literal(None)),
+        Field("schema", default=Literal(None)),
+        kind=FacetKind.EVENT,
+    ),
     CHILD: _facet(
         CHILD,
         Field("workflow", "String"),

@@ -1,0 +1,187 @@
+"""Steps that wait without a worker: for a time, or for an answer from outside.
+
+A step that waits for a time has a timer; recovery reports it when it is due. A step that waits for
+an answer has a mailbox, a row of the run with the name of the question. It is created by the step,
+or by an answer that comes before the step begins and is kept there: so neither an early answer nor
+its order in time is lost. A mailbox takes one answer for each step that waits at it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from flowengine.evaluator.failures import StepFailed
+from flowengine.evaluator.records import Refusal, Step, TimerDefinition, id_within
+from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.evaluator.triggers import Answer, mailbox_key
+from flowengine.evaluator.working_set import WorkingSet
+from flowengine.program.addresses import RowKind
+from flowengine.program.standard import RESULT, SLEEP, SLEEP_UNTIL
+from flowengine.program.validator import Checks, schema_misfit
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST = round(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
+
+
+class MailboxState:
+    WAITING = "mailbox.Waiting"  #: a step waits
+    KEPT = "mailbox.Kept"  #: an early answer is kept for the step
+    CLOSED = "mailbox.Closed"  #: the step was answered, or stopped waiting
+
+
+#: The state after the beginning of a step that waits, and after an answer. An answer without an
+#: entry is refused. A kept answer that does not fit its step counts as none.
+MAILBOX_TRANSITIONS: Mapping[str, Mapping[str, str]] = {
+    "": {"begin": MailboxState.WAITING, "answer": MailboxState.KEPT},
+    MailboxState.WAITING: {"answer": MailboxState.CLOSED},
+    MailboxState.KEPT: {"begin": MailboxState.CLOSED},
+    MailboxState.CLOSED: {"begin": MailboxState.WAITING},
+}
+
+
+def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
+    """Begin to wait; return the result of a step that need not wait."""
+    values = {name: work.read(value) for name, value in step.params.items()}
+    if facet in (SLEEP, SLEEP_UNTIL):
+        due = _due_of(values, step, work.now)
+        if due <= work.now:
+            return {RESULT: _iso(work.now)}
+        _set_timer(work, step, due)
+        return None
+    name, timeout = values["name"], values.get("timeout")
+    if not isinstance(name, str) or not name:
+        message = f"waits for {name!r}: the name of an answer is a text"
+        raise StepFailed("InvalidWait", message, step.path)
+    box = work.find(mailbox_key(name))
+    state = box.state if box is not None else ""
+    if box is not None and state == MailboxState.WAITING and _waits_at(work, box) is not None:
+        message = (
+            f"{box.params['path']} waits for {name!r} already: give each step that waits at the "
+            "same time a name of its own"
+        )
+        raise StepFailed("InvalidWait", message, step.path)
+    if box is not None and state == MailboxState.KEPT:
+        value, kept = work.read(box.returns[RESULT]), box.params
+        problem = _misfit(work, values.get("schema"), value)
+        if not problem:
+            _close(work, box, "begin", kept)
+            return {RESULT: value}
+        work.changes.refusals.append(Refusal(kept["answer"], problem))
+    if box is None:
+        box = work.create(RowKind.MAILBOX, name, ObjectType.MAILBOX, "", work.get(work.root_key), 0)
+    box.state = MAILBOX_TRANSITIONS[""]["begin"]
+    box.params, box.returns = {"step": step.key, "id": step.id, "path": step.path}, {}
+    work.touch(box)
+    if timeout is not None:
+        _set_timer(work, step, _after(timeout, "timeout", step, work.now))
+    return None
+
+
+def answer(work: WorkingSet, given: Answer) -> tuple[Step, dict[str, Any]] | None:
+    """Return the step that an answer ends and its result; None if it is kept or refused."""
+    box = work.find(mailbox_key(given.name))
+    if box is None:
+        box = work.create(
+            RowKind.MAILBOX, given.name, ObjectType.MAILBOX, "", work.get(work.root_key), 0
+        )
+        box.state, box.returns = MAILBOX_TRANSITIONS[""]["answer"], {RESULT: given.value}
+        box.params = {"answer": given.id, "actor": given.actor, "at": given.at}
+        return None
+    step = _waits_at(work, box) if box.state == MailboxState.WAITING else None
+    if step is None:
+        work.changes.refusals.append(Refusal(given.id, _why_refused(box, given.name)))
+        return None
+    problem = _misfit(work, work.read(step.params.get("schema")), given.value)
+    if problem:
+        work.changes.refusals.append(Refusal(given.id, problem))
+        return None
+    _close(work, box, "answer", {"answer": given.id, "actor": given.actor, "at": given.at})
+    return step, {RESULT: given.value}
+
+
+def slept(work: WorkingSet) -> dict[str, Any]:
+    """Return the result of a step that has slept: the time at which it goes on."""
+    return {RESULT: _iso(work.now)}
+
+
+def timed_out(step: Step) -> dict[str, Any]:
+    """Return the error of a step that has waited for its answer as long as it may."""
+    message = (
+        f"nobody answered {step.params['name']!r} within {step.params['timeout']:g} s; "
+        "`attempt(..., catch={WaitTimedOut: ...})` goes on without an answer"
+    )
+    return {"type": "WaitTimedOut", "message": message}
+
+
+def _waits_at(work: WorkingSet, box: Step) -> Step | None:
+    """Return the step that waits at a mailbox; None if it has ended otherwise."""
+    step = work.find(box.params["step"])
+    if step is None or step.id != box.params["id"] or step.state != StepState.EVENT_TRANSMIT:
+        return None
+    return step
+
+
+def _close(work: WorkingSet, box: Step, by: str, answered: Mapping[str, Any]) -> None:
+    box.state, box.returns = MAILBOX_TRANSITIONS[box.state][by], {}
+    box.params = {**box.params, **answered}
+    work.touch(box)
+
+
+def _why_refused(box: Step, name: str) -> str:
+    if box.state == MailboxState.KEPT:
+        return f"{name!r} has an answer of {_by(box)} already, which the run has not reached yet"
+    if "at" in box.params:
+        return f"{name!r} was answered by {_by(box)}"
+    return f"{box.params['path']} has stopped waiting for {name!r}"
+
+
+def _by(box: Step) -> str:
+    return f"{box.params['actor'] or 'somebody'} at {_iso(box.params['at'])}"
+
+
+def _misfit(work: WorkingSet, schema: Any, value: Any) -> str:
+    if schema is None:
+        return ""
+    checks = Checks(work.limits.max_schema_checks)
+    problem = schema_misfit(schema, value, checks)
+    work.count_checks(checks)
+    return problem
+
+
+# --- times ---
+
+
+def _set_timer(work: WorkingSet, step: Step, due: int) -> None:
+    timer_id = id_within(step.id, "timer")
+    work.changes.created_timers.append(
+        TimerDefinition(timer_id, step.run_id, step.id, step.facet_name, due)
+    )
+
+
+def _due_of(values: Mapping[str, Any], step: Step, now: int) -> int:
+    if "seconds" in values:
+        return _after(values["seconds"], "seconds", step, now)
+    until = values["until"]
+    try:
+        moment = datetime.fromisoformat(until)
+    except (TypeError, ValueError):
+        message = f"sleeps until {until!r}, which is no time: write 2031-05-01T09:00:00Z"
+        raise StepFailed("InvalidWait", message, step.path) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return min(round((moment - _EPOCH) / timedelta(milliseconds=1)), _LATEST)
+
+
+def _after(seconds: Any, what: str, step: Step, now: int) -> int:
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not is_number or not math.isfinite(seconds):
+        message = f"{what} is {seconds!r}: it is a number of seconds"
+        raise StepFailed("InvalidWait", message, step.path)
+    return min(now + round(max(seconds, 0) * 1000), _LATEST)
+
+
+def _iso(milliseconds: int) -> str:
+    moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
