@@ -33,8 +33,11 @@ from flowengine.authoring import (
     now,
     or_,
     set_launcher_source,
+    sleep,
+    sleep_until,
     starts_with,
     uuid,
+    wait_for,
     when,
     workflow,
 )
@@ -87,6 +90,9 @@ __all__ = [  # noqa: RUF022 - grouped
     "concat",
     # Deterministic time and ids
     "now",
+    "sleep",
+    "sleep_until",
+    "wait_for",
     "uuid",
     # Context of a running facet
     "current_step",

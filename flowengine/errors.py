@@ -218,6 +218,16 @@ class ValueRefused(FlowengineError, ValueError):
 
 
 @dataclass(eq=False, repr=False)
+class AnswerRefused(ValueRefused):
+    """An answer from outside that no step of the run takes; nothing of it is stored."""
+
+    run_id: str
+    name: str
+    reason: str
+    _text = "the answer {name!r} for run {run_id} is refused: {reason}"
+
+
+@dataclass(eq=False, repr=False)
 class NotJson(ValueRefused):
     """A value has no JSON form."""
 

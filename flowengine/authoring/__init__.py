@@ -35,6 +35,7 @@ from flowengine.authoring.registry import (
 from flowengine.authoring.secrets import Secret
 from flowengine.authoring.standard import WorkflowCall, now, uuid
 from flowengine.authoring.task_lists import set_task_list_source
+from flowengine.authoring.waits import sleep, sleep_until, wait_for
 from flowengine.program.nodes import RetryPolicy as Retry
 
 __all__ = [  # noqa: RUF022 - grouped by user
@@ -80,6 +81,9 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "launcher",
     "offer_standard",
     "set_launcher_source",
+    "sleep",
+    "sleep_until",
+    "wait_for",
     "set_task_list_source",
     "workflow_named",
     "workflow_names",

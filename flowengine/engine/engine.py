@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from flowengine.authoring import IfFailed
 from flowengine.dispatch import Notifier, NullNotifier
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
+from flowengine.engine.answers import Answers
 from flowengine.engine.committer import Committer
 from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.handles import Run
@@ -98,6 +99,9 @@ class Engine:
         self.storable = self.reporter.storable
         self.continue_step = self.reporter.continue_step
         self.fail_step = self.reporter.fail_step
+
+        self.answers = Answers(database, committer, self.after_commit, self.settings)
+        self.send = self.answers.send
 
         self.queries = RunQueries(database, self.settings.tenant)
         self.get = self.queries.get

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from pydantic_core import to_jsonable_python as to_jsonable
+
 from flowengine.engine.results import RunInfo, StepInfo
 from flowengine.errors import RunFailed, WaitInsideStep
 from flowengine.evaluator.states import RunState
@@ -83,6 +85,10 @@ class Run(Generic[R]):
         check = await asyncio.to_thread(self._check)
         await self._engine.completions.await_end(self.id, check, timeout)
         return check.outputs(timeout)
+
+    def send(self, name: str, value: Any = None, *, actor: str = "") -> None:
+        """Answer the step that waits for `name`, or will; raises AnswerRefused."""
+        self._engine.send(self.id, name, to_jsonable(value), actor=actor)
 
     def _check(self) -> _Check:
         self._engine.notifier.flush()

@@ -19,7 +19,14 @@ from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPoli
 from flowengine.evaluator import Missing, Step, lacking
 from flowengine.evaluator.records import FollowUp
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Expand, StepContinue, StepFail, Trigger
+from flowengine.evaluator.triggers import (
+    Answer,
+    Expand,
+    StepContinue,
+    StepFail,
+    TimerFired,
+    Trigger,
+)
 from flowengine.program import Plan
 from flowengine.program.limits import DEFAULT_LIMITS, Limits
 from flowengine.store import Session, codec
@@ -28,6 +35,10 @@ from flowengine.store.commits import CommitPlan
 _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
     "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
+    "TimerFired": lambda fact: TimerFired(fact["step_id"], fact["step_key"]),
+    "Answer": lambda fact: Answer(
+        fact["id"], fact["name"], fact["value"], fact["actor"], fact["at"]
+    ),
     "Expand": lambda fact: Expand(fact["step_key"]),  # stored runs have this kind
     "ChildCompleted": lambda fact: StepContinue(
         fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
@@ -101,6 +112,12 @@ def consume_inbox(
                     left = _unstored(inbox)
                     rows.add_follow_ups(run_id, run.head.revision, left, now, first=first)
                     inbox.clear()
+            else:
+                effects.refusals |= {
+                    trigger.id: "the run has ended"
+                    for trigger, _, _ in portion
+                    if isinstance(trigger, Answer)
+                }
             rows.consume_inbox(
                 run_id,
                 [task_id for _, task_id, _ in portion if task_id],

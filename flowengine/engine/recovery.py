@@ -37,6 +37,7 @@ GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's e
 def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) -> None:
     dead = recover_lost_servers(engine, observation, death)
     fail_silent_tries(engine, observation.window)
+    fire_due_timers(engine)
     evaluate_reported_runs(engine)
     wake(engine, observation.alive)
     alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
@@ -169,6 +170,15 @@ def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
 
 
 # --- runs and task lists ---
+
+
+def fire_due_timers(engine: Engine) -> None:
+    """Report timers that are due to their runs, which are evaluated with all others then."""
+    with engine.database.read() as session:
+        if not session.recovery.has_due_timers(session.now()):
+            return  # without a write transaction, for those who use no timers
+    with engine.database.write() as session:
+        session.recovery.fire_due_timers(session.now())
 
 
 def evaluate_reported_runs(engine: Engine) -> None:

@@ -18,6 +18,7 @@ from flowengine.evaluator import IterationChanges, Missing, Snapshot, evaluate
 from flowengine.evaluator.records import PayloadRef, RunView, Step, TaskDefinition, id_within
 from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.evaluator.triggers import Trigger
+from flowengine.evaluator.waits import timer_id
 from flowengine.program import Plan
 from flowengine.store import Session
 from flowengine.store.claims import WorkerIdentity
@@ -53,6 +54,7 @@ class CommitEffects:
     used_share: str = ""  #: the tenant whose share of evaluation this commit has used
     log_lines: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
     canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be canceled
+    refusals: dict[str, str] = field(default_factory=dict)  #: by the id of the answer: the reason
 
     def include(self, later: CommitEffects) -> None:
         """Add the effects of a later commit of the same run."""
@@ -68,6 +70,7 @@ class CommitEffects:
         self.used_share = self.used_share or later.used_share
         self.log_lines += later.log_lines
         self.canceled += later.canceled
+        self.refusals |= later.refusals
 
 
 @dataclass
@@ -156,6 +159,11 @@ def stage(
     if changes.follow_ups and not keeps_follow_ups:
         rows.add_follow_ups(view.id, head.revision + 1, changes.follow_ups, now)
         effects.has_more = True
+    if changes.created_timers:
+        rows.add_timers(changes.created_timers, now)
+    if changes.ended_waits:
+        rows.end_timers(view.id, map(timer_id, changes.ended_waits), now)
+    effects.refusals = {refusal.answer_id: refusal.reason for refusal in changes.refusals}
     run.head = rows.save_run(head, view, _summary(decision, touched), now, tasks=len(created))
     rows.gather_payloads(view.id, now)
     for step in touched:

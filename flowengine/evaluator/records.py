@@ -270,4 +270,5 @@ class IterationChanges:
             or self.created_tasks
             or self.canceled_steps
             or self.follow_ups
+            or self.refusals
         )

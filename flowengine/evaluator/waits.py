@@ -154,10 +154,13 @@ def _misfit(work: WorkingSet, schema: Any, value: Any) -> str:
 # --- times ---
 
 
+def timer_id(step_id: str) -> str:
+    return id_within(step_id, "timer")
+
+
 def _set_timer(work: WorkingSet, step: Step, due: int) -> None:
-    timer_id = id_within(step.id, "timer")
     work.changes.created_timers.append(
-        TimerDefinition(timer_id, step.run_id, step.id, step.facet_name, due)
+        TimerDefinition(timer_id(step.id), step.run_id, step.id, step.facet_name, due)
     )
 
 
@@ -179,7 +182,7 @@ def _after(seconds: Any, what: str, step: Step, now: int) -> int:
     if not is_number or not math.isfinite(seconds):
         message = f"{what} is {seconds!r}: it is a number of seconds"
         raise StepFailed("InvalidWait", message, step.path)
-    return min(now + round(max(seconds, 0) * 1000), _LATEST)
+    return min(now + round(max(float(seconds), 0.0) * 1000), _LATEST)
 
 
 def _iso(milliseconds: int) -> str:

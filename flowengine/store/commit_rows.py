@@ -17,6 +17,7 @@ from flowengine.store.tables import (
     RunRow,
     StepRow,
     TaskRow,
+    TimerRow,
 )
 
 
@@ -91,6 +92,23 @@ class NewEvent(NamedTuple):
     created: int
 
 
+class NewTimer(NamedTuple):
+    run_id: str
+    id: str
+    step_id: str
+    kind: str
+    due: int
+    created: int
+
+
+class EndedTimer(NamedTuple):
+    """A timer whose step waits no longer."""
+
+    run_id: str
+    id: str
+    fired: int
+
+
 class JoinCount(NamedTuple):
     run_id: str
     id: str
@@ -155,6 +173,8 @@ SECTIONS: dict[str, Section] = {
     "new_steps": Section(StepRow.__table__, STEP_COLUMNS, constants={"superseded": "false"}),
     "steps": Section(StepRow.__table__, STEP_UPDATE_COLUMNS, optional=("params",)),
     "new_events": Section(EventRow.__table__, NewEvent._fields),
+    "timers": Section(TimerRow.__table__, NewTimer._fields),
+    "ended_timers": Section(TimerRow.__table__, EndedTimer._fields),
     "joins": Section(JoinRow.__table__, JoinCount._fields),
     "new_tasks": Section(TaskRow.__table__, NEW_TASK_COLUMNS, constants=_UNREAD),
     "consumed_tasks": Section(TaskRow.__table__, ConsumedTask._fields),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
-from flowengine.evaluator.records import FollowUp, Waiter, id_within
+from flowengine.evaluator.records import FollowUp, TimerDefinition, Waiter, id_within
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
 from flowengine.store import codec, records
@@ -19,11 +19,13 @@ from flowengine.store.commit_rows import (
     SECTIONS,
     ConsumedFact,
     ConsumedTask,
+    EndedTimer,
     Ending,
     Fact,
     History,
     JoinCount,
     NewEvent,
+    NewTimer,
     ParentFact,
     Payload,
     RunOrigin,
@@ -53,6 +55,8 @@ class CommitPlan:
     new_steps: list[Row] = field(default_factory=list)
     steps: list[Row] = field(default_factory=list)
     new_events: list[NewEvent] = field(default_factory=list)
+    timers: list[NewTimer] = field(default_factory=list)
+    ended_timers: list[EndedTimer] = field(default_factory=list)
     joins: list[JoinCount] = field(default_factory=list)
     new_tasks: list[Row] = field(default_factory=list)
     consumed_tasks: list[ConsumedTask] = field(default_factory=list)
@@ -143,6 +147,16 @@ class CommitPlan:
             NewEvent(event.workflow_id, event.id, event.step_id, event.event_type, now)
             for event in created
         ]
+
+    def add_timers(self, created: Iterable[TimerDefinition], now: int) -> None:
+        self.timers += [
+            NewTimer(timer.run_id, timer.id, timer.step_id, timer.kind, timer.due, now)
+            for timer in created
+        ]
+
+    def end_timers(self, run_id: str, timer_ids: Iterable[str], now: int) -> None:
+        """Mark timers as fired: their steps wait no longer."""
+        self.ended_timers += [EndedTimer(run_id, timer_id, now) for timer_id in timer_ids]
 
     # --- tasks ---
 

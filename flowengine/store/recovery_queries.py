@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import Select, TextClause, select
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
+from flowengine.evaluator.records import id_within
 from flowengine.store.claims import ORDER, WorkerIdentity
 from flowengine.store.parts import MANY, Part, statement
 from flowengine.store.tables import (
@@ -20,6 +21,7 @@ from flowengine.store.tables import (
     TASK_IS_REPORTED,
     TASK_IS_RETRY,
     TASK_IS_RUNNING,
+    TIMER_IS_SET,
     TaskRow,
 )
 
@@ -132,6 +134,18 @@ _DUE_RETRIES = statement(
     f"UPDATE flowengine_task SET published = :now WHERE {TASK_IS_RETRY} AND due <= :now "
     "RETURNING task_list_name"
 )
+_DUE_TIMERS = statement(
+    "SELECT t.id, t.run_id, t.step_id, s.key FROM flowengine_timer t "
+    f"JOIN flowengine_step s ON s.id = t.step_id WHERE {TIMER_IS_SET} AND t.due <= :now "
+    f"ORDER BY t.due LIMIT {MANY}"
+)
+_HAS_DUE_TIMER = statement(
+    f"SELECT 1 FROM flowengine_timer WHERE {TIMER_IS_SET} AND due <= :now LIMIT 1"
+)
+_FIRE = statement("UPDATE flowengine_timer SET fired = :now WHERE id IN :ids", "ids")
+_NEXT_TIMER = statement(
+    f"SELECT min(due) FROM flowengine_timer WHERE {TIMER_IS_SET} AND run_id = :run"
+)
 
 
 class RecoveryQueries(Part):
@@ -144,6 +158,24 @@ class RecoveryQueries(Part):
         """
         found = self._session.execute(_WITH_FACTS, {"limit": limit, "first": first}).scalars()
         return sorted(found, key=lambda run_id: (run_id < first, run_id))[:limit]
+
+    def has_due_timers(self, now: int) -> bool:
+        return self._session.execute(_HAS_DUE_TIMER, {"now": now}).first() is not None
+
+    def fire_due_timers(self, now: int) -> set[str]:
+        """Record that timers are due, as facts of their runs; return these runs. Idempotent."""
+        due = self._session.execute(_DUE_TIMERS, {"now": now}).all()
+        for timer_id, run_id, step_id, step_key in due:
+            fact = {"step_id": step_id, "step_key": step_key}
+            fact_id = id_within(timer_id, "fired")
+            self._session.inbox.add_fact(fact_id, run_id, "TimerFired", fact, now)
+        if due:
+            self._session.execute(_FIRE, {"ids": [row[0] for row in due], "now": now})
+        return {run_id for _, run_id, _, _ in due}
+
+    def next_timer(self, run_id: str) -> int | None:
+        """Return when the next timer of a run is due."""
+        return self._session.execute(_NEXT_TIMER, {"run": run_id}).scalar()
 
     def pending_lists(self) -> list[str]:
         """Return the task lists that have pending tasks."""

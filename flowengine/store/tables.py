@@ -24,6 +24,7 @@ TASK_IS_RETRY = "state = 'pending' AND due > created AND published IS NULL"
 RUN_HAS_ALARM = "alarm IS NOT NULL"
 RUN_IS_CHILD = "parent_run_id IS NOT NULL"
 FACT_IS_WAITING = "NOT taken_in"
+TIMER_IS_SET = "fired IS NULL"
 
 metadata = MetaData()
 _ID = 32  # hex digits of a blake2b-128 digest or a uuid
@@ -284,7 +285,7 @@ class HistoryRow(_Table, table=True):
 class TimerRow(_Table, table=True):
     """Something that is due at a time: a sleep, a deadline."""
 
-    __table_args__ = (_partial("fired IS NULL", "flowengine_timer_due", "due"),)
+    __table_args__ = (_partial(TIMER_IS_SET, "flowengine_timer_due", "due"),)
 
     id: str = _id(primary_key=True)
     run_id: str = _id()

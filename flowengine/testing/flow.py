@@ -14,7 +14,12 @@ from flowengine.assembly import EngineLauncher
 from flowengine.authoring import StartOptions, Workflow, event_facet_names, set_launcher_source
 from flowengine.engine import Engine, Run
 from flowengine.engine.liveness import LivenessWindow, observe
-from flowengine.engine.recovery import notify_due_lists, recover
+from flowengine.engine.recovery import (
+    evaluate_reported_runs,
+    fire_due_timers,
+    notify_due_lists,
+    recover,
+)
 from flowengine.errors import FlowengineError
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
@@ -115,9 +120,14 @@ class Flow:
 
     def _wait_for_next(self, run: Run[Any]) -> bool:
         due = [task.due for task in self.engine.tasks(run.id) if task.state == TaskState.PENDING]
+        with self.database.read() as session:
+            timer = session.recovery.next_timer(run.id)
+        due += [timer] if timer is not None else []
         if not due or min(due) <= self.clock.now:
             return False  # no task waits for the clock
         self.clock.now = min(due)
+        fire_due_timers(self.engine)
+        evaluate_reported_runs(self.engine)
         return True
 
     def watchdog(self) -> None:

@@ -35,6 +35,7 @@ _KEYS = {
     "runs": {"run_id", "expected_revision", "reports"},
     "reports": {"run_id", "uuid", "lease"},
     "steps": {"run_id", "id"},
+    "ended_timers": {"run_id", "id"},
 }
 
 
@@ -151,7 +152,7 @@ def _write(name: str, source: str) -> str:
             return _update(name, _SAME_RUN, source)
         case "reports":
             return _update(name, "t.uuid = g.uuid", source, _CONSUMED)
-        case "steps":
+        case "steps" | "ended_timers":
             return _update(name, "t.id = g.id", source)
         case "consumed_tasks":
             update = "UPDATE flowengine_task t SET taken_in = true"

@@ -132,6 +132,7 @@ _COUNT_HELD = f"SELECT count(*) FROM flowengine_task WHERE {_IS_HELD}"
 _KEYS = {
     "runs": ("id", "run_id", {"expected_revision", "reports"}),
     "steps": ("id", "id", {"run_id"}),
+    "ended_timers": ("id", "id", {"run_id"}),
     "reports": ("uuid", "uuid", {"run_id", "lease"}),
 }
 
