@@ -104,7 +104,13 @@ class Scope(Visibility):
         refuse_duplicate_name(definition, other)
         return tuple(arguments)
 
-    def call_standard(self, facet: str, arguments: Mapping[str, Any], hint: Any) -> Symbol:
+    def call_standard(
+        self,
+        facet: str,
+        arguments: Mapping[str, Any],
+        hint: Any,
+        after: tuple[nodes.After, ...] = (),
+    ) -> Symbol:
         """Append a step that calls a built-in facet."""
         location = user_location()
         self.declare(facet, STANDARD[facet])
@@ -112,9 +118,9 @@ class Scope(Visibility):
             nodes.Argument(name, self.to_expression(value)) for name, value in arguments.items()
         )
         step = self.step_name(facet.rpartition(".")[2], "", location)
-        return self.append(
-            nodes.StepStatement(step, nodes.Call(facet, given), location=location), hint
-        )
+        call = nodes.Call(facet, given)
+        statement = nodes.StepStatement(step, call, location=location, after=after)
+        return self.append(statement, hint)
 
     def to_expression(
         self, value: Any, annotation: Annotation | None = None, where: str = "the value"

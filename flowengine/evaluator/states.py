@@ -54,6 +54,12 @@ class StepState:
     HANDLING = frozenset({CATCH_BEGIN, CATCH_CONTINUE, CATCH_END}) | CLOSING
 
 
+class MailboxState:
+    WAITING = "mailbox.Waiting"  #: a step waits for the answer
+    KEPT = "mailbox.Kept"  #: an early answer is kept for its step
+    CLOSED = "mailbox.Closed"  #: the answer has met its step
+
+
 class EventState:
     CREATED = "event.Created"
     DISPATCHED = "event.Dispatched"
@@ -99,6 +105,8 @@ class Signal(StrEnum):
     SCRIPT = "script"  #: it has a script, which runs first
     MIX = "mix"  #: it has mixins, which run before its event and body
     CLOSE = "close"  #: it ended, but has an always block
+    WAIT = "wait"  #: of a mailbox: a step begins to wait
+    ANSWER = "answer"  #: of a mailbox: an answer from outside
 
 
 Table = Mapping[str, Mapping[Signal, str]]
@@ -177,6 +185,15 @@ BLOCK_TRANSITIONS: Table = _in_order(
 SYS_TRANSITIONS: Table = _in_order(_S.CREATED, _S.FACET_INIT_BEGIN, _S.END, _S.COMPLETE)
 
 
+#: A mailbox. An answer without an entry is refused. Steps may wait at it one after the other.
+MAILBOX_TRANSITIONS: Table = {
+    _S.CREATED: {Signal.WAIT: MailboxState.WAITING, Signal.ANSWER: MailboxState.KEPT},
+    MailboxState.WAITING: {Signal.WAIT: MailboxState.WAITING, Signal.ANSWER: MailboxState.CLOSED},
+    MailboxState.KEPT: {Signal.WAIT: MailboxState.CLOSED},
+    MailboxState.CLOSED: {Signal.WAIT: MailboxState.WAITING},
+}
+
+
 class ObjectType:
     """The type of a row of a run, in the terms of AFL."""
 
@@ -205,6 +222,7 @@ MACHINES: Mapping[str, Table] = {
     **dict.fromkeys(sorted(ObjectType.HANDLING), STEP_TRANSITIONS),
     **dict.fromkeys((ObjectType.LOG, ObjectType.ASSERT), SYS_TRANSITIONS),
     **dict.fromkeys(sorted(ObjectType.BLOCKS), BLOCK_TRANSITIONS),
+    ObjectType.MAILBOX: MAILBOX_TRANSITIONS,
 }
 
 #: Transitions of a task by a claim, a report or an intent of the evaluator. The guards of the

@@ -15,7 +15,7 @@ from typing import Any
 
 from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.records import Refusal, Step, TimerDefinition, id_within
-from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.evaluator.states import MailboxState, ObjectType, Signal, StepState, next_state
 from flowengine.evaluator.triggers import Answer, mailbox_key
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
@@ -24,22 +24,6 @@ from flowengine.program.validator import Checks, schema_misfit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LATEST = round(datetime(9999, 12, 31, tzinfo=UTC).timestamp() * 1000)
-
-
-class MailboxState:
-    WAITING = "mailbox.Waiting"  #: a step waits
-    KEPT = "mailbox.Kept"  #: an early answer is kept for the step
-    CLOSED = "mailbox.Closed"  #: the step was answered, or stopped waiting
-
-
-#: The state after the beginning of a step that waits, and after an answer. An answer without an
-#: entry is refused. A kept answer that does not fit its step counts as none.
-MAILBOX_TRANSITIONS: Mapping[str, Mapping[str, str]] = {
-    "": {"begin": MailboxState.WAITING, "answer": MailboxState.KEPT},
-    MailboxState.WAITING: {"answer": MailboxState.CLOSED},
-    MailboxState.KEPT: {"begin": MailboxState.CLOSED},
-    MailboxState.CLOSED: {"begin": MailboxState.WAITING},
-}
 
 
 def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
@@ -55,26 +39,21 @@ def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
     if not isinstance(name, str) or not name:
         message = f"waits for {name!r}: the name of an answer is a text"
         raise StepFailed("InvalidWait", message, step.path)
-    box = work.find(mailbox_key(name))
-    state = box.state if box is not None else ""
-    if box is not None and state == MailboxState.WAITING and _waits_at(work, box) is not None:
+    box = _mailbox(work, name)
+    if box.state == MailboxState.WAITING and _waits_at(work, box) is not None:
         message = (
             f"{box.params['path']} waits for {name!r} already: give each step that waits at the "
             "same time a name of its own"
         )
         raise StepFailed("InvalidWait", message, step.path)
-    if box is not None and state == MailboxState.KEPT:
-        value, kept = work.read(box.returns[RESULT]), box.params
-        problem = _misfit(work, values.get("schema"), value)
+    if box.state == MailboxState.KEPT:
+        value, problem = _kept(work, box, values.get("schema"))
         if not problem:
-            _close(work, box, "begin", kept)
+            _enter(work, box, Signal.WAIT, box.params)
             return {RESULT: value}
-        work.changes.refusals.append(Refusal(kept["answer"], problem))
-    if box is None:
-        box = work.create(RowKind.MAILBOX, name, ObjectType.MAILBOX, "", work.get(work.root_key), 0)
-    box.state = MAILBOX_TRANSITIONS[""]["begin"]
-    box.params, box.returns = {"step": step.key, "id": step.id, "path": step.path}, {}
-    work.touch(box)
+        work.changes.refusals.append(Refusal(box.params["answer"], problem))
+        box.state = StepState.CREATED  # an answer that does not fit counts as none
+    _enter(work, box, Signal.WAIT, {"step": step.key, "id": step.id, "path": step.path})
     if timeout is not None:
         _set_timer(work, step, _after(timeout, "timeout", step, work.now))
     return None
@@ -82,23 +61,21 @@ def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
 
 def answer(work: WorkingSet, given: Answer) -> tuple[Step, dict[str, Any]] | None:
     """Return the step that an answer ends and its result; None if it is kept or refused."""
-    box = work.find(mailbox_key(given.name))
-    if box is None:
-        box = work.create(
-            RowKind.MAILBOX, given.name, ObjectType.MAILBOX, "", work.get(work.root_key), 0
-        )
-        box.state, box.returns = MAILBOX_TRANSITIONS[""]["answer"], {RESULT: given.value}
-        box.params = {"answer": given.id, "actor": given.actor, "at": given.at}
+    box = _mailbox(work, given.name)
+    answered = {"answer": given.id, "actor": given.actor, "at": given.at}
+    if box.state == StepState.CREATED:
+        _enter(work, box, Signal.ANSWER, answered)
+        box.returns = {RESULT: given.value}
         return None
     step = _waits_at(work, box) if box.state == MailboxState.WAITING else None
     if step is None:
-        work.changes.refusals.append(Refusal(given.id, _why_refused(box, given.name)))
-        return None
-    problem = _misfit(work, work.read(step.params.get("schema")), given.value)
-    if problem:
+        problem = _why_refused(box, given.name)
+    else:
+        problem = _misfit(work, work.read(step.params.get("schema")), given.value)
+    if step is None or problem:
         work.changes.refusals.append(Refusal(given.id, problem))
         return None
-    _close(work, box, "answer", {"answer": given.id, "actor": given.actor, "at": given.at})
+    _enter(work, box, Signal.ANSWER, {**box.params, **answered})
     return step, {RESULT: given.value}
 
 
@@ -124,10 +101,24 @@ def _waits_at(work: WorkingSet, box: Step) -> Step | None:
     return step
 
 
-def _close(work: WorkingSet, box: Step, by: str, answered: Mapping[str, Any]) -> None:
-    box.state, box.returns = MAILBOX_TRANSITIONS[box.state][by], {}
-    box.params = {**box.params, **answered}
+def _mailbox(work: WorkingSet, name: str) -> Step:
+    """Return the mailbox of that name; a new one is in the state Created."""
+    found = work.find(mailbox_key(name))
+    if found is not None:
+        return found
+    root = work.get(work.root_key)
+    return work.create(RowKind.MAILBOX, name, ObjectType.MAILBOX, "", root, 0)
+
+
+def _enter(work: WorkingSet, box: Step, signal: Signal, params: Mapping[str, Any]) -> None:
+    box.state = next_state(box.object_type, box.path, box.state, signal)
+    box.params, box.returns = dict(params), {}
     work.touch(box)
+
+
+def _kept(work: WorkingSet, box: Step, schema: Any) -> tuple[Any, str]:
+    value = work.read(box.returns[RESULT])
+    return value, _misfit(work, schema, value)
 
 
 def _why_refused(box: Step, name: str) -> str:

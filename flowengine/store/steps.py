@@ -18,6 +18,7 @@ _COLUMNS = ", ".join(STEP_COLUMNS)
 _BY_ID = statement(f"SELECT {_COLUMNS} FROM flowengine_step WHERE id = :step")
 _OF_RUN = statement(
     f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = :run AND NOT superseded "
+    f"AND object_type <> '{ObjectType.MAILBOX}' "
     "ORDER BY created, position"
 )
 #: Correlated, because a limit is for each run: one run of many steps must not stop a page.
@@ -33,7 +34,7 @@ _IN_WIDE = (
     "FROM flowengine_step s LEFT JOIN flowengine_step p "
     "ON p.run_id = s.run_id AND p.key = s.parent AND NOT p.superseded "
     "AND p.object_type = :foreach AND p.item_count > :wide "
-    "WHERE s.run_id = :run AND NOT s.superseded"
+    f"WHERE s.run_id = :run AND NOT s.superseded AND s.object_type <> '{ObjectType.MAILBOX}'"
 )
 # Parents first, so that a limit cuts off the deepest rows: a row's path begins with its parent's.
 _SKELETON = statement(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel
 
-from flowengine import attempt, event_facet, sleep, sleep_until, wait_for, when, workflow
+from flowengine import event_facet, sleep, sleep_until, wait_for, when, workflow
 from flowengine.errors import AnswerRefused, RunFailed
 from flowengine.testing import Flow
 
@@ -118,5 +118,4 @@ def test_an_early_answer_is_kept(flow: Flow) -> None:
 @workflow
 def late_wait() -> bool:
     draft = prepare()
-    answer = when(draft == "draft", lambda: wait_for("approval", Approval))
-    return answer.granted
+    return wait_for("approval", Approval, after=draft).granted
