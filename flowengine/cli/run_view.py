@@ -28,6 +28,8 @@ _COLOURS = {
     StepStatus.RETRYING: "yellow",
     StepStatus.RUNNING: "bold cyan",
     StepStatus.CHILD_RUN: "cyan",
+    StepStatus.SLEEPING: "cyan",
+    StepStatus.ASKING: "bold yellow",
     StepStatus.IN_PROGRESS: "cyan",
 }
 RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
@@ -47,7 +49,13 @@ MAX_PART = 2_000  #: characters of a name or an error
 def status_of(step: StepInfo, now: int) -> tuple[str, str, str]:
     """Return symbol, colour and label of a step's status."""
     is_parked, is_retrying = (step.parked_until or 0) > now, (step.retry_at or 0) > now
-    status = step_status(step.state, step.task_state, is_parked=is_parked, is_retrying=is_retrying)
+    status = step_status(
+        step.state,
+        step.task_state,
+        facet=step.facet,
+        is_parked=is_parked,
+        is_retrying=is_retrying,
+    )
     return status.symbol, _COLOURS[status], status.value
 
 

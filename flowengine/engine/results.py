@@ -11,7 +11,7 @@ from flowengine.engine.starter import child_run_id
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
-from flowengine.program.standard import CHILD
+from flowengine.program.standard import CHILD, SLEEP, SLEEP_UNTIL, WAIT_FOR
 from flowengine.shown_paths import shown_path
 
 _MAX_MESSAGE = 200  #: characters of the error of an earlier try
@@ -191,6 +191,7 @@ class StepInfo:
     queued: int = 0  #: milliseconds that its tries were due and waited for a worker
     ran: int | None = None  #: milliseconds that workers ran its tries; None: no try has begun
     child_run: str | None = None  #: the run that it has started
+    wakes_at: int | None = None  #: when a step that waits without a worker stops waiting
     address: str = ""  #: its place in the program
 
 
@@ -219,6 +220,8 @@ class StepStatus(StrEnum):
     RETRYING = "waits for its next try", "↻"
     RUNNING = "running", "▶"
     CHILD_RUN = "waits for another run", "⇢"
+    SLEEPING = "sleeps", "☾"
+    ASKING = "waits for an answer", "?"
     IN_PROGRESS = "in progress", "…"
 
 
@@ -233,9 +236,23 @@ _STATUSES = {
 _BY_TASK_STATE = {TaskState.RUNNING: StepStatus.RUNNING, TaskState.IGNORED: StepStatus.CHILD_RUN}
 
 
+_BY_FACET = {
+    SLEEP: StepStatus.SLEEPING,
+    SLEEP_UNTIL: StepStatus.SLEEPING,
+    WAIT_FOR: StepStatus.ASKING,
+}
+
+
 def step_status(
-    state: str, task_state: str | None = None, *, is_parked: bool = False, is_retrying: bool = False
+    state: str,
+    task_state: str | None = None,
+    *,
+    facet: str = "",
+    is_parked: bool = False,
+    is_retrying: bool = False,
 ) -> StepStatus:
+    if state == StepState.EVENT_TRANSMIT and facet in _BY_FACET:
+        return _BY_FACET[facet]
     if state == StepState.EVENT_TRANSMIT and is_parked:
         return StepStatus.PARKED
     if state == StepState.EVENT_TRANSMIT and is_retrying:

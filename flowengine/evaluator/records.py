@@ -39,6 +39,9 @@ def derived_id(*parts: object) -> str:
     return hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=16).hexdigest()
 
 
+ID_PREFIX = 12  #: digits that the ids of a run's rows share with it
+
+
 def id_within(owner: str, *parts: object) -> str:
     """Return a deterministic id that begins like the id of its owner.
 
@@ -46,7 +49,7 @@ def id_within(owner: str, *parts: object) -> str:
     page of its own, and a database writes a page whole when it is touched first.
     """
     text = f"{owner}:{':'.join(map(str, parts))}"
-    return owner[:12] + hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+    return owner[:ID_PREFIX] + hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
 @dataclass(slots=True)

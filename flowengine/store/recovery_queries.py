@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Select, TextClause, select
 
 from flowengine.evaluator import RunState, TaskDefinition, TaskState
-from flowengine.evaluator.records import id_within
+from flowengine.evaluator.records import ID_PREFIX, id_within
 from flowengine.store.claims import ORDER, WorkerIdentity
 from flowengine.store.parts import MANY, Part, statement
 from flowengine.store.tables import (
@@ -143,8 +143,10 @@ _HAS_DUE_TIMER = statement(
     f"SELECT 1 FROM flowengine_timer WHERE {TIMER_IS_SET} AND due <= :now LIMIT 1"
 )
 _FIRE = statement("UPDATE flowengine_timer SET fired = :now WHERE id IN :ids", "ids")
-_NEXT_TIMER = statement(
-    f"SELECT min(due) FROM flowengine_timer WHERE {TIMER_IS_SET} AND run_id = :run"
+# The ids of a run's timers begin like its id: a range of the primary key.
+_TIMERS = statement(
+    "SELECT step_id, due FROM flowengine_timer WHERE id >= :first AND id < :last "
+    f"AND run_id = :run AND {TIMER_IS_SET}"
 )
 
 
@@ -173,9 +175,11 @@ class RecoveryQueries(Part):
             self._session.execute(_FIRE, {"ids": [row[0] for row in due], "now": now})
         return {run_id for _, run_id, _, _ in due}
 
-    def next_timer(self, run_id: str) -> int | None:
-        """Return when the next timer of a run is due."""
-        return self._session.execute(_NEXT_TIMER, {"run": run_id}).scalar()
+    def timers(self, run_id: str) -> dict[str, int]:
+        """Return when the timers of a run are due, by the id of the step that waits."""
+        first = run_id[:ID_PREFIX]
+        values = {"run": run_id, "first": first, "last": f"{first}g"}
+        return dict(self._session.execute(_TIMERS, values).tuples().all())
 
     def pending_lists(self) -> list[str]:
         """Return the task lists that have pending tasks."""

@@ -121,8 +121,7 @@ class Flow:
     def _wait_for_next(self, run: Run[Any]) -> bool:
         due = [task.due for task in self.engine.tasks(run.id) if task.state == TaskState.PENDING]
         with self.database.read() as session:
-            timer = session.recovery.next_timer(run.id)
-        due += [timer] if timer is not None else []
+            due += session.recovery.timers(run.id).values()
         if not due or min(due) <= self.clock.now:
             return False  # no task waits for the clock
         self.clock.now = min(due)
