@@ -228,6 +228,16 @@ class AnswerRefused(ValueRefused):
 
 
 @dataclass(eq=False, repr=False)
+class ActionRefused(FlowengineError):
+    """An action that the run does not take in its state; nothing was changed."""
+
+    run_id: str
+    action: str
+    reason: str
+    _text = "{action} of run {run_id} is refused: {reason}"
+
+
+@dataclass(eq=False, repr=False)
 class NotJson(ValueRefused):
     """A value has no JSON form."""
 

@@ -17,6 +17,7 @@ from flowengine.dispatch import Notifier, NullNotifier
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.answers import Answers
 from flowengine.engine.committer import Committer
+from flowengine.engine.control import Control
 from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.handles import Run
 from flowengine.engine.program_cache import ProgramCache
@@ -102,6 +103,7 @@ class Engine:
 
         self.answers = Answers(database, committer, self.after_commit, self.settings)
         self.send = self.answers.send
+        self.control = Control(database, committer, self.after_commit, self.settings)
 
         self.queries = RunQueries(database, self.settings.tenant)
         self.get = self.queries.get

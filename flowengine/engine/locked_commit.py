@@ -20,6 +20,7 @@ from flowengine.evaluator import Missing, Step, lacking
 from flowengine.evaluator.records import FollowUp
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import (
+    Action,
     Answer,
     Expand,
     StepContinue,
@@ -39,6 +40,7 @@ _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     "Answer": lambda fact: Answer(
         fact["id"], fact["name"], fact["value"], fact["actor"], fact["at"]
     ),
+    "Action": lambda fact: Action(**fact),
     "Expand": lambda fact: Expand(fact["step_key"]),  # stored runs have this kind
     "ChildCompleted": lambda fact: StepContinue(
         fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
@@ -84,7 +86,8 @@ def consume_inbox(
         return effects
     loaded: dict[str, Step] = {step.key: step for _, step in reported}
     run.snapshot.steps |= loaded
-    is_open = run.head.view.state not in RunState.FINAL
+    # Of a run that has ended only actions are evaluated: a retry may open it again.
+    is_open = run.head.view.state not in RunState.FINAL or _has_actions(inbox)
     evaluation = _Evaluation(session, run, plan(), now) if is_open else None
     if evaluation is not None:
         evaluation.prefetch([trigger for trigger, _, _ in inbox])
@@ -104,7 +107,7 @@ def consume_inbox(
                     )
                 if room > 0:
                     inbox += [(_FACTS[later.kind](later.payload), "", "") for later in follow_ups]
-                if effects.has_ended:
+                if decision.view.state in RunState.FINAL and not _has_actions(inbox):
                     evaluation = None  # the rest of the inbox came too late, and is only consumed
                 elif budget.is_spent_by(decision) and inbox:
                     effects.has_more = True
@@ -112,12 +115,6 @@ def consume_inbox(
                     left = _unstored(inbox)
                     rows.add_follow_ups(run_id, run.head.revision, left, now, first=first)
                     inbox.clear()
-            else:
-                effects.refusals |= {
-                    trigger.id: "the run has ended"
-                    for trigger, _, _ in portion
-                    if isinstance(trigger, Answer)
-                }
             rows.consume_inbox(
                 run_id,
                 [task_id for _, task_id, _ in portion if task_id],
@@ -126,6 +123,10 @@ def consume_inbox(
             if not rows.is_empty:
                 write(rows)
     return effects
+
+
+def _has_actions(inbox: Iterable[_InboxEntry]) -> bool:
+    return any(isinstance(trigger, Action | Answer) for trigger, _, _ in inbox)
 
 
 def _unstored(inbox: Iterable[_InboxEntry]) -> list[FollowUp]:

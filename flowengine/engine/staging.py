@@ -170,7 +170,7 @@ def stage(
         run.snapshot.steps[step.key] = step
         if step.object_type == ObjectType.LOG and step.is_final:
             effects.log_lines.append((step.path, step.params))
-    effects.has_ended = view.state in RunState.FINAL
+    effects.has_ended = view.state in RunState.FINAL and head.view.state not in RunState.FINAL
     if effects.has_ended and view.waiter is not None:
         rows.add_parent_fact(view, view.waiter, now)
         rows.gather_payloads(view.id, now)

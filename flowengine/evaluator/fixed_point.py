@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from flowengine.errors import FlowengineError
-from flowengine.evaluator import blocks, catch, events, pre_steps, steps, waits, yields
+from flowengine.evaluator import actions, blocks, catch, events, pre_steps, steps, waits, yields
 from flowengine.evaluator.failures import (
     StepFailed,
     StepSkipped,
@@ -22,9 +22,17 @@ from flowengine.evaluator.failures import (
 )
 from flowengine.evaluator.propagation import ended
 from flowengine.evaluator.read_sets import prefetch, read_by_ends
-from flowengine.evaluator.records import Error, IterationChanges, RunView, Step, row_key
+from flowengine.evaluator.records import (
+    Error,
+    IterationChanges,
+    Refusal,
+    RunView,
+    Step,
+    row_key,
+)
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
 from flowengine.evaluator.triggers import (
+    Action,
     Answer,
     Delegated,
     Expand,
@@ -194,6 +202,10 @@ _ONWARD: dict[tuple[str, str, Signal], str] = {}
 
 
 def _apply(work: WorkingSet, trigger: Trigger) -> None:
+    if work.run.state in RunState.FINAL and not isinstance(trigger, Action):
+        if isinstance(trigger, Answer):
+            work.changes.refusals.append(Refusal(trigger.id, "the run has ended"))
+        return  # it came too late, and is only consumed
     match trigger:
         case Started(inputs):
             _start(work, inputs)
@@ -218,6 +230,8 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
                 step, result = answered
                 work.changes.ended_waits.append(step.id)
                 _answer(work, step, result)
+        case Action():
+            actions.apply(work, trigger)
         case Expand(key):
             fan = work.find(key)
             # At its event it waits for a report: a second event would be a second try.

@@ -27,7 +27,7 @@ _NEAR, _FURTHER = 6, 16
 
 def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
     """Want every row that the inputs concern."""
-    keys = [trigger.step_key for trigger in triggers if not isinstance(trigger, Started)]
+    keys = [t.step_key for t in triggers if not isinstance(t, Started) and t.step_key]
     if work.plan.has_recursion and keys:
         work.want([work.root_key, *keys])
     work.want(keys)

@@ -112,6 +112,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Action:
+    """Somebody changes the course of the run: cancels it, retries a step, and so on."""
+
+    id: str
+    kind: str  #: an `ActionKind`
+    actor: str
+    reason: str
+    at: int  #: milliseconds since the epoch
+    step_key: str = ""  #: empty: the action concerns the whole run
+    options: dict[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Expand:
     """A foreach has more items than one commit should hold."""
 
@@ -125,4 +138,6 @@ class Started:
     inputs: dict[str, Json]
 
 
-Trigger: TypeAlias = Started | Report | StepContinue | StepFail | TimerFired | Answer | Expand
+Trigger: TypeAlias = (
+    Started | Report | StepContinue | StepFail | TimerFired | Answer | Action | Expand
+)

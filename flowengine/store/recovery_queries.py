@@ -179,7 +179,7 @@ class RecoveryQueries(Part):
         """Return when the timers of a run are due, by the id of the step that waits."""
         first = run_id[:ID_PREFIX]
         values = {"run": run_id, "first": first, "last": f"{first}g"}
-        return dict(self._session.execute(_TIMERS, values).tuples().all())
+        return dict(self._session.execute(_TIMERS, values).all())
 
     def pending_lists(self) -> list[str]:
         """Return the task lists that have pending tasks."""
