@@ -228,6 +228,14 @@ class AnswerRefused(ValueRefused):
 
 
 @dataclass(eq=False, repr=False)
+class LinkRefused(ValueRefused):
+    """A link with an answer that cannot be made, or is not valid."""
+
+    reason: str
+    _text = "the link is refused: {reason}"
+
+
+@dataclass(eq=False, repr=False)
 class ActionRefused(FlowengineError):
     """An action that the run does not take in its state; nothing was changed."""
 

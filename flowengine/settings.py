@@ -157,6 +157,10 @@ class Settings:
     #: Keys that sign and verify the engine's messages, separated by commas: the first one signs,
     #: all of them verify. Empty: messages are not signed.
     message_keys: str = field(default="", repr=False)
+    #: Keys of signed links with which people answer runs, like `message_keys`; empty: no links.
+    link_keys: str = field(default="", repr=False)
+    #: The address of Flower, with its prefix: signed links begin with it.
+    link_url: str = ""
     #: Keys that encrypt secrets before they are stored, separated by commas: the first one
     #: encrypts, all of them decrypt. Empty: secrets are refused.
     secret_keys: str = field(default="", repr=False)
@@ -185,7 +189,7 @@ class Settings:
             elif name in project:
                 values[name] = _parse(variable, str(project[name]), setting.default)
             _check_number(name, variable, values.get(name))
-        for name in ("message_keys", "secret_keys"):
+        for name in ("message_keys", "link_keys", "secret_keys"):
             _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 from flowengine.errors import AuthoringError
@@ -47,6 +48,18 @@ class RunHandle(Protocol[R_co]):
 
     def result(self, timeout: float | None = None) -> R_co:
         """Wait for the run's result; raises RunFailed when it fails."""
+        ...
+
+    def send(self, name: str, value: Any = None, *, actor: str = "") -> None:
+        """Answer the step that waits for `name`, or will; raises AnswerRefused."""
+        ...
+
+    async def asend(self, name: str, value: Any = None, *, actor: str = "") -> None: ...
+
+    def answer_link(
+        self, name: str, value: Any = ..., *, actor: str = "", valid_for: timedelta = ...
+    ) -> str:
+        """Return a signed link with which its holder gives this answer to the run, once."""
         ...
 
     async def aresult(self, timeout: float | None = None) -> R_co:

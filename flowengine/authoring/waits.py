@@ -6,38 +6,83 @@ worker executes. A row with a due time, or a mailbox, ends it.
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import time
 from typing import Any, TypeVar, cast
 
 from flowengine.authoring.annotations import Annotation
 from flowengine.authoring.locations import user_location
-from flowengine.authoring.order import after_nodes, preceding_steps
-from flowengine.authoring.scopes import current_scope
-from flowengine.authoring.symbols import Symbol
+from flowengine.authoring.order import Order, after_nodes, preceding_steps
+from flowengine.authoring.scopes import Scope, current_scope
+from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.errors import AuthoringError
+from flowengine.program import nodes
 from flowengine.program.standard import SLEEP, SLEEP_UNTIL, WAIT_FOR
 
 T = TypeVar("T")
 
 
-def sleep(duration: datetime.timedelta | float, *, after: object = None) -> datetime.datetime:
+class WakeTime(datetime.datetime):
+    """The time at which a run goes on after `sleep` or `sleep_until`."""
+
+    def after(self, *steps: object) -> WakeTime:
+        """Begin to sleep when the steps with these results have completed."""
+        del steps  # called as plain Python, they have
+        return self
+
+
+class _SleepStep(Symbol):
+    """The result of a step that sleeps; `after` adds steps that it comes after."""
+
+    __slots__ = ()
+
+    def after(self, *steps: object) -> Symbol:
+        info, scope = info_of(self), current_scope()
+        assert isinstance(info.expression, nodes.StepRef)
+        name = info.expression.path[0]
+        if scope is not info.visibility or scope is None:
+            raise info.visibility.escape_error(info.label)
+        _order(scope, name, preceding_steps("sleep", steps, "completed"))
+        return self
+
+
+def _order(scope: Scope, name: str, order: Order) -> None:
+    at = next(i for i, other in enumerate(scope.statements) if other.name == name)
+    statement = scope.statements[at]
+    after = dict.fromkeys((*statement.after, *after_nodes(order, scope)))
+    scope.statements[at] = dataclasses.replace(statement, after=tuple(after))
+
+
+def sleep(duration: datetime.timedelta | float, *, after: object = None) -> WakeTime:
     """Wait for a duration, in seconds or as a timedelta; return the time after it.
 
-    The step begins with its body, or when the step whose result is `after` has completed.
+    The step begins with its body, or when the step whose result is `after` has completed;
+    ``sleep(60).after(answer)`` is the same as ``sleep(60, after=answer)``.
     """
     seconds = _seconds(duration)
     if current_scope() is None:
         # Outside a run: a unit test calls the body as plain Python.
         time.sleep(seconds)
-        return datetime.datetime.now(datetime.UTC)  # noqa: TID251
-    return _step(SLEEP, {"seconds": seconds}, datetime.datetime, after)
+        return WakeTime.now(datetime.UTC)
+    return _sleep(SLEEP, {"seconds": seconds}, after)
 
 
-def sleep_until(moment: datetime.datetime, *, after: object = None) -> datetime.datetime:
+def sleep_until(moment: datetime.datetime, *, after: object = None) -> WakeTime:
     """Wait until a moment; one without a timezone is in UTC. Return the time after it."""
+    if current_scope() is None:
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+        left = moment - datetime.datetime.now(datetime.UTC)  # noqa: TID251
+        return sleep(max(left.total_seconds(), 0.0))
     until = moment if isinstance(moment, Symbol) else moment.isoformat()
-    return _step(SLEEP_UNTIL, {"until": until}, datetime.datetime, after)
+    return _sleep(SLEEP_UNTIL, {"until": until}, after)
+
+
+def _sleep(facet: str, arguments: dict[str, Any], after: object) -> WakeTime:
+    info = info_of(cast(Symbol, _step(facet, arguments, datetime.datetime, after)))
+    return cast(
+        WakeTime, _SleepStep(info.expression, info.visibility, info.label, datetime.datetime)
+    )
 
 
 def wait_for(

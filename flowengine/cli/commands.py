@@ -258,6 +258,24 @@ def show(run_id: str, as_json: bool) -> None:
         console.print(line((f"… {more:,} more steps with a traceback: {command}", "dim")))
 
 
+# --- control ---
+
+
+@main.command()
+@click.argument("run_id", metavar="RUN")
+@click.argument("name")
+@click.argument("value", required=False)
+@click.option("--actor", help="Who answers. By default the user of this computer.")
+def send(run_id: str, name: str, value: str | None, actor: str | None) -> None:
+    """Answer the step of RUN that waits for NAME, or will.
+
+    VALUE is JSON, @file or - for the standard input; without it the answer is null.
+    """
+    from flowengine.cli import send_command
+
+    send_command.send(run_id, name, value, actor)
+
+
 # --- the database ---
 
 

@@ -44,6 +44,20 @@ def open_engine() -> Iterator[Engine]:
         engine.close()
 
 
+@contextmanager
+def acting_engine() -> Iterator[Engine]:
+    """Like `open_engine`, for a command that changes a run: it wakes the workers of the app."""
+    installed = getattr(configuration.celery_app(), "flowengine", None)
+    fleet: Engine | None = getattr(installed, "engine", None)
+    if fleet is None:
+        with open_engine() as engine:
+            yield engine
+        return
+    configuration.require_database()
+    yield fleet
+    fleet.notifier.flush()
+
+
 def upgrade() -> None:
     configuration.require_database()
     database = _database(configuration.settings())

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
+from flowengine.answer_links import AnswerLinks, LinkedAnswer
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer
 from flowengine.errors import AnswerRefused, UnknownRun
+from flowengine.evaluator.triggers import mailbox_key
 from flowengine.settings import Settings
-from flowengine.store import Store, codec
+from flowengine.store import Session, Store, codec
+from flowengine.store.runs import StoredRun
+
+#: The value of a link that asks for it.
+ASK: Any = object()
 
 
 class Answers:
@@ -19,6 +27,7 @@ class Answers:
         self._database, self._committer, self._after_commit = database, committer, after_commit
         self._tenant = settings.tenant
         self._value_limits = (settings.max_value_bytes, settings.max_json_depth)
+        self._links = AnswerLinks(settings.link_keys, settings.link_url)
 
     def send(self, run_id: str, name: str, value: Any = None, *, actor: str = "") -> None:
         """Answer the step of a run that waits for `name`, or will.
@@ -26,16 +35,68 @@ class Answers:
         An answer before the step begins is kept for it. Raises AnswerRefused for an answer that
         does not fit, comes too late, or is a second one.
         """
-        codec.check_names("the name of an answer", {name: None})
-        codec.check_value(f"the answer {name!r}", value, *self._value_limits)
+        self._check(name, value)
         with self._database.read() as session:
-            run = session.runs.get(run_id)
+            self._run(session, run_id)
             now = session.now()
-        if run is None or (self._tenant and run.tenant != self._tenant):
-            raise UnknownRun(run_id)
         answer_id = uuid.uuid4().hex
         fact = {"id": answer_id, "name": name, "value": value, "actor": actor, "at": now}
         effects, _ = self._committer.commit_locked(run_id, fact=("Answer", fact))
         self._after_commit.finish([effects])
         if (reason := effects.refusals.get(answer_id)) is not None:
             raise AnswerRefused(run_id, name, reason)
+
+    def answer_link(
+        self,
+        run_id: str,
+        name: str,
+        value: Any = ASK,
+        *,
+        actor: str = "",
+        valid_for: timedelta = timedelta(days=7),
+    ) -> str:
+        """Return a signed link with which its holder gives this answer to the run, once.
+
+        Without `value` the page of the link asks for it. `actor` is the person who gets the link:
+        it is recorded as the author of the answer. Needs the settings `link_keys` and `link_url`.
+        """
+        has_value = value is not ASK
+        self._check(name, value if has_value else None)
+        with self._database.read() as session:
+            self._run(session, run_id)
+            expires = session.now() + round(valid_for / timedelta(milliseconds=1))
+        given = value if has_value else None
+        return self._links.sign(LinkedAnswer(run_id, name, actor, expires, has_value, given))
+
+    def read_link(self, link: str) -> LinkedAnswer:
+        """Return the contents of a link; raise LinkRefused if it is forged, cut or expired."""
+        return self._links.read(link, self._database.now())
+
+    def send_link(self, link: str, value: Any = None) -> None:
+        """Give the answer of a link; `value` is used if the link holds none."""
+        linked = self.read_link(link)
+        given = linked.value if linked.has_value else value
+        self.send(linked.run_id, linked.name, given, actor=linked.actor)
+
+    def expected(self, run_id: str, name: str) -> Mapping[str, Any] | None:
+        """Return the JSON Schema of the answer that a step waits for; None if no step does."""
+        with self._database.read() as session:
+            self._run(session, run_id)
+            box = session.steps.load({run_id: {mailbox_key(name)}}).get(run_id, {})
+            key = next((row.params.get("step") for row in box.values()), None)
+            rows = session.steps.load({run_id: {key}}).get(run_id, {}) if key else {}
+        step = rows.get(key) if key else None
+        if step is None or step.is_final:
+            return None
+        schema = step.params.get("schema")
+        return schema if isinstance(schema, Mapping) else {}
+
+    def _check(self, name: str, value: Any) -> None:
+        codec.check_names("the name of an answer", {name: None})
+        codec.check_value(f"the answer {name!r}", value, *self._value_limits)
+
+    def _run(self, session: Session, run_id: str) -> StoredRun:
+        run = session.runs.get(run_id)
+        if run is None or (self._tenant and run.tenant != self._tenant):
+            raise UnknownRun(run_id)
+        return run

@@ -103,6 +103,8 @@ class Engine:
 
         self.answers = Answers(database, committer, self.after_commit, self.settings)
         self.send = self.answers.send
+        self.answer_link = self.answers.answer_link
+        self.send_link = self.answers.send_link
         self.control = Control(database, committer, self.after_commit, self.settings)
 
         self.queries = RunQueries(database, self.settings.tenant)

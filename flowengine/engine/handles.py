@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic_core import to_jsonable_python as to_jsonable
 
+from flowengine.engine.answers import ASK
 from flowengine.engine.results import RunInfo, StepInfo
 from flowengine.errors import RunFailed, WaitInsideStep
 from flowengine.evaluator.states import RunState
@@ -89,6 +91,22 @@ class Run(Generic[R]):
     def send(self, name: str, value: Any = None, *, actor: str = "") -> None:
         """Answer the step that waits for `name`, or will; raises AnswerRefused."""
         self._engine.send(self.id, name, to_jsonable(value), actor=actor)
+
+    async def asend(self, name: str, value: Any = None, *, actor: str = "") -> None:
+        """Like `send`, without blocking the event loop."""
+        await asyncio.to_thread(self.send, name, value, actor=actor)
+
+    def answer_link(
+        self,
+        name: str,
+        value: Any = ASK,
+        *,
+        actor: str = "",
+        valid_for: timedelta = timedelta(days=7),
+    ) -> str:
+        """Return a signed link with which its holder gives this answer; see Engine.answer_link."""
+        given = value if value is ASK else to_jsonable(value)
+        return self._engine.answer_link(self.id, name, given, actor=actor, valid_for=valid_for)
 
     def _check(self) -> _Check:
         self._engine.notifier.flush()

@@ -18,6 +18,7 @@ from flower.views import BaseHandler
 from tornado.template import Loader, Template
 from tornado.web import RequestHandler, authenticated, url
 
+from flowengine import answer_links
 from flowengine.engine import queries
 from flowengine.engine.results import RunInfo, RunSummary
 from flowengine.engine.run_tree import HiddenItems, RunTree, StepLine, load_run_tree
@@ -29,6 +30,7 @@ from flowengine.store import Session
 from flowengine.store.database import system_clock
 from flowengine.web import metrics, styles
 from flowengine.web.access import TenantAccess
+from flowengine.web.answer_page import AnswerPage
 from flowengine.web.async_queries import queries_of
 
 T = TypeVar("T")
@@ -279,6 +281,7 @@ class RunMetricsApi(_Api):
 HANDLERS = [
     url(r"/workflows", RunsPage, name="workflows"),
     url(r"/workflows/([^/]+)", RunPage, name="workflow"),
+    url(f"{answer_links.PATH}([^/]+)", AnswerPage),
     url(r"/api/workflows", RunsApi),
     url(r"/api/workflows/metrics", RunMetricsApi),  # no run has this id
     url(r"/api/workflows/([^/]+)", RunApi),

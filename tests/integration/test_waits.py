@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from flowengine import event_facet, sleep, sleep_until, wait_for, when, workflow
-from flowengine.errors import AnswerRefused, RunFailed
+from flowengine.errors import AnswerRefused, InvalidProgram, RunFailed
 from flowengine.testing import Flow
 
 
@@ -119,3 +119,42 @@ def test_an_early_answer_is_kept(flow: Flow) -> None:
 def late_wait() -> bool:
     draft = prepare()
     return wait_for("approval", Approval, after=draft).granted
+
+
+@workflow
+def cool_down(customer: str) -> str:
+    answer = wait_for("approval", Approval)
+    rested = sleep(timedelta(hours=1)).after(answer)
+    return sign.after(rested)(customer)
+
+
+def test_a_sleep_begins_after_the_step_that_it_comes_after(flow: Flow) -> None:
+    run = flow.start(cool_down, "ada")
+    flow.clock.advance(seconds=7200)
+    flow.watchdog()
+    run.send("approval", Approval(granted=True))
+    flow.clock.advance(seconds=3599)
+    flow.watchdog()
+    assert flow.settle() == 0
+    flow.clock.advance(seconds=1)
+    flow.watchdog()
+    flow.settle()
+    assert run.result(timeout=0) == "signed for ada"
+
+
+def test_a_sleep_that_waits_for_its_own_result_is_refused(flow: Flow) -> None:
+    with pytest.raises(InvalidProgram, match="each other"):
+        flow.start(circle)
+
+
+@workflow
+def circle() -> str:
+    rested = sleep(1)
+    signed = sign.after(rested)("ada")
+    rested.after(signed)
+    return signed
+
+
+def test_a_body_with_sleeps_is_plain_python_outside_a_run() -> None:
+    assert sleep(0).after("anything").tzinfo is UTC
+    assert sleep_until(datetime(2001, 1, 1)).year > 2001
