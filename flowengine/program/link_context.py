@@ -15,7 +15,7 @@ from flowengine.program import nodes
 from flowengine.program.addresses import StepSource
 from flowengine.program.limits import Limits
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementKind, StatementPlan
-from flowengine.program.standard import SCRIPT, SCRIPT_FACET
+from flowengine.program.standard import CALLABLE, NAMESPACE, SCRIPT, SCRIPT_FACET, STANDARD
 from flowengine.program.suggestions import Suggestions
 from flowengine.program.validator import Checks
 
@@ -111,7 +111,15 @@ class LinkContext:
 
     def resolve(self, target: str) -> Declared | str:
         """Return the declaration of a name, or the reason why there is none."""
-        return self.names.resolve(target, self.declared)
+        found = self.names.resolve(target, self.declared)
+        if target in CALLABLE and isinstance(found, str):
+            node = STANDARD[target]
+            if target not in self.plan.facets:
+                self.plan.facets[target] = facet = FacetPlan(target, node)
+                constants = [(f.name, f.default) for f in node.params]
+                facet.defaults = {n: c.value for n, c in constants if isinstance(c, nodes.Literal)}
+            return Declared(target, NAMESPACE, (), node)
+        return found
 
     def add_script(
         self, script: nodes.ScriptBlock, block: BlockPlan, address: str, *, hops: int

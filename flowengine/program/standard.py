@@ -41,6 +41,10 @@ SCRIPT_LIST = "scripts"  #: its task list: scripts do not delay other work
 WAITS = frozenset({SLEEP, SLEEP_UNTIL, WAIT_FOR})
 
 
+#: Facets that a program in AFL text or JSON calls by their qualified names, without a declaration.
+CALLABLE = frozenset({NOW, UUID, *WAITS})
+
+
 def is_built_in(name: str) -> bool:
     """Whether a qualified name is in the namespace of the engine."""
     return name.startswith(f"{NAMESPACE}.")

@@ -8,7 +8,9 @@ import pytest
 from pydantic import BaseModel
 
 from flowengine import event_facet, sleep, sleep_until, wait_for, when, workflow
+from flowengine.afl import compile_text
 from flowengine.errors import AnswerRefused, InvalidProgram, RunFailed
+from flowengine.program import write_program
 from flowengine.testing import Flow
 
 
@@ -158,3 +160,39 @@ def circle() -> str:
 def test_a_body_with_sleeps_is_plain_python_outside_a_run() -> None:
     assert sleep(0).after("anything").tzinfo is UTC
     assert sleep_until(datetime(2001, 1, 1)).year > 2001
+
+
+AFL = """
+namespace shop {
+  workflow Onboarding(customer: String) => (granted: Boolean, woke: String) andThen {
+    answer = flowengine.wait_for(name = "approval:" ++ $.customer, timeout = 259200)
+    rest = flowengine.sleep(seconds = 3600) after answer
+    until = flowengine.sleep_until(until = "2031-01-01T00:00:00Z") after rest
+    yield Onboarding(granted = answer.result.granted, woke = until.result)
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_program_in_afl_text_or_json_waits_too(flow: Flow, form: str) -> None:
+    program = compile_text(AFL)
+    written = program if form == "text" else write_program(program)
+    run = flow.engine.start(written, "shop.Onboarding", {"customer": "ada"})
+    run.send("approval:ada", {"granted": True}, actor="eva")
+    flow.clock.advance(seconds=3600)
+    flow.watchdog()
+    assert run.state == "RUNNING"
+    flow.clock.now = round(datetime(2031, 1, 1, tzinfo=UTC).timestamp() * 1000)
+    flow.watchdog()
+    assert run.result(timeout=0) == {"granted": True, "woke": "2031-01-01T00:00:00.000Z"}
+
+
+def test_a_wait_with_an_unknown_argument_is_refused() -> None:
+    with pytest.raises(InvalidProgram, match="has no parameter 'second'"):
+        compile_text(AFL.replace("seconds", "second"))
+
+
+def test_only_qualified_names_call_the_facets_that_wait() -> None:
+    with pytest.raises(InvalidProgram, match="unknown facet 'sleep'"):
+        compile_text(AFL.replace("flowengine.sleep(", "sleep("))
