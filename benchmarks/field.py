@@ -59,7 +59,7 @@ CONTENDERS = {
             "flowengine",
             "durable: every step committed, fsync on",
             ("postgres", "redis"),
-            (*_ALL, ("W4 together", _ANY)),
+            (*_ALL, ("W4 together", _ANY), ("W7", _ANY)),
         ),
         Entry(
             "canvas",
@@ -77,7 +77,7 @@ CONTENDERS = {
             "dbos",
             "durable: every step committed, fsync on",
             ("postgres",),
-            _ALL,
+            (*_ALL, ("W7", _ANY)),
         ),
         Entry(
             "dbos-queue",

@@ -53,6 +53,7 @@ _FASTER: dict[tuple[str, str], dict[int, float]] = {
     ("W4", "canvas"): {500: 5, 2000: 5},
     ("W4", "dbos-steps"): {500: 8, 2000: 8},
     ("W4", "dbos-queue"): {500: 8, 2000: 8},
+    ("W7", "dbos-steps"): {1000: 3, 10_000: 3},
 }
 _EMBEDDED = {("W2", 1000): 10.0, ("W3", 1000): 10.0}
 
@@ -75,7 +76,7 @@ def _against_rivals(results: Results, ours: str) -> Iterator[Ratio]:
         if (
             mine is None
             or not figure.is_measured
-            or figure.workload not in ("W2", "W3", "W4", "W6")
+            or figure.workload not in ("W2", "W3", "W4", "W6", "W7")
         ):
             continue
         rival = figure.contender

@@ -117,5 +117,14 @@ WORKLOADS = {
             expected=lambda n: n * (n - 1) // 2 + n,
             sizes=(100, 1000, 5000),
         ),
+        Workload(
+            "W7",
+            "N runs that wait for an answer, all started, then all answered one by one",
+            "answers",
+            steps=lambda n: n,
+            expected=lambda n: [2 * number for number in range(n)],
+            sizes=(1000, 10_000),
+            unit="runs/s",
+        ),
     )
 }

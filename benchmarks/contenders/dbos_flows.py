@@ -84,6 +84,12 @@ def small(x: int) -> int:
     return add_up([add(x, y) for y in range(4)])
 
 
+@DBOS.workflow()
+async def asks(x: int) -> int:
+    answer: int = await DBOS.recv_async("answer", timeout_seconds=900)
+    return x + answer
+
+
 # --- steps that a queue carries to any process ---
 
 

@@ -90,6 +90,12 @@ class FlowengineOnCelery(Driver):
         runs = self._engine.start_many(small.program(), small.name, inputs)
         return [run.result(timeout=ENDLESS) for run in runs]
 
+    def answers(self, size: int) -> list[int]:
+        runs = [self._flows.asks.start(number) for number in range(size)]
+        for number, run in enumerate(runs):
+            run.send("answer", number)
+        return [run.result(timeout=ENDLESS) for run in runs]
+
     def one_run(self, number: int) -> int:
         return self._flows.small.start(number).result(timeout=ENDLESS)
 

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from benchmarks.workloads import LIGHT, LONG, fib
-from flowengine import event_facet, facet, foreach, workflow
+from flowengine import event_facet, facet, foreach, wait_for, workflow
 
 
 @event_facet
@@ -58,6 +58,11 @@ def pipelines(items: list[int]) -> int:
 def small(x: int) -> int:
     third = add_one(add_one(add_one(x)))
     return add_up([add(third, 0), add(third, 1), add(third, 2), add(third, 3)])
+
+
+@workflow
+def asks(x: int) -> int:
+    return x + wait_for("answer", int)
 
 
 @workflow
