@@ -42,6 +42,7 @@ from flowengine.authoring import (
     workflow,
 )
 from flowengine.errors import (
+    AnswerRefused,
     AuthoringError,
     EarlierRunFailed,
     FlowengineError,
@@ -53,6 +54,7 @@ from flowengine.errors import (
     RunFailed,
     SymbolMisuse,
     ValueRefused,
+    WaitTimedOut,
 )
 from flowengine.log_filter import safe_logger as _safe_logger
 from flowengine.message_keys import signed_message
@@ -90,10 +92,11 @@ __all__ = [  # noqa: RUF022 - grouped
     "concat",
     # Deterministic time and ids
     "now",
+    "uuid",
+    # Waiting without a worker
     "sleep",
     "sleep_until",
     "wait_for",
-    "uuid",
     # Context of a running facet
     "current_step",
     "StepContext",
@@ -118,6 +121,8 @@ __all__ = [  # noqa: RUF022 - grouped
     "ValueRefused",
     "PartlyStarted",
     "RunFailed",
+    "AnswerRefused",
+    "WaitTimedOut",
     "EarlierRunFailed",
 ]
 

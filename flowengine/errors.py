@@ -227,6 +227,10 @@ class AnswerRefused(ValueRefused):
     _text = "the answer {name!r} for run {run_id} is refused: {reason}"
 
 
+class WaitTimedOut(FlowengineError):
+    """The type of the error of a `wait_for` that nobody answered in time; `attempt` catches it."""
+
+
 @dataclass(eq=False, repr=False)
 class LinkRefused(ValueRefused):
     """A link with an answer that cannot be made, or is not valid."""

@@ -28,6 +28,10 @@ SAYS = {
         "ada: 4000 approved\nada: 90000 is looked at by a person\nbob: 4000 is looked at",
         "to security: mallory tried again\nrefused\n",
     ],
+    "approval": [
+        "eva was faster than otto\ncontract with Ada, signed (welcome)\n",
+        "contract with Bob, put aside\nCarl, put aside\n",
+    ],
     "recovery": [
         "dinner, receipt for visa\ndinner, to be paid in cash (no money left",
         "ConnectionError at dinner.payment.charge",
