@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from flowengine.answer_links import AnswerLinks, LinkedAnswer
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer
 from flowengine.errors import AnswerRefused, UnknownRun
-from flowengine.evaluator.triggers import mailbox_key
+from flowengine.evaluator.triggers import Answer, mailbox_key
 from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
 from flowengine.store.runs import StoredRun
@@ -36,14 +37,14 @@ class Answers:
         does not fit, comes too late, or is a second one.
         """
         self._check(name, value)
-        with self._database.read() as session:
-            self._run(session, run_id)
-            now = session.now()
-        answer_id = uuid.uuid4().hex
-        fact = {"id": answer_id, "name": name, "value": value, "actor": actor, "at": now}
-        effects, _ = self._committer.commit_locked(run_id, fact=("Answer", fact))
+        answer = Answer(uuid.uuid4().hex, name, value, actor, self._database.now())
+        effects = self._committer.commit_answer(run_id, answer, self._tenant)
+        if effects is None:
+            with self._database.read() as session:
+                self._run(session, run_id)
+            effects, _ = self._committer.commit_locked(run_id, fact=("Answer", asdict(answer)))
         self._after_commit.finish([effects])
-        if (reason := effects.refusals.get(answer_id)) is not None:
+        if (reason := effects.refusals.get(answer.id)) is not None:
             raise AnswerRefused(run_id, name, reason)
 
     def answer_link(

@@ -21,7 +21,7 @@ from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPoli
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import Missing, Snapshot
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Report
+from flowengine.evaluator.triggers import Answer, Report
 from flowengine.program import Plan
 from flowengine.store import Session, Store
 from flowengine.store.commits import CommitPlan
@@ -109,8 +109,27 @@ class Committer:
             self._failures.forget(run_id)
         return {run_id: effects[run_id] for run_id in written}
 
+    def commit_answer(self, run_id: str, answer: Answer, tenant: str) -> CommitEffects | None:
+        """Commit an answer to a step that waits; None: the locked commit has to decide.
+
+        That is the case for an early answer, a refusal, and a run that another process advances.
+        """
+        rows = CommitPlan()
+        with gc_paused(), self._database.optimistic() as session:
+            decisions = self._decide(session, {run_id: [answer]}, answer.at)
+            decision = decisions.get(run_id)
+            if decision is None or decision.changes.refusals or not decision.changes.updated_steps:
+                return None
+            if tenant and decision.view.tenant != tenant:
+                return None
+            effects = staging.stage(decision, rows, answer.at)
+            if not session.commit(rows, guarded=True):
+                return None
+        self.cache.keep(decision.run)
+        return effects
+
     def _decide(
-        self, session: Session, by_run: Mapping[str, Sequence[Report]], now: int
+        self, session: Session, by_run: Mapping[str, Sequence[Report | Answer]], now: int
     ) -> dict[str, Decision]:
         pending = self._open_runs(session, by_run)
         decisions: dict[str, Decision] = {}
@@ -129,7 +148,7 @@ class Committer:
         return decisions
 
     def _open_runs(
-        self, session: Session, by_run: Mapping[str, Sequence[Report]]
+        self, session: Session, by_run: Mapping[str, Sequence[Report | Answer]]
     ) -> dict[str, CachedRun]:
         """Take the runs from the cache, load the others, and leave out those that have ended."""
         cached = {run_id: self.cache.take(run_id) for run_id in by_run}
@@ -141,7 +160,7 @@ class Committer:
                 if run is not None and run.head.revision != head.revision:
                     cached[run_id] = None
         unknown = {
-            run_id: [report.task.step_key for report in by_run[run_id]]
+            run_id: [trigger.step_key for trigger in by_run[run_id]]
             for run_id, run in cached.items()
             if run is None
         }
