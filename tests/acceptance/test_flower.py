@@ -468,7 +468,7 @@ from flower import urls
 from flowengine.web import install
 before = len(urls.handlers)
 assert install() and install()
-assert len(urls.handlers) == before + 5
+assert len(urls.handlers) == before + 6
 """
     )
     assert output == ""
