@@ -250,6 +250,18 @@ class ActionRefused(FlowengineError):
 
 
 @dataclass(eq=False, repr=False)
+class InvalidActor(FlowengineError):
+    """The name of an actor that no action can record."""
+
+    name: str
+    limit: int
+    _text = (
+        "{name!r} names no actor: write a printable name of 1 to {limit} characters, with its kind "
+        "if it is not a person, as in 'token:ci'"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class NotJson(ValueRefused):
     """A value has no JSON form."""
 

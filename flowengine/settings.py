@@ -101,6 +101,10 @@ class Settings:
     max_child_runs: int = 10_000
     #: Maximum number of child runs inside each other.
     max_child_depth: int = 1_000
+    #: Seconds that the always blocks of a cancelled run may take, before they are cancelled too.
+    cleanup_timeout: float = 300.0
+    #: Seconds that a try of a cancelled step may go on, before its pool child is killed.
+    cancel_grace: float = 30.0
     #: Maximum length of an error's message, and of its traceback, in characters.
     max_error_length: int = 8_000
     #: Length of a message as the enclosing steps repeat it, in characters.

@@ -59,6 +59,7 @@ class RunCache:
             if len(rows) > _MAX_CACHED_ROWS:
                 return
         run.snapshot.payloads.clear()
+        run.snapshot.at_event.clear()
         with self._lock:
             self._runs[view.id] = run
             while len(self._runs) > _MAX_CACHED_RUNS:

@@ -16,12 +16,14 @@ from typing import Any
 
 from flowengine.engine import staging
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
-from flowengine.evaluator import Missing, Step, lacking
+from flowengine.evaluator import Missing, Step, cancellation, lacking
 from flowengine.evaluator.records import FollowUp
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import (
     Action,
     Answer,
+    CancelChildren,
+    CancelSteps,
     Expand,
     StepContinue,
     StepFail,
@@ -36,11 +38,13 @@ from flowengine.store.commits import CommitPlan
 _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
     "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
-    "TimerFired": lambda fact: TimerFired(fact["step_id"], fact["step_key"]),
+    "TimerFired": lambda fact: TimerFired(fact["step_id"], fact["step_key"], fact.get("kind", "")),
     "Answer": lambda fact: Answer(
         fact["id"], fact["name"], fact["value"], fact["actor"], fact["at"]
     ),
     "Action": lambda fact: Action(**fact),
+    cancellation.OPEN_STEPS: lambda fact: CancelSteps(fact["after"]),
+    cancellation.CHILDREN: lambda fact: CancelChildren(fact["after"]),
     "Expand": lambda fact: Expand(fact["step_key"]),  # stored runs have this kind
     "ChildCompleted": lambda fact: StepContinue(
         fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])
@@ -100,13 +104,18 @@ def consume_inbox(
             if evaluation is not None:
                 decision = evaluation.decide([trigger for trigger, _, _ in portion])
                 follow_ups = decision.changes.follow_ups
-                room -= max(len(portion), len(decision.changes.created_steps))
+                changes = decision.changes
+                room -= max(len(portion), len(changes.created_steps), len(changes.canceled_steps))
                 if not decision.is_empty:
                     effects.include(
                         staging.stage(decision, rows, now, continuation, keeps_follow_ups=room > 0)
                     )
                 if room > 0:
-                    inbox += [(_FACTS[later.kind](later.payload), "", "") for later in follow_ups]
+                    inbox += [
+                        (_FACTS[later.kind](later.payload), "", "")
+                        for later in follow_ups
+                        if later.kind not in staging.DEFERRED
+                    ]
                 if decision.view.state in RunState.FINAL and not _has_actions(inbox):
                     evaluation = None  # the rest of the inbox came too late, and is only consumed
                 elif budget.is_spent_by(decision) and inbox:
@@ -126,16 +135,18 @@ def consume_inbox(
 
 
 def _has_actions(inbox: Iterable[_InboxEntry]) -> bool:
-    return any(isinstance(trigger, Action | Answer) for trigger, _, _ in inbox)
+    return any(isinstance(trigger, Action | Answer | CancelChildren) for trigger, _, _ in inbox)
 
 
 def _unstored(inbox: Iterable[_InboxEntry]) -> list[FollowUp]:
     """Return the follow-ups of this transaction; all other entries stay in the stored inbox."""
-    return [
-        FollowUp(_FOLLOW_UP, {"step_key": trigger.step_key})
-        for trigger, _, fact_id in inbox
-        if isinstance(trigger, Expand) and not fact_id
-    ]
+    found = []
+    for trigger, _, fact_id in inbox:
+        if isinstance(trigger, Expand) and not fact_id:
+            found.append(FollowUp(_FOLLOW_UP, {"step_key": trigger.step_key}))
+        elif isinstance(trigger, CancelSteps) and not fact_id:
+            found.append(FollowUp(cancellation.OPEN_STEPS, {"after": trigger.after}))
+    return found
 
 
 class _Budget:

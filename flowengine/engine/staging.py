@@ -14,11 +14,19 @@ from typing import Any, Protocol
 
 from flowengine.dispatch.notifier import Group
 from flowengine.engine.failed_evaluations import UNEVALUATED
-from flowengine.evaluator import IterationChanges, Missing, Snapshot, evaluate
-from flowengine.evaluator.records import PayloadRef, RunView, Step, TaskDefinition, id_within
-from flowengine.evaluator.states import ObjectType, RunState
-from flowengine.evaluator.triggers import Trigger
+from flowengine.evaluator import IterationChanges, Missing, Snapshot, cancellation, evaluate
+from flowengine.evaluator.records import (
+    PayloadRef,
+    RunView,
+    Step,
+    TaskDefinition,
+    TaskHold,
+    id_within,
+)
+from flowengine.evaluator.states import ObjectType, RunState, TaskState
+from flowengine.evaluator.triggers import Action, Trigger
 from flowengine.evaluator.waits import timer_id
+from flowengine.evaluator.working_set import PAGE
 from flowengine.program import Plan
 from flowengine.store import Session
 from flowengine.store.claims import WorkerIdentity
@@ -26,6 +34,10 @@ from flowengine.store.commits import CommitPlan, RunHeader, claimed_by
 
 #: Tasks of one commit that feed the same join share a join counter from this number on.
 MIN_GROUP_SIZE = 8
+
+#: Follow-ups that are evaluated in a later transaction: it sees child runs that were started before
+#: the commit of this one.
+DEFERRED = (cancellation.CHILDREN,)
 
 #: By join and task list: a message for one list does not reach the workers of another.
 Groups = dict[tuple[str, str], Group]
@@ -54,6 +66,8 @@ class CommitEffects:
     used_share: str = ""  #: the tenant whose share of evaluation this commit has used
     log_lines: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
     canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be canceled
+    task_hold: TaskHold | None = None  #: the last decision about the run's unclaimed tasks
+    cancel_children_after: str | None = None  #: child runs behind it are to be cancelled
     refusals: dict[str, str] = field(default_factory=dict)  #: by the id of the answer: the reason
 
     def include(self, later: CommitEffects) -> None:
@@ -70,6 +84,9 @@ class CommitEffects:
         self.used_share = self.used_share or later.used_share
         self.log_lines += later.log_lines
         self.canceled += later.canceled
+        self.task_hold = later.task_hold or self.task_hold
+        if later.cancel_children_after is not None:
+            self.cancel_children_after = later.cancel_children_after
         self.refusals |= later.refusals
 
 
@@ -92,7 +109,9 @@ class Decision:
 
     @property
     def is_empty(self) -> bool:
-        return self.changes.is_empty and self.view.alarm == self.run.head.view.alarm
+        before = self.run.head.view
+        is_same = (self.view.alarm, self.view.state) == (before.alarm, before.state)
+        return self.changes.is_empty and is_same
 
 
 def decide(
@@ -118,6 +137,10 @@ def load_missing(session: Session, wanted: Mapping[str, tuple[CachedRun, Missing
         loaded = rows.get(run_id, {})
         run.snapshot.steps |= {key: loaded.get(key) for key in missing.steps}
         run.snapshot.payloads |= {digest: bodies[digest] for digest in missing.payloads}
+        for after in missing.pages:
+            steps = session.steps.at_event(run_id, after, PAGE)
+            run.snapshot.at_event[after] = [step.key for step in steps]
+            run.snapshot.steps |= {step.key: step for step in steps}
 
 
 def stage(
@@ -136,13 +159,18 @@ def stage(
     run, view, changes = decision.run, decision.view, decision.changes
     head, created = run.head, changes.created_tasks
     effects = CommitEffects(view.id, canceled=changes.canceled_steps)
+    effects.task_hold = changes.task_hold
+    effects.cancel_children_after = changes.cancel_children_after
+    effects.refusals = {refusal.answer_id: refusal.reason for refusal in changes.refusals}
+    if head.view.state in RunState.FINAL and view.state == head.view.state:
+        return effects  # a run that has ended is not written again
     touched = [*changes.created_steps, *changes.updated_steps]
     written = rows.encoder.written
     rows.add_steps(changes.created_steps, changes.updated_steps, run.snapshot.steps)
     paths = sum([len(step.path) for step in changes.created_steps])
     view.value_bytes += rows.encoder.written - written + paths
     if created:
-        due = [task for task in created if task.due <= now]
+        due = [task for task in created if task.due <= now and task.state == TaskState.PENDING]
         if continuation is not None:
             effects.continued = _continue_with(continuation, due)
         effects.groups = _group(view, [task for task in created if task.lease == 0])
@@ -156,14 +184,15 @@ def stage(
                 counts[join_id] += len(group.task_ids)
             rows.add_joins(view.id, counts, now)
         rows.add_tasks(created, head.task_count)
-    if changes.follow_ups and not keeps_follow_ups:
-        rows.add_follow_ups(view.id, head.revision + 1, changes.follow_ups, now)
+    if left := [f for f in changes.follow_ups if not keeps_follow_ups or f.kind in DEFERRED]:
+        rows.add_follow_ups(view.id, head.revision + 1, left, now)
         effects.has_more = True
     if changes.created_timers:
         rows.add_timers(changes.created_timers, now)
     if changes.ended_waits:
         rows.end_timers(view.id, map(timer_id, changes.ended_waits), now)
-    effects.refusals = {refusal.answer_id: refusal.reason for refusal in changes.refusals}
+    if changes.ended_timers:
+        rows.end_timers(view.id, changes.ended_timers, now)
     run.head = rows.save_run(head, view, _summary(decision, touched), now, tasks=len(created))
     rows.gather_payloads(view.id, now)
     for step in touched:
@@ -213,10 +242,18 @@ def _summary(decision: Decision, touched: Sequence[Step]) -> dict[str, Any]:
         name = type(trigger).__name__
         triggers[name] = triggers.get(name, 0) + 1
     ended = [step.path for step in touched if step.is_final]
-    return {
+    summary = {
         "happened": triggers,
         "created": len(decision.changes.created_steps),
         "ended": ended[:10],
         "tasks": len(decision.changes.created_tasks),
         "state": decision.view.state,
     }
+    if "Action" in triggers:
+        refused = {refusal.answer_id for refusal in decision.changes.refusals}
+        summary["actions"] = [
+            {"kind": each.kind, "actor": each.actor, "reason": each.reason, "step": each.step_key}
+            for each in decision.triggers
+            if isinstance(each, Action) and each.id not in refused
+        ]
+    return summary

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from typing import Protocol
 
-from flowengine.evaluator.records import Refusal, Step
-from flowengine.evaluator.states import RunState
+from flowengine.evaluator import cancellation, holds
+from flowengine.evaluator.failures import Refused
+from flowengine.evaluator.records import Refusal
+from flowengine.evaluator.states import RunState, StepState
 from flowengine.evaluator.triggers import Action
 from flowengine.evaluator.working_set import WorkingSet
 
@@ -25,31 +28,100 @@ class ActionKind(StrEnum):
     COMPLETE = "complete"
 
 
+_NONE: frozenset[ActionKind] = frozenset()
+
 #: The actions on a whole run, by its state.
 RUN_ACTIONS: Mapping[str, frozenset[ActionKind]] = {
-    RunState.RUNNING: frozenset(),
-    RunState.COMPLETED: frozenset(),
-    RunState.FAILED: frozenset(),
+    RunState.RUNNING: frozenset({ActionKind.CANCEL, ActionKind.HOLD}),
+    RunState.HELD: frozenset({ActionKind.CANCEL, ActionKind.RELEASE}),
+    RunState.CANCELLING: _NONE,
+    RunState.COMPLETED: _NONE,
+    RunState.FAILED: _NONE,
+    RunState.CANCELLED: _NONE,
+}
+
+#: The actions on one step: by the state of its run, then by its own.
+STEP_ACTIONS: Mapping[str, Mapping[str, frozenset[ActionKind]]] = {
+    state: {} for state in RunState.ALL
+}
+
+#: Actions whose purpose the state has fulfilled: they change nothing and are no error, so that
+#: an action may be sent again.
+FULFILLED: Mapping[ActionKind, frozenset[str]] = {
+    ActionKind.CANCEL: frozenset({RunState.CANCELLING, RunState.CANCELLED}),
+    ActionKind.HOLD: frozenset({RunState.HELD}),
+    ActionKind.RELEASE: frozenset({RunState.RUNNING}),
+}
+
+_ENDED = "it has ended, so nothing is left to {kind}"
+#: What to do instead of a refused action, by the state of the run.
+CURES: Mapping[str, Mapping[ActionKind, str]] = {
+    RunState.CANCELLING: dict.fromkeys(
+        ActionKind, "wait until it is CANCELLED: its always blocks run"
+    ),
+    RunState.COMPLETED: dict.fromkeys(ActionKind, _ENDED),
+    RunState.FAILED: dict.fromkeys(ActionKind, _ENDED),
+    RunState.CANCELLED: dict.fromkeys(ActionKind, _ENDED),
 }
 
 
-def allowed_actions(run_state: str, step: Step | None = None) -> frozenset[ActionKind]:
+class StepFacts(Protocol):
+    """The part of a step that decides its actions: of the evaluator's record, or of a reader's."""
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+
+def allowed_actions(run_state: str, step: StepFacts | None = None) -> frozenset[ActionKind]:
     """Return the actions that a run, or a step of it, takes in its state."""
-    del step
-    return RUN_ACTIONS[run_state]
+    if step is None:
+        return RUN_ACTIONS[run_state]
+    return STEP_ACTIONS[run_state].get(step.state, _NONE)
 
 
-_APPLY: dict[ActionKind, Callable[[WorkingSet, Action], None]] = {}
+def why_refused(kind: ActionKind, run_state: str, step: StepFacts | None = None) -> str:
+    """Return why an action is refused and what to do instead; empty if it is allowed."""
+    allowed = allowed_actions(run_state, step)
+    if kind in allowed:
+        return ""
+    subject = "the run" if step is None else f"step {step.path} of a {run_state} run"
+    state = run_state if step is None else _label(step.state)
+    reason = f"{subject} is {state}"
+    if cure := CURES.get(run_state, {}).get(kind):
+        return f"{reason}: {cure.format(kind=kind)}"
+    names = ", ".join(sorted(allowed)) or "no action"
+    return f"{reason}, and takes {names}"
+
+
+def _label(step_state: str) -> str:
+    """Return the last word of a state: Error of ``state.statement.Error``."""
+    return step_state.rpartition(".")[2] if step_state in StepState.FINAL else "in progress"
+
+
+#: A handler changes the working set, or raises `Refused` before it has changed anything.
+Handler = Callable[[WorkingSet, Action], None]
+HANDLERS: dict[ActionKind, Handler] = {
+    ActionKind.CANCEL: cancellation.cancel,
+    ActionKind.HOLD: holds.hold,
+    ActionKind.RELEASE: holds.release,
+}
 
 
 def apply(work: WorkingSet, action: Action) -> None:
     """Apply an action, or refuse it: nothing of a refused action is stored."""
     kind = ActionKind(action.kind)
-    step = work.find(action.step_key) if action.step_key else None
-    if kind not in allowed_actions(work.run.state, step):
-        subject = f"step {step.path}" if step is not None else "the run"
-        state = step.state if step is not None else work.run.state
-        reason = f"{subject} is {state} and takes no {kind}"
-        work.changes.refusals.append(Refusal(action.id, reason))
+    state = work.run.state
+    if not action.step_key and state in FULFILLED.get(kind, ()):
         return
-    _APPLY[kind](work, action)
+    try:
+        step = work.find(action.step_key) if action.step_key else None
+        if action.step_key and step is None:
+            raise Refused("the run has no such step")
+        if problem := why_refused(kind, state, step):
+            raise Refused(problem)
+        HANDLERS[kind](work, action)
+    except Refused as refused:
+        work.changes.refusals.append(Refusal(action.id, str(refused)))

@@ -7,7 +7,8 @@ Then the always block runs, which changes the outcome only by failing.
 
 from __future__ import annotations
 
-from flowengine.evaluator.failures import with_cause
+from flowengine.evaluator.cancellation import is_cancelled
+from flowengine.evaluator.failures import CANCELLED_RANK, with_cause
 from flowengine.evaluator.records import Step
 from flowengine.evaluator.states import ObjectType, Signal, StepState
 from flowengine.evaluator.steps import create_blocks
@@ -15,18 +16,24 @@ from flowengine.evaluator.working_set import WorkingSet
 
 
 def redirect(work: WorkingSet, row: Step, signal: Signal) -> Signal:
-    """Return the signal for a failure or skip: to a catch, to the always block, or unchanged."""
+    """Return the signal for a row that ends unsuccessfully.
+
+    To a catch, to the always block, or unchanged. No catch takes a cancellation.
+    """
     if row.object_type not in ObjectType.HANDLING or row.state in StepState.CLOSING:
         return signal
     plan = work.step_plan(row)
     if signal is Signal.FAIL and row.next_index < len(plan.catches):
-        return Signal.CATCH
-    if not plan.always:
+        return Signal.CANCEL if is_cancelled(work, row) else Signal.CATCH
+    if not plan.always or row.state == StepState.CREATED:
         return signal
-    if signal is Signal.SKIP:
+    if signal in _MARKS:
         assert row.error is not None
-        row.error = {**row.error, "skipped": True}  # read again after the always block
+        row.error = {**row.error, _MARKS[signal]: True}  # read again after the always block
     return Signal.CLOSE
+
+
+_MARKS = {Signal.SKIP: "skipped", Signal.CANCEL: "cancelled"}
 
 
 def begin_catch(work: WorkingSet, step: Step) -> Signal:
@@ -45,6 +52,9 @@ def await_catch(work: WorkingSet, step: Step) -> Signal | None:
     if failure is None:
         step.failure, step.error = {"caught": step.error}, None
         return Signal.ADVANCE
+    if failure["rank"][0] == CANCELLED_RANK:
+        step.error = failure["error"]
+        return Signal.CANCEL
     if failure["rank"][0] == 0:  # otherwise no case was for this error
         step.error = with_cause(failure["error"], step.error, work.limits)
     return Signal.FAIL
@@ -61,10 +71,14 @@ def await_always(work: WorkingSet, step: Step) -> Signal | None:
     """End as the step would have ended, unless the always block failed."""
     if step.remaining:
         return None
-    before, was_skipped = step.error, False
+    before, was_skipped, was_cancelled = step.error, False, False
     if before is not None:
-        was_skipped = before.get("skipped", False)
-        step.error = {name: value for name, value in before.items() if name != "skipped"}
+        was_skipped, was_cancelled = (before.get(mark, False) for mark in _MARKS.values())
+        marks = _MARKS.values()
+        step.error = {name: value for name, value in before.items() if name not in marks}
+    if step.failure is not None and step.failure["rank"][0] == CANCELLED_RANK:
+        step.error = step.error or step.failure["error"]
+        return Signal.CANCEL  # its time was over
     if step.failure is not None and step.failure["rank"][0] == 0:
         error = step.failure["error"]
         earlier = None if was_skipped else step.error
@@ -74,4 +88,6 @@ def await_always(work: WorkingSet, step: Step) -> Signal | None:
         step.error, was_skipped = step.failure["error"], True
     if step.error is None:
         return Signal.ADVANCE
+    if was_cancelled:
+        return Signal.CANCEL
     return Signal.SKIP if was_skipped else Signal.FAIL

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from flowengine.evaluator import waits
+from flowengine.evaluator.holds import state_of_new_task
 from flowengine.evaluator.records import (
     EventDefinition,
     Step,
@@ -67,6 +68,7 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
             workflow_id=work.run.id,
             flow_id=work.run.program_hash,
             step_id=step.id,
+            state=state_of_new_task(work.run.state),
             created=work.now,
             updated=work.now,
             task_list_name=facet.options.task_list,

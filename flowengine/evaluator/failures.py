@@ -29,6 +29,10 @@ class StepSkipped(Exception):
         self.error = skipped_because(cause)
 
 
+class Refused(Exception):
+    """An action is refused, for this reason. Raised before anything of it is changed."""
+
+
 def problem(kind: str, message: str, path: str) -> Error:
     return {"type": kind, "message": message, "path": path}
 
@@ -68,17 +72,21 @@ def skipped_because(cause: Step) -> Error:
     return {"type": "Skipped", "message": message, "path": cause.error["path"]}
 
 
+#: Among the failed children of a row the one of the lowest rank decides how the row ends.
+CANCELLED_RANK = -1
+_RANKS = {StepState.CANCELLED: CANCELLED_RANK, StepState.ERROR: 0, StepState.SKIPPED: 1}
+_BY_RANK = {CANCELLED_RANK: Signal.CANCEL, 0: Signal.FAIL, 1: Signal.SKIP}
 #: Failed items that the error of a foreach lists.
 MAX_LISTED = 10
 
 
 def note_failure(parent: Step, child: Step, limits: Limits) -> None:
-    """Keep the first failure in program order, errors before skips.
+    """Keep the first failure in program order: cancellations, then errors, then skips.
 
     Invariant: the same failures, in any order in time, leave the same error.
     """
     assert child.error is not None
-    rank = [0 if child.state == StepState.ERROR else 1, child.index]
+    rank = [_RANKS[child.state], child.index]
     before = parent.failure
     count = 1 + (before["count"] if before else 0)
     error = excerpt(child.error, limits)
@@ -103,4 +111,4 @@ def await_children(_: object, row: Step) -> Signal | None:
     if row.failure is None:
         return Signal.ADVANCE
     row.error = row.failure["error"]
-    return Signal.FAIL if row.failure["rank"][0] == 0 else Signal.SKIP
+    return _BY_RANK[row.failure["rank"][0]]

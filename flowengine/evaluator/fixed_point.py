@@ -11,7 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from flowengine.errors import FlowengineError
-from flowengine.evaluator import actions, blocks, catch, events, pre_steps, steps, waits, yields
+from flowengine.evaluator import (
+    actions,
+    blocks,
+    cancellation,
+    catch,
+    events,
+    pre_steps,
+    steps,
+    waits,
+    yields,
+)
 from flowengine.evaluator.failures import (
     StepFailed,
     StepSkipped,
@@ -34,6 +44,8 @@ from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState,
 from flowengine.evaluator.triggers import (
     Action,
     Answer,
+    CancelChildren,
+    CancelSteps,
     Delegated,
     Expand,
     Failed,
@@ -49,7 +61,7 @@ from flowengine.evaluator.triggers import (
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
 from flowengine.program.addresses import RowKind
 from flowengine.program.plan import Plan
-from flowengine.program.standard import WAIT_FOR
+from flowengine.program.standard import WAIT_FOR, WAITS
 
 Handler = Callable[[WorkingSet, Step], Signal | None]
 _NOTHING_OUTSTANDING = "the run waits, but nothing is outstanding"
@@ -98,8 +110,9 @@ def evaluate(
             return missing
     if lacking := _apply_all(work, triggers):
         return lacking
-    if run.state == RunState.RUNNING and run.open_steps == 0 and not work.changes.follow_ups:
-        # Invariant: a running run has an open event or a follow-up. Broken: raise an alarm.
+    is_open = run.state not in RunState.FINAL
+    if is_open and run.open_steps == 0 and not work.changes.follow_ups:
+        # Invariant: an open run has an open event or a follow-up. Broken: raise an alarm.
         run.alarm = _NOTHING_OUTSTANDING
     elif run.alarm == _NOTHING_OUTSTANDING:
         run.alarm = None  # a follow-up of an earlier commit was outstanding
@@ -131,6 +144,7 @@ def _apply_all(work: WorkingSet, triggers: Sequence[Trigger]) -> Missing:
         except Missing as more:
             missing.steps |= more.steps
             missing.payloads |= more.payloads
+            missing.pages |= more.pages
             work.queue.clear()
             work.skipped.clear()
         except Exception:
@@ -160,10 +174,14 @@ def _advance_queue(work: WorkingSet) -> None:
 def _advance(work: WorkingSet, row: Step) -> None:
     """Advance one row through its states until it waits or ends."""
     work.touch(row)
+    is_cancelling = work.run.state == RunState.CANCELLING
     while not row.is_final:
         handler = HANDLERS.get(row.state)
+        stop = None
+        if is_cancelling and cancellation.is_cancelled(work, row):
+            stop = cancellation.stop(work, row)
         try:
-            signal = handler(work, row) if handler else Signal.ADVANCE
+            signal = stop or (handler(work, row) if handler else Signal.ADVANCE)
         except (StepFailed, StepSkipped) as stop:
             signal = Signal.FAIL if isinstance(stop, StepFailed) else Signal.SKIP
             shorten = limited if isinstance(stop, StepFailed) else excerpt
@@ -178,7 +196,7 @@ def _advance(work: WorkingSet, row: Step) -> None:
             row.error = limited(found, work.limits)
         if signal is None:
             return
-        if signal is Signal.FAIL or signal is Signal.SKIP:
+        if signal in _UNSUCCESSFUL:
             signal = catch.redirect(work, row, signal)
         row.state = _onward(row, signal)
     ended(work, row)
@@ -196,13 +214,14 @@ def _onward(row: Step, signal: Signal) -> str:
 
 
 _ONWARD: dict[tuple[str, str, Signal], str] = {}
+_UNSUCCESSFUL = (Signal.FAIL, Signal.SKIP, Signal.CANCEL)
 
 
 # --- inputs ---
 
 
 def _apply(work: WorkingSet, trigger: Trigger) -> None:
-    if work.run.state in RunState.FINAL and not isinstance(trigger, Action):
+    if work.run.state in RunState.FINAL and not isinstance(trigger, Action | CancelChildren):
         if isinstance(trigger, Answer):
             work.changes.refusals.append(Refusal(trigger.id, "the run has ended"))
         return  # it came too late, and is only consumed
@@ -219,12 +238,19 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
                 _fail(work, step, trigger.error)
+        case TimerFired(kind=cancellation.TIMER):
+            cancellation.time_is_over(work)
         case TimerFired():
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 if step.facet_name == WAIT_FOR:
                     _fail(work, step, waits.timed_out(step))
                 else:
                     _answer(work, step, waits.slept(work))
+        case CancelSteps(after):
+            for step in cancellation.open_steps(work, after):
+                _cancel(work, step)
+        case CancelChildren(after):
+            work.changes.cancel_children_after = after
         case Answer():
             if answered := waits.answer(work, trigger):
                 step, result = answered
@@ -280,13 +306,13 @@ def _report(work: WorkingSet, report: Report) -> None:
         case Lost(reason):
             decision = events.after_loss(*counts)
             error = {"type": "WorkerLost", "message": reason}
-    if isinstance(decision, events.TryAgain):
+    if isinstance(decision, events.TryAgain) and not cancellation.is_cancelled(work, step):
         if work.run.step_count < work.limits.max_run_steps:
             work.run.step_count += 1
             events.create_task(work, step, decision)
             return
         decision = events.GiveUp("no further try: the run has as many steps as max_run_steps")
-    if decision.reason:
+    if isinstance(decision, events.GiveUp) and decision.reason:
         error = {**error, "message": f"{error['message']} ({decision.reason})"}
     _fail(work, step, error)
 
@@ -298,8 +324,23 @@ def _answer(work: WorkingSet, step: Step, result: dict[str, object]) -> None:
 
 
 def _fail(work: WorkingSet, step: Step, error: Error) -> None:
+    if cancellation.is_cancelled(work, step):
+        _cancel(work, step)
+        return
     step.error = limited({**error, "path": step.path}, work.limits)
-    _leave_event(work, step, catch.redirect(work, step, Signal.FAIL))
+    _end_unsuccessfully(work, step, Signal.FAIL)
+
+
+def _cancel(work: WorkingSet, step: Step) -> None:
+    step.error = cancellation.error_of(work, step)
+    work.changes.canceled_steps.append(step.id)
+    if step.facet_name in WAITS:
+        work.changes.ended_waits.append(step.id)
+    _end_unsuccessfully(work, step, Signal.CANCEL)
+
+
+def _end_unsuccessfully(work: WorkingSet, step: Step, signal: Signal) -> None:
+    _leave_event(work, step, catch.redirect(work, step, signal))
     if step.is_final:
         ended(work, step)
     else:

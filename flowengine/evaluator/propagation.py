@@ -6,9 +6,10 @@ however large the run is.
 
 from __future__ import annotations
 
+from flowengine.evaluator import cancellation
 from flowengine.evaluator.failures import note_failure
 from flowengine.evaluator.records import Step, row_key
-from flowengine.evaluator.states import ObjectType, RunState, StepState
+from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_run_state
 from flowengine.evaluator.steps import create_step
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import Base
@@ -30,10 +31,15 @@ def ended(work: WorkingSet, row: Step) -> None:
 def _end_run(work: WorkingSet, root: Step) -> None:
     run = work.run
     run.alarm = None
-    if root.state == StepState.COMPLETE:
-        run.state, run.outputs = RunState.COMPLETED, root.returns
+    if run.state == RunState.CANCELLING:
+        cancellation.end_run(work, root)
+        return
+    has_completed = root.state == StepState.COMPLETE
+    run.state = next_run_state(run.id, run.state, Signal.ADVANCE if has_completed else Signal.FAIL)
+    if has_completed:
+        run.outputs = root.returns
     else:
-        run.state, run.error = RunState.FAILED, root.error
+        run.error = root.error
 
 
 def _count_down(work: WorkingSet, parent: Step, child: Step, created: int) -> None:
@@ -42,7 +48,8 @@ def _count_down(work: WorkingSet, parent: Step, child: Step, created: int) -> No
     In a chain each step creates the next: the block's counter stays the same, and its row is
     written only at the beginning and the end.
     """
-    is_noted = child.has_failed and not _is_collected(work, parent)
+    is_cancelled = child.state == StepState.CANCELLED
+    is_noted = child.has_failed and (is_cancelled or not _is_collected(work, parent))
     if is_noted:
         note_failure(parent, child, work.limits)
     if is_noted or created != 1:

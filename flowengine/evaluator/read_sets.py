@@ -14,7 +14,7 @@ from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.rows_above import rows_above
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.evaluator.triggers import Started, Trigger
+from flowengine.evaluator.triggers import CancelSteps, Started, Trigger
 from flowengine.evaluator.working_set import Missing, WorkingSet
 from flowengine.evaluator.yields import item_keys
 from flowengine.program.addresses import Base, RowAddress
@@ -28,6 +28,9 @@ _NEAR, _FURTHER = 6, 16
 def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
     """Want every row that the inputs concern."""
     keys = [t.step_key for t in triggers if not isinstance(t, Started) and t.step_key]
+    for trigger in triggers:
+        if isinstance(trigger, CancelSteps):
+            keys += [work.root_key, *work.at_event(trigger.after)]
     if work.plan.has_recursion and keys:
         work.want([work.root_key, *keys])
     work.want(keys)

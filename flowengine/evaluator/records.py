@@ -12,6 +12,7 @@ import hashlib
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
@@ -92,7 +93,7 @@ class Step:
 
     @property
     def has_failed(self) -> bool:
-        return self.state in (StepState.ERROR, StepState.SKIPPED)
+        return self.state in StepState.UNSUCCESSFUL
 
     @property
     def is_virtual(self) -> bool:
@@ -224,6 +225,13 @@ class Refusal:
     reason: str
 
 
+class TaskHold(StrEnum):
+    """What is to be done with the unclaimed tasks of a run."""
+
+    HOLD = "hold"
+    RELEASE = "release"
+
+
 @dataclass
 class IterationChanges:
     """The decisions of one evaluation. They are committed together, or not at all."""
@@ -235,9 +243,13 @@ class IterationChanges:
     created_timers: list[TimerDefinition] = field(default_factory=list)
     #: Intents: unfired timers of these steps are to be removed.
     ended_waits: list[str] = field(default_factory=list)
+    ended_timers: list[str] = field(default_factory=list)  #: intents, like `ended_waits`, by id
     refusals: list[Refusal] = field(default_factory=list)  #: of answers that no step takes
     #: Intents: tasks of these steps that are still open are to be stopped and fenced.
     canceled_steps: list[str] = field(default_factory=list)
+    task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run
+    #: Intent: child runs with ids after this one are to be cancelled.
+    cancel_children_after: str | None = None
     follow_ups: list[FollowUp] = field(default_factory=list)
     computed_bytes: int = 0  #: of values that expressions made
     _created_ids: set[str] = field(default_factory=set)
@@ -272,6 +284,8 @@ class IterationChanges:
             or self.created_events
             or self.created_tasks
             or self.canceled_steps
+            or self.task_hold
+            or self.cancel_children_after is not None
             or self.follow_ups
             or self.refusals
         )

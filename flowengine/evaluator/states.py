@@ -47,8 +47,10 @@ class StepState:
     COMPLETE = "state.statement.Complete"
     ERROR = "state.statement.Error"
     SKIPPED = "state.statement.Skipped"
+    CANCELLED = "state.statement.Cancelled"
 
-    FINAL = frozenset({COMPLETE, ERROR, SKIPPED})
+    FINAL = frozenset({COMPLETE, ERROR, SKIPPED, CANCELLED})
+    UNSUCCESSFUL = frozenset({ERROR, SKIPPED, CANCELLED})
     CLOSING = frozenset({ALWAYS_BEGIN, ALWAYS_CONTINUE, ALWAYS_END})
     #: While a step is here, its error can be read.
     HANDLING = frozenset({CATCH_BEGIN, CATCH_CONTINUE, CATCH_END}) | CLOSING
@@ -76,22 +78,28 @@ class TaskState:
     """The state of a task: one try of an event."""
 
     PENDING = "pending"
+    HELD = "held"  #: not claimable: its run is held
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
     IGNORED = "ignored"
     CANCELED = "canceled"
 
-    OPEN = frozenset({PENDING, RUNNING})
+    OPEN = frozenset({PENDING, HELD, RUNNING})
     FINAL = frozenset({COMPLETED, FAILED, IGNORED, CANCELED})
 
 
 class RunState:
     RUNNING = "RUNNING"
+    HELD = "HELD"  #: nothing new is claimed; running tasks may end
+    CANCELLING = "CANCELLING"  #: only always blocks still run
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
 
-    FINAL = frozenset({COMPLETED, FAILED})
+    OPEN = (RUNNING, HELD, CANCELLING)
+    FINAL = frozenset({COMPLETED, FAILED, CANCELLED})
+    ALL = (*OPEN, COMPLETED, FAILED, CANCELLED)  #: in the order in which readers list them
 
 
 class Signal(StrEnum):
@@ -105,6 +113,9 @@ class Signal(StrEnum):
     SCRIPT = "script"  #: it has a script, which runs first
     MIX = "mix"  #: it has mixins, which run before its event and body
     CLOSE = "close"  #: it ended, but has an always block
+    CANCEL = "cancel"
+    HOLD = "hold"  #: of a run
+    RELEASE = "release"  #: of a run
     WAIT = "wait"  #: of a mailbox: a step begins to wait
     ANSWER = "answer"  #: of a mailbox: an answer from outside
 
@@ -115,12 +126,17 @@ _S = StepState
 
 
 def _in_order(*states: str) -> dict[str, dict[Signal, str]]:
-    """A machine that goes from each state to the next, and from anywhere to Error or Skipped."""
-    table = {
-        state: {Signal.ADVANCE: following, Signal.FAIL: _S.ERROR, Signal.SKIP: _S.SKIPPED}
+    """A machine that goes from each state to the next, and from anywhere to a final state."""
+    table: dict[str, dict[Signal, str]] = {
+        state: {
+            Signal.ADVANCE: following,
+            Signal.FAIL: _S.ERROR,
+            Signal.SKIP: _S.SKIPPED,
+            Signal.CANCEL: _S.CANCELLED,
+        }
         for state, following in pairwise(states)
     }
-    return table | {_S.COMPLETE: {}, _S.ERROR: {}, _S.SKIPPED: {}}
+    return table | {state: {} for state in _S.FINAL}
 
 
 _STEP_IN_ORDER = _in_order(
@@ -225,12 +241,34 @@ MACHINES: Mapping[str, Table] = {
     ObjectType.MAILBOX: MAILBOX_TRANSITIONS,
 }
 
+#: A run. Its state changes through `next_run_state` only. Advance: its root step has completed.
+RUN_TRANSITIONS: Table = {
+    RunState.RUNNING: {
+        Signal.ADVANCE: RunState.COMPLETED,
+        Signal.FAIL: RunState.FAILED,
+        Signal.HOLD: RunState.HELD,
+        Signal.CANCEL: RunState.CANCELLING,
+    },
+    RunState.HELD: {
+        # The tries that were running when it was held may end it.
+        Signal.ADVANCE: RunState.COMPLETED,
+        Signal.FAIL: RunState.FAILED,
+        Signal.RELEASE: RunState.RUNNING,
+        Signal.CANCEL: RunState.CANCELLING,
+    },
+    RunState.CANCELLING: {Signal.CANCEL: RunState.CANCELLED},
+    **{state: {} for state in sorted(RunState.FINAL)},
+}
+
 #: Transitions of a task by a claim, a report or an intent of the evaluator. The guards of the
 #: store's statements are built from it.
 TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
-    TaskState.PENDING: frozenset({TaskState.RUNNING, TaskState.CANCELED, TaskState.IGNORED}),
+    TaskState.PENDING: frozenset(
+        {TaskState.RUNNING, TaskState.HELD, TaskState.CANCELED, TaskState.IGNORED}
+    ),
+    TaskState.HELD: frozenset({TaskState.PENDING, TaskState.CANCELED}),
     # Ignored: a child run continues its step.
-    TaskState.RUNNING: frozenset({TaskState.PENDING}) | TaskState.FINAL,
+    TaskState.RUNNING: frozenset({TaskState.PENDING, TaskState.HELD}) | TaskState.FINAL,
     **dict.fromkeys(sorted(TaskState.FINAL), frozenset()),
 }
 
@@ -253,6 +291,7 @@ EVENT_TRANSITIONS: Mapping[str, frozenset[str]] = {
 #: The state of an event by that of its last task, while its step waits at it.
 _EVENT_OF_TASK: Mapping[str, str] = {
     TaskState.PENDING: EventState.DISPATCHED,
+    TaskState.HELD: EventState.DISPATCHED,
     TaskState.RUNNING: EventState.PROCESSING,
     TaskState.COMPLETED: EventState.COMPLETED,
     TaskState.FAILED: EventState.PROCESSING,
@@ -262,7 +301,7 @@ _EVENT_OF_TASK: Mapping[str, str] = {
 
 def event_state(step_state: str, task_state: str) -> str:
     """Return the state of an event, derived from its step and its last task."""
-    if step_state in (StepState.ERROR, StepState.SKIPPED):
+    if step_state in StepState.UNSUCCESSFUL:
         return EventState.ERROR
     if step_state != StepState.EVENT_TRANSMIT:
         # Completed, by a task or from outside; or failed, and caught.
@@ -276,3 +315,11 @@ def next_state(object_type: str, path: str, state: str, signal: Signal) -> str:
         return MACHINES[object_type][state][signal]
     except KeyError:
         raise IllegalTransition(path, state, signal) from None
+
+
+def next_run_state(run_id: str, state: str, signal: Signal) -> str:
+    """Return the next state of a run, or raise `IllegalTransition`."""
+    try:
+        return RUN_TRANSITIONS[state][signal]
+    except KeyError:
+        raise IllegalTransition(f"run {run_id}", state, signal) from None

@@ -89,6 +89,7 @@ class TimerFired:
 
     step_id: str
     step_key: str
+    kind: str = ""
 
 
 def mailbox_key(name: str) -> str:
@@ -125,6 +126,22 @@ class Action:
 
 
 @dataclass(frozen=True, slots=True)
+class CancelSteps:
+    """A cancelled run has more open steps than one commit should end."""
+
+    after: str  #: the key of the last step before them
+    step_key = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelChildren:
+    """A cancelled run has child runs that are to be cancelled too."""
+
+    after: str  #: the id of the last child run before them
+    step_key = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Expand:
     """A foreach has more items than one commit should hold."""
 
@@ -139,5 +156,14 @@ class Started:
 
 
 Trigger: TypeAlias = (
-    Started | Report | StepContinue | StepFail | TimerFired | Answer | Action | Expand
+    Started
+    | Report
+    | StepContinue
+    | StepFail
+    | TimerFired
+    | Answer
+    | Action
+    | CancelSteps
+    | CancelChildren
+    | Expand
 )

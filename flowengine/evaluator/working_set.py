@@ -22,7 +22,7 @@ from flowengine.evaluator.records import (
     id_within,
     row_key,
 )
-from flowengine.evaluator.states import ObjectType, Signal, next_state
+from flowengine.evaluator.states import ObjectType, Signal, StepState, next_state
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import FacetKind, Json
 from flowengine.program.plan import BlockPlan, FacetPlan, Plan, StatementPlan
@@ -36,6 +36,8 @@ _BYTES_PER_CHECK, BYTES_PER_PART = 64, 16
 _EVENTS = 2
 #: Foreach items that one evaluation begins: a commit stays small however long the list.
 PORTION = 100
+#: Steps at their event that one evaluation of a cancelled run ends.
+PAGE = 500
 
 
 @dataclass
@@ -44,17 +46,24 @@ class Snapshot:
 
     steps: dict[str, Step | None] = field(default_factory=dict)
     payloads: dict[str, Json] = field(default_factory=dict)
+    #: Pages of up to `PAGE` keys of steps at their event, by the key before the first.
+    at_event: dict[str, list[str]] = field(default_factory=dict)
 
 
 class Missing(Exception):
-    """The evaluation needs rows or large values that are not loaded."""
+    """The evaluation needs rows or large values that are not loaded.
 
-    def __init__(self, steps: set[str], payloads: set[str]) -> None:
-        super().__init__(steps, payloads)
-        self.steps, self.payloads = steps, payloads
+    `pages`: lists of the steps that wait at their event, each by the key before its first.
+    """
+
+    def __init__(
+        self, steps: set[str], payloads: set[str], pages: frozenset[str] = frozenset()
+    ) -> None:
+        super().__init__(steps, payloads, pages)
+        self.steps, self.payloads, self.pages = steps, payloads, pages
 
     def __bool__(self) -> bool:
-        return bool(self.steps or self.payloads)
+        return bool(self.steps or self.payloads or self.pages)
 
 
 class WorkingSet:
@@ -107,6 +116,13 @@ class WorkingSet:
         if missing:
             raise Missing(missing, set())
 
+    def at_event(self, after: str) -> list[str]:
+        """Return the next keys of steps that wait at their event, `PAGE` of them at most."""
+        try:
+            return self._snapshot.at_event[after]
+        except KeyError:
+            raise Missing(set(), set(), frozenset({after})) from None
+
     @property
     def loaded(self) -> int:
         return len(self._snapshot.steps)
@@ -158,8 +174,12 @@ class WorkingSet:
 
     def skip(self, row: Step, cause: Step) -> None:
         """End a row that cannot run, because a step that it needs did not complete."""
-        row.error = excerpt(skipped_because(cause), self.limits)
-        row.state = next_state(row.object_type, row.path, row.state, Signal.SKIP)
+        if cause.state == StepState.CANCELLED and cause.error is not None:
+            signal, error = Signal.CANCEL, {**cause.error, "path": row.path}
+        else:
+            signal, error = Signal.SKIP, skipped_because(cause)
+        row.error = excerpt(error, self.limits)
+        row.state = next_state(row.object_type, row.path, row.state, signal)
         self.touch(row)
         self.skipped.append(row)
 

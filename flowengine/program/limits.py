@@ -38,6 +38,7 @@ class Limits:
     max_recursive_calls: int
     max_error_length: int
     max_error_excerpt: int
+    cleanup_timeout: float
 
     @classmethod
     def of(cls, settings: Settings) -> Self:

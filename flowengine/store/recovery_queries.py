@@ -135,7 +135,7 @@ _DUE_RETRIES = statement(
     "RETURNING task_list_name"
 )
 _DUE_TIMERS = statement(
-    "SELECT t.id, t.run_id, t.step_id, s.key FROM flowengine_timer t "
+    "SELECT t.id, t.run_id, t.step_id, s.key, t.kind FROM flowengine_timer t "
     f"JOIN flowengine_step s ON s.id = t.step_id WHERE {TIMER_IS_SET} AND t.due <= :now "
     f"ORDER BY t.due LIMIT {MANY}"
 )
@@ -167,13 +167,13 @@ class RecoveryQueries(Part):
     def fire_due_timers(self, now: int) -> set[str]:
         """Record that timers are due, as facts of their runs; return these runs. Idempotent."""
         due = self._session.execute(_DUE_TIMERS, {"now": now}).all()
-        for timer_id, run_id, step_id, step_key in due:
-            fact = {"step_id": step_id, "step_key": step_key}
+        for timer_id, run_id, step_id, step_key, kind in due:
+            fact = {"step_id": step_id, "step_key": step_key, "kind": kind}
             fact_id = id_within(timer_id, "fired")
             self._session.inbox.add_fact(fact_id, run_id, "TimerFired", fact, now)
         if due:
             self._session.execute(_FIRE, {"ids": [row[0] for row in due], "now": now})
-        return {run_id for _, run_id, _, _ in due}
+        return {row.run_id for row in due}
 
     def timers(self, run_id: str) -> dict[str, int]:
         """Return when the timers of a run are due, by the id of the step that waits."""

@@ -59,6 +59,12 @@ _BY_KEYS = (
 )
 
 
+_AT_EVENT = statement(
+    f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = :run AND key > :after "
+    f"AND state = '{StepState.EVENT_TRANSMIT}' AND NOT superseded ORDER BY key LIMIT :limit"
+)
+
+
 class Steps(Part):
     """Reads steps."""
 
@@ -71,6 +77,15 @@ class Steps(Part):
             step = step_from(row)
             found[step.run_id][step.key] = step
         return found
+
+    def at_event(self, run_id: str, after: str, limit: int) -> list[Step]:
+        """Return the next steps of a run that wait at their event, in the order of their keys.
+
+        The pages together read the rows of the run once: an index of the waiting steps would cost
+        every run, at every step.
+        """
+        values = {"run": run_id, "after": after, "limit": limit}
+        return [step_from(row) for row in self._session.execute(_AT_EVENT, values)]
 
     def by_id(self, step_id: str) -> Step | None:
         row = self._session.execute(_BY_ID, {"step": step_id}).one_or_none()

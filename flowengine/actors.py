@@ -1,0 +1,42 @@
+"""Actors: who changes the course of a run, as every action records it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flowengine.errors import InvalidActor
+
+MAX_LENGTH = 200  #: characters of a name
+
+
+class ActorKind(StrEnum):
+    PERSON = "person"
+    TOKEN = "token"  #: a program with a token: a build server, another service
+    SCHEDULE = "schedule"
+    SERVER = "server"  #: a process of the application, on nobody's behalf
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """A person, a token, a schedule or a server, by name: ``person:eva``."""
+
+    kind: ActorKind
+    name: str
+
+    def __post_init__(self) -> None:
+        if not self.name.strip() or len(self.name) > MAX_LENGTH or not self.name.isprintable():
+            raise InvalidActor(self.name, MAX_LENGTH)
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    @classmethod
+    def of(cls, who: Actor | str) -> Actor:
+        """Return the actor of a text: a kind before a colon, or the name of a person."""
+        if isinstance(who, Actor):
+            return who
+        kind, colon, name = who.partition(":")
+        if colon and kind in set(ActorKind):
+            return cls(ActorKind(kind), name)
+        return cls(ActorKind.PERSON, who)

@@ -1,0 +1,153 @@
+"""Cancellation of a run: every row ends as cancelled, except that always blocks run first.
+
+The steps that wait at their event are ended, a page at a time: a run may have a hundred thousand.
+The rows above and behind them end by propagation, as they do after a failure; but a cancelled run
+begins nothing, and no catch takes a cancellation. Always blocks have a time limit, after which
+they are cancelled too.
+
+The cancellation is stored as the error of the root step from the beginning.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowengine.evaluator.failures import CANCELLED_RANK, limited
+from flowengine.evaluator.records import (
+    Error,
+    FollowUp,
+    Step,
+    TaskHold,
+    TimerDefinition,
+    id_within,
+)
+from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_run_state
+from flowengine.evaluator.triggers import Action
+from flowengine.evaluator.working_set import PAGE, WorkingSet
+
+TYPE = "Cancelled"  #: of the error of a cancelled run or step
+TIMER = "cleanup"  #: the kind of the timer that limits always blocks
+OPEN_STEPS, CHILDREN = "CancelSteps", "CancelChildren"  #: kinds of follow-ups
+_ALWAYS = "[always]"
+_S = StepState
+#: States whose handler begins something.
+_BEGINNING = frozenset(
+    {
+        *(_S.CREATED, _S.FACET_INIT_BEGIN, _S.FACET_SCRIPTS_BEGIN, _S.MIXIN_BLOCKS_BEGIN),
+        *(_S.EVENT_TRANSMIT, _S.BLOCKS_BEGIN, _S.CATCH_BEGIN, _S.EXECUTION_BEGIN),
+        _S.ALWAYS_BEGIN,
+    }
+)
+
+
+def cancel(work: WorkingSet, action: Action) -> None:
+    """Begin the cancellation of a run: its steps are ended by the follow-ups."""
+    run, root = work.run, work.get(work.root_key)
+    if run.state == RunState.HELD:
+        work.changes.task_hold = TaskHold.RELEASE  # always blocks that run already go on
+    run.state = next_run_state(run.id, run.state, Signal.CANCEL)
+    because = f": {action.reason}" if action.reason else ""
+    message = f"cancelled by {action.actor}{because}"
+    details = {"actor": action.actor, "reason": action.reason, "at": action.at}
+    error = {"type": TYPE, "message": message, "path": root.path, **details}
+    root.error = limited(error, work.limits)
+    work.touch(root)
+    if any(statement.always for statement in work.plan.statements.values()):
+        due = work.now + round(work.limits.cleanup_timeout * 1000)
+        timer = TimerDefinition(timer_of(root), run.id, root.id, TIMER, due)
+        work.changes.created_timers.append(timer)
+    _follow_up(work)
+
+
+def time_is_over(work: WorkingSet) -> None:
+    """Cancel the always blocks too: they have had their time."""
+    root = work.get(work.root_key)
+    if work.run.state == RunState.CANCELLING and root.error is not None:
+        root.error = {**root.error, "is_late": True}
+        work.touch(root)
+        _follow_up(work)
+
+
+def _follow_up(work: WorkingSet) -> None:
+    first = {"after": ""}
+    work.changes.follow_ups += [FollowUp(OPEN_STEPS, first), FollowUp(CHILDREN, first)]
+
+
+def open_steps(work: WorkingSet, after: str) -> list[Step]:
+    """Return the next steps to be ended at their event; the rest is left to a follow-up."""
+    keys = work.at_event(after)
+    if len(keys) == PAGE:
+        work.changes.follow_ups.append(FollowUp(OPEN_STEPS, {"after": keys[-1]}))
+    found = [work.get(key) for key in keys]
+    return [s for s in found if s.state == _S.EVENT_TRANSMIT and is_cancelled(work, s)]
+
+
+def is_cancelled(work: WorkingSet, row: Step) -> bool:
+    """Whether a row is to be cancelled: not if it is part of an always block that has time left."""
+    if work.run.state != RunState.CANCELLING:
+        return False
+    return not is_in_always(row) or "is_late" in _cancellation(work)
+
+
+def is_in_always(row: Step) -> bool:
+    return row.state in _S.CLOSING or _ALWAYS in row.path
+
+
+def stop(work: WorkingSet, row: Step) -> Signal | None:
+    """Return the signal that a row gets instead of its handler's; None: the handler decides."""
+    if row.object_type == ObjectType.FAN and row.next_index < row.item_count:
+        if row.state == _S.EXECUTION_CONTINUE:
+            _forget_items(work, row)
+        return None
+    if row.object_type == ObjectType.WORKFLOW and not row.remaining:
+        return Signal.CANCEL  # the run ends as cancelled, whatever of it has completed
+    if row.state not in _BEGINNING:
+        return None
+    plan = work.step_plan(row) if row.state == _S.BLOCKS_BEGIN else None
+    if plan is not None and not plan.body:
+        return None  # its result is recorded
+    row.error = error_of(work, row)
+    return Signal.CANCEL
+
+
+def _forget_items(work: WorkingSet, fan: Step) -> None:
+    """Let a foreach end with the items that have begun."""
+    fan.remaining -= fan.item_count - fan.next_index
+    fan.item_count = fan.next_index
+    before = fan.failure or {"count": 0, "items": []}
+    rank = [CANCELLED_RANK, fan.next_index]
+    fan.failure = {**before, "rank": rank, "error": error_of(work, fan)}
+
+
+def error_of(work: WorkingSet, row: Step) -> Error:
+    cancellation = _cancellation(work)
+    return {"type": TYPE, "message": cancellation["message"], "path": row.path}
+
+
+def end_run(work: WorkingSet, root: Step) -> None:
+    """End a cancelled run, with who and why; an always block that failed is named."""
+    run = work.run
+    run.state = next_run_state(run.id, run.state, Signal.CANCEL)
+    failure = root.failure if root.failure and root.failure["rank"][0] == 0 else None
+    error = {name: v for name, v in _cancellation(work).items() if name != "is_late"}
+    if failure is not None:
+        first = failure["error"]
+        what = f"{first['path']}: {first['type']}: {first['message']}"
+        error["message"] = f"{error['message']} (while it was cancelled, {what})"
+    run.error = root.error = limited(error, work.limits)
+    timer = timer_of(root)
+    is_new = [created for created in work.changes.created_timers if created.id == timer]
+    for created in is_new:
+        work.changes.created_timers.remove(created)
+    if not is_new:
+        work.changes.ended_timers.append(timer)
+
+
+def timer_of(root: Step) -> str:
+    return id_within(root.id, TIMER)
+
+
+def _cancellation(work: WorkingSet) -> dict[str, Any]:
+    error = work.get(work.root_key).error
+    assert error is not None, f"run {work.run.id} is cancelled without a reason"
+    return error
