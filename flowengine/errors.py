@@ -250,6 +250,14 @@ class ActionRefused(FlowengineError):
 
 
 @dataclass(eq=False, repr=False)
+class InvalidFilter(FlowengineError):
+    """A filter of runs that cannot match as it is meant."""
+
+    problem: str
+    _text = "{problem}"
+
+
+@dataclass(eq=False, repr=False)
 class InvalidActor(FlowengineError):
     """The name of an actor that no action can record."""
 
@@ -392,6 +400,15 @@ class RunFailed(FlowengineError):
 
     def __str__(self) -> str:
         return self._text.format_map({**vars(self), "place": shown_path(self.path)})
+
+
+@dataclass(eq=False, repr=False)
+class RunCancelled(FlowengineError):
+    """The run was cancelled, so it has no result."""
+
+    run_id: str
+    message: str  #: who cancelled it, and why
+    _text = "run {run_id} was {message} (`flowengine show {run_id}` shows every step)"
 
 
 @dataclass(eq=False, repr=False)

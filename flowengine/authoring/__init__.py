@@ -8,6 +8,7 @@ from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow, offe
 from flowengine.authoring.launcher_slot import (
     IfFailed,
     Launcher,
+    OnCancel,
     RunHandle,
     StartOptions,
     launcher,
@@ -71,6 +72,7 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "Workflow",
     # For the layers above
     "IfFailed",
+    "OnCancel",
     "Launcher",
     "StartOptions",
     "WorkflowCall",

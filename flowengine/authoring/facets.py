@@ -11,15 +11,22 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 import pydantic
 
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.celery_names import refuse_celery_names
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.launcher_slot import IfFailed, RunHandle, StartOptions, launcher
+from flowengine.authoring.launcher_slot import (
+    IfFailed,
+    OnCancel,
+    RunHandle,
+    StartOptions,
+    launcher,
+)
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.options import Breaker
 from flowengine.authoring.order import Order, preceding_steps
@@ -238,15 +245,20 @@ class Workflow(Decorated[P, R]):
         connection: object | None = None,
         tenant: str = "",
         if_failed: IfFailed = "return",
+        on_cancel: OnCancel = "cancel",
     ) -> Start[P, R]:
         """Return the workflow with options for its next start.
 
         A start with a used `key` returns the earlier run. If that has failed, `if_failed` decides:
-        return it, start a new run that takes the key, or raise EarlierRunFailed.
+        return it, start a new run that takes the key, or raise EarlierRunFailed. `on_cancel` is
+        for child runs: with "leave" they go on when their parent is cancelled.
         """
+        if on_cancel not in get_args(OnCancel):
+            raise AuthoringError(f"on_cancel is 'cancel' or 'leave', not {on_cancel!r}")
         # The starter refuses labels that are no map, with all other problems.
         kept = dict(labels) if isinstance(labels, Mapping) else labels or {}
-        return Start(self, StartOptions(key, priority, kept, connection, tenant, if_failed))
+        given = StartOptions(key, priority, kept, connection, tenant, if_failed)
+        return Start(self, replace(given, on_cancel=on_cancel))
 
 
 class Start(Generic[P, R]):
@@ -263,13 +275,22 @@ class Start(Generic[P, R]):
         if scope is None:
             inputs = workflow.inputs(*args, **kwargs)
             return launcher().start(workflow, inputs, self._options)
-        if self._options != StartOptions():
-            raise AuthoringError(
-                f"{user_location()}: a child run takes no options: it is started once and "
-                "inherits priority and tenant of its parent; leave .options(...) out"
-            )
-        given = workflow.step_name, workflow.order
+        self._refuse_options()
+        given = workflow.step_name, workflow.order, self._options.on_cancel
         return cast(RunHandle[R], start_child(scope, workflow.definition, args, kwargs, *given))
+
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Continue with this workflow: the return value for an event facet; see `Workflow.call`."""
+        self._refuse_options()
+        called = self._workflow.call(*args, **kwargs)
+        return cast(R, replace(cast(WorkflowCall, called), on_cancel=self._options.on_cancel))
+
+    def _refuse_options(self) -> None:
+        if replace(self._options, on_cancel="cancel") != StartOptions():
+            raise AuthoringError(
+                f"{user_location()}: a child run takes no options but on_cancel: it is started "
+                "once and inherits priority and tenant of its parent; leave the others out"
+            )
 
     async def astart(self, /, *args: P.args, **kwargs: P.kwargs) -> RunHandle[R]:
         """Start a durable run from a coroutine."""

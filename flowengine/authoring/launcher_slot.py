@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
+from flowengine.actors import Actor
 from flowengine.errors import AuthoringError
 from flowengine.program.nodes import Json
 
@@ -22,6 +23,9 @@ R_co = TypeVar("R_co", covariant=True)
 #: For a start by a key whose run has failed: start another, return the failed one, or raise.
 IfFailed = Literal["return", "start", "raise"]
 
+#: For a child run whose parent is cancelled.
+OnCancel = Literal["cancel", "leave"]
+
 
 class RunHandle(Protocol[R_co]):
     """A started run. Each call reads its current state."""
@@ -31,7 +35,7 @@ class RunHandle(Protocol[R_co]):
 
     @property
     def state(self) -> str:
-        """RUNNING, COMPLETED or FAILED."""
+        """RUNNING, HELD or CANCELLING; at the end COMPLETED, FAILED or CANCELLED."""
         ...
 
     def info(self) -> RunInfo:
@@ -47,7 +51,7 @@ class RunHandle(Protocol[R_co]):
         ...
 
     def result(self, timeout: float | None = None) -> R_co:
-        """Wait for the run's result; raises RunFailed when it fails."""
+        """Wait for the run's result; raises RunFailed when it fails, RunCancelled if cancelled."""
         ...
 
     def send(self, name: str, value: Any = None, *, actor: str = "") -> None:
@@ -72,6 +76,30 @@ class RunHandle(Protocol[R_co]):
 
     async def asteps(self) -> Sequence[StepInfo]: ...
 
+    def cancel(self, *, reason: str = "", actor: Actor | str = "", key: str | None = None) -> None:
+        """Cancel the run: its always blocks run, then it is CANCELLED."""
+        ...
+
+    def hold(self, *, reason: str = "", actor: Actor | str = "", key: str | None = None) -> None:
+        """Keep workers from the run's tasks; those that run may end."""
+        ...
+
+    def release(self, *, reason: str = "", actor: Actor | str = "", key: str | None = None) -> None:
+        """Let workers claim the tasks of a held run again."""
+        ...
+
+    async def acancel(
+        self, *, reason: str = "", actor: Actor | str = "", key: str | None = None
+    ) -> None: ...
+
+    async def ahold(
+        self, *, reason: str = "", actor: Actor | str = "", key: str | None = None
+    ) -> None: ...
+
+    async def arelease(
+        self, *, reason: str = "", actor: Actor | str = "", key: str | None = None
+    ) -> None: ...
+
 
 @dataclass(frozen=True)
 class StartOptions:
@@ -84,6 +112,7 @@ class StartOptions:
     tenant: str = ""
     if_failed: IfFailed = "return"  #: if the run of the key has failed
     run_id: str = ""  #: of the new run; empty: a random one
+    on_cancel: OnCancel = "cancel"  #: of a child run, when its parent is cancelled
 
 
 class Launcher(Protocol):

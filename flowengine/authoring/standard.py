@@ -15,6 +15,7 @@ import uuid as python_uuid
 from typing import Any, cast
 
 from flowengine.authoring.definitions import Definition
+from flowengine.authoring.launcher_slot import OnCancel
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.order import Order, after_nodes
 from flowengine.authoring.scopes import Scope, current_scope
@@ -55,10 +56,16 @@ class WorkflowCall:
     workflow: str
     inputs: dict[str, nodes.Json]
     waits: bool = True
+    on_cancel: OnCancel = "cancel"  #: when the facet's run is cancelled
 
 
 #: Members of a handle that read a run, which does not exist while its parent is traced.
-_READS = frozenset({"state", "info", "steps", "outputs", "ainfo", "asteps", "aoutputs", "aresult"})
+_READS = frozenset(
+    {
+        *("state", "info", "steps", "outputs", "ainfo", "asteps", "aoutputs", "aresult"),
+        *("cancel", "hold", "release", "acancel", "ahold", "arelease"),
+    }
+)
 
 
 class ChildRun:
@@ -105,28 +112,30 @@ def start_child(
     kwargs: dict[str, Any],
     name: str,
     order: Order | None = None,
+    on_cancel: OnCancel = "cancel",
 ) -> ChildRun:
     """Append a step that starts a child run."""
     location = user_location()
     inputs = scope.arguments(definition, args, kwargs, location)
     scope.declare(CHILD, STANDARD[CHILD])
     step = scope.step_name(definition.short_name, name, location)
-    call = nodes.Call(
-        CHILD,
-        (
-            nodes.Argument("workflow", nodes.Literal(definition.name)),
-            nodes.Argument("inputs", nodes.MapLiteral(tuple((a.name, a.value) for a in inputs))),
-            nodes.Argument("waits", nodes.Literal(False)),
-        ),
-    )
+    given = [
+        nodes.Argument("workflow", nodes.Literal(definition.name)),
+        nodes.Argument("inputs", nodes.MapLiteral(tuple((a.name, a.value) for a in inputs))),
+    ]
+    if on_cancel != "cancel":
+        given.append(nodes.Argument("on_cancel", nodes.Literal(on_cancel)))
+    call = nodes.Call(CHILD, (*given, nodes.Argument("waits", nodes.Literal(False))))
     after = after_nodes(order, scope)
     scope.append(nodes.StepStatement(step, call, location=location, after=after), str)
     return ChildRun(scope, step, definition)
 
 
-def _child(workflow: str, inputs: dict[str, Any], waits: bool) -> Any:
+def _child(
+    workflow: str, inputs: dict[str, Any], waits: bool, on_cancel: OnCancel = "cancel"
+) -> Any:
     """Run by a worker: the child run uses the program of its parent."""
-    return WorkflowCall(None, workflow, inputs, waits)
+    return WorkflowCall(None, workflow, inputs, waits, on_cancel)
 
 
 CHILD_DEFINITION = Definition(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from flowengine.dispatch import Notifier
-from flowengine.engine.committer import Committer
+from flowengine.engine.committer import Committer, NewFact
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
 from flowengine.program.limits import clipped
@@ -131,13 +131,17 @@ class AfterCommit:
         *,
         wait: bool = True,
         served: set[str] | None = None,
+        fact: NewFact | None = None,
     ) -> list[TaskDefinition]:
         """Consume a run's inbox, and return the tasks that the worker continues with.
 
         With `wait=False`, return at once if another transaction has locked the run. `served` are
-        tenants whose share was passed on in this pass of recovery: not again for each run.
+        tenants whose share was passed on in this pass of recovery: not again for each run. A fact
+        is added to the inbox before.
         """
-        effects, _ = self._committer.commit_locked(run_id, continuation=continuation, wait=wait)
+        effects, _ = self._committer.commit_locked(
+            run_id, continuation=continuation, fact=fact, wait=wait
+        )
         return self.finish([effects], continuation, served=served)
 
     def finish(
@@ -174,6 +178,7 @@ class AfterCommit:
                 for effects in commits
             ]
             following = [effects.parent_run_id for effects in drained if effects.parent_run_id]
+            following += [child for effects in drained for child in effects.canceled_children]
             following += filter(None, (self._pass_share_on(each, served) for each in drained))
             advanced = [self.consume_inbox(run_id, continuation) for run_id in following]
             commits = [effects for effects in advanced if effects is not None]

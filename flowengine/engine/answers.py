@@ -10,7 +10,7 @@ from typing import Any
 
 from flowengine.answer_links import AnswerLinks, LinkedAnswer
 from flowengine.engine.after_commit import AfterCommit
-from flowengine.engine.committer import Committer
+from flowengine.engine.committer import Committer, NewFact
 from flowengine.errors import AnswerRefused, UnknownRun
 from flowengine.evaluator.triggers import Answer, mailbox_key
 from flowengine.settings import Settings
@@ -42,7 +42,9 @@ class Answers:
         if effects is None:
             with self._database.read() as session:
                 self._run(session, run_id)
-            effects, _ = self._committer.commit_locked(run_id, fact=("Answer", asdict(answer)))
+            effects, _ = self._committer.commit_locked(
+                run_id, fact=NewFact("Answer", asdict(answer))
+            )
         self._after_commit.finish([effects])
         if (reason := effects.refusals.get(answer.id)) is not None:
             raise AnswerRefused(run_id, name, reason)

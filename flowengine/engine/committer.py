@@ -11,11 +11,12 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowengine.engine import locked_commit, staging
 from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.gc_pause import gc_paused
+from flowengine.engine.intents import apply_intents
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.errors import UnknownRun
@@ -28,6 +29,15 @@ from flowengine.store.commits import CommitPlan
 
 _MAX_CACHED_RUNS = 256
 _MAX_CACHED_ROWS = 1_000  # of one run
+
+
+class NewFact(NamedTuple):
+    """A fact that a transaction adds to a run's inbox before it consumes that."""
+
+    kind: str
+    payload: dict[str, Any]
+    id: str = ""  #: empty: a random one
+    key: str | None = None  #: a second fact of the run with the same key changes nothing
 
 
 class RunCache:
@@ -181,7 +191,7 @@ class Committer:
         run_id: str,
         ended: Sequence[Report] = (),
         continuation: ContinuationPolicy | None = None,
-        fact: tuple[str, dict[str, Any]] | None = None,
+        fact: NewFact | None = None,
         *,
         wait: bool = True,
     ) -> tuple[CommitEffects, set[str]]:
@@ -199,7 +209,8 @@ class Committer:
             now = session.now()
             accepted = set(session.reports.record(ended, now)) if ended else set()
             if fact is not None:
-                session.inbox.add_fact(uuid.uuid4().hex, run_id, *fact, now)
+                fact_id = fact.id or uuid.uuid4().hex
+                session.inbox.add_fact(fact_id, run_id, fact.kind, fact.payload, now, fact.key)
             if ended and not accepted:
                 return CommitEffects(run_id), accepted
             run = self.cache.take(run_id)
@@ -214,8 +225,7 @@ class Committer:
                 effects = locked_commit.consume_inbox(
                     session, run, plan, now, continuation, tenant_shares=self._tenant_shares
                 )
-            if session.reports.cancel_open(run_id, effects.canceled, now):
-                effects.has_more = True
+            apply_intents(session, effects, now)
         self.cache.keep(run)
         self._failures.forget(run_id)
         return effects, accepted

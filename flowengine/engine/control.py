@@ -1,16 +1,21 @@
-"""Control of a run from outside: each action is a fact that the evaluator decides."""
+"""Control of runs from outside: each action is a fact that the evaluator decides."""
 
 from __future__ import annotations
 
+import platform
 import uuid
 from typing import Any
 
+from flowengine.actors import Actor, ActorKind
 from flowengine.engine.after_commit import AfterCommit
-from flowengine.engine.committer import Committer
+from flowengine.engine.committer import Committer, NewFact
 from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.evaluator.actions import ActionKind
+from flowengine.program.limits import clipped
 from flowengine.settings import Settings
 from flowengine.store import Store
+
+_LONGEST_KEY = 255  # characters
 
 
 class Control:
@@ -18,29 +23,77 @@ class Control:
         self, database: Store, committer: Committer, after_commit: AfterCommit, settings: Settings
     ) -> None:
         self._database, self._committer, self._after_commit = database, committer, after_commit
-        self._tenant = settings.tenant
+        self._tenant, self._max_reason = settings.tenant, settings.max_error_excerpt
 
     def act(
         self,
         run_id: str,
         kind: ActionKind,
         *,
-        actor: str = "",
+        actor: Actor | str = "",
         reason: str = "",
         step_key: str = "",
         options: dict[str, Any] | None = None,
+        key: str | None = None,
     ) -> None:
-        """Apply an action in one commit, or raise ActionRefused: nothing is changed then."""
+        """Apply an action in one commit, or raise ActionRefused: nothing is changed then.
+
+        A second action of the run with the same `key` changes nothing. Without an actor the action
+        is recorded as that of this server.
+        """
+        who = str(Actor.of(actor) if actor else Actor(ActorKind.SERVER, platform.node() or "?"))
         with self._database.read() as session:
             run = session.runs.get(run_id)
             now = session.now()
         if run is None or (self._tenant and run.tenant != self._tenant):
             raise UnknownRun(run_id)
+        if key is not None and not 0 < len(key) <= _LONGEST_KEY:
+            problem = f"its key must have 1 to {_LONGEST_KEY} characters"
+            raise ActionRefused(run_id, kind.value, problem)
         action_id = uuid.uuid4().hex
-        about = {"actor": actor, "reason": reason, "at": now}
+        about = {"actor": who, "reason": clipped(reason, self._max_reason), "at": now}
         fact = {"id": action_id, "kind": kind.value, "step_key": step_key, **about}
         fact["options"] = options or {}
-        effects, _ = self._committer.commit_locked(run_id, fact=("Action", fact))
+        effects, _ = self._committer.commit_locked(
+            run_id, fact=NewFact("Action", fact, action_id, key)
+        )
         self._after_commit.finish([effects])
-        if (problem := effects.refusals.get(action_id)) is not None:
+        if (problem := effects.refusals.get(action_id, "")) != "":
             raise ActionRefused(run_id, kind.value, problem)
+
+    def cancel(
+        self,
+        run_id: str,
+        *,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> None:
+        """Cancel a run: its always blocks run, then it is CANCELLED.
+
+        Raises ActionRefused for a run that has completed or failed. Cancelling a run that is
+        cancelled already changes nothing.
+        """
+        self.act(run_id, ActionKind.CANCEL, actor=actor, reason=reason, key=key)
+
+    def hold(
+        self,
+        run_id: str,
+        *,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> None:
+        """Keep workers from the tasks of a run; those that run may end."""
+        self.act(run_id, ActionKind.HOLD, actor=actor, reason=reason, key=key)
+
+    def release(
+        self,
+        run_id: str,
+        *,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> None:
+        """Let workers claim the tasks of a held run again."""
+        self.act(run_id, ActionKind.RELEASE, actor=actor, reason=reason, key=key)

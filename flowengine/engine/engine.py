@@ -16,6 +16,7 @@ from flowengine.authoring import IfFailed
 from flowengine.dispatch import Notifier, NullNotifier
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.answers import Answers
+from flowengine.engine.bulk_actions import BulkActions
 from flowengine.engine.committer import Committer
 from flowengine.engine.control import Control
 from flowengine.engine.failed_evaluations import FailedEvaluations
@@ -106,6 +107,13 @@ class Engine:
         self.answer_link = self.answers.answer_link
         self.send_link = self.answers.send_link
         self.control = Control(database, committer, self.after_commit, self.settings)
+        self.cancel = self.control.cancel
+        self.hold = self.control.hold
+        self.bulk_actions = BulkActions(database, self.control, self.settings)
+        self.act_on_all = self.bulk_actions.act_on_all
+        self.cancel_all = self.bulk_actions.cancel_all
+        self.hold_all = self.bulk_actions.hold_all
+        self.release_all = self.bulk_actions.release_all
 
         self.queries = RunQueries(database, self.settings.tenant)
         self.get = self.queries.get

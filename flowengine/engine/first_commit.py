@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowengine.engine import staging
 from flowengine.engine.staging import CachedRun, CommitEffects
-from flowengine.engine.start_request import StartRequest
+from flowengine.engine.start_request import LEAVE, StartRequest
 from flowengine.evaluator import Missing, RunView, Snapshot, Step
 from flowengine.evaluator.records import Waiter
 from flowengine.evaluator.triggers import Started
@@ -46,6 +46,7 @@ def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> Com
             parent_step_id=parent.step_id if parent else None,
             waiting_step_key=parent.step_key if parent and parent.waits else None,
             depth=parent.depth if parent else 0,
+            on_cancel=LEAVE if parent and parent.on_cancel == LEAVE else None,
             created=now,
         )
     )

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic_core import to_jsonable_python as to_jsonable
 
+from flowengine.actors import Actor
 from flowengine.engine.answers import ASK
 from flowengine.engine.results import RunInfo, StepInfo
-from flowengine.errors import RunFailed, WaitInsideStep
+from flowengine.errors import RunCancelled, RunFailed, WaitInsideStep
 from flowengine.evaluator.states import RunState
 from flowengine.program.nodes import Json
 from flowengine.store.database import is_outage
@@ -65,7 +66,9 @@ class Run(Generic[R]):
         return await asyncio.to_thread(self.steps)
 
     def result(self, timeout: float | None = None) -> R:
-        """Wait for the end and return the result; raise `RunFailed` or `TimeoutError`.
+        """Wait for the end and return the result.
+
+        Raises `RunFailed`, `RunCancelled` or `TimeoutError`.
 
         An outage of the database does not end the wait. Inside a step of the same engine it does
         not wait: it raises `WaitInsideStep` unless the run has ended.
@@ -91,6 +94,40 @@ class Run(Generic[R]):
     def send(self, name: str, value: Any = None, *, actor: str = "") -> None:
         """Answer the step that waits for `name`, or will; raises AnswerRefused."""
         self._engine.send(self.id, name, to_jsonable(value), actor=actor)
+
+    def cancel(self, *, reason: str = "", actor: Actor | str = "", key: str | None = None) -> None:
+        """Cancel the run: its always blocks run, then it is CANCELLED; raises ActionRefused.
+
+        Cancelling a run that is cancelled already changes nothing. `actor` is a person's name, or
+        an `Actor`; a second action with the same `key` changes nothing.
+        """
+        self._engine.control.cancel(self.id, reason=reason, actor=actor, key=key)
+
+    def hold(self, *, reason: str = "", actor: Actor | str = "", key: str | None = None) -> None:
+        """Keep workers from the run's tasks; those that run may end. Raises ActionRefused."""
+        self._engine.control.hold(self.id, reason=reason, actor=actor, key=key)
+
+    def release(self, *, reason: str = "", actor: Actor | str = "", key: str | None = None) -> None:
+        """Let workers claim the tasks of a held run again. Raises ActionRefused."""
+        self._engine.control.release(self.id, reason=reason, actor=actor, key=key)
+
+    async def acancel(
+        self, *, reason: str = "", actor: Actor | str = "", key: str | None = None
+    ) -> None:
+        """Like `cancel`, without blocking the event loop."""
+        await asyncio.to_thread(self.cancel, reason=reason, actor=actor, key=key)
+
+    async def ahold(
+        self, *, reason: str = "", actor: Actor | str = "", key: str | None = None
+    ) -> None:
+        """Like `hold`, without blocking the event loop."""
+        await asyncio.to_thread(self.hold, reason=reason, actor=actor, key=key)
+
+    async def arelease(
+        self, *, reason: str = "", actor: Actor | str = "", key: str | None = None
+    ) -> None:
+        """Like `release`, without blocking the event loop."""
+        await asyncio.to_thread(self.release, reason=reason, actor=actor, key=key)
 
     async def asend(self, name: str, value: Any = None, *, actor: str = "") -> None:
         """Like `send`, without blocking the event loop."""
@@ -162,5 +199,7 @@ class _Check:
             raise TimeoutError(f"run {info.id} has not ended after {timeout} s: {waits}")
         if info.state != RunState.COMPLETED:
             error = info.error or {"path": info.workflow, "type": info.state, "message": ""}
+            if info.state == RunState.CANCELLED:
+                raise RunCancelled(info.id, error["message"])
             raise RunFailed(info.id, error["path"], error["type"], error["message"])
         return info.outputs or {}

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowengine.engine.after_commit import AfterCommit
-from flowengine.engine.committer import Committer
+from flowengine.engine.committer import Committer, NewFact
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.result_validation import (
     OF_PYTHON,
@@ -281,7 +281,7 @@ class Reporter:
 
     def _add_fact(self, step: Step, kind: str, payload: dict[str, Any]) -> None:
         fact = {"step_id": step.id, "step_key": step.key, **payload}
-        effects, _ = self._committer.commit_locked(step.run_id, fact=(kind, fact))
+        effects, _ = self._committer.commit_locked(step.run_id, fact=NewFact(kind, fact))
         self._after_commit.finish([effects])
 
 

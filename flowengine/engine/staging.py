@@ -14,8 +14,16 @@ from typing import Any, Protocol
 
 from flowengine.dispatch.notifier import Group
 from flowengine.engine.failed_evaluations import UNEVALUATED
-from flowengine.evaluator import IterationChanges, Missing, Snapshot, cancellation, evaluate
+from flowengine.evaluator import (
+    IterationChanges,
+    Missing,
+    Snapshot,
+    cancellation,
+    evaluate,
+    working_set,
+)
 from flowengine.evaluator.records import (
+    ChildCancellation,
     PayloadRef,
     RunView,
     Step,
@@ -26,7 +34,6 @@ from flowengine.evaluator.records import (
 from flowengine.evaluator.states import ObjectType, RunState, TaskState
 from flowengine.evaluator.triggers import Action, Trigger
 from flowengine.evaluator.waits import timer_id
-from flowengine.evaluator.working_set import PAGE
 from flowengine.program import Plan
 from flowengine.store import Session
 from flowengine.store.claims import WorkerIdentity
@@ -67,7 +74,8 @@ class CommitEffects:
     log_lines: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
     canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be canceled
     task_hold: TaskHold | None = None  #: the last decision about the run's unclaimed tasks
-    cancel_children_after: str | None = None  #: child runs behind it are to be cancelled
+    child_cancellation: ChildCancellation | None = None  #: that child runs are to get
+    canceled_children: list[str] = field(default_factory=list)  #: child runs that have got it
     refusals: dict[str, str] = field(default_factory=dict)  #: by the id of the answer: the reason
 
     def include(self, later: CommitEffects) -> None:
@@ -85,8 +93,8 @@ class CommitEffects:
         self.log_lines += later.log_lines
         self.canceled += later.canceled
         self.task_hold = later.task_hold or self.task_hold
-        if later.cancel_children_after is not None:
-            self.cancel_children_after = later.cancel_children_after
+        self.child_cancellation = later.child_cancellation or self.child_cancellation
+        self.canceled_children += later.canceled_children
         self.refusals |= later.refusals
 
 
@@ -138,7 +146,7 @@ def load_missing(session: Session, wanted: Mapping[str, tuple[CachedRun, Missing
         run.snapshot.steps |= {key: loaded.get(key) for key in missing.steps}
         run.snapshot.payloads |= {digest: bodies[digest] for digest in missing.payloads}
         for after in missing.pages:
-            steps = session.steps.at_event(run_id, after, PAGE)
+            steps = session.steps.at_event(run_id, after, working_set.PAGE)
             run.snapshot.at_event[after] = [step.key for step in steps]
             run.snapshot.steps |= {step.key: step for step in steps}
 
@@ -160,7 +168,7 @@ def stage(
     head, created = run.head, changes.created_tasks
     effects = CommitEffects(view.id, canceled=changes.canceled_steps)
     effects.task_hold = changes.task_hold
-    effects.cancel_children_after = changes.cancel_children_after
+    effects.child_cancellation = changes.child_cancellation
     effects.refusals = {refusal.answer_id: refusal.reason for refusal in changes.refusals}
     if head.view.state in RunState.FINAL and view.state == head.view.state:
         return effects  # a run that has ended is not written again

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from flowengine import tenants
-from flowengine.authoring import IfFailed
+from flowengine.authoring import IfFailed, OnCancel
 from flowengine.errors import InvalidInputs
 from flowengine.program import Plan
 from flowengine.program.nodes import Json
@@ -18,6 +18,7 @@ from flowengine.program.types import check_inputs
 from flowengine.settings import Settings
 from flowengine.store import codec
 
+LEAVE: OnCancel = "leave"
 _MAX_PRIORITY = 1_000_000_000
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -50,6 +51,7 @@ class Parent:
     root_run_id: str
     depth: int  #: of the child: the runs above it
     waits: bool  #: for the end of the run, which is the step's result
+    on_cancel: OnCancel = "cancel"  #: when the parent is cancelled
 
 
 def start_request(

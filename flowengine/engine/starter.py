@@ -9,16 +9,18 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
+from flowengine.authoring import OnCancel
 from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.committer import NewFact
 from flowengine.engine.first_commit import stage_first_commit
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.staging import CommitEffects
-from flowengine.engine.start_request import Parent, StartRequest, start_request
+from flowengine.engine.start_request import LEAVE, Parent, StartRequest, start_request
 from flowengine.engine.used_keys import earlier_run, release_keys
 from flowengine.errors import InvalidInputs, LimitReached, UnknownRun
-from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator import RunState, TaskDefinition, cancellation
 from flowengine.evaluator.records import derived_id
 from flowengine.program import Program
 from flowengine.program.nodes import Json
@@ -157,6 +159,7 @@ class Starter:
         inputs: Mapping[str, Json],
         *,
         waits: bool,
+        on_cancel: OnCancel = "cancel",
     ) -> str:
         """Start the child run of a step; with `waits` its end is the step's result.
 
@@ -189,9 +192,26 @@ class Starter:
                 root_run_id=parent.root_run_id,
                 depth=parent.depth + 1,
                 waits=waits,
+                on_cancel=on_cancel,
             ),
         )
-        return self.start([request])[0] if left > _NEAR else self._start_last(request, parent)
+        started = self.start([request])[0] if left > _NEAR else self._start_last(request, parent)
+        if on_cancel != LEAVE:
+            self._follow_cancellation(parent.id)
+        return started
+
+    def _follow_cancellation(self, parent_id: str) -> None:
+        """Cancel the child runs of a run that was cancelled while it started one.
+
+        The cancellation lists child runs after it is committed: so either it sees the new one, or
+        this query sees the cancellation.
+        """
+        with self._database.read() as session:
+            parent = session.runs.get(parent_id)
+        if parent is None or parent.state not in (RunState.CANCELLING, RunState.CANCELLED):
+            return
+        fact = NewFact(cancellation.CHILDREN, {"after": ""})
+        self._after_commit.advance(parent_id, fact=fact)
 
     def _start_last(self, request: StartRequest, parent: StoredRun) -> str:
         """Start one of the last child runs that the limit allows, counted under the root's lock."""

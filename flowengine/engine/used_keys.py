@@ -53,7 +53,7 @@ def earlier_run(
     found = session.runs.with_key(request.tenant, request.workflow, request.key or "")
     if found is None:
         return None
-    has_failed = may_replace and found.state == RunState.FAILED
+    has_failed = may_replace and found.state in (RunState.FAILED, RunState.CANCELLED)
     if has_failed and request.if_failed == "raise":
         error = codec.load(found.error) or {}
         path, kind, message = (error.get(name, "") for name in ("path", "type", "message"))

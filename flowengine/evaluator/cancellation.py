@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowengine.evaluator import working_set
 from flowengine.evaluator.failures import CANCELLED_RANK, limited
 from flowengine.evaluator.records import (
+    ChildCancellation,
     Error,
     FollowUp,
     Step,
@@ -23,7 +25,7 @@ from flowengine.evaluator.records import (
 )
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_run_state
 from flowengine.evaluator.triggers import Action
-from flowengine.evaluator.working_set import PAGE, WorkingSet
+from flowengine.evaluator.working_set import WorkingSet
 
 TYPE = "Cancelled"  #: of the error of a cancelled run or step
 TIMER = "cleanup"  #: the kind of the timer that limits always blocks
@@ -76,10 +78,20 @@ def _follow_up(work: WorkingSet) -> None:
 def open_steps(work: WorkingSet, after: str) -> list[Step]:
     """Return the next steps to be ended at their event; the rest is left to a follow-up."""
     keys = work.at_event(after)
-    if len(keys) == PAGE:
+    if len(keys) == working_set.PAGE:
         work.changes.follow_ups.append(FollowUp(OPEN_STEPS, {"after": keys[-1]}))
     found = [work.get(key) for key in keys]
     return [s for s in found if s.state == _S.EVENT_TRANSMIT and is_cancelled(work, s)]
+
+
+def of_children(work: WorkingSet, after: str) -> ChildCancellation:
+    """Return the cancellation of the child runs behind that id."""
+    about = _cancellation(work)
+    reason = f"run {work.run.id} was cancelled"
+    if about["reason"]:
+        reason += f": {about['reason']}"
+    is_closing = work.run.state == RunState.CANCELLING and "is_late" not in about
+    return ChildCancellation(after, about["actor"], reason, about["at"], is_closing)
 
 
 def is_cancelled(work: WorkingSet, row: Step) -> bool:
@@ -90,7 +102,11 @@ def is_cancelled(work: WorkingSet, row: Step) -> bool:
 
 
 def is_in_always(row: Step) -> bool:
-    return row.state in _S.CLOSING or _ALWAYS in row.path
+    return row.state in _S.CLOSING or is_path_in_always(row.path)
+
+
+def is_path_in_always(path: str) -> bool:
+    return _ALWAYS in path
 
 
 def stop(work: WorkingSet, row: Step) -> Signal | None:

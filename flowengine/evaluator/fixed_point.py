@@ -250,7 +250,7 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
             for step in cancellation.open_steps(work, after):
                 _cancel(work, step)
         case CancelChildren(after):
-            work.changes.cancel_children_after = after
+            work.changes.child_cancellation = cancellation.of_children(work, after)
         case Answer():
             if answered := waits.answer(work, trigger):
                 step, result = answered

@@ -232,6 +232,17 @@ class TaskHold(StrEnum):
     RELEASE = "release"
 
 
+@dataclass(frozen=True, slots=True)
+class ChildCancellation:
+    """The cancellation that the child runs of a run get."""
+
+    after: str  #: child runs with later ids
+    actor: str
+    reason: str
+    at: int
+    spares_always: bool  #: whether those that always blocks have started go on
+
+
 @dataclass
 class IterationChanges:
     """The decisions of one evaluation. They are committed together, or not at all."""
@@ -248,8 +259,7 @@ class IterationChanges:
     #: Intents: tasks of these steps that are still open are to be stopped and fenced.
     canceled_steps: list[str] = field(default_factory=list)
     task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run
-    #: Intent: child runs with ids after this one are to be cancelled.
-    cancel_children_after: str | None = None
+    child_cancellation: ChildCancellation | None = None  #: intent about child runs
     follow_ups: list[FollowUp] = field(default_factory=list)
     computed_bytes: int = 0  #: of values that expressions made
     _created_ids: set[str] = field(default_factory=set)
@@ -285,7 +295,7 @@ class IterationChanges:
             or self.created_tasks
             or self.canceled_steps
             or self.task_hold
-            or self.cancel_children_after is not None
+            or self.child_cancellation
             or self.follow_ups
             or self.refusals
         )

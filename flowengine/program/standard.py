@@ -109,6 +109,7 @@ STANDARD: Mapping[str, FacetDeclaration] = {
         Field("workflow", "String"),
         Field("inputs"),
         Field("waits", "Boolean"),
+        Field("on_cancel", "String", default=Literal("cancel")),
         others=(Field(RUN, "String"),),
         kind=FacetKind.EVENT,
         # Starting a run is idempotent: it is tried again after any number of losses.

@@ -40,6 +40,9 @@ IS_CLAIMABLE = (
     "AND (%(any)s OR t.name {in_names} OR t.short_name {in_short_names}) "
     "AND (%(alone)s OR (t.losses = 0 AND NOT t.runs_once))"
 )
+#: The state of a task that its worker gives back. The task itself knows that its run is held: so
+#: the row lock of the task orders the hold of a run and the release of its tasks.
+RELEASED = "CASE WHEN is_held THEN 'held' ELSE 'pending' END"
 #: Priorities order the tasks of one tenant.
 ORDER = "tenant, rank, due, position"
 _RETURNED = ", ".join(f"flowengine_task.{name}" for name in TASK_COLUMNS)

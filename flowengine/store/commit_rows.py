@@ -54,6 +54,7 @@ class RunOrigin(NamedTuple):
     parent_step_id: str | None
     waiting_step_key: str | None
     depth: int
+    on_cancel: str | None
     created: int
 
 

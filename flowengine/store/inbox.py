@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from flowengine.evaluator import RunState, Step, TaskDefinition
+from flowengine.evaluator import Step, TaskDefinition
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
 from flowengine.store.backend import in_dialect
@@ -14,9 +14,12 @@ from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.tables import FACT_IS_WAITING
 
 _ADD_FACT = statement(
-    "INSERT INTO flowengine_fact (id, run_id, kind, payload, taken_in, created) "
-    "VALUES (:id, :run, :kind, :payload, false, :now) ON CONFLICT DO NOTHING"
+    "INSERT INTO flowengine_fact (id, run_id, kind, payload, taken_in, created, actor, reason, "
+    "dedupe_key) VALUES (:id, :run, :kind, :payload, false, :now, :actor, :reason, :key) "
+    "ON CONFLICT DO NOTHING"
 )
+# Nothing of a refused action is stored that would make it count as done when it is sent again.
+_FORGET_KEYS = statement("UPDATE flowengine_fact SET dedupe_key = NULL WHERE id IN :ids", "ids")
 _FACTS = (
     "SELECT id, kind, payload FROM flowengine_fact WHERE run_id = %s AND NOT taken_in "
     "AND kind <> %s ORDER BY created, id LIMIT %s"
@@ -30,7 +33,7 @@ _NEXT = statement(
     # A subquery is evaluated run by run, until one is found: of a join the planner may begin with
     # all running runs of the tenant, and compare each with each.
     "SELECT run_id FROM waiting WHERE (SELECT r.tenant = :tenant "
-    f"AND r.state = '{RunState.RUNNING}' FROM flowengine_run r WHERE r.id = waiting.run_id) LIMIT 1"
+    "AND r.finished IS NULL FROM flowengine_run r WHERE r.id = waiting.run_id) LIMIT 1"
 )
 _REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position")
 _REPORTS = (
@@ -47,11 +50,22 @@ class Inbox(Part):
     """Reads and fills inboxes."""
 
     def add_fact(
-        self, fact_id: str, run_id: str, kind: str, payload: Mapping[str, Any], now: int
+        self,
+        fact_id: str,
+        run_id: str,
+        kind: str,
+        payload: Mapping[str, Any],
+        now: int,
+        key: str | None = None,
     ) -> None:
-        """Add a fact; idempotent by its id."""
-        values = {"id": fact_id, "run": run_id, "kind": kind, "now": now}
-        self._session.execute(_ADD_FACT, {**values, "payload": codec.dump(payload)})
+        """Add a fact; idempotent by its id, and by its key among the facts of the run."""
+        values = {"id": fact_id, "run": run_id, "kind": kind, "now": now, "key": key}
+        about = {name: payload.get(name) or None for name in ("actor", "reason")}
+        self._session.execute(_ADD_FACT, {**values, **about, "payload": codec.dump(payload)})
+
+    def forget_keys(self, fact_ids: Collection[str]) -> None:
+        """Free the keys of actions that were refused: they may be sent again."""
+        self._session.execute(_FORGET_KEYS, {"ids": list(fact_ids)})
 
     def facts(
         self, run_id: str, limit: int, *, without: str = ""

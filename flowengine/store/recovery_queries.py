@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Select, TextClause, select
 
-from flowengine.evaluator import RunState, TaskDefinition, TaskState
+from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.records import ID_PREFIX, id_within
 from flowengine.store.claims import ORDER, WorkerIdentity
 from flowengine.store.parts import MANY, Part, statement
@@ -123,11 +123,11 @@ _WITH_FACTS = statement(
 )
 _ALARMS = statement(
     f"SELECT id, alarm FROM flowengine_run WHERE {RUN_HAS_ALARM} "
-    f"AND state = '{RunState.RUNNING}' AND alarm LIKE :beginning"
+    "AND finished IS NULL AND alarm LIKE :beginning"
 )
-# Only on a running run: nothing would clear the alarm of one that has ended.
+# Only on an open run: nothing would clear the alarm of one that has ended.
 _SET_ALARM = statement(
-    f"UPDATE flowengine_run SET alarm = :text WHERE id = :run AND state = '{RunState.RUNNING}'"
+    "UPDATE flowengine_run SET alarm = :text WHERE id = :run AND finished IS NULL"
 )
 # No wake-up was sent for a retry: it was not due when it was committed.
 _DUE_RETRIES = statement(

@@ -30,6 +30,17 @@ _CANCEL = statement(
     f"AND state IN ({quoted(tasks_that_may_become(TaskState.CANCELED))}) RETURNING join_id",
     "ids",
 )
+_HOLD = statement(
+    f"UPDATE flowengine_task SET is_held = true, updated = :now, state = CASE state "
+    f"WHEN '{TaskState.PENDING}' THEN '{TaskState.HELD}' ELSE state END "
+    f"WHERE run_id = :run AND state IN ('{TaskState.PENDING}', '{TaskState.RUNNING}')"
+)
+_END_HOLD = statement(
+    f"UPDATE flowengine_task SET is_held = false, updated = :now, state = CASE state "
+    f"WHEN '{TaskState.HELD}' THEN '{TaskState.PENDING}' ELSE state END WHERE run_id = :run "
+    f"AND (state = '{TaskState.HELD}' OR is_held AND state = '{TaskState.RUNNING}') "
+    "RETURNING task_list_name, state, due"
+)
 COUNT_DOWN = (
     "UPDATE flowengine_join SET remaining = remaining - %s, updated = %s WHERE id = %s "
     "RETURNING remaining"
@@ -91,6 +102,21 @@ class Reports(Part):
             self._session.rows(COUNT_DOWN, (count, now, join_id))[0][0] for join_id, count in counts
         ]
         return any(number <= 0 for number in remaining)
+
+    def hold(self, run_id: str, now: int) -> None:
+        """Keep workers from the pending tasks of a run, and from running ones that they release."""
+        self._session.execute(_HOLD, {"run": run_id, "now": now})
+
+    def end_hold(self, run_id: str, now: int) -> dict[str, int]:
+        """Make the held tasks of a run pending; return the number of due ones by task list."""
+        rows = self._session.execute(_END_HOLD, {"run": run_id, "now": now})
+        return dict(
+            Counter(
+                row.task_list_name
+                for row in rows
+                if row.state == TaskState.PENDING and row.due <= now
+            )
+        )
 
     def recorded_counts(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
         """Return for each run the number of results that are recorded and not evaluated.

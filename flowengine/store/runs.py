@@ -60,7 +60,13 @@ _WITH_KEY = (
 )
 _RELEASE_KEY = (
     "UPDATE flowengine_run SET released_key = idempotency_key, idempotency_key = NULL "
-    f"WHERE id = %s AND state = '{RunState.FAILED}' AND idempotency_key IS NOT NULL RETURNING id"
+    f"WHERE id = %s AND state IN ('{RunState.FAILED}', '{RunState.CANCELLED}') "
+    "AND idempotency_key IS NOT NULL RETURNING id"
+)
+_OPEN_CHILDREN = (
+    "SELECT r.id, s.path FROM flowengine_run r LEFT JOIN flowengine_step s "
+    "ON s.id = r.parent_step_id WHERE r.parent_run_id = %s AND r.id > %s "
+    "AND r.finished IS NULL AND r.on_cancel IS NULL ORDER BY r.id LIMIT %s"
 )
 _COUNT_BELOW = (
     "SELECT count(*) FROM (SELECT 1 FROM flowengine_run "
@@ -81,7 +87,7 @@ _METRICS = (
         func.count(table.c.alarm).label("alarms"),
         func.min(table.c.created).label("oldest"),
     )
-    .where(table.c.state == RunState.RUNNING)
+    .where(table.c.state.in_(RunState.OPEN))
     .group_by(table.c.tenant)
     .order_by(table.c.tenant)
 )
@@ -119,6 +125,43 @@ class Runs(Part):
     def release_key(self, run_id: str) -> None:
         """Take the key of a failed run away, if it still has one."""
         self._session.rows(_RELEASE_KEY, (run_id,))
+
+    def open_children(self, run_id: str, after: str, limit: int) -> list[tuple[str, str]]:
+        """Return the next open child runs that follow the run's cancellation.
+
+        Each with the path of the step that started it.
+        """
+        rows = self._session.rows(_OPEN_CHILDREN, (run_id, after, limit))
+        return [(child_id, path or "") for child_id, path in rows]
+
+    def page_in_state(
+        self,
+        state: str,
+        *,
+        workflow: str | None,
+        tenant: str | None,
+        before: int,
+        after: tuple[int, str],
+        limit: int,
+    ) -> list[tuple[str, int, str | None]]:
+        """Return the next runs in a state that were started before that time, oldest first.
+
+        Each with its start and its labels. `after` are the start and the id of the last one.
+        """
+        created, run_id = table.c.created, table.c.id
+        statement = (
+            select(run_id, created, table.c.labels)
+            .where(table.c.state == state, created < before, created >= after[0])
+            .where(or_(created > after[0], run_id > after[1]))
+            .order_by(created, run_id)
+            .limit(limit)
+        )
+        if workflow is not None:
+            statement = statement.where(table.c.workflow == workflow)
+        if tenant is not None:
+            statement = statement.where(_is_of(tenant))
+        rows = self._session.execute(statement)
+        return [(row.id, row.created, row.labels) for row in rows]
 
     def count_below(self, root_run_id: str, most: int) -> int:
         """Return the number of child runs below a root run, counted up to `most`."""

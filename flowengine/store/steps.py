@@ -59,9 +59,9 @@ _BY_KEYS = (
 )
 
 
-_AT_EVENT = statement(
-    f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = :run AND key > :after "
-    f"AND state = '{StepState.EVENT_TRANSMIT}' AND NOT superseded ORDER BY key LIMIT :limit"
+_AT_EVENT = (
+    f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = %s AND key > %s "
+    f"AND state = '{StepState.EVENT_TRANSMIT}' AND NOT superseded ORDER BY key LIMIT %s"
 )
 
 
@@ -84,8 +84,7 @@ class Steps(Part):
         The pages together read the rows of the run once: an index of the waiting steps would cost
         every run, at every step.
         """
-        values = {"run": run_id, "after": after, "limit": limit}
-        return [step_from(row) for row in self._session.execute(_AT_EVENT, values)]
+        return [step_from(row) for row in self._session.rows(_AT_EVENT, (run_id, after, limit))]
 
     def by_id(self, step_id: str) -> Step | None:
         row = self._session.execute(_BY_ID, {"step": step_id}).one_or_none()

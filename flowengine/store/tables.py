@@ -130,6 +130,8 @@ class RunRow(_Table, table=True):
     waiting_step_key: str | None = _id(default=None)  #: of the parent's step, if it waits
     root_run_id: str | None = _id(default=None)
     depth: int = _count()  #: runs above it, up to its root
+    #: Of a child run, when its parent is cancelled: "leave" or, in most, nothing: it is cancelled.
+    on_cancel: str | None = _name(None, 16)
     deadline: int | None = _time(None)
     created: int = _time()
     updated: int = _time()
@@ -224,6 +226,8 @@ class TaskRow(_Table, table=True):
     due: int = _time()
     timeout_ms: int | None = _time(None)
     runs_once: bool = False  #: at most once: a started try is not repeated
+    #: Whether its run is held: a running task that is released becomes held, not pending.
+    is_held: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     published: int | None = _time(None)
     started: int | None = _time(None)
     activity: int | None = _time(None)

@@ -212,7 +212,12 @@ def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Out
     """Start the run that a facet returned; idempotent. Raises errors of the engine alone."""
     try:
         run_id = engine.start_child(
-            task, call.program, call.workflow, call.inputs, waits=call.waits
+            task,
+            call.program,
+            call.workflow,
+            call.inputs,
+            waits=call.waits,
+            on_cancel=call.on_cancel,
         )
     except PERMANENT as problem:
         return _failed(engine, task, problem, retry=False)

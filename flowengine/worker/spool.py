@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowengine.authoring import WorkflowCall
+from flowengine.authoring import OnCancel, WorkflowCall
 from flowengine.engine import Engine
 from flowengine.engine.result_validation import check_result, refused_result
 from flowengine.errors import StoreError, UnknownRun, ValueRefused
@@ -215,10 +215,10 @@ def _encoded(outcome: SpooledOutcome) -> dict[str, Any]:
             return {"kind": "lost", "reason": reason}
         case Delegated(run_id):
             return {"kind": "handed", "run": run_id}
-        case WorkflowCall(program, workflow, inputs, waits):
+        case WorkflowCall(program, workflow, inputs, waits, on_cancel):
             text = program_text(program) if program else None
             call = {"program": text, "workflow": workflow, "inputs": inputs, "waits": waits}
-            return {"kind": "call", **call}
+            return {"kind": "call", **call, "on_cancel": on_cancel}
 
 
 def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
@@ -237,7 +237,9 @@ def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
             text = encoded["program"]
             program = parse_program(json.loads(text)) if text else None
             inputs, waits = expected("inputs", dict), expected("waits", bool)
-            return WorkflowCall(program, expected("workflow", str), inputs, waits)
+            follows = encoded.get("on_cancel") != "leave"  # files of earlier versions lack it
+            on_cancel: OnCancel = "cancel" if follows else "leave"
+            return WorkflowCall(program, expected("workflow", str), inputs, waits, on_cancel)
         case "lost":
             return Lost(expected("reason", str))
         case kind:

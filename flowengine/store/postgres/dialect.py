@@ -76,7 +76,8 @@ def listed(values: Collection[str]) -> list[str]:
 # --- reports ---
 
 _TO_PENDING = (
-    "UPDATE flowengine_task t SET state = 'pending', lease = t.lease + 1, updated = g.now{} "
+    f"UPDATE flowengine_task t SET state = {claims.RELEASED}, lease = t.lease + 1, "
+    "updated = g.now{} "
     "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, due bigint, now bigint) "
     f"WHERE {IS_HELD} RETURNING t.task_list_name"
 )

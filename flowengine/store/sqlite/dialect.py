@@ -71,7 +71,7 @@ def listed(values: Collection[str]) -> str:
 
 _IS_HELD = "uuid = %s AND lease = %s AND state = 'running'"
 _TO_PENDING = (
-    "UPDATE flowengine_task SET state = 'pending', lease = lease + 1, updated = %s{} "
+    f"UPDATE flowengine_task SET state = {claims.RELEASED}, lease = lease + 1, updated = %s{{}} "
     f"WHERE {_IS_HELD} RETURNING task_list_name"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.

@@ -24,12 +24,16 @@ from flowengine.evaluator import (
     StepState,
     TaskDefinition,
     TaskState,
+    cancellation,
     evaluate,
     working_set,
 )
 from flowengine.evaluator.records import FollowUp, row_key
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import (
+    Action,
+    CancelChildren,
+    CancelSteps,
     Expand,
     Failed,
     Lost,
@@ -39,6 +43,7 @@ from flowengine.evaluator.triggers import (
     StepContinue,
     StepFail,
     Succeeded,
+    TimerFired,
     Trigger,
 )
 from flowengine.program import link_program, parse_program
@@ -48,6 +53,11 @@ from flowengine.program.plan import FacetPlan, StatementPlan
 from flowengine.store import codec
 from flowengine.store.records import STEP_COLUMNS, step_from
 
+_TRIGGERS: dict[str, Callable[..., Trigger]] = {
+    "Expand": Expand,
+    cancellation.OPEN_STEPS: CancelSteps,
+    cancellation.CHILDREN: CancelChildren,
+}
 Stored = Mapping[str, Any]  #: one row, as text and numbers
 
 #: Answers of event facets: the parameters in, the results out; None leaves it unanswered.
@@ -165,6 +175,19 @@ class MemoryRun:
                 pass
         return Report(task, outcome)
 
+    def act(self, kind: str, **details: Any) -> IterationChanges:
+        """Apply an action to the run, and evaluate all follow-ups."""
+        about = {"actor": "person:eva", "reason": "duplicate", "at": self.now, **details}
+        changes = self.consume_inbox(Action(f"{kind}-{self.now}", kind, **about))
+        self.settle()
+        return changes
+
+    def end_cleanup(self) -> None:
+        """Report that the always blocks of a cancelled run have had their time."""
+        root = self._step(row_key(RowKind.STEP, self._view.workflow))
+        self.consume_inbox(TimerFired(root.id, root.key, cancellation.TIMER))
+        self.settle()
+
     def continued(self, path: str, **result: Any) -> StepContinue:
         step = self.step(path)
         return StepContinue(step.id, step.key, result)
@@ -188,23 +211,31 @@ class MemoryRun:
             wanted = (changes.steps - snapshot.steps.keys()) | (
                 changes.payloads - snapshot.payloads.keys()
             )
+            wanted |= changes.pages - snapshot.at_event.keys()
             assert wanted, "the evaluator asks for what it has been given"
             self.trips += 1
             snapshot.steps |= {key: self._find(key) for key in changes.steps}
             bodies = {digest: codec.load(self.payloads[digest]) for digest in changes.payloads}
             snapshot.payloads |= bodies
+            snapshot.at_event |= {after: self._at_event(after) for after in changes.pages}
         self._check_untouched(snapshot)
         self._commit(changes, view)
         self._check_laws(changes)
         if self._memory is not None:
             touched = (*changes.created_steps, *changes.updated_steps)
             self._memory.steps |= {step.key: step for step in touched}
+            self._memory.at_event.clear()
         return changes
 
     def _take_facts(self) -> list[Trigger]:
         facts, self.facts = self.facts, []
-        assert all(fact.kind == "Expand" for fact in facts)
-        return [Expand(fact.payload["step_key"]) for fact in facts]
+        return [_TRIGGERS[fact.kind](*fact.payload.values()) for fact in facts]
+
+    def _at_event(self, after: str) -> list[str]:
+        """The next page of steps that wait at their event."""
+        rows = sorted(self.rows.items())
+        waiting = [key for key, row in rows if row["state"] == StepState.EVENT_TRANSMIT]
+        return [key for key in waiting if key > after][: working_set.PAGE]
 
     def _commit(self, changes: IterationChanges, view: RunView) -> None:
         self.commits.append(changes)
@@ -386,7 +417,7 @@ class MemoryRun:
 
     def _is_postponed(self, row: Step) -> bool:
         """Whether the row goes on with the next commit, because the last one was full."""
-        return any(fact.payload["step_key"] == row.key for fact in self.facts)
+        return any(fact.payload.get("step_key") == row.key for fact in self.facts)
 
     def _has_ended(self, row: Step, source: StepSource) -> bool:
         for _ in range(source.hops):
