@@ -250,6 +250,17 @@ class ActionRefused(FlowengineError):
 
 
 @dataclass(eq=False, repr=False)
+class TryCancelled(FlowengineError):
+    """The result of this try is no longer wanted."""
+
+    path: str
+    _text = (
+        "the try of {path} is cancelled: its run was cancelled, or its step has timed out or was "
+        "answered from outside; its result would be refused"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class InvalidFilter(FlowengineError):
     """A filter of runs that cannot match as it is meant."""
 

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import flowengine
-from flowengine.cli import configuration
+from flowengine.cli import configuration, control_command
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
 
@@ -172,9 +172,7 @@ def compile_files(files: Sequence[Path], output: Path | None) -> None:
 
 @main.command("list")
 @click.option("--workflow", help="Only runs of this workflow: its name, or a part of it.")
-@click.option(
-    "--state", type=click.Choice(["RUNNING", "COMPLETED", "FAILED"], case_sensitive=False)
-)
+@click.option("--state", type=click.Choice(control_command.STATES, case_sensitive=False))
 @click.option("--tenant", help='Only runs of this tenant; "": of none.')
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @_as_json
@@ -274,6 +272,10 @@ def send(run_id: str, name: str, value: str | None, actor: str | None) -> None:
     from flowengine.cli import send_command
 
     send_command.send(run_id, name, value, actor)
+
+
+for _command in control_command.commands():
+    main.add_command(_command)
 
 
 # --- the database ---

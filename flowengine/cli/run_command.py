@@ -67,7 +67,11 @@ def resume(modules: Sequence[str], *, as_json: bool) -> None:
     load_modules(modules)
     engine = default_engine(settings)
     alarm_unserved_tasks(engine)  # clears alarms that these modules resolve
-    unfinished = list(reversed(engine.list(state=RunState.RUNNING, limit=1000)))
+    unfinished = [
+        info
+        for state in (RunState.CANCELLING, RunState.RUNNING)  # a held run waits for its release
+        for info in reversed(engine.list(state=state, limit=1000))
+    ]
     ended = []
     for info in unfinished:
         ended.append(_follow(engine.run(info.id), as_json, stop_at_alarm=True))
@@ -100,7 +104,8 @@ def _print_outcome(info: RunInfo) -> None:
         value = outputs["result"] if set(outputs) == {"result"} else outputs
         outcome = line(("result  ", "dim"), (json_of(value, indent=None), "bold green"))
     else:
-        outcome = line(("failed  ", "dim"), (info.error_text or "", "bold red"))
+        word = "cancelled" if info.state == RunState.CANCELLED else "failed"
+        outcome = line((f"{word}  ", "dim"), (info.error_text or "", "bold red"))
     console.print(outcome, soft_wrap=True)
 
 

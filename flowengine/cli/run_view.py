@@ -22,6 +22,8 @@ _COLOURS = {
     StepStatus.COMPLETE: "green",
     StepStatus.FAILED: "red",
     StepStatus.SKIPPED: "yellow",
+    StepStatus.CANCELLED: "dim",
+    StepStatus.HELD: "yellow",
     StepStatus.CREATED: "dim",
     StepStatus.WAITING: "cyan",
     StepStatus.PARKED: "yellow",
@@ -32,7 +34,14 @@ _COLOURS = {
     StepStatus.ASKING: "bold yellow",
     StepStatus.IN_PROGRESS: "cyan",
 }
-RUN_COLOURS = {RunState.COMPLETED: "green", RunState.FAILED: "red", RunState.RUNNING: "cyan"}
+RUN_COLOURS = {
+    RunState.COMPLETED: "green",
+    RunState.FAILED: "red",
+    RunState.CANCELLED: "dim",
+    RunState.RUNNING: "cyan",
+    RunState.HELD: "yellow",
+    RunState.CANCELLING: "yellow",
+}
 
 #: Items shown of a wide foreach; the others are counted.
 _MAX_ITEMS = 12
@@ -210,7 +219,7 @@ def _shown_children(
             continue
         if child.parent in fans:
             items += 1
-            is_failed = child.state in (StepState.ERROR, StepState.SKIPPED)
+            is_failed = child.state in StepState.UNSUCCESSFUL
             failed += is_failed
             if items > _MAX_ITEMS and not (is_failed and failed <= _MAX_FAILED_ITEMS):
                 hidden.append(status_of(child, now)[2])

@@ -22,7 +22,7 @@ _MAX_LISTED = 100  # refusals in a result
 class RunFilter:
     """The runs that an action is for: all conditions hold."""
 
-    workflow: str | None = None  #: its qualified name
+    workflow: str | None = None  #: its qualified or short name
     state: str | None = None  #: None: every state in which a run takes the action
     labels: Mapping[str, str] = field(default_factory=dict)  #: a run has all of them
     older_than: timedelta | None = None  #: since its start

@@ -167,7 +167,7 @@ def run_summaries(
     if before is not None and (last := _visible(session, before, tenant)) is None:
         raise UnknownRun(before)
     most = max(_MAX_COUNTED // limit, _MIN_COUNTED)
-    states = [state] if state else sorted({RunState.RUNNING, *RunState.FINAL})
+    states = [state] if state else RunState.ALL
     found = session.runs.summaries(
         states=states, workflow=workflow, before=last, tenant=tenant, limit=limit
     )
@@ -210,7 +210,7 @@ def run_inputs(session: Session, run: RunInfo) -> dict[str, Any]:
 
 
 def _retries(session: Session, runs: Sequence[Any]) -> dict[str, RetryWait]:
-    waiting = [r.id for r in runs if r.state == RunState.RUNNING and r.open_steps]
+    waiting = [r.id for r in runs if r.state in RunState.OPEN and r.open_steps]
     return waiting_retries(session, waiting)
 
 

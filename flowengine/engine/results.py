@@ -28,7 +28,8 @@ class ExecutionStatus:
 _STATUS = {
     RunState.COMPLETED: ExecutionStatus.COMPLETED,
     RunState.FAILED: ExecutionStatus.ERROR,
-    RunState.RUNNING: ExecutionStatus.PAUSED,
+    RunState.CANCELLED: ExecutionStatus.ERROR,
+    **dict.fromkeys(RunState.OPEN, ExecutionStatus.PAUSED),
 }
 
 
@@ -214,8 +215,10 @@ class StepStatus(StrEnum):
     COMPLETE = "complete", "✓"
     FAILED = "failed", "✗"
     SKIPPED = "skipped", "↷"
+    CANCELLED = "cancelled", "⊗"
     CREATED = "waits for others", "·"
     WAITING = "waits for a worker", "◌"
+    HELD = "held", "‖"
     PARKED = "waits for a circuit", "⊘"
     RETRYING = "waits for its next try", "↻"
     RUNNING = "running", "▶"
@@ -229,11 +232,16 @@ _STATUSES = {
     StepState.COMPLETE: StepStatus.COMPLETE,
     StepState.ERROR: StepStatus.FAILED,
     StepState.SKIPPED: StepStatus.SKIPPED,
+    StepState.CANCELLED: StepStatus.CANCELLED,
     StepState.CREATED: StepStatus.CREATED,
     StepState.EVENT_TRANSMIT: StepStatus.WAITING,
 }
 
-_BY_TASK_STATE = {TaskState.RUNNING: StepStatus.RUNNING, TaskState.IGNORED: StepStatus.CHILD_RUN}
+_BY_TASK_STATE = {
+    TaskState.RUNNING: StepStatus.RUNNING,
+    TaskState.HELD: StepStatus.HELD,
+    TaskState.IGNORED: StepStatus.CHILD_RUN,
+}
 
 
 _BY_FACET = {
@@ -253,6 +261,8 @@ def step_status(
 ) -> StepStatus:
     if state == StepState.EVENT_TRANSMIT and facet in _BY_FACET:
         return _BY_FACET[facet]
+    if state == StepState.EVENT_TRANSMIT and task_state == TaskState.HELD:
+        return StepStatus.HELD
     if state == StepState.EVENT_TRANSMIT and is_parked:
         return StepStatus.PARKED
     if state == StepState.EVENT_TRANSMIT and is_retrying:

@@ -31,7 +31,7 @@ MAX_BYTES = 8 * 1024 * 1024  #: of paths and errors
 _PORTION = 500  # steps whose details are read together
 _ROWS_PER_LINE = 4  # blocks have no line
 _MAX_COUNTED = 1_000_000  # steps
-_FAILED = (StepState.ERROR, StepState.SKIPPED)
+_FAILED = (StepState.ERROR, StepState.SKIPPED, StepState.CANCELLED)
 
 
 ItemCounts = Mapping[str, Mapping[str, int]]  #: of wide loops: by key, then by state

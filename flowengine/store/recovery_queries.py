@@ -114,6 +114,9 @@ _TIMED_OUT = statement(
     "AND error LIKE :beginning",
     "ids",
 )
+_CANCELED = statement(
+    f"SELECT uuid FROM flowengine_task WHERE uuid IN :ids AND state = '{TaskState.CANCELED}'", "ids"
+)
 _WITH_FACTS = statement(
     " UNION ".join(
         f"SELECT * FROM (SELECT DISTINCT run_id FROM flowengine_fact WHERE {FACT_IS_WAITING} "
@@ -237,6 +240,12 @@ class RecoveryQueries(Part):
             return set()
         values = {"ids": list(task_ids), "beginning": f'{{"type":"{TIMEOUT}"%'}
         return set(self._session.execute(_TIMED_OUT, values).scalars())
+
+    def canceled(self, task_ids: Sequence[str]) -> set[str]:
+        """Return which of these tasks were canceled."""
+        if not task_ids:
+            return set()
+        return set(self._session.execute(_CANCELED, {"ids": list(task_ids)}).scalars())
 
     def pending_names(self) -> set[tuple[str, str, str]]:
         """Return run, facet and task list of the first pending tasks of each list.

@@ -157,7 +157,7 @@ class Runs(Part):
             .limit(limit)
         )
         if workflow is not None:
-            statement = statement.where(table.c.workflow == workflow)
+            statement = statement.where(_is_whole_name(workflow))
         if tenant is not None:
             statement = statement.where(_is_of(tenant))
         rows = self._session.execute(statement)
@@ -195,14 +195,13 @@ class Runs(Part):
 
     def _is_named(self, name: str, tenant: str | None) -> ColumnElement[bool]:
         """Return the condition for a qualified or short name; if no run has it, for a part."""
-        column = table.c.workflow
-        is_whole = or_(column == name, column.endswith(f".{name}", autoescape=True))
+        is_whole = _is_whole_name(name)
         statement = select(table.c.id).where(is_whole).limit(1)
         if tenant is not None:
             statement = statement.where(_is_of(tenant))
         if self._session.execute(statement).first() is not None:
             return is_whole
-        return column.icontains(name, autoescape=True)
+        return table.c.workflow.icontains(name, autoescape=True)
 
     def summaries(
         self,
@@ -274,6 +273,12 @@ class Runs(Part):
                 if row[at] is not None and row[at + _KEY] not in steps:
                     steps[row[at + _KEY]] = step_from(row[at : at + width])
         return found
+
+
+def _is_whole_name(name: str) -> ColumnElement[bool]:
+    """Return the condition for a qualified or short name of a workflow."""
+    column = table.c.workflow
+    return or_(column == name, column.endswith(f".{name}", autoescape=True))
 
 
 def _is_of(tenant: str) -> ColumnElement[bool]:

@@ -189,10 +189,17 @@ class StandIn:
 class PoolChildren:
     """Finds pool children that died or hang while their worker lives."""
 
-    def __init__(self, settings: Settings, server: ServerDefinition) -> None:
-        self._server = server
+    def __init__(
+        self,
+        settings: Settings,
+        server: ServerDefinition,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._server, self._clock = server, clock
         self._markers = InFlightMarkers(settings.spool_directory, server.boot_id)
+        self._grace = settings.cancel_grace
         self._held: list[HeldTask] = []  #: at the last check
+        self._canceled: dict[str, tuple[HeldTask, float]] = {}  #: with the time of their discovery
 
     def check(self, engine: Engine) -> None:
         """Report the tries of dead children as lost; kill children that hang."""
@@ -201,6 +208,12 @@ class PoolChildren:
             still = {task.task_id for task in held}
             ended = [task for task in self._held if task.task_id not in still and task.timeout_ms]
             silent = session.recovery.timed_out([task.task_id for task in ended])
+            gone = self._running([task for task in self._held if task.task_id not in still])
+            canceled = session.recovery.canceled([task.task_id for task in gone])
+        for task in gone:
+            if task.task_id in canceled:
+                self._canceled.setdefault(task.task_id, (task, self._clock()))
+        self._end_canceled()
         self._held = held
         dead = [task for task in held if task.pid is not None and not is_alive(task.pid)]
         report_lost_tries(engine, dead, "the pool child")
@@ -208,15 +221,33 @@ class PoolChildren:
             if task.task_id in silent:
                 self._kill(task)
 
-    def _kill(self, task: HeldTask) -> None:
-        """Kill a pool child that still runs a try that failed for its silence.
+    def _running(self, tasks: Sequence[HeldTask]) -> list[HeldTask]:
+        """Return the tasks whose try a pool child still runs.
 
-        The pool replaces the child. A thread cannot be killed: it stays busy until its code
-        returns.
+        A thread cannot be killed, and is left out: it stays busy until its code returns.
         """
-        if task.pid is None or task.pid == self._server.pid:
-            return
-        if task.task_id in self._markers.running(task.pid):
+        pids = {task.pid for task in tasks if task.pid is not None} - {self._server.pid}
+        running = {pid: self._markers.running(pid) for pid in pids}
+        return [task for task in tasks if task.task_id in running.get(task.pid or 0, ())]
+
+    def _end_canceled(self) -> None:
+        """Kill the pool children that run a cancelled try after its grace.
+
+        Not one that runs other tries besides: coroutines, of which one ignores its cancellation.
+        """
+        running = self._running([task for task, _ in self._canceled.values()])
+        self._canceled = {task.task_id: self._canceled[task.task_id] for task in running}
+        for task, since in self._canceled.values():
+            is_over = self._clock() - since >= self._grace
+            if is_over and self._markers.running(task.pid or 0) <= self._canceled.keys():
+                self._kill(task)
+
+    def _kill(self, task: HeldTask) -> None:
+        """Kill a pool child that still runs a try that failed for its silence, or was cancelled.
+
+        The pool replaces the child.
+        """
+        if task.pid is not None and self._running([task]):
             log.warning(
                 "killing pool child %d, which hangs in %s; the pool replaces it",
                 task.pid,

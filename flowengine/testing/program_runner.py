@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.engine import Engine
-from flowengine.evaluator import RunState, TaskDefinition, TaskState
+from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.evaluator.triggers import Outcome as TryOutcome
@@ -140,7 +140,7 @@ def outcome_of(engine: Engine, run_id: str) -> Outcome:
     info = engine.get(run_id)
     steps = engine.steps(run_id)
     return Outcome(
-        status="WAITING" if info.state == RunState.RUNNING else info.state,
+        status=info.state if info.is_final else "WAITING",
         outputs=info.outputs,
         error=info.error_text,
         tasks=[(task.name, dict(task.data or {})) for task in engine.tasks(run_id)],

@@ -34,7 +34,7 @@ from flowengine.web.answer_page import AnswerPage
 from flowengine.web.async_queries import queries_of
 
 T = TypeVar("T")
-STATES = (RunState.RUNNING, RunState.COMPLETED, RunState.FAILED)
+STATES = RunState.ALL
 _DEFAULT_LIMIT = 50  #: runs on a page
 _MAX_LENGTH = 255  #: characters of a filter: no workflow and no run has a longer name
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -35,7 +35,10 @@ _MAX_TRIES = 20  #: earlier tries of a step. The API returns all.
 RUN_BADGES = {
     RunState.COMPLETED: "text-bg-success",
     RunState.FAILED: "text-bg-danger",
+    RunState.CANCELLED: "text-bg-secondary",
     RunState.RUNNING: "flow-in-progress",
+    RunState.HELD: "text-bg-warning",
+    RunState.CANCELLING: "text-bg-warning",
 }
 
 __all__ = ["duration", "shown_path"]  # used by the templates
@@ -44,6 +47,8 @@ _COLOURS = {
     StepStatus.COMPLETE: "flow-green",
     StepStatus.FAILED: "flow-red",
     StepStatus.SKIPPED: "text-warning-emphasis",
+    StepStatus.CANCELLED: "text-body-secondary",
+    StepStatus.HELD: "text-warning-emphasis",
     StepStatus.CREATED: "text-body-secondary",
     StepStatus.WAITING: "flow-blue",
     StepStatus.PARKED: "text-warning-emphasis",

@@ -31,7 +31,6 @@ log = logging.getLogger("flowengine")
 
 _END_SECONDS = 1.0  # that cancelled coroutines get to clean up when the process ends
 _POLL_SECONDS = 0.2  # between two looks whether a shutdown has become a cold one
-_CHECK_SECONDS = 2.0  # age of a try before its lease is checked
 
 Begin = Callable[[ClaimedTask], Outcome | AsyncTry | None]
 Settle = Callable[[TaskDefinition, Outcome, float, Callable[[Outcome], bool]], bool]
@@ -257,20 +256,13 @@ class AsyncTries:
 
     # --- cancellation ---
 
-    def cancel_lost(self) -> None:
-        """Cancel the coroutines whose lease is lost: their step has timed out or was answered."""
-        old = time.monotonic() - _CHECK_SECONDS
+    def cancel_lost(self, lost: Collection[ClaimedTask]) -> None:
+        """Cancel the coroutines of these tasks, whose lease is lost."""
         with self._changed:
-            running = [begun for begun in self._running if begun.began < old]
-        if not running:
-            return
-        with self._engine.database.read() as session:
-            held = session.recovery.held_by_boots([self._identity.boot_id])
-        keys = {(task.task_id, task.lease) for task in held}
+            running = [begun for begun in self._running if begun.entry in lost]
         for begun in running:
-            if begun.entry.key not in keys and begun.entry.state == ClaimState.STARTED:
-                begun.is_dropped = begun.has_lost_lease = True
-                event_loop().call(begun.cancel)
+            begun.is_dropped = begun.has_lost_lease = True
+            event_loop().call(begun.cancel)
 
     def stop_claiming(self) -> None:
         self._is_stopping = True

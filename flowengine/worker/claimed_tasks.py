@@ -91,10 +91,13 @@ def next_state(task_id: str, state: str, event: str) -> str:
         raise IllegalTransition(f"claimed task {task_id}", state, event) from None
 
 
+def _no_try() -> None: ...
+
+
 class ClaimedTask:
     """A task under one lease, and how far this process has come with it."""
 
-    __slots__ = ("key", "mark", "record", "report", "since", "state", "task")
+    __slots__ = ("key", "lose", "mark", "record", "report", "since", "state", "task")
 
     task: TaskDefinition  #: missing in an entry that is disowned before its claim's response
     report: Report  #: since it is finished
@@ -103,6 +106,7 @@ class ClaimedTask:
         self.key, self.since = key, since
         self.state = ClaimState.UNKNOWN
         self.mark: int | None = None  #: its slot among the in-flight markers
+        self.lose: Callable[[], object] = _no_try  #: called when the lease of its try is lost
         self.record: dict[str, Any] | None = None  #: its report, while the spool has no room
 
     def apply(self, event: str) -> None:

@@ -28,6 +28,7 @@ from flowengine.event_loop import LoopCall, event_loop
 from flowengine.log_context import logged_step
 from flowengine.program.limits import clipped
 from flowengine.worker.breakers import PERMANENT, TaskPermit
+from flowengine.worker.cancel_token import CancelToken
 
 log = logging.getLogger("flowengine")
 #: `GreenletExit` is greenlet's, which need not be installed.
@@ -59,12 +60,18 @@ class StepContext:
     #: The same for every try of this step. A service that accepts such keys makes the call once.
     idempotency_key: str
     _beat: Callable[[], bool]
+    _token: Callable[[], CancelToken]
+
+    @property
+    def cancel_token(self) -> CancelToken:
+        """Set when the result of this try is no longer wanted: for code that takes long."""
+        return self._token()
 
     def heartbeat(self) -> bool:
         """Restart the facet's timeout.
 
-        False: the lease is lost (the try timed out, or the step was answered from outside), and
-        the result of this try will be refused. Stop.
+        False: the lease is lost (the run was cancelled, the try timed out, or the step was
+        answered from outside), and the result of this try will be refused. Stop.
         """
         return self._beat()
 
@@ -130,6 +137,8 @@ class Attempt:
         self._facet = event_facet_named(task.name)
         self._send_beat = beat
         self.last_sign = 0.0  #: when the coroutine began or sent its last heartbeat
+        self._token: CancelToken | None = None
+        self._has_lost_lease = False
 
     def begin(self, submit: Callable[[Awaitable[Any]], C]) -> Outcome | C:
         """Call the facet. The coroutine of an async facet is submitted; `end` is called later."""
@@ -191,6 +200,7 @@ class Attempt:
             try_number=task.try_number,
             idempotency_key=task.step_id,
             _beat=self._beat,
+            _token=self._cancel_token,
         )
         token, other = _current.set(context), executing.set((self._engine, task.step_path))
         try:
@@ -201,7 +211,24 @@ class Attempt:
 
     def _beat(self) -> bool:
         self.last_sign = time.monotonic()
-        return self._send_beat()
+        holds = self._send_beat()
+        if not holds:
+            self.lose()
+        return holds
+
+    def lose(self) -> None:
+        """Set the cancel token: the lease is lost."""
+        self._has_lost_lease = True
+        if self._token is not None:
+            self._token.set()
+
+    def _cancel_token(self) -> CancelToken:
+        # Created when it is asked for: most tries need none.
+        if self._token is None:
+            self._token = CancelToken(self._task.step_path)
+            if self._has_lost_lease:
+                self._token.set()
+        return self._token
 
 
 def _raise(problem: BaseException) -> NoReturn:

@@ -18,6 +18,7 @@ from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTasks
 from flowengine.worker.execution import on_own_stack_chunk
+from flowengine.worker.lost_leases import LostLeases
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage
 from flowengine.worker.tries import Show, Tries
@@ -56,11 +57,12 @@ class TaskWorker:
             flush=flush,
         )
         self.async_tries = self._tries.in_loop
+        self.lost_leases = LostLeases(engine, identity, self.claimed_tasks, self.async_tries)
         jobs = (
             self.counters.flush,
             self.client.reconcile,
             self.client.remove_stale_markers,
-            self.async_tries.cancel_lost,
+            self.lost_leases.check,
         )
         self._background = BackgroundJobs(settings.heartbeat_interval, jobs)
         self._guard = BatchGuard(settings.batch_max_wait, self._empty_batch)

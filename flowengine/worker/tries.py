@@ -106,6 +106,7 @@ class Tries:
             self._client.release([entry])
             return None
         attempt = Attempt(self._engine, task, lambda: self._beat(task), permit)
+        entry.lose = attempt.lose
         self._claimed_tasks.start(entry)
         begun = attempt.begin(lambda awaitable: self.in_loop.submit(entry, attempt, awaitable))
         if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit

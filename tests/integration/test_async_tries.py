@@ -23,7 +23,7 @@ from flowengine.event_loop import EventLoop, LoopCall, event_loop
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
-from flowengine.worker import TaskWorker, async_tries
+from flowengine.worker import TaskWorker, lost_leases
 from tests.integration.engines import opened
 
 ME = WorkerIdentity("s", "a" * 32, 1)
@@ -357,14 +357,14 @@ def test_a_coroutine_whose_step_was_answered_is_cancelled(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(async_tries, "_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(lost_leases, "_CHECK_SECONDS", 0.0)
     run = start(engine, waiting, n=1)
     drain_until(worker, world.begun.is_set)
     (task,) = engine.tasks(run.id)
-    worker.async_tries.cancel_lost()
+    worker.lost_leases.check()
     engine.continue_step(task.step_id, {"result": 8})
     assert run.result(timeout=0) == 8
-    drain_until(worker, lambda: worker.async_tries.cancel_lost() or world.ended)  # type: ignore[func-returns-value]
+    drain_until(worker, lambda: worker.lost_leases.check() or world.ended)  # type: ignore[func-returns-value]
     drain_until(worker, lambda: not worker.async_tries.is_busy)
     assert world.ended == ["cancelled"]
     assert "late report" not in caplog.text

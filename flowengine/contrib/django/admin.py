@@ -20,7 +20,7 @@ from flowengine.settings import Settings
 
 _NEWEST = 500  # runs in the list, of each state
 _SHORTEST = 4  # characters of an id that are searched for among all runs
-_STATES = (RunState.RUNNING, *sorted(RunState.FINAL))
+_STATES = RunState.ALL
 
 
 class StateFilter(admin.SimpleListFilter):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from flowengine.errors import RunFailed
+from flowengine.errors import RunCancelled, RunFailed
 from tests.acceptance.celery import graphs, rare
 from tests.acceptance.celery.mixed_load import start_mixed, wait_and_check
 from tests.builders import block, event, namespace, program, schema, step, to, workflow
@@ -33,6 +33,17 @@ def test_a_pool_child_that_hangs_is_killed_and_another_takes_its_place(fleet: Fl
     assert [t.losses for t in fleet.engine.tasks(run.id)] == [0], "it failed, nothing was lost"
     wait_and_check(fleet, start_mixed(fleet, 3))
     assert all(worker.is_alive() for worker in fleet.workers)
+
+
+def test_a_pool_child_that_goes_on_with_a_cancelled_try_is_killed(fleet: Fleet) -> None:
+    run = fleet.start(graphs.held, name="cancelled")
+    (pid,) = until(lambda: fleet.begun("cancelled"), "its begin")
+    run.cancel(reason="no longer needed")
+    with pytest.raises(RunCancelled, match="no longer needed"):
+        run.result(timeout=20)
+    until(lambda: not is_running(pid), "the end of the process that ran it")
+    assert fleet.begun("cancelled") == [pid], "no other process runs it"
+    wait_and_check(fleet, start_mixed(fleet, 3))
 
 
 @pytest.mark.chaos
