@@ -44,6 +44,7 @@ from flowengine.authoring import (
 from flowengine.errors import (
     AnswerRefused,
     AuthoringError,
+    DeadlineExceeded,
     EarlierRunFailed,
     FlowengineError,
     InvalidInputs,
@@ -123,6 +124,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "RunFailed",
     "AnswerRefused",
     "WaitTimedOut",
+    "DeadlineExceeded",
     "EarlierRunFailed",
 ]
 

@@ -231,6 +231,10 @@ class WaitTimedOut(FlowengineError):
     """The type of the error of a `wait_for` that nobody answered in time; `attempt` catches it."""
 
 
+class DeadlineExceeded(FlowengineError):
+    """The type of the error of a step or run that has not ended in time; `attempt` catches it."""
+
+
 @dataclass(eq=False, repr=False)
 class LinkRefused(ValueRefused):
     """A link with an answer that cannot be made, or is not valid."""

@@ -63,6 +63,7 @@ class EngineLauncher:
             connection=self._transaction(options),
             if_failed=options.if_failed,
             run_id=options.run_id,
+            deadline=options.deadline,
         )
         return Run(self._engine, run.id, workflow.definition.signature.result.read)
 
@@ -88,6 +89,7 @@ class EngineLauncher:
             tenant=options.tenant,
             keys=keys,
             if_failed=options.if_failed,
+            deadline=options.deadline,
         )
         read = workflow.definition.signature.result.read
         return [Run(self._engine, run.id, read) for run in started]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import reduce
 from typing import Any, TypeAlias, TypeVar, overload
 
 from flowengine.authoring.bodies import TracedBody, no_parameters, one_parameter, trace_body
+from flowengine.authoring.deadlines import deadline_mixins
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import joined_hint
@@ -43,6 +45,7 @@ def attempt(
     *,
     catch: Handler[U],
     always: Callable[[], object] | None = ...,
+    deadline: timedelta | float | None = ...,
     name: str | None = ...,
 ) -> T | U: ...
 @overload
@@ -51,37 +54,47 @@ def attempt(
     *,
     catch: Mapping[ErrorKind, Handler[U]],
     always: Callable[[], object] | None = ...,
+    deadline: timedelta | float | None = ...,
     name: str | None = ...,
 ) -> T | U: ...
 @overload
 def attempt(
-    body: Callable[[], T], *, always: Callable[[], object], name: str | None = ...
+    body: Callable[[], T],
+    *,
+    always: Callable[[], object],
+    deadline: timedelta | float | None = ...,
+    name: str | None = ...,
 ) -> T: ...
+@overload
+def attempt(body: Callable[[], T], *, deadline: timedelta | float, name: str | None = ...) -> T: ...
 def attempt(
     body: Callable[[], Any],
     *,
     catch: Handler[Any] | Mapping[ErrorKind, Handler[Any]] | None = None,
     always: Callable[[], object] | None = None,
+    deadline: timedelta | float | None = None,
     name: str | None = None,
 ) -> Any:
     """Return the value of the body, or of the handler that caught its error.
 
     `catch` is a lambda that takes the error, or a map from exception classes to such
     lambdas; an error that no class matches is raised. `always` runs at the end in either
-    case; its value is discarded. `name` is the step's name.
+    case; its value is discarded. If the body has not ended at its `deadline`, in seconds or as
+    a timedelta, it fails with DeadlineExceeded. `name` is the step's name.
     """
     step_name = "" if name is None else checked_step_name(name)
     no_parameters(body, "the body of attempt", _USAGE)
     handlers = _handlers(catch)
     if always is not None:
         no_parameters(always, "always", _USAGE)
-    if not handlers and always is None:
+    mixins = deadline_mixins(deadline)
+    if not handlers and always is None and not mixins:
         raise AuthoringError(
             f"{user_location()}: attempt neither catches an error nor has an `always`: {_USAGE}"
         )
     scope = current_scope()
     if scope is not None:
-        return _trace(scope, body, handlers, always, step_name)
+        return _trace(scope, body, handlers, always, step_name, mixins)
     try:
         return body()
     except Exception as problem:
@@ -140,6 +153,7 @@ def _trace(
     handlers: _Handlers,
     always: Callable[[], object] | None,
     name: str,
+    mixins: tuple[nodes.Mixin, ...],
 ) -> Symbol:
     location = user_location()
     step = scope.step_name("attempt", name, location)
@@ -160,7 +174,7 @@ def _trace(
         final = (nodes.Block(last.statements, location=location_of(always)),)
     statement = nodes.StepStatement(
         step,
-        nodes.Call(ATTEMPT),
+        nodes.Call(ATTEMPT, mixins=mixins),
         (nodes.Block(tried.statements, tried.yields, location=location_of(body)),),
         catch=_catch(step, [names for names, _ in handlers], caught),
         always=final,

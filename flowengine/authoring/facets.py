@@ -12,6 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
@@ -19,6 +20,7 @@ import pydantic
 
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.celery_names import refuse_celery_names
+from flowengine.authoring.deadlines import checked_deadline
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import (
     IfFailed,
@@ -36,7 +38,7 @@ from flowengine.authoring.standard import CHILD_DEFINITION, WorkflowCall, start_
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
-from flowengine.program.nodes import EventOptions, FacetKind, Json, Location, Program
+from flowengine.program.nodes import EventOptions, FacetKind, Json, Location, Mixin, Program
 from flowengine.program.standard import RESULT
 
 P = ParamSpec("P")
@@ -54,6 +56,7 @@ class Decorated(Generic[P, R]):
         self.definition = definition
         self.step_name = ""  #: given by the author; empty: derived from the facet's name
         self.order: Order | None = None  #: given by `after`
+        self.call_mixins: tuple[Mixin, ...] = ()  #: given by `within`
 
     @property
     def name(self) -> str:
@@ -79,7 +82,9 @@ class Decorated(Generic[P, R]):
         """Make a step of the workflow that is traced; elsewhere call the function in place."""
         scope = current_scope()
         if scope is not None:
-            made = scope.call(self.definition, args, kwargs, self.step_name, self.order)
+            made = scope.call(
+                self.definition, args, kwargs, self.step_name, self.order, self.call_mixins
+            )
             return cast(R, made)
         for value in (*args, *kwargs.values()):
             if isinstance(value, Symbol):
@@ -105,6 +110,16 @@ class Decorated(Generic[P, R]):
         given = preceding_steps(self.definition.title, steps, on)
         ordered.order = (*(self.order or ()), *given)
         return ordered
+
+    def within(self, duration: timedelta | float) -> Self:
+        """Return the same facet with a deadline for the step of its next call.
+
+        A step that has not ended so many seconds after its beginning fails with DeadlineExceeded,
+        whatever its tries do; the steps below it are cancelled.
+        """
+        limited = copy.copy(self)
+        limited.call_mixins = (*self.call_mixins, checked_deadline(duration))
+        return limited
 
     def __repr__(self) -> str:
         return f"<{self.definition.title}>"
@@ -246,19 +261,21 @@ class Workflow(Decorated[P, R]):
         tenant: str = "",
         if_failed: IfFailed = "return",
         on_cancel: OnCancel = "cancel",
+        deadline: timedelta | float | None = None,
     ) -> Start[P, R]:
         """Return the workflow with options for its next start.
 
         A start with a used `key` returns the earlier run. If that has failed, `if_failed` decides:
         return it, start a new run that takes the key, or raise EarlierRunFailed. `on_cancel` is
-        for child runs: with "leave" they go on when their parent is cancelled.
+        for child runs: with "leave" they go on when their parent is cancelled. A run that has not
+        ended at its `deadline`, in seconds or as a timedelta, fails with DeadlineExceeded.
         """
         if on_cancel not in get_args(OnCancel):
             raise AuthoringError(f"on_cancel is 'cancel' or 'leave', not {on_cancel!r}")
         # The starter refuses labels that are no map, with all other problems.
         kept = dict(labels) if isinstance(labels, Mapping) else labels or {}
         given = StartOptions(key, priority, kept, connection, tenant, if_failed)
-        return Start(self, replace(given, on_cancel=on_cancel))
+        return Start(self, replace(given, on_cancel=on_cancel, deadline=deadline))
 
 
 class Start(Generic[P, R]):

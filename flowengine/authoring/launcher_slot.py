@@ -113,6 +113,7 @@ class StartOptions:
     if_failed: IfFailed = "return"  #: if the run of the key has failed
     run_id: str = ""  #: of the new run; empty: a random one
     on_cancel: OnCancel = "cancel"  #: of a child run, when its parent is cancelled
+    deadline: timedelta | float | None = None  #: seconds after the start by which it must end
 
 
 class Launcher(Protocol):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from flowengine.authoring.bodies import one_parameter
+from flowengine.authoring.deadlines import deadline_mixins
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import item_hint
@@ -47,6 +49,7 @@ def foreach(
     *,
     limit: int | None = ...,
     collect_errors: Literal[False] = ...,
+    deadline: timedelta | float | None = ...,
     name: str | None = ...,
 ) -> list[R]: ...
 @overload
@@ -56,6 +59,7 @@ def foreach(
     *,
     limit: int | None = ...,
     collect_errors: Literal[True],
+    deadline: timedelta | float | None = ...,
     name: str | None = ...,
 ) -> Collected[R]: ...
 def foreach(
@@ -64,19 +68,22 @@ def foreach(
     *,
     limit: int | None = None,
     collect_errors: bool = False,
+    deadline: timedelta | float | None = None,
     name: str | None = None,
 ) -> Any:
     """Return the results of a body called with each item, in item order.
 
     A run processes all items in parallel, or at most `limit` at a time. With
     `collect_errors` a failed item does not fail the loop; the result then has `results`
-    and `errors`. `name` is the step's name. Outside a workflow it is a list comprehension.
+    and `errors`. A loop that has not ended at its `deadline`, in seconds or as a timedelta, fails
+    with DeadlineExceeded. `name` is the step's name. Outside a workflow it is a list comprehension.
     """
     step_name = "" if name is None else checked_step_name(name)
     _check_limit(limit)
+    mixins = deadline_mixins(deadline)
     scope = current_scope()
     if scope is not None:
-        return _trace(scope, items, body, limit, collect_errors, step_name)
+        return _trace(scope, items, body, limit, collect_errors, step_name, mixins)
     if isinstance(items, Symbol):
         info = info_of(items)
         raise info.visibility.escape_error(info.label)
@@ -92,6 +99,7 @@ def _trace(
     limit: Any,
     collect_errors: bool,
     name: str,
+    mixins: tuple[nodes.Mixin, ...],
 ) -> list[Any] | Collected[Any]:
     location = user_location()
     variable = scope.variable(one_parameter(body, "the body of foreach", _USAGE))
@@ -124,7 +132,7 @@ def _trace(
         foreach=nodes.ForeachClause(variable, nodes.InputRef((ITEMS,)), at_once, collect_errors),
         location=body_location,
     )
-    call = nodes.Call(FOREACH, (nodes.Argument(ITEMS, iterated),))
+    call = nodes.Call(FOREACH, (nodes.Argument(ITEMS, iterated),), mixins)
     result_hint: Any = info_of(returned).hint if isinstance(returned, Symbol) else Any
     statement = nodes.StepStatement(step, call, (block,), location=location)
     results = scope.append(statement, types.GenericAlias(list, (result_hint,)))

@@ -63,12 +63,13 @@ class Scope(Visibility):
         kwargs: dict[str, Any],
         name: str,
         order: Order | None = None,
+        mixins: tuple[nodes.Mixin, ...] = (),
     ) -> Symbol:
         """Append a step that calls a facet; an empty `name` is derived from the facet."""
         location = user_location()
         arguments = self.arguments(definition, args, kwargs, location)
         step = self.step_name(definition.short_name, name, location)
-        call = nodes.Call(definition.name, arguments)
+        call = nodes.Call(definition.name, arguments, mixins)
         hint = definition.signature.result.hint
         if order == ():
             self.unordered.add(step)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -138,6 +139,7 @@ class Engine:
         connection: Connection | CallerTransaction | None = None,
         if_failed: IfFailed = "return",
         run_id: str = "",
+        deadline: timedelta | float | None = None,
     ) -> Run[Any]:
         """Start a run; it is durable when this returns.
 
@@ -146,11 +148,13 @@ class Engine:
         With `key` a run is started once: a second start with the same key returns the first run.
         If that has failed, ``if_failed="start"`` starts a new run, which takes the key, and "raise"
         raises EarlierRunFailed. `run_id` is the id of the new run, if it is derived from something
-        that must not start a second one: a start whose run exists returns it.
+        that must not start a second one: a start whose run exists returns it. A run that has not
+        ended at its `deadline`, seconds after its start, fails with DeadlineExceeded.
         With `connection` the run is part of the caller's own transaction: it exists when that
         commits, and never did when it rolls back.
         """
-        options = {"key": key, "priority": priority, "labels": labels or {}, "tenant": tenant}
+        options: dict[str, Any] = {"key": key, "priority": priority, "labels": labels or {}}
+        options |= {"tenant": tenant, "deadline": _seconds(deadline)}
         own = {"run_id": run_id} if run_id else {}
         request = self.starter.request(
             program, workflow, inputs, if_failed=if_failed, **options, **own
@@ -182,6 +186,7 @@ class Engine:
         tenant: str = "",
         keys: Iterable[str] | None = None,
         if_failed: IfFailed = "return",
+        deadline: timedelta | float | None = None,
     ) -> list[Run[Any]]:
         """Start a run for each of these inputs, 50 in one commit.
 
@@ -189,7 +194,8 @@ class Engine:
         PartlyStarted, whose `started` are the runs of the earlier commits. With `keys`, one for
         each of the inputs, a run whose key was used before is returned instead; see `start`.
         """
-        options = {"priority": priority, "labels": labels or {}, "tenant": tenant}
+        options: dict[str, Any] = {"priority": priority, "labels": labels or {}, "tenant": tenant}
+        options["deadline"] = _seconds(deadline)
         values = list(inputs)
         of_each = key_options(workflow, len(values), keys, if_failed)
         requests = [
@@ -247,3 +253,7 @@ class Engine:
     def close(self) -> None:
         self.completions.close()
         self.database.close()
+
+
+def _seconds(duration: timedelta | float | None) -> float | None:
+    return duration.total_seconds() if isinstance(duration, timedelta) else duration

@@ -27,6 +27,8 @@ def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> Com
     """Evaluate a run for the first time, and turn its update into an insert."""
     view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
     view.tenant, parent = request.tenant, request.parent
+    if request.deadline is not None:
+        view.deadline = now + round(request.deadline * 1000)
     if parent is not None and parent.waits:
         view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))
@@ -47,6 +49,7 @@ def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> Com
             waiting_step_key=parent.step_key if parent and parent.waits else None,
             depth=parent.depth if parent else 0,
             on_cancel=LEAVE if parent and parent.on_cancel == LEAVE else None,
+            deadline=view.deadline,
             created=now,
         )
     )

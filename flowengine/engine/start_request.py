@@ -13,6 +13,7 @@ from flowengine import tenants
 from flowengine.authoring import IfFailed, OnCancel
 from flowengine.errors import InvalidInputs
 from flowengine.program import Plan
+from flowengine.program.limits import LONGEST_SECONDS
 from flowengine.program.nodes import Json
 from flowengine.program.types import check_inputs
 from flowengine.settings import Settings
@@ -39,6 +40,7 @@ class StartRequest:
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     parent: Parent | None = None
     if_failed: IfFailed = "return"  #: if the run of the key has failed
+    deadline: float | None = None  #: seconds after its start by which it must end
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,10 @@ def _invalid_options(request: StartRequest) -> Iterator[str]:
         yield f"the priority must be a whole number, not {_kind(priority)}"
     elif abs(priority) > _MAX_PRIORITY:
         yield f"the priority must be between {-_MAX_PRIORITY:,} and {_MAX_PRIORITY:,}"
+    seconds = request.deadline
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 < seconds <= LONGEST_SECONDS):
+        yield f"the deadline must be a number of seconds above 0, or a timedelta, not {seconds!r}"
     if not isinstance(labels, Mapping):
         yield f"the labels must be a map of text to text, not {_kind(labels)}"
     else:

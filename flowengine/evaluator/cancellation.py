@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowengine.evaluator import working_set
+from flowengine.evaluator import deadlines, working_set
 from flowengine.evaluator.failures import CANCELLED_RANK, limited
 from flowengine.evaluator.records import (
     ChildCancellation,
@@ -44,15 +44,26 @@ _BEGINNING = frozenset(
 
 def cancel(work: WorkingSet, action: Action) -> None:
     """Begin the cancellation of a run: its steps are ended by the follow-ups."""
+    because = f": {action.reason}" if action.reason else ""
+    details = {"actor": action.actor, "reason": action.reason, "at": action.at}
+    _begin(work, {"type": TYPE, "message": f"cancelled by {action.actor}{because}", **details})
+
+
+def expire_run(work: WorkingSet) -> None:
+    """Begin to end a run whose deadline has passed, if it is not being cancelled."""
+    if work.run.state == RunState.CANCELLING:
+        return
+    reason = "its deadline has passed"
+    details = {"actor": "server:flowengine", "reason": reason, "at": work.now}
+    _begin(work, {"type": deadlines.TYPE, "message": reason, **details})
+
+
+def _begin(work: WorkingSet, error: Error) -> None:
     run, root = work.run, work.get(work.root_key)
     if run.state == RunState.HELD:
         work.changes.task_hold = TaskHold.RELEASE  # always blocks that run already go on
     run.state = next_run_state(run.id, run.state, Signal.CANCEL)
-    because = f": {action.reason}" if action.reason else ""
-    message = f"cancelled by {action.actor}{because}"
-    details = {"actor": action.actor, "reason": action.reason, "at": action.at}
-    error = {"type": TYPE, "message": message, "path": root.path, **details}
-    root.error = limited(error, work.limits)
+    root.error = limited({**error, "path": root.path}, work.limits)
     work.touch(root)
     if any(statement.always for statement in work.plan.statements.values()):
         due = work.now + round(work.limits.cleanup_timeout * 1000)
@@ -96,9 +107,11 @@ def of_children(work: WorkingSet, after: str) -> ChildCancellation:
 
 def is_cancelled(work: WorkingSet, row: Step) -> bool:
     """Whether a row is to be cancelled: not if it is part of an always block that has time left."""
-    if work.run.state != RunState.CANCELLING:
-        return False
-    return not is_in_always(row) or "is_late" in _cancellation(work)
+    if work.run.state == RunState.CANCELLING and (
+        not is_in_always(row) or "is_late" in _cancellation(work)
+    ):
+        return True
+    return deadlines.expired_above(work, row) is not None
 
 
 def is_in_always(row: Step) -> bool:
@@ -136,14 +149,19 @@ def _forget_items(work: WorkingSet, fan: Step) -> None:
 
 
 def error_of(work: WorkingSet, row: Step) -> Error:
-    cancellation = _cancellation(work)
-    return {"type": TYPE, "message": cancellation["message"], "path": row.path}
+    if expired := deadlines.expired_above(work, row):
+        assert expired.error is not None
+        message = f"cancelled: the deadline of {expired.path} has passed"
+    else:
+        message = _cancellation(work)["message"]
+    return limited({"type": TYPE, "message": message, "path": row.path}, work.limits)
 
 
 def end_run(work: WorkingSet, root: Step) -> None:
     """End a cancelled run, with who and why; an always block that failed is named."""
     run = work.run
-    run.state = next_run_state(run.id, run.state, Signal.CANCEL)
+    is_late = _cancellation(work)["type"] == deadlines.TYPE
+    run.state = next_run_state(run.id, run.state, Signal.FAIL if is_late else Signal.CANCEL)
     failure = root.failure if root.failure and root.failure["rank"][0] == 0 else None
     error = {name: v for name, v in _cancellation(work).items() if name != "is_late"}
     if failure is not None:
@@ -151,12 +169,7 @@ def end_run(work: WorkingSet, root: Step) -> None:
         what = f"{first['path']}: {first['type']}: {first['message']}"
         error["message"] = f"{error['message']} (while it was cancelled, {what})"
     run.error = root.error = limited(error, work.limits)
-    timer = timer_of(root)
-    is_new = [created for created in work.changes.created_timers if created.id == timer]
-    for created in is_new:
-        work.changes.created_timers.remove(created)
-    if not is_new:
-        work.changes.ended_timers.append(timer)
+    work.changes.remove_timer(timer_of(root))
 
 
 def timer_of(root: Step) -> str:

@@ -16,6 +16,7 @@ from flowengine.evaluator import (
     blocks,
     cancellation,
     catch,
+    deadlines,
     events,
     pre_steps,
     steps,
@@ -174,8 +175,14 @@ def _advance_queue(work: WorkingSet) -> None:
 def _advance(work: WorkingSet, row: Step) -> None:
     """Advance one row through its states until it waits or ends."""
     work.touch(row)
-    is_cancelling = work.run.state == RunState.CANCELLING
+    is_cancelling = work.run.state == RunState.CANCELLING or work.plan.has_deadlines
     while not row.is_final:
+        if deadlines.is_expired(row):
+            if row.remaining:
+                return  # the rows below it are being cancelled
+            deadlines.settle(row)
+            row.state = _onward(row, catch.redirect(work, row, Signal.FAIL))
+            continue
         handler = HANDLERS.get(row.state)
         stop = None
         if is_cancelling and cancellation.is_cancelled(work, row):
@@ -240,6 +247,10 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
                 _fail(work, step, trigger.error)
         case TimerFired(kind=cancellation.TIMER):
             cancellation.time_is_over(work)
+        case TimerFired(kind=deadlines.RUN_TIMER):
+            cancellation.expire_run(work)
+        case TimerFired(kind=deadlines.TIMER):
+            _expire(work, trigger)
         case TimerFired():
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 if step.facet_name == WAIT_FOR:
@@ -272,6 +283,7 @@ def _start(work: WorkingSet, inputs: dict[str, object]) -> None:
     if work.find(row_key(RowKind.STEP, facet.short_name)) is None:
         root = work.create(RowKind.STEP, facet.short_name, ObjectType.WORKFLOW, facet.name, None, 0)
         root.facet_name, root.params = facet.name, {**facet.defaults, **inputs}
+        deadlines.set_run_timer(work, root)
         work.queue.append(root)
 
 
@@ -329,6 +341,19 @@ def _fail(work: WorkingSet, step: Step, error: Error) -> None:
         return
     step.error = limited({**error, "path": step.path}, work.limits)
     _end_unsuccessfully(work, step, Signal.FAIL)
+
+
+def _expire(work: WorkingSet, timer: TimerFired) -> None:
+    step = work.find(timer.step_key)
+    if step is None or step.id != timer.step_id or not deadlines.is_open(step):
+        return
+    if step.state != StepState.EVENT_TRANSMIT:
+        deadlines.expire(work, step, cancellation.OPEN_STEPS)
+        return
+    work.changes.canceled_steps.append(step.id)
+    if step.facet_name in WAITS:
+        work.changes.ended_waits.append(step.id)
+    _fail(work, step, deadlines.error_of(work, step))
 
 
 def _cancel(work: WorkingSet, step: Step) -> None:

@@ -6,7 +6,7 @@ however large the run is.
 
 from __future__ import annotations
 
-from flowengine.evaluator import cancellation
+from flowengine.evaluator import cancellation, deadlines
 from flowengine.evaluator.failures import note_failure
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_run_state
@@ -23,6 +23,8 @@ def ended(work: WorkingSet, row: Step) -> None:
         return
     parent, created = work.parent(row), 0
     if row.object_type not in ObjectType.BLOCKS:
+        if work.plan.has_deadlines:
+            deadlines.end_timer(work, row)
         for edge in work.statement(row).edges:
             created += _follow(work, row, parent, edge)
     _count_down(work, parent, row, created)
@@ -31,6 +33,7 @@ def ended(work: WorkingSet, row: Step) -> None:
 def _end_run(work: WorkingSet, root: Step) -> None:
     run = work.run
     run.alarm = None
+    deadlines.end_run_timer(work, root)
     if run.state == RunState.CANCELLING:
         cancellation.end_run(work, root)
         return

@@ -197,6 +197,7 @@ class RunView:
     step_count: int = 0
     value_bytes: int = 0  #: of the values that its commits have written so far
     tenant: str = ""
+    deadline: int | None = None  #: by which it must end, in milliseconds since the epoch
     outputs: dict[str, Any] | None = None
     error: Error | None = None
     alarm: str | None = None
@@ -279,6 +280,13 @@ class IterationChanges:
         else:
             self._updated_ids[step.id] = len(self.updated_steps)
             self.updated_steps.append(step)
+
+    def remove_timer(self, timer_id: str) -> None:
+        """End a timer; one that this evaluation has created is never written."""
+        kept = [timer for timer in self.created_timers if timer.id != timer_id]
+        if len(kept) == len(self.created_timers):
+            self.ended_timers.append(timer_id)
+        self.created_timers = kept
 
     def add_created_event(self, event: EventDefinition) -> None:
         self.created_events.append(event)

@@ -256,7 +256,8 @@ RUN_TRANSITIONS: Table = {
         Signal.RELEASE: RunState.RUNNING,
         Signal.CANCEL: RunState.CANCELLING,
     },
-    RunState.CANCELLING: {Signal.CANCEL: RunState.CANCELLED},
+    # It fails if its deadline has passed.
+    RunState.CANCELLING: {Signal.CANCEL: RunState.CANCELLED, Signal.FAIL: RunState.FAILED},
     **{state: {} for state in sorted(RunState.FINAL)},
 }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flowengine.evaluator import deadlines
 from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.pre_steps import mixin_arguments
 from flowengine.evaluator.records import Step, row_key
@@ -27,6 +28,8 @@ def initialize(work: WorkingSet, step: Step) -> Signal:
     # The parameters of a workflow are its inputs, which it has already.
     if isinstance(plan, StatementPlan):
         work.require_bytes(step.path)
+        if plan.deadline is not None:
+            deadlines.set_timer(work, step, plan.deadline)
         scope = RowScope(work, scope_row(work, step), plan.sources)
         try:
             if plan.kind is StatementKind.MIXIN:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 from flowengine.errors import Problem
+from flowengine.program import deadlines
 from flowengine.program.expressions import Constants, EvaluationError, evaluate, references
 from flowengine.program.limits import is_timeout, timeout_of
 from flowengine.program.link_context import Declared, LinkContext, Names, repeated
@@ -104,6 +105,22 @@ class CallLinker:
                 self._report(where, timeout)
             else:
                 plan.timeout = timeout
+            self._set_deadline(node.call, plan, where)
+
+    def _set_deadline(self, call: Call, plan: StatementPlan, where: str) -> None:
+        mixin = next((m for m in call.mixins if self._is_deadline(m)), None)
+        if mixin is None:
+            return
+        found = deadlines.deadline_of(mixin)
+        if isinstance(found, str):
+            self._context.refuse(where, found)
+        else:
+            plan.deadline = found
+            self._context.plan.has_deadlines = True
+
+    def _is_deadline(self, mixin: Mixin) -> bool:
+        """Whether a mixin is a deadline: a program may declare a facet of that name."""
+        return deadlines.is_deadline(mixin) and isinstance(self._context.resolve(mixin.target), str)
 
     def _instance(self, call: Call, plan: StatementPlan, name: str, where: str) -> None:
         """Link a step that is an instance of a schema: its fields are its results."""
@@ -135,7 +152,8 @@ class CallLinker:
     def _mixed_in(self, call: Call, facet: FacetPlan, given: _Given, where: str) -> _Given:
         """Return the arguments from mixins without an alias, as far as the facet has them."""
         params = {param.name: param for param in facet.params}
-        plain = [mixin for mixin in call.mixins if not mixin.alias]
+        mixins = [mixin for mixin in call.mixins if not mixin.alias]
+        plain = [mixin for mixin in mixins if not self._is_deadline(mixin)]
         for mixin in plain:
             self.check_plain_mixin(mixin, facet, where)
         mixed = {a.name: a.value for mixin in reversed(plain) for a in mixin.arguments}

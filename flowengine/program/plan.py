@@ -64,6 +64,7 @@ class StatementPlan:
     call_mixins: tuple[Mixin, ...] = ()
     call_aliases: tuple[str, ...] = ()  #: of the mixins at the call that fill no parameter
     timeout: float | None = None  #: seconds, set by a mixin; None: that of the facet
+    deadline: float | None = None  #: seconds for all tries, and for everything below it
     arguments: tuple[tuple[str, Expression], ...] = ()
     condition: Expression | None = None  #: of an assert
     sources: Sources = field(default_factory=Sources)
@@ -288,6 +289,7 @@ class Plan:
     #: The statements that call a facet, by its name.
     callers: dict[str, list[StatementPlan]] = field(default_factory=dict)
     has_recursion: bool = False  #: some facet may call itself
+    has_deadlines: bool = False  #: some statement has a deadline
     is_stored: bool = False  #: linked without the checks of new programs
     limits: Limits = DEFAULT_LIMITS
 

@@ -55,6 +55,7 @@ class RunOrigin(NamedTuple):
     waiting_step_key: str | None
     depth: int
     on_cancel: str | None
+    deadline: int | None
     created: int
 
 
