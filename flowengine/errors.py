@@ -388,6 +388,19 @@ class UnknownStep(FlowengineError, LookupError):
 
 
 @dataclass(eq=False, repr=False)
+class InvalidFilter(FlowengineError, ValueError):
+    """A filter of a list, a purge or a bulk action that cannot be applied."""
+
+    name: str
+    value: Any
+    expected: str
+
+    def __str__(self) -> str:
+        shown = printable(repr(self.value), limit=200)
+        return f"the filter {self.name} is {shown}: it must be {self.expected}"
+
+
+@dataclass(eq=False, repr=False)
 class TenantRefused(FlowengineError):
     """An app or a token is bound to one tenant, and another one was asked for."""
 

@@ -206,7 +206,7 @@ def list_runs(
     for heading in (*headings, "waits for / error"):
         table.add_column(heading, overflow="fold")
     for info in runs:
-        waits = info.alarm or outstanding(info.open_steps, info.retry, now)
+        waits = info.alarm or outstanding(info.open_steps, info.retry, now, info.waits_for)
         table.add_row(
             info.id[:8],
             *([line(info.tenant)] if has_tenants else []),

@@ -8,9 +8,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.segment import Segment
 
-from flowengine.cli.run_view import MAX_PART, run_tree, status_of, wait_of
+from flowengine.cli.run_view import MAX_PART, run_tree, status_of
 from flowengine.cli.terminal import line
 from flowengine.engine import Run, RunInfo
+from flowengine.engine.presentation import status_and_label
 from flowengine.engine.results import duration
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.shown_paths import shown_path
@@ -93,7 +94,8 @@ def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> Run
         now = system_clock()
         parked = {step.circuit: step for step in steps if (step.parked_until or 0) > now}
         for circuit in sorted(parked.keys() - open_circuits):
-            parking = line((f"          ! {wait_of(parked[circuit])}", "yellow"))
+            label = status_and_label(parked[circuit], now)[1]
+            parking = line((f"          ! {label}", "yellow"))
             console.print(parking, soft_wrap=True)
         open_circuits = set(parked)
         if info.alarm and info.alarm != alarm and not info.is_final:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import datetime
 
 from rich.console import Group
 from rich.text import Text
@@ -12,8 +11,14 @@ from rich.tree import Tree
 
 from flowengine.cli.terminal import Part, line
 from flowengine.engine import RunInfo, StepInfo
-from flowengine.engine.presentation import elapsed, next_try, round_label, round_time, try_count
-from flowengine.engine.results import StepStatus, breaker_wait, duration, step_status
+from flowengine.engine.presentation import (
+    elapsed,
+    round_label,
+    round_time,
+    status_and_label,
+    try_count,
+)
+from flowengine.engine.results import StepStatus, duration
 from flowengine.engine.rounds import Round, Rounds
 from flowengine.evaluator.states import ObjectType, RunState, StepState
 from flowengine.shown_paths import shown_path
@@ -32,6 +37,8 @@ _COLOURS = {
     StepStatus.CHILD_RUN: "cyan",
     StepStatus.SLEEPING: "cyan",
     StepStatus.ASKING: "bold yellow",
+    StepStatus.LIMITED: "yellow",
+    StepStatus.HELD: "yellow",
     StepStatus.IN_PROGRESS: "cyan",
 }
 RUN_COLOURS = {
@@ -57,21 +64,8 @@ MAX_PART = 2_000  #: characters of a name or an error
 
 def status_of(step: StepInfo, now: int) -> tuple[str, str, str]:
     """Return symbol, colour and label of a step's status."""
-    is_parked, is_retrying = (step.parked_until or 0) > now, (step.retry_at or 0) > now
-    status = step_status(
-        step.state,
-        step.task_state,
-        facet=step.facet,
-        is_parked=is_parked,
-        is_retrying=is_retrying,
-    )
+    status, _ = status_and_label(step, now)
     return status.symbol, _COLOURS[status], status.value
-
-
-def wait_of(step: StepInfo) -> str:
-    """Return the breaker of a parked step and its due time in local time."""
-    until = datetime.fromtimestamp((step.parked_until or 0) / 1000)
-    return breaker_wait(step.circuit, f"{until:%H:%M:%S}")
 
 
 def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int, width: int = 120) -> Group:
@@ -230,11 +224,8 @@ def _shown_children(
 
 
 def _line(step: StepInfo, name: str, now: int) -> Text:
-    sign, colour, label = status_of(step, now)
-    if label == StepStatus.PARKED:
-        label = wait_of(step)
-    elif label == StepStatus.RETRYING:
-        label = next_try(step, now)
+    status, label = status_and_label(step, now)
+    sign, colour = status.symbol, _COLOURS[status]
     took, queued = elapsed(step, now)
     parts: list[Part] = [(f"{sign} ", colour), (name, "bold" if not step.parent else "")]
     if step.facet and step.facet.rpartition(".")[2] != name.rpartition(".")[2]:

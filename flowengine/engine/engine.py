@@ -124,6 +124,7 @@ class Engine:
         self.tasks = self.queries.tasks
         self.events = self.queries.events
         self.servers = self.queries.servers
+        self.history = self.queries.history
         self.metrics = self.queries.metrics
 
     def start(
@@ -223,7 +224,8 @@ class Engine:
         **options: Any,
     ) -> ExecutionResult:
         """Start a run and return its first fixed point: its end, or its first events."""
-        return self.get(self.start(program, workflow, inputs, **options).id).as_result()
+        run_id = self.start(program, workflow, inputs, **options).id
+        return self.queries.get_of(None, run_id).as_result()
 
     def resume(
         self,

@@ -51,6 +51,7 @@ def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> Com
             on_cancel=LEAVE if parent and parent.on_cancel == LEAVE else None,
             deadline=view.deadline,
             created=now,
-        )
+        ),
+        request.labels,
     )
     return effects

@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python as to_jsonable
 
 from flowengine.actors import Actor
 from flowengine.engine.answers import ASK
+from flowengine.engine.history import HistoryEntry
 from flowengine.engine.results import RunInfo, StepInfo
 from flowengine.errors import RunCancelled, RunFailed, WaitInsideStep
 from flowengine.evaluator.states import RunState
@@ -52,10 +53,22 @@ class Run(Generic[R]):
 
     @property
     def state(self) -> str:
-        return self.info().state
+        return self._polled().state
+
+    def _polled(self) -> RunInfo:
+        """Read the run's row alone: one short query."""
+        return self._engine.queries.poll(self.id)
 
     def steps(self) -> Sequence[StepInfo]:
         return self._engine.steps(self.id)
+
+    def history(self, *, after: int = 0, limit: int = 1_000) -> Sequence[HistoryEntry]:
+        """Return the commits of the run behind the revision `after`, in order."""
+        return self._engine.history(self.id, after=after, limit=limit)
+
+    async def ahistory(self, *, after: int = 0, limit: int = 1_000) -> Sequence[HistoryEntry]:
+        """Like `history`, without blocking the event loop."""
+        return await asyncio.to_thread(self.history, after=after, limit=limit)
 
     async def ainfo(self) -> RunInfo:
         """Like `info`, without blocking the event loop."""
@@ -172,7 +185,7 @@ class _Check:
 
     def __call__(self) -> bool:
         try:
-            self._info = self._run.info()
+            self._info = self._run._polled()
         except Exception as problem:
             if not is_outage(problem):
                 raise

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Protocol
 
-from flowengine.engine.results import FailedTry, RetryWait, duration
+from flowengine.engine.results import FailedTry, RetryWait, StepStatus, duration, step_status
+from flowengine.engine.waits_for import WaitingStep, WaitKind, WaitsFor, step_waits_for, words
 from flowengine.evaluator.states import StepState, TaskState
 from flowengine.shown_paths import shown_path
 
+_DAY = 20 * 3_600_000  #: milliseconds from which on a time has its date
 _SHORT_QUEUE = 100  #: milliseconds in a queue that are not shown
 
 
-class TriedStep(Protocol):
+class TriedStep(WaitingStep, Protocol):
     """A step with its tries, as a terminal or a page shows it."""
 
     @property
@@ -39,6 +42,33 @@ class TriedStep(Protocol):
     def ran(self) -> int | None: ...
     @property
     def child_run(self) -> str | None: ...
+
+
+def clock(now: int, *, utc: bool = False) -> Callable[[int], str]:
+    """Return the function that writes a time, local or UTC: with its date if it is not near."""
+
+    def written(milliseconds: int) -> str:
+        moment = datetime.fromtimestamp(milliseconds / 1000, UTC if utc else None)
+        is_near = abs(milliseconds - now) < _DAY
+        text = f"{moment:%H:%M:%S}" if is_near else f"{moment:%Y-%m-%d %H:%M:%S}"
+        return f"{text} UTC" if utc else text
+
+    return written
+
+
+def status_and_label(step: TriedStep, now: int, *, utc: bool = False) -> tuple[StepStatus, str]:
+    """Return the status of a step, and in words what it waits for."""
+    wait = step_waits_for(step, now)
+    status = step_status(step.state, step.task_state, wait)
+    if status is StepStatus.RETRYING:
+        return status, next_try(step, now)
+    if wait is not None and wait.kind in _SAID:
+        return status, words(wait, clock(now, utc=utc))
+    return status, status.value
+
+
+#: Waits that have a subject or an end; of the others the status says everything.
+_SAID = frozenset({WaitKind.ANSWER, WaitKind.TIME, WaitKind.CIRCUIT, WaitKind.LIMIT, WaitKind.RATE})
 
 
 def retry_wait(wait: RetryWait, now: int) -> str:
@@ -87,10 +117,19 @@ def round_time(step: TriedStep, own_time: int | None, now: int) -> str:
     return elapsed(step, now)[0] if own_time is None else duration(own_time)
 
 
-def outstanding(open_steps: int, retry: RetryWait | None, now: int) -> str:
+def outstanding(
+    open_steps: int,
+    retry: RetryWait | None,
+    now: int,
+    wait: WaitsFor | None = None,
+    *,
+    utc: bool = False,
+) -> str:
     """Return for what an unfinished run waits."""
     steps = "1 step" if open_steps == 1 else f"{open_steps:,} steps"
+    others = f"; {steps} outstanding" if open_steps > 1 else ""
+    if wait is not None and wait.kind in (*_SAID, WaitKind.HOLD, WaitKind.CHILD_RUN):
+        return f"{words(wait, clock(now, utc=utc))}{others}"
     if retry is None:
         return f"{steps} outstanding" if open_steps else ""
-    others = f"; {steps} outstanding" if open_steps > 1 else ""
     return f"{shown_path(retry.path)} {retry_wait(retry, now)}{others}"

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
+from flowengine.engine.history import HistoryEntry, entries
 from flowengine.engine.results import (
     RetryWait,
     RunInfo,
@@ -17,13 +18,16 @@ from flowengine.engine.results import (
     child_run_of,
     seen_state,
 )
+from flowengine.engine.run_pages import RunPage, read_page, run_filter
+from flowengine.engine.run_waits import Waits, waits_of_runs
 from flowengine.engine.step_tries import (
     StepTries,
     allowed_tries,
     tries_by_step,
     waiting_retries,
 )
-from flowengine.errors import AmbiguousRun, UnknownRun
+from flowengine.engine.waits_for import WaitKind, WaitsFor, step_waits_for
+from flowengine.errors import AmbiguousRun, InvalidFilter, UnknownRun
 from flowengine.evaluator import EventDefinition, Step, TaskDefinition
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
@@ -33,6 +37,13 @@ from flowengine.store.runs import StoredRun
 from flowengine.store.servers import ServerDefinition
 from flowengine.tenants import visible_tenant
 
+_FILTERS = frozenset(
+    {
+        *("label", "key", "id_prefix", "error_type", "server", "alarm", "parent"),
+        *("created_after", "created_before", "finished_after", "finished_before"),
+    }
+)
+_NAMES = ", ".join(sorted({*_FILTERS, "workflow", "state", "tenant", "named", "waits_for"}))
 #: Steps that a page counts, of all its runs and at least of each.
 _MAX_COUNTED, _MIN_COUNTED = 500_000, 1_000
 
@@ -47,8 +58,16 @@ class RunQueries:
         self._database, self._bound = database, bound
 
     def get(self, run_id: str, *, tenant: str | None = None) -> RunInfo:
-        """Return the state of a run."""
-        return self.get_of(visible_tenant(self._bound, tenant), run_id)
+        """Return the state of a run, and what it waits for."""
+        found = self.get_of(visible_tenant(self._bound, tenant), run_id)
+        if found.is_final:
+            return found
+        with self._database.read() as session:
+            return replace(found, waits_for=waits_of_runs(session, [found]).get(run_id))
+
+    def poll(self, run_id: str) -> RunInfo:
+        """Return the state of a run, without what it waits for: the cheapest query."""
+        return self.get_of(visible_tenant(self._bound, None), run_id)
 
     def get_of(self, tenant: str | None, run_id: str) -> RunInfo:
         """Return the state of a run of this tenant, or with None of any, bound or not."""
@@ -72,29 +91,57 @@ class RunQueries:
                 raise UnknownRun(beginning)
             if len(found) > 1:
                 raise AmbiguousRun(beginning)
-            return _info(session, found[0])
+            return _info(session, found[0], waits=waits_of_runs(session, found))
 
     def list(
         self,
         *,
-        workflow: str | None = None,
-        state: str | None = None,
+        workflow: str | Sequence[str] | None = None,
+        state: str | Sequence[str] | None = None,
         tenant: str | None = None,
         named: str | None = None,
+        waits_for: str | None = None,
+        cursor: str | None = None,
         limit: int = 50,
-    ) -> Sequence[RunInfo]:
-        """Return the newest runs.
+        **filters: Any,
+    ) -> RunPage[RunInfo]:
+        """Return the newest runs that all these filters admit.
 
         `workflow` is a qualified name; `named` may be the last part of one, and if no run has that
-        name, any part.
+        name, any part. `waits_for` is a WaitKind. Other filters: `label` (a map), `key`,
+        `id_prefix` (in the order of the ids), `created_after`, `created_before`, `finished_after`,
+        `finished_before` (datetime, or milliseconds), `error_type`, `server` (runs of which it
+        runs a step now), `alarm` (True or False), `parent` (a run id). Raises InvalidFilter.
+
+        The `cursor` of a page continues the list behind it. Each page is read through one index,
+        and looks at a limited number of runs: so it may have fewer than `limit`, and a cursor.
         """
+        if unknown := sorted(filters.keys() - _FILTERS):
+            raise InvalidFilter(unknown[0], filters[unknown[0]], f"one of {_NAMES}")
+        try:
+            kind = None if waits_for is None else WaitKind(waits_for)
+        except ValueError:
+            expected = f"one of {', '.join(WaitKind)}"
+            raise InvalidFilter("waits_for", waits_for, expected) from None
+        tenant = visible_tenant(self._bound, tenant)
+        filters |= {"workflow": workflow, "state": state, "named": named, "waits": kind is not None}
+        with self._database.read() as session:
+            wanted = run_filter(session, tenant, **filters)
+            found, waits, following = read_page(session, wanted, kind, cursor, limit)
+            retries = _retries(session, found)
+            page = RunPage(_info(session, row, retries.get(row.id), waits) for row in found)
+        page.cursor = following
+        return page
+
+    def history(
+        self, run_id: str, *, after: int = 0, limit: int = 1_000, tenant: str | None = None
+    ) -> Sequence[HistoryEntry]:
+        """Return the commits of a run behind the revision `after`, in order and without gaps."""
         tenant = visible_tenant(self._bound, tenant)
         with self._database.read() as session:
-            found = session.runs.newest(
-                workflow=workflow, state=state, tenant=tenant, named=named, limit=limit
-            )
-            retries = _retries(session, found)
-            return [_info(session, row, retries.get(row.id)) for row in found]
+            if _visible(session, run_id, tenant) is None:
+                raise UnknownRun(run_id)
+            return entries(session, run_id, after, limit)
 
     def steps(self, run_id: str, *, tenant: str | None = None) -> Sequence[StepInfo]:
         """Return all steps of a run, in the order of their creation."""
@@ -106,10 +153,12 @@ class RunQueries:
             tries = tries_by_step(session.tasks.tries_of_run(run_id), session.now())
             has_retries = any(tried.failed for tried in tries.values())
             allowed = allowed_tries(session, run.program_hash) if has_retries else {}
-            return [
-                _step_info(session, step, tries.get(step.id), allowed)
-                for step in session.steps.of_run(run_id)
+            steps = session.steps.of_run(run_id)
+            waits, now = Waits.of_steps(session, run_id, steps), session.now()
+            found = [
+                _step_info(session, step, tries.get(step.id), allowed, waits) for step in steps
             ]
+            return [replace(step, waits_for=step_waits_for(step, now)) for step in found]
 
     def tasks(self, run_id: str, *, tenant: str | None = None) -> Sequence[TaskDefinition]:
         """Return all tries of a run, in the order of their creation; none of an unknown run."""
@@ -173,7 +222,7 @@ def run_summaries(
     )
     progress = session.steps.progress([row.id for row in found], most)
     reported = session.reports.recorded_counts([row.id for row in found], most)
-    retries = _retries(session, found)
+    retries, waits = _retries(session, found), waits_of_runs(session, found)
     return [
         RunSummary(
             id=row.id,
@@ -190,6 +239,7 @@ def run_summaries(
             is_counted=progress[row.id][1] < most,
             tenant=row.tenant,
             retry=retries.get(row.id),
+            waits_for=waits.get(row.id),
         )
         for row in found
     ]
@@ -214,7 +264,12 @@ def _retries(session: Session, runs: Sequence[Any]) -> dict[str, RetryWait]:
     return waiting_retries(session, waiting)
 
 
-def _info(session: Session, row: StoredRun, retry: RetryWait | None = None) -> RunInfo:
+def _info(
+    session: Session,
+    row: StoredRun,
+    retry: RetryWait | None = None,
+    waits: Mapping[str, WaitsFor] | None = None,
+) -> RunInfo:
     outputs = None
     if row.outputs is not None:
         outputs = session.payloads.resolved(codec.attributes(row.outputs))
@@ -236,11 +291,16 @@ def _info(session: Session, row: StoredRun, retry: RetryWait | None = None) -> R
         parent=row.parent_run_id,
         tenant=row.tenant,
         retry=retry,
+        waits_for=(waits or {}).get(row.id),
     )
 
 
 def _step_info(
-    session: Session, step: Step, tried: StepTries | None, allowed: Mapping[str, int]
+    session: Session,
+    step: Step,
+    tried: StepTries | None,
+    allowed: Mapping[str, int],
+    waits: Waits,
 ) -> StepInfo:
     state = seen_state(step.state, tried.state if tried else None)
     found = StepInfo(
@@ -258,6 +318,8 @@ def _step_info(
         created=step.created,
         updated=step.updated,
         address=step.address,
+        wakes_at=waits.wakes_at.get(step.id),
+        question=waits.questions.get(step.key, ""),
     )
     if tried is None:
         return found

@@ -8,10 +8,11 @@ from enum import StrEnum
 from typing import Any, Self
 
 from flowengine.engine.starter import child_run_id
+from flowengine.engine.waits_for import WaitKind, WaitsFor
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
-from flowengine.program.standard import CHILD, SLEEP, SLEEP_UNTIL, WAIT_FOR
+from flowengine.program.standard import CHILD
 from flowengine.shown_paths import shown_path
 
 _MAX_MESSAGE = 200  #: characters of the error of an earlier try
@@ -86,6 +87,7 @@ class RunInfo(_RunRecord):
     parent: str | None = None  #: the run whose step started it
     tenant: str = ""
     retry: RetryWait | None = None  #: in a list: the step whose next try is due first
+    waits_for: WaitsFor | None = None  #: None: a step of it runs, or it has ended
 
     def as_result(self) -> ExecutionResult:
         return ExecutionResult(
@@ -116,6 +118,7 @@ class RunSummary(_RunRecord):
     is_counted: bool = True  #: False: it has more steps, which were not counted
     tenant: str = ""
     retry: RetryWait | None = None  #: the step whose next try is due first
+    waits_for: WaitsFor | None = None  #: None: a step of it runs, or it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,11 @@ class StepInfo:
     child_run: str | None = None  #: the run that it has started
     wakes_at: int | None = None  #: when a step that waits without a worker stops waiting
     address: str = ""  #: its place in the program
+    task_list: str | None = None
+    task_due: int | None = None  #: when its last try was due, or is
+    limit: str = ""  #: the key of the limit or rate that its try waits for
+    question: str = ""  #: the name of the answer that it waits for
+    waits_for: WaitsFor | None = None  #: None: it runs or has ended
 
 
 def child_run_of(step_id: str, facet: str, state: str, task_state: str | None) -> str | None:
@@ -225,6 +233,8 @@ class StepStatus(StrEnum):
     CHILD_RUN = "waits for another run", "⇢"
     SLEEPING = "sleeps", "☾"
     ASKING = "waits for an answer", "?"
+    LIMITED = "waits for a limit", "≡"
+    HELD = "is on hold", "‖"
     IN_PROGRESS = "in progress", "…"
 
 
@@ -244,36 +254,27 @@ _BY_TASK_STATE = {
 }
 
 
-_BY_FACET = {
-    SLEEP: StepStatus.SLEEPING,
-    SLEEP_UNTIL: StepStatus.SLEEPING,
-    WAIT_FOR: StepStatus.ASKING,
+_BY_WAIT = {
+    WaitKind.WORKER: StepStatus.WAITING,
+    WaitKind.RETRY: StepStatus.RETRYING,
+    WaitKind.TIME: StepStatus.SLEEPING,
+    WaitKind.ANSWER: StepStatus.ASKING,
+    WaitKind.CHILD_RUN: StepStatus.CHILD_RUN,
+    WaitKind.LIMIT: StepStatus.LIMITED,
+    WaitKind.RATE: StepStatus.LIMITED,
+    WaitKind.CIRCUIT: StepStatus.PARKED,
+    WaitKind.HOLD: StepStatus.HELD,
 }
 
 
 def step_status(
-    state: str,
-    task_state: str | None = None,
-    *,
-    facet: str = "",
-    is_parked: bool = False,
-    is_retrying: bool = False,
+    state: str, task_state: str | None = None, wait: WaitsFor | None = None
 ) -> StepStatus:
-    if state == StepState.EVENT_TRANSMIT and facet in _BY_FACET:
-        return _BY_FACET[facet]
-    if state == StepState.EVENT_TRANSMIT and task_state == TaskState.HELD:
-        return StepStatus.HELD
-    if state == StepState.EVENT_TRANSMIT and is_parked:
-        return StepStatus.PARKED
-    if state == StepState.EVENT_TRANSMIT and is_retrying:
-        return StepStatus.RETRYING
+    if wait is not None and wait.kind in _BY_WAIT:
+        return _BY_WAIT[wait.kind]
     if state == StepState.EVENT_TRANSMIT and task_state in _BY_TASK_STATE:
         return _BY_TASK_STATE[task_state]
     return _STATUSES.get(state, StepStatus.IN_PROGRESS)
-
-
-def breaker_wait(circuit: str, until: str) -> str:
-    return f"waits for circuit {circuit!r} until {until}"
 
 
 def duration(milliseconds: int) -> str:

@@ -16,7 +16,9 @@ from sqlalchemy import Row
 
 from flowengine.engine.results import FailedTry, child_run_of, seen_state
 from flowengine.engine.rounds import Round, Rounds
+from flowengine.engine.run_waits import Waits
 from flowengine.engine.step_tries import StepTries, allowed_tries, tries_by_step
+from flowengine.engine.waits_for import WaitsFor, step_waits_for
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store import Session, codec
 
@@ -54,6 +56,8 @@ class StepLine:
     task_state: str | None
     task_list: str | None
     circuit: str = ""
+    limit: str = ""
+    task_due: int | None = None
     parked_until: int | None = None
     retry_at: int | None = None  #: when the next try is due, after one that failed
     allowed_tries: int | None = None  #: of a step with more than one try
@@ -61,6 +65,9 @@ class StepLine:
     queued: int = 0  #: milliseconds that its tries were due and waited for a worker
     ran: int | None = None  #: milliseconds that workers ran its tries; None: no try has begun
     child_run: str | None = None  #: the run that it has started
+    wakes_at: int | None = None  #: when a step that waits without a worker stops waiting
+    question: str = ""  #: the name of the answer that it waits for
+    waits_for: WaitsFor | None = None
     #: Of a round of a loop by recursion: its number, and that of the round that made it fail.
     round: int | None = None
     failed_in: int | None = None
@@ -112,10 +119,13 @@ def load_run_tree(
     tries = _tries(session, run_id, list(details), most_bytes)
     run = session.runs.get(run_id) if any(tried.failed for tried in tries.values()) else None
     allowed = allowed_tries(session, run.program_hash) if run else {}
+    waits, now = Waits.of_steps(session, run_id, details.values()), session.now()
     ended, steps = session.steps.progress([run_id], _MAX_COUNTED)[run_id]
     return RunTree(
         lines=[
-            _with_details(line, details, tries, allowed) if isinstance(line, _Line) else line
+            _with_details(line, details, tries, allowed, waits, now)
+            if isinstance(line, _Line)
+            else line
             for line in lines
         ],
         steps=steps,
@@ -239,6 +249,8 @@ def _with_details(
     details: Mapping[str, Row[Any]],
     tries: Mapping[str, StepTries],
     allowed: Mapping[str, int],
+    waits: Waits,
+    now: int,
 ) -> StepLine:
     row = line.row
     step, tried = details[row.id], tries.get(row.id)
@@ -261,13 +273,20 @@ def _with_details(
         round=one.number if one else None,
         failed_in=one.failed_in if one else None,
         own_time=one.own_time if one else None,
+        wakes_at=waits.wakes_at.get(row.id),
+        question=waits.questions.get(row.key, ""),
     )
-    if tried is None:
-        return found
+    if tried is not None:
+        found = _with_tries(found, row.id, tried, allowed)
+    return replace(found, waits_for=step_waits_for(found, now))
+
+
+def _with_tries(
+    line: StepLine, step_id: str, tried: StepTries, allowed: Mapping[str, int]
+) -> StepLine:
     return replace(
-        found,
-        updated=max(step.updated, tried.updated),
-        task_list=tried.task_list,
-        child_run=child_run_of(row.id, step.facet_name, state, tried.state),
-        **tried.shown(allowed.get(step.facet_name)),
+        line,
+        updated=max(line.updated, tried.updated),
+        child_run=child_run_of(step_id, line.facet, line.state, tried.state),
+        **tried.shown(allowed.get(line.facet)),
     )

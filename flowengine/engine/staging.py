@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flowengine.dispatch.notifier import Group
+from flowengine.engine import history
 from flowengine.engine.failed_evaluations import UNEVALUATED
 from flowengine.evaluator import (
     IterationChanges,
@@ -26,13 +27,12 @@ from flowengine.evaluator.records import (
     ChildCancellation,
     PayloadRef,
     RunView,
-    Step,
     TaskDefinition,
     TaskHold,
     id_within,
 )
 from flowengine.evaluator.states import ObjectType, RunState, TaskState
-from flowengine.evaluator.triggers import Action, Trigger
+from flowengine.evaluator.triggers import Trigger
 from flowengine.evaluator.waits import timer_id
 from flowengine.program import Plan
 from flowengine.store import Session
@@ -201,8 +201,12 @@ def stage(
         rows.end_timers(view.id, map(timer_id, changes.ended_waits), now)
     if changes.ended_timers:
         rows.end_timers(view.id, changes.ended_timers, now)
-    run.head = rows.save_run(head, view, _summary(decision, touched), now, tasks=len(created))
-    rows.gather_payloads(view.id, now)
+    entry = history.summary(
+        decision.triggers, changes, run.snapshot.steps, view.state, view.generation
+    )
+    run.head = rows.save_run(head, view, entry, now, tasks=len(created))
+    # The references of a new run may be to the values of another one, which a fork reuses.
+    rows.gather_payloads(view.id, now, to_run=view.id if head.revision == 0 else "")
     for step in touched:
         run.snapshot.steps[step.key] = step
         if step.object_type == ObjectType.LOG and step.is_final:
@@ -210,7 +214,7 @@ def stage(
     effects.has_ended = view.state in RunState.FINAL and head.view.state not in RunState.FINAL
     if effects.has_ended and view.waiter is not None:
         rows.add_parent_fact(view, view.waiter, now)
-        rows.gather_payloads(view.id, now)
+        rows.gather_payloads(view.id, now, to_run=view.waiter.run_id)
         effects.parent_run_id = view.waiter.run_id
     return effects
 
@@ -241,27 +245,3 @@ def _group(view: RunView, created: Sequence[TaskDefinition]) -> Groups:
             group = groups.setdefault(key, Group(task.task_list_name, []))
             group.task_ids.append(task.uuid)
     return groups
-
-
-def _summary(decision: Decision, touched: Sequence[Step]) -> dict[str, Any]:
-    """The history entry of one commit: its triggers and their consequences, in numbers."""
-    triggers: dict[str, int] = {}  # not a Counter: this runs for every step
-    for trigger in decision.triggers:
-        name = type(trigger).__name__
-        triggers[name] = triggers.get(name, 0) + 1
-    ended = [step.path for step in touched if step.is_final]
-    summary = {
-        "happened": triggers,
-        "created": len(decision.changes.created_steps),
-        "ended": ended[:10],
-        "tasks": len(decision.changes.created_tasks),
-        "state": decision.view.state,
-    }
-    if "Action" in triggers:
-        refused = {refusal.answer_id for refusal in decision.changes.refusals}
-        summary["actions"] = [
-            {"kind": each.kind, "actor": each.actor, "reason": each.reason, "step": each.step_key}
-            for each in decision.triggers
-            if isinstance(each, Action) and each.id not in refused
-        ]
-    return summary

@@ -28,6 +28,8 @@ class StepTries:
     task_list: str
     updated: int
     circuit: str
+    limit: str  #: the key of the limit or rate that it waits for
+    due: int  #: of the last try
     parked_until: int | None  #: its circuit breaker is open
     retry_at: int | None  #: the last try waits for this time, after an earlier one failed
     queued: int  #: how long its tries were due and waited for a worker
@@ -41,6 +43,9 @@ class StepTries:
             "losses": self.losses,
             "task_state": self.state,
             "circuit": self.circuit,
+            "limit": self.limit,
+            "task_list": self.task_list,
+            "task_due": self.due,
             "parked_until": self.parked_until,
             "retry_at": self.retry_at,
             "allowed_tries": allowed if self.failed else None,
@@ -70,6 +75,8 @@ def _together(rows: Sequence[Row[Any]], now: int) -> StepTries:
         task_list=last.task_list_name,
         updated=last.updated,
         circuit=circuit,
+        limit=last.limit_key or "",
+        due=last.due,
         parked_until=last.due if is_parked else None,
         retry_at=last.due if is_waiting and not is_parked and len(rows) > 1 else None,
         queued=sum(_queued(row, now) for row in rows),

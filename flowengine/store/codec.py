@@ -113,6 +113,7 @@ class Encoder:
 
     def __init__(self) -> None:
         self.payloads: dict[str, str] = {}
+        self.references: dict[str, None] = {}  #: to payloads that are stored
         self.written = 0  #: bytes so far
 
     def attributes(self, values: Mapping[str, Any]) -> str | None:
@@ -137,6 +138,7 @@ class Encoder:
 
     def _value(self, value: Any) -> str:
         if isinstance(value, PayloadRef):
+            self.references[value.hash] = None
             return dump({_REFERENCE: value.hash})
         text = dump(value)
         if len(text) > INLINE_BYTES:

@@ -13,7 +13,10 @@ from flowengine.store.tables import (
     FactRow,
     HistoryRow,
     JoinRow,
+    LabelRow,
+    OutboxRow,
     PayloadRow,
+    ReferenceRow,
     RunRow,
     StepRow,
     TaskRow,
@@ -35,6 +38,7 @@ class RunUpdate(NamedTuple):
     task_count: int
     outputs: str | None
     error: str | None
+    error_type: str | None
     alarm: str | None
     updated: int
     finished: int | None
@@ -154,6 +158,32 @@ class Payload(NamedTuple):
     created: int
 
 
+class Reference(NamedTuple):
+    """A run has a large value."""
+
+    run_id: str  #: the run that writes it
+    to_run: str  #: the run that has the value
+    hash: str
+
+
+class Label(NamedTuple):
+    run_id: str
+    name: str
+    value: str
+    created: int
+
+
+class Outcome(NamedTuple):
+    """A commit whose outcomes are to be delivered to a sink."""
+
+    run_id: str
+    sink: str
+    revision: int
+    due: int
+    tries: int
+    created: int
+
+
 class Section(NamedTuple):
     """A list of a commit plan: into which table and columns its rows go."""
 
@@ -184,4 +214,7 @@ SECTIONS: dict[str, Section] = {
     "consumed_facts": Section(FactRow.__table__, ConsumedFact._fields),
     "parent_facts": Section(FactRow.__table__, ParentFact._fields, constants=_UNREAD),
     "payloads": Section(PayloadRow.__table__, Payload._fields),
+    "references": Section(ReferenceRow.__table__, Reference._fields),
+    "labels": Section(LabelRow.__table__, Label._fields),
+    "outbox": Section(OutboxRow.__table__, Outcome._fields),
 }

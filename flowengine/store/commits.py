@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
 from flowengine.evaluator.records import FollowUp, TimerDefinition, Waiter, id_within
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
+from flowengine.evaluator.triggers import Delegated, Failed, Lost, Succeeded
+from flowengine.evaluator.triggers import Outcome as TryOutcome
 from flowengine.store import codec, records
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
@@ -24,10 +25,13 @@ from flowengine.store.commit_rows import (
     Fact,
     History,
     JoinCount,
+    Label,
     NewEvent,
     NewTimer,
+    Outcome,
     ParentFact,
     Payload,
+    Reference,
     RunOrigin,
     RunUpdate,
     TaskReport,
@@ -64,6 +68,9 @@ class CommitPlan:
     consumed_facts: list[ConsumedFact] = field(default_factory=list)
     parent_facts: list[ParentFact] = field(default_factory=list)
     payloads: list[Payload] = field(default_factory=list)
+    references: list[Reference] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)
+    outbox: list[Outcome] = field(default_factory=list)
     encoder: codec.Encoder = field(default_factory=codec.Encoder)
     _gathered: set[tuple[str, str]] = field(default_factory=set)
 
@@ -85,13 +92,24 @@ class CommitPlan:
             if (rows := getattr(self, name))
         ]
 
-    def gather_payloads(self, run_id: str, now: int) -> None:
-        """Add the large values encoded since the last call to this run's part."""
-        for digest, body in self.encoder.payloads.items():
+    def gather_payloads(self, run_id: str, now: int, *, to_run: str = "") -> None:
+        """Add the large values encoded since the last call to this run's part.
+
+        A run refers to the values that it writes. With `to_run`, that run refers to them too, and
+        to the references that were encoded.
+        """
+        encoder = self.encoder
+        for digest, body in encoder.payloads.items():
             if (run_id, digest) not in self._gathered:
                 self._gathered.add((run_id, digest))
                 self.payloads.append(Payload(run_id, digest, body, now))
-        self.encoder.payloads = {}
+                self.references.append(Reference(run_id, run_id, digest))
+        if to_run:
+            for digest in {**encoder.references, **encoder.payloads}:
+                if (to_run, digest) not in self._gathered:
+                    self._gathered.add((to_run, digest))
+                    self.references.append(Reference(run_id, to_run, digest))
+        encoder.payloads, encoder.references = {}, {}
 
     # --- runs ---
 
@@ -116,6 +134,7 @@ class CommitPlan:
                 after.task_count,
                 outputs,
                 codec.dump(view.error) if view.error else None,
+                str(view.error.get("type"))[:_ERROR_TYPE] if view.error else None,
                 view.alarm,
                 now,
                 now if view.state in RunState.FINAL else None,
@@ -124,10 +143,13 @@ class CommitPlan:
         self.history.append(History(view.id, after.revision, now, codec.dump(summary)))
         return after
 
-    def insert_run(self, origin: RunOrigin) -> None:
+    def insert_run(self, origin: RunOrigin, labels: Mapping[str, str] | None = None) -> None:
         """Insert the run that was saved last instead of updating it."""
         update = self.runs.pop()
         self.new_runs.append((update.run_id, *update[2:], *origin))
+        for name, value in (labels or {}).items():
+            label = Label(update.run_id, label_text(name), label_text(value), origin.created)
+            self.labels.append(label)
 
     # --- steps and events ---
 
@@ -166,7 +188,7 @@ class CommitPlan:
             task.position = position
         self.new_tasks += map(records.new_task_row, created)
 
-    def add_report(self, task: TaskDefinition, outcome: Outcome, now: int) -> None:
+    def add_report(self, task: TaskDefinition, outcome: TryOutcome, now: int) -> None:
         """End a task if its lease is still held; its report is consumed by this commit."""
         ending = ending_of(outcome, self.encoder)
         self.reports.append(TaskReport(task.workflow_id, task.uuid, task.lease, now, *ending))
@@ -211,7 +233,16 @@ class CommitPlan:
         )
 
 
-def ending_of(outcome: Outcome, encoder: codec.Encoder) -> Ending:
+_ERROR_TYPE = 255  #: characters of the column
+_LABEL = 200  #: characters of a label that a list compares in the database
+
+
+def label_text(text: str) -> str:
+    """Return a part of a label as its row has it: ASCII, because databases refuse some text."""
+    return codec.dump(text)[1:-1][:_LABEL]
+
+
+def ending_of(outcome: TryOutcome, encoder: codec.Encoder) -> Ending:
     match outcome:
         case Delegated(run_id):
             return Ending(TaskState.IGNORED, "handed", codec.dump({"run": run_id}), None)

@@ -14,15 +14,18 @@ from typing import Protocol
 from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
+from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
 from flowengine.store.locks import Locks
 from flowengine.store.payloads import Payloads
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
+from flowengine.store.run_lists import RunLists
 from flowengine.store.runs import Runs
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
+from flowengine.store.waits import WaitQueries
 
 
 class Session(Protocol):
@@ -54,6 +57,8 @@ class Session(Protocol):
     @property
     def inbox(self) -> Inbox: ...
     @property
+    def history(self) -> History: ...
+    @property
     def payloads(self) -> Payloads: ...
     @property
     def recovery(self) -> RecoveryQueries: ...
@@ -61,6 +66,10 @@ class Session(Protocol):
     def servers(self) -> Servers: ...
     @property
     def locks(self) -> Locks: ...
+    @property
+    def lists(self) -> RunLists: ...
+    @property
+    def waits(self) -> WaitQueries: ...
 
 
 class CompletionListener(Protocol):

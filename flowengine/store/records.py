@@ -120,13 +120,13 @@ def task_from(row: Sequence[Any], data: dict[str, Any] | None) -> TaskDefinition
     return TaskDefinition(*values)
 
 
-_CIRCUIT = "circuit:"
+CIRCUIT = "circuit:"  #: the beginning of a circuit breaker's key
 
 
 def limit_key(circuit: str) -> str | None:
     """Return how a task's row names its circuit breaker."""
-    return _CIRCUIT + circuit if circuit else None
+    return CIRCUIT + circuit if circuit else None
 
 
 def circuit_of(limit_key: str | None) -> str:
-    return limit_key.removeprefix(_CIRCUIT) if limit_key else ""
+    return limit_key.removeprefix(CIRCUIT) if limit_key else ""

@@ -78,7 +78,7 @@ _WITH_PREFIX = select(*_columns).where(table.c.id.startswith(bindparam("prefix")
 _state = table.c.state.concat("")
 _SUMMARY = select(
     *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
-    *table.c["idempotency_key", "released_key", "created", "finished", "tenant"],
+    *table.c["idempotency_key", "released_key", "created", "updated", "finished", "tenant"],
 ).order_by(table.c.created.desc(), table.c.id)
 _METRICS = (
     select(
@@ -172,36 +172,6 @@ class Runs(Part):
         """Return the first two runs whose id has this prefix; with `tenant` only its own."""
         statement = _WITH_PREFIX if tenant is None else _WITH_PREFIX.where(_is_of(tenant))
         return [StoredRun(*row) for row in self._session.execute(statement, {"prefix": prefix})]
-
-    def newest(
-        self,
-        *,
-        workflow: str | None,
-        state: str | None,
-        tenant: str | None = None,
-        named: str | None = None,
-        limit: int,
-    ) -> list[StoredRun]:
-        statement = select(*_columns).order_by(table.c.created.desc(), table.c.id).limit(limit)
-        if tenant is not None:
-            statement = statement.where(_is_of(tenant))
-        if workflow:
-            statement = statement.where(table.c.workflow == workflow)
-        if named:
-            statement = statement.where(self._is_named(named, tenant))
-        if state:
-            statement = statement.where((table.c.state if tenant is None else _state) == state)
-        return [StoredRun(*row) for row in self._session.execute(statement)]
-
-    def _is_named(self, name: str, tenant: str | None) -> ColumnElement[bool]:
-        """Return the condition for a qualified or short name; if no run has it, for a part."""
-        is_whole = _is_whole_name(name)
-        statement = select(table.c.id).where(is_whole).limit(1)
-        if tenant is not None:
-            statement = statement.where(_is_of(tenant))
-        if self._session.execute(statement).first() is not None:
-            return is_whole
-        return table.c.workflow.icontains(name, autoescape=True)
 
     def summaries(
         self,

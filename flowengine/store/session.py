@@ -11,16 +11,19 @@ from sqlalchemy import Connection, CursorResult, Executable
 from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
+from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
 from flowengine.store.locks import Locks
 from flowengine.store.parts import Part
 from flowengine.store.payloads import Payloads
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
+from flowengine.store.run_lists import RunLists
 from flowengine.store.runs import Runs
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
+from flowengine.store.waits import WaitQueries
 
 if TYPE_CHECKING:
     from flowengine.store.database import Database
@@ -92,7 +95,10 @@ class SqlSession:
     claims = _PartOf(Claims)
     reports = _PartOf(Reports)
     inbox = _PartOf(Inbox)
+    history = _PartOf(History)
     payloads = _PartOf(Payloads)
     recovery = _PartOf(RecoveryQueries)
     servers = _PartOf(Servers)
     locks = _PartOf(Locks)
+    waits = _PartOf(WaitQueries)
+    lists = _PartOf(RunLists)

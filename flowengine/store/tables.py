@@ -23,8 +23,13 @@ TASK_IS_REPORTED = "state IN ('completed', 'failed') AND NOT taken_in"
 TASK_IS_RETRY = "state = 'pending' AND due > created AND published IS NULL"
 RUN_HAS_ALARM = "alarm IS NOT NULL"
 RUN_IS_CHILD = "parent_run_id IS NOT NULL"
+RUN_HAS_KEY = "idempotency_key IS NOT NULL"
+RUN_HAS_RELEASED_KEY = "released_key IS NOT NULL"
+RUN_HAS_ERROR = "error_type IS NOT NULL"
+STEP_IS_MAILBOX = "object_type = 'Mailbox'"
 FACT_IS_WAITING = "NOT taken_in"
 TIMER_IS_SET = "fired IS NULL"
+OUTBOX_IS_DUE = "due IS NOT NULL"
 
 metadata = MetaData()
 _ID = 32  # hex digits of a blake2b-128 digest or a uuid
@@ -102,6 +107,12 @@ class RunRow(_Table, table=True):
         Index("flowengine_run_parent", "parent_run_id"),
         _partial(RUN_HAS_ALARM, "flowengine_run_alarm", "id"),
         _partial(RUN_IS_CHILD, "flowengine_run_root", "root_run_id"),
+        # Filters of lists. None has a column that changes while a run goes on: such a change would
+        # write to every index of the table.
+        Index("flowengine_run_workflow", "workflow", "created"),
+        _partial(RUN_HAS_KEY, "flowengine_run_key", "idempotency_key"),
+        _partial(RUN_HAS_RELEASED_KEY, "flowengine_run_released_key", "released_key"),
+        _partial(RUN_HAS_ERROR, "flowengine_run_error_type", "error_type", "created"),
     )
 
     id: str = _id(primary_key=True)
@@ -119,6 +130,7 @@ class RunRow(_Table, table=True):
     value_bytes: int = _time(sa_column_kwargs={"server_default": "0"})
     outputs: str | None = _text()
     error: str | None = _text()
+    error_type: str | None = _name(None)
     alarm: str | None = _text()
     labels: str | None = _text()
     idempotency_key: str | None = _name(None)
@@ -144,6 +156,7 @@ class StepRow(_Table, table=True):
     __table_args__ = (
         # Idempotent: evaluating twice creates no step twice.
         Index("flowengine_step_instance", "run_id", "key", "generation", unique=True),
+        _partial(STEP_IS_MAILBOX, "flowengine_step_mailbox", "run_id"),
     )
 
     id: str = _id(primary_key=True)
@@ -300,11 +313,48 @@ class TimerRow(_Table, table=True):
     created: int = _time()
 
 
+class LabelRow(_Table, table=True):
+    """One label of a run, for lists by label. The run's own row has all of them."""
+
+    __table_args__ = (Index("flowengine_label_run", "name", "value", "created", "run_id"),)
+
+    run_id: str = _id(primary_key=True)
+    name: str = _name(primary_key=True)
+    value: str = _name()
+    created: int = _time()  #: of the run
+
+
 class PayloadRow(_Table, table=True):
     """A large value, stored once by its content hash."""
 
     hash: str = _id(primary_key=True)
     body: str = _text("")
+    created: int = _time()
+
+
+class ReferenceRow(_Table, table=True):
+    """A run refers to this large value. The value is removed with the last run that does."""
+
+    __table_args__ = (Index("flowengine_reference_hash", "hash"),)
+
+    run_id: str = _id(primary_key=True)
+    hash: str = _id(primary_key=True)
+
+
+class OutboxRow(_Table, table=True):
+    """A commit of a run whose outcomes are to be delivered to a sink: signals or the webhook.
+
+    Written by that commit, only if the sink is configured; removed when it was delivered.
+    """
+
+    __table_args__ = (_partial(OUTBOX_IS_DUE, "flowengine_outbox_due", "due"),)
+
+    run_id: str = _id(primary_key=True)
+    sink: str = _name(length=16, primary_key=True)
+    revision: int = Field(primary_key=True)
+    due: int | None = _time(None)  #: None: given up
+    tries: int = 0
+    error: str | None = _text()  #: of the last delivery
     created: int = _time()
 
 

@@ -9,17 +9,16 @@ from typing import Any
 
 from flowengine.engine.presentation import (
     elapsed,
-    next_try,
     outstanding,
     round_label,
     round_time,
+    status_and_label,
     try_count,
 )
 from flowengine.engine.results import (
     FailedTry,
     RunSummary,
     StepStatus,
-    breaker_wait,
     duration,
     step_status,
 )
@@ -55,6 +54,10 @@ _COLOURS = {
     StepStatus.RETRYING: "text-warning-emphasis",
     StepStatus.RUNNING: "flow-blue",
     StepStatus.CHILD_RUN: "flow-blue",
+    StepStatus.SLEEPING: "flow-blue",
+    StepStatus.ASKING: "text-warning-emphasis",
+    StepStatus.LIMITED: "text-warning-emphasis",
+    StepStatus.HELD: "text-warning-emphasis",
     StepStatus.IN_PROGRESS: "flow-blue",
 }
 
@@ -68,12 +71,7 @@ _ITEM_LABELS = {
 
 def step_label(step: StepLine, now: int) -> tuple[str, str, str]:
     """Return symbol, colour and label of a step's status."""
-    is_parked, is_retrying = (step.parked_until or 0) > now, (step.retry_at or 0) > now
-    status = step_status(step.state, step.task_state, is_parked=is_parked, is_retrying=is_retrying)
-    label = next_try(step, now) if status is StepStatus.RETRYING else status.value
-    if status is StepStatus.PARKED and step.parked_until is not None:
-        until = datetime.fromtimestamp(step.parked_until / 1000, UTC)
-        label = breaker_wait(step.circuit, f"{until:%H:%M:%S} UTC")
+    status, label = status_and_label(step, now, utc=True)
     if step.round is not None:
         label = round_label(step.round, step.failed_in) or label
     return status.symbol, _COLOURS[status], label
@@ -120,7 +118,7 @@ def run_note(run: RunSummary, now: int) -> str:
     """Return the error of a run, its alarm, or for what it waits."""
     if run.is_final:
         return run.error_text or ""
-    return run.alarm or outstanding(run.open_steps, run.retry, now)
+    return run.alarm or outstanding(run.open_steps, run.retry, now, run.waits_for, utc=True)
 
 
 def age_label(milliseconds: int) -> str:

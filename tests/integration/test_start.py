@@ -486,7 +486,7 @@ def test_large_values_are_written_in_one_order_so_that_writers_do_not_deadlock(
         for rows in sections:
             if sql.startswith("INSERT OR IGNORE INTO flowengine_payload"):
                 orders.append([row[0] for row in rows])
-            elif isinstance(rows, list) and isinstance(rows[0], dict) and "hash" in rows[0]:
+            elif isinstance(rows, list) and isinstance(rows[0], dict) and "body" in rows[0]:
                 orders.append([row["hash"] for row in rows])
 
     values = {f"v{i}": f"{i}" * 10_000 for i in range(10)}

@@ -319,13 +319,13 @@ def test_a_filter_by_tenant_reads_no_run_of_other_tenants(engine: Engine) -> Non
     for read in reads:
         with statements_of(engine) as statements:
             read()
-        (listing,) = [each for each in statements if "flowengine_run.tenant =" in each[0]]
+        (listing,) = [each for each in statements if ".tenant =" in each[0]]
         plan = _plan(engine, *listing)
         assert "flowengine_run_created" in plan
         assert "flowengine_run_state" not in plan
     with statements_of(engine) as statements:
         assert len(engine.list(tenant="press", limit=10)) == 10
-    (listing,) = [each for each in statements if "flowengine_run.tenant =" in each[0]]
+    (listing,) = [each for each in statements if ".tenant =" in each[0]]
     plan = _plan(engine, *listing)
     assert "flowengine_run_created" in plan
     if engine.database.has_server:

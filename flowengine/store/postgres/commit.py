@@ -162,6 +162,10 @@ def _write(name: str, source: str) -> str:
             return f"{update} FROM {source} WHERE t.id = g.id"
         case "payloads":
             return _insert(name, source, skipped="run_id") + _IGNORE
+        case "labels":
+            return _insert(name, source) + _IGNORE
+        case "references":
+            return _insert(name, source, {"to_run": "run_id"}, skipped="run_id") + _IGNORE
         case "parent_facts":
             return _insert(name, source, {"to_run": "run_id"}, skipped="run_id") + _IGNORE
         case "joins":

@@ -94,7 +94,7 @@ WITH reports AS (
     SET state = g.state, outcome = g.outcome, result = g.result, error = g.error,
         updated = g.now, activity = g.now
     FROM reports g WHERE {IS_HELD}
-    RETURNING t.uuid, t.join_id, g.now
+    RETURNING t.uuid, t.join_id, t.run_id, g.now
 ), counted AS (
     UPDATE flowengine_join j SET remaining = j.remaining - c.number, updated = c.now
     FROM (SELECT join_id, count(*) AS number, max(now) AS now FROM done GROUP BY join_id) c
@@ -104,6 +104,10 @@ WITH reports AS (
     SELECT p.hash, p.body, d.now
     FROM json_to_recordset(%s::json) AS p(uuid text, hash text, body text)
     JOIN done d ON d.uuid = p.uuid ORDER BY p.hash ON CONFLICT DO NOTHING
+), referred AS (
+    INSERT INTO flowengine_reference (run_id, hash)
+    SELECT d.run_id, p.hash FROM json_to_recordset(%s::json) AS p(uuid text, hash text)
+    JOIN done d ON d.uuid = p.uuid ORDER BY d.run_id, p.hash ON CONFLICT DO NOTHING
 ) SELECT d.uuid, c.remaining FROM done d LEFT JOIN counted c ON c.id = d.join_id"""
 
 
@@ -117,7 +121,9 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
         for report in reports
         for digest, body in report.payloads.items()
     ]
-    return dict(executor.rows(_RECORD, (json.dumps(rows), json.dumps(payloads))))
+    large = json.dumps(payloads)
+    hashes = json.dumps([{"uuid": one["uuid"], "hash": one["hash"]} for one in payloads])
+    return dict(executor.rows(_RECORD, (json.dumps(rows), large, hashes)))
 
 
 def release(

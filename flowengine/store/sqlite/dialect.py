@@ -80,8 +80,9 @@ _RELEASE = _TO_PENDING.format("")
 PARK_WAITING = claims.park_waiting_text(MANY)
 _RECORD = (
     "UPDATE flowengine_task SET state = %s, outcome = %s, result = %s, error = %s, "
-    f"updated = %s, activity = %s WHERE {_IS_HELD} RETURNING join_id"
+    f"updated = %s, activity = %s WHERE {_IS_HELD} RETURNING join_id, run_id"
 )
+_REFERENCE = "INSERT OR IGNORE INTO flowengine_reference (run_id, hash) VALUES (?, ?)"
 _PAYLOAD = "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) VALUES (?, ?, ?)"
 
 
@@ -90,10 +91,11 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
     with executor.atomic():
         for report in reports:
             values = (*report.ending, now, now, report.task_id, report.lease)
-            for (join_id,) in executor.rows(_RECORD, values):
+            for join_id, run_id in executor.rows(_RECORD, values):
                 joins[report.task_id] = join_id
                 if report.payloads:
                     executor.many(_PAYLOAD, [(*item, now) for item in report.payloads.items()])
+                    executor.many(_REFERENCE, [(run_id, digest) for digest in report.payloads])
         counts = Counter(join_id for join_id in joins.values() if join_id)
         remaining: dict[str | None, int] = {
             join_id: executor.rows(COUNT_DOWN, (count, now, join_id))[0][0]
@@ -168,6 +170,8 @@ _NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in
     "(id, run_id, kind, payload, created, taken_in) VALUES (?3, ?2, ?4, ?5, ?6, 0)",
     "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
     "VALUES (?2, ?3, ?4)",
+    "labels": _insert("labels", " OR IGNORE"),
+    "references": "INSERT OR IGNORE INTO flowengine_reference (run_id, hash) VALUES (?2, ?3)",
 }
 
 

@@ -1,0 +1,269 @@
+"""The history of a run: one entry for each commit, numbered by the revision without gaps.
+
+An entry is written by the commit that it describes, so it is neither lost nor written twice. It
+holds the transitions of steps, the tries that ended, retries, timers, answers and actions: enough
+to draw the run's timeline. Values are not repeated; errors only by their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flowengine.evaluator import IterationChanges
+from flowengine.evaluator.records import Step
+from flowengine.evaluator.states import StepState
+from flowengine.evaluator.triggers import Action, Answer, Failed, Lost, Report, Succeeded, Trigger
+from flowengine.store import Session, codec
+from flowengine.store.history import StoredEntry
+
+#: Steps that one entry names: as many as a commit creates with the default of max_commit_steps.
+MAX_LISTED = 10_000
+#: A longer path is written as the key of its row: paths of deep steps grow with their depth.
+MAX_PATH = 200
+_KEY = "#"
+_PREFIX = "state."  #: of the states of steps and blocks, left out
+#: The first try of these steps succeeded, and that completed them: two facts in one word.
+_SUCCEEDED = "succeeded"
+_REASON = 500  #: characters of a refusal
+
+
+@dataclass(frozen=True, slots=True)
+class StepTransition:
+    """A step or block entered a state."""
+
+    path: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TryEnded:
+    """A try of a step ended: succeeded, failed, final (no retry is allowed) or lost."""
+
+    path: str
+    number: int
+    outcome: str
+    losses: int = 0  #: tries before it whose worker died
+    error_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryScheduled:
+    """Another try of a step was created."""
+
+    path: str
+    number: int
+    due: int
+    losses: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSet:
+    """A step began to wait for a time, or for an answer until that time."""
+
+    path: str
+    kind: str
+    due: int
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """Somebody acted on the run, or answered a question of it."""
+
+    kind: str  #: an action, or "answer"
+    subject: str  #: path or key of the step, name of the question; empty: the run
+    actor: str
+    reason: str
+    at: int
+    refused: str | None = None  #: why nothing was changed
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One commit of a run."""
+
+    revision: int
+    at: int  #: milliseconds since the epoch
+    state: str  #: of the run, after the commit
+    triggers: Mapping[str, int]  #: the kinds of inputs that were evaluated, counted
+    steps: Sequence[StepTransition] = ()
+    tries: Sequence[TryEnded] = ()
+    retries: Sequence[RetryScheduled] = ()
+    timers: Sequence[TimerSet] = ()
+    interventions: Sequence[Intervention] = ()
+    generation: int = 0
+    #: Transitions that are not listed: of a commit with more than 10,000, or of an early version.
+    omitted: int = 0
+
+
+# --- writing ---
+
+
+def summary(
+    triggers: Sequence[Trigger],
+    changes: IterationChanges,
+    stored: Mapping[str, Step | None],
+    state: str,
+    generation: int,
+) -> dict[str, Any]:
+    """Return the entry of one commit; `stored` are the steps before it. Runs for every step."""
+    kinds: dict[str, int] = {}  # not a Counter, which costs more
+    first_tries: set[str] = set()
+    found: dict[str, Any] = {"happened": kinds, "state": state}
+    if changes.created_steps:
+        found["created"] = len(changes.created_steps)
+    for trigger in triggers:
+        name = type(trigger).__name__
+        kinds[name] = kinds.get(name, 0) + 1
+        if isinstance(trigger, Report):
+            task = trigger.task
+            if isinstance(trigger.outcome, Succeeded) and task.try_number == 1 and not task.losses:
+                first_tries.add(task.step_key)
+            else:
+                found.setdefault("tries", []).append(_try(trigger))
+        elif isinstance(trigger, Action | Answer):
+            found.setdefault("acts", []).append(_act(trigger))
+    listed = 0
+    steps: dict[str, list[str]] = {}
+    for step in (*changes.created_steps, *changes.updated_steps):
+        before = stored.get(step.key)
+        if before is not None and before.state == step.state and before.id == step.id:
+            continue
+        listed += 1
+        if listed > MAX_LISTED:
+            continue
+        word = step.state.removeprefix(_PREFIX)
+        if step.key in first_tries and step.state == StepState.COMPLETE:
+            first_tries.discard(step.key)
+            word = _SUCCEEDED
+        paths = steps.get(word)
+        if paths is None:
+            paths = steps[word] = []
+        path = step.path
+        paths.append(path if len(path) <= MAX_PATH else _KEY + step.key)
+    if steps:
+        found["steps"] = steps
+    if listed > MAX_LISTED:
+        found["more"] = listed - MAX_LISTED
+    if first_tries:  # its step has a body, or did not complete with this commit
+        found.setdefault("tries", []).extend(
+            _try(trigger)
+            for trigger in triggers
+            if isinstance(trigger, Report) and trigger.step_key in first_tries
+        )
+    if generation:
+        found["generation"] = generation
+    if changes.created_tasks:
+        found["tasks"] = len(changes.created_tasks)
+        retries = [
+            [_named(task.step_path, task.step_key), task.try_number, task.losses, task.due]
+            for task in changes.created_tasks
+            if task.try_number > 1 or task.losses
+        ]
+        if retries:
+            found["retries"] = retries
+    if changes.created_timers:
+        names = {s.id: s for s in (*changes.created_steps, *changes.updated_steps)}
+        found["timers"] = [
+            [_named(names[timer.step_id].path, names[timer.step_id].key), timer.kind, timer.due]
+            for timer in changes.created_timers
+            if timer.step_id in names
+        ]
+    if changes.refusals:
+        found["refused"] = {one.answer_id: one.reason[:_REASON] for one in changes.refusals}
+    return found
+
+
+def _named(path: str, key: str) -> str:
+    return path if len(path) <= MAX_PATH else _KEY + key
+
+
+def _try(report: Report) -> list[Any]:
+    task, outcome = report.task, report.outcome
+    kind, error_type = _SUCCEEDED, None
+    if isinstance(outcome, Failed):
+        kind, error_type = "failed" if outcome.retry else "final", outcome.error.get("type")
+    elif isinstance(outcome, Lost):
+        kind = "lost"
+    return [_named(task.step_path, task.step_key), task.try_number, task.losses, kind, error_type]
+
+
+def _act(act: Action | Answer) -> list[Any]:
+    if isinstance(act, Answer):
+        return [act.id, "answer", act.name, act.actor, "", act.at]
+    subject = _KEY + act.step_key if act.step_key else ""
+    return [act.id, str(act.kind), subject, act.actor, act.reason, act.at]
+
+
+# --- reading ---
+
+
+def entries(session: Session, run_id: str, after: int, limit: int) -> list[HistoryEntry]:
+    """Return the entries of a run behind the revision `after`, in order."""
+    rows = session.history.after(run_id, after, limit)
+    found = [(row, codec.load(row.summary)) for row in rows]
+    keys = sorted({key for _, body in found for key in _keys(body)})
+    steps = session.steps.load({run_id: keys})[run_id] if keys else {}
+    paths = {key: step.path for key, step in steps.items()}
+    return [entry_of(row, body, paths) for row, body in found]
+
+
+def entry_of(row: StoredEntry, body: Mapping[str, Any], paths: Mapping[str, str]) -> HistoryEntry:
+    """Decode an entry; `paths` are those of the rows that it names by their keys."""
+
+    def path_of(name: str) -> str:
+        return paths.get(name[1:], name) if name.startswith(_KEY) else name
+
+    steps: list[StepTransition] = []
+    tries: list[TryEnded] = []
+    for word, names in body.get("steps", {}).items():
+        for name in map(path_of, names):
+            if word == _SUCCEEDED:
+                tries.append(TryEnded(name, 1, _SUCCEEDED))
+                steps.append(StepTransition(name, StepState.COMPLETE))
+            else:
+                steps.append(StepTransition(name, _state(word)))
+    omitted = body.get("more", 0)
+    if "ended" in body:  # of an early version: it named ten steps that had ended
+        steps += [StepTransition(name, StepState.COMPLETE) for name in body["ended"]]
+        omitted = body.get("created", 0)
+    tries += [
+        TryEnded(path_of(name), number, outcome, losses, error_type)
+        for name, number, losses, outcome, error_type in body.get("tries", ())
+    ]
+    refused = body.get("refused", {})
+    return HistoryEntry(
+        revision=row.revision,
+        at=row.at,
+        state=body["state"],
+        triggers=body["happened"],
+        steps=steps,
+        tries=tries,
+        retries=[
+            RetryScheduled(path_of(name), number, due, losses)
+            for name, number, losses, due in body.get("retries", ())
+        ],
+        timers=[TimerSet(path_of(name), kind, due) for name, kind, due in body.get("timers", ())],
+        interventions=[
+            Intervention(kind, path_of(subject), actor, reason, at, refused.get(act_id))
+            for act_id, kind, subject, actor, reason, at in body.get("acts", ())
+        ],
+        generation=body.get("generation", 0),
+        omitted=omitted,
+    )
+
+
+_WITHOUT_PREFIX = ("mailbox.",)
+
+
+def _state(word: str) -> str:
+    return word if word.startswith(_WITHOUT_PREFIX) else _PREFIX + word
+
+
+def _keys(body: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the keys by which an entry names rows."""
+    names = [name for listed in body.get("steps", {}).values() for name in listed]
+    names += [row[0] for part in ("tries", "retries", "timers") for row in body.get(part, ())]
+    names += [row[2] for row in body.get("acts", ())]
+    return (name[1:] for name in names if name.startswith(_KEY))
