@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from flowengine import tenants
+from flowengine import retention, tenants
 from flowengine.errors import InvalidSetting
 
 #: Characters of a key of messages or of secrets, at least: `openssl rand -hex 32` prints 64.
@@ -150,6 +150,10 @@ class Settings:
     breaker_half_open_max_calls: int = 3
     #: Tasks with a circuit breaker while its Redis is unreachable: `run` or `park`.
     breaker_without_redis: str = "run"
+    #: How long ended runs are kept, by state: COMPLETED=30d,FAILED=90d. Empty: for ever.
+    retention: str = ""
+    #: Seconds between two purges by `retention`.
+    purge_interval: float = 60.0
     #: Directory of the spool: reports on disk while the database is unreachable.
     spool_directory: str = "flowengine-spool"
     #: Newest tries that Flower keeps, of each facet, outcome and pool child; 0: it is shown none.
@@ -195,6 +199,7 @@ class Settings:
             _check_number(name, variable, values.get(name))
         for name in ("message_keys", "link_keys", "secret_keys"):
             _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
+        _check_retention(values.get("retention", ""))
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)
 
@@ -240,6 +245,13 @@ def _check_tenancy(tenant: str, tokens: str) -> None:
     except ValueError as problem:
         # Without the value: a token must not appear in an error.
         raise InvalidSetting("FLOWENGINE_TENANT_TOKENS", "***", str(problem)) from None
+
+
+def _check_retention(text: str) -> None:
+    try:
+        retention.rules_of(text)
+    except ValueError as problem:
+        raise InvalidSetting("FLOWENGINE_RETENTION", text, str(problem)) from None
 
 
 def _check_keys(variable: str, text: str) -> None:

@@ -23,6 +23,7 @@ from flowengine.engine.control import Control
 from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.handles import Run
 from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.purger import Purger
 from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
@@ -125,6 +126,9 @@ class Engine:
         self.events = self.queries.events
         self.servers = self.queries.servers
         self.history = self.queries.history
+
+        self.purger = Purger(database, self.settings)
+        self.purge = self.purger.purge
         self.metrics = self.queries.metrics
 
     def start(

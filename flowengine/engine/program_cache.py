@@ -18,6 +18,7 @@ from flowengine.settings import Settings
 from flowengine.store import Session, Store
 
 _MAX_PROGRAMS = 128
+_LATELY = 3_600_000  #: milliseconds
 
 
 class ProgramCache:
@@ -28,7 +29,8 @@ class ProgramCache:
         self._limits = Limits.of(settings)
         self._plans: OrderedDict[str, Plan] = OrderedDict()
         self._prepared: dict[int, tuple[Program, str, str, Plan]] = {}
-        self._saved: dict[str, int] = {}  #: by digest: the generation of the store
+        self._saved: dict[str, tuple[int, int]] = {}  #: by digest: generation of the store, time
+        self._asked: dict[str, int] = {}  #: by digest: when it was written, not yet committed
         self._lock = threading.Lock()
 
     def prepare(self, program: Program | Mapping[str, Any]) -> tuple[str, str, Plan]:
@@ -57,13 +59,20 @@ class ProgramCache:
         return found
 
     def save(self, session: Session, digest: str, text: str, now: int) -> None:
-        """Store a program, unless this process has stored it in this generation of the store."""
-        if text and self._saved.get(digest) != self._store.generation:
+        """Store a program, unless this process has stored it lately, in this generation.
+
+        Retention removes programs without runs that were not stored for a day: a run that is
+        started within the hour finds its program.
+        """
+        generation, at = self._saved.get(digest, (-1, 0))
+        if text and (generation != self._store.generation or not 0 <= now - at < _LATELY):
             session.payloads.save_program(digest, text, now)
+            self._asked[digest] = now
 
     def saved(self, digest: str) -> None:
         """Note that a program is stored, and committed."""
-        self._saved[digest] = self._store.generation
+        if (now := self._asked.pop(digest, None)) is not None:
+            self._saved[digest] = self._store.generation, now
 
     def plan(self, session: Session, digest: str) -> Plan:
         if kept := self.known(digest):

@@ -31,6 +31,7 @@ T = TypeVar("T")
 Wake = Callable[[Engine, Sequence[ServerDefinition]], object]
 
 LEASE = "watchdog"
+_PURGE_SECONDS = 0.2  #: of each pass
 GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's end
 
 
@@ -41,6 +42,7 @@ def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) 
     evaluate_reported_runs(engine)
     wake(engine, observation.alive)
     alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
+    purge_expired(engine)
 
 
 # --- lost servers ---
@@ -195,6 +197,12 @@ def evaluate_reported_runs(engine: Engine) -> None:
     # The transaction that has locked a run evaluates it.
     served: set[str] = set()
     _each(due, lambda run_id: engine.advance(run_id, wait=False, served=served))
+
+
+def purge_expired(engine: Engine) -> None:
+    """Remove runs by the setting `retention`, a short time in each pass."""
+    if engine.settings.retention:
+        engine.purger.purge_expired(_PURGE_SECONDS)
 
 
 def notify_due_lists(engine: Engine, _: object = None) -> None:

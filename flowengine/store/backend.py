@@ -86,6 +86,10 @@ class Dialect(Protocol):
     LOCK: str
     SKIP_LOCKED: str
     REPORTED_INDEX: str
+    ROW_ID: str  #: the address of a row
+    ROW_IDS: str  #: it is among those of the query that follows, up to ROW_END
+    ROW_END: str
+    LOCK_REFERENCES: str  #: locks the references against writers, and does not wait
     CLAIM: str  #: claims the due tasks of a list; with {now} for the time
     CLAIM_THESE: str
     CLOCK: str  #: the database's own clock in milliseconds

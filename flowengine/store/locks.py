@@ -12,6 +12,7 @@ _ACQUIRE = statement(
     "UPDATE flowengine_lock SET owner = :owner, until = :end WHERE name = :name "
     "AND (until <= :now OR owner = :owner OR until > :unexplained)"
 )
+_EXPIRE = statement("UPDATE flowengine_lock SET until = 0 WHERE name = :name")
 _ENDS = statement("SELECT until FROM flowengine_lock WHERE name = :name")
 _ENDS_OF = statement("SELECT name, until FROM flowengine_lock WHERE name LIKE :beginning")
 
@@ -26,6 +27,10 @@ class Locks(Part):
         values = {"name": name, "owner": owner, "now": now, "end": end}
         values["unexplained"] = end + duration_ms
         return bool(self._session.execute(_ACQUIRE, values).rowcount)
+
+    def expire(self, name: str) -> None:
+        """End a lease now."""
+        self._session.execute(_EXPIRE, {"name": name})
 
     def ends(self, name: str) -> int:
         """Return when a lease ends or ended; 0 if it was never acquired."""

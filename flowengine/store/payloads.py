@@ -14,7 +14,8 @@ from flowengine.store.parts import Part
 
 _SAVE_PROGRAM = (
     "INSERT INTO flowengine_program (hash, body, created) VALUES (%s, %s, %s) "
-    "ON CONFLICT DO NOTHING RETURNING hash"
+    # The time tells retention that a process uses it.
+    "ON CONFLICT (hash) DO UPDATE SET created = excluded.created RETURNING hash"
 )
 _LOAD_PROGRAM = "SELECT body FROM flowengine_program WHERE hash = %s"
 _BODIES = "SELECT p.hash, p.body FROM {IDS} {JOIN} flowengine_payload p ON p.hash = w.value"

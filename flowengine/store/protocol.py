@@ -18,6 +18,7 @@ from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
 from flowengine.store.locks import Locks
 from flowengine.store.payloads import Payloads
+from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
 from flowengine.store.run_lists import RunLists
@@ -68,6 +69,8 @@ class Session(Protocol):
     def locks(self) -> Locks: ...
     @property
     def lists(self) -> RunLists: ...
+    @property
+    def purge(self) -> Purge: ...
     @property
     def waits(self) -> WaitQueries: ...
 

@@ -24,6 +24,7 @@ class ServerState:
     ALIVE = frozenset({STARTUP, RUNNING})
     #: A server that was declared dead and sends a heartbeat is alive; a deregistered one is not.
     CAN_BEAT = ALIVE | {ERROR}
+    ENDED = frozenset({SHUTDOWN, ERROR})
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from flowengine.store.inbox import Inbox
 from flowengine.store.locks import Locks
 from flowengine.store.parts import Part
 from flowengine.store.payloads import Payloads
+from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
 from flowengine.store.run_lists import RunLists
@@ -101,4 +102,5 @@ class SqlSession:
     servers = _PartOf(Servers)
     locks = _PartOf(Locks)
     waits = _PartOf(WaitQueries)
+    purge = _PartOf(Purge)
     lists = _PartOf(RunLists)

@@ -20,6 +20,8 @@ PAIRS = "json_to_recordset(%s::json) AS w(run_id text, key text)"
 PAIR_RUN, PAIR_KEY = "w.run_id", "w.key"
 JOIN = "JOIN"
 LOCK, SKIP_LOCKED = " FOR UPDATE", " SKIP LOCKED"
+ROW_ID, ROW_IDS, ROW_END = "ctid", "ctid = ANY(ARRAY", ")"
+LOCK_REFERENCES = "LOCK TABLE flowengine_reference IN SHARE MODE NOWAIT"
 REPORTED_INDEX = ""
 # Constant within a statement, so a condition on it belongs to an index scan: tasks that are not due
 # are passed over in the index. With `clock_timestamp` the row of each would be read.

@@ -21,6 +21,8 @@ IDS = PAIRS = "json_each(%s) w"
 PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
 JOIN = "CROSS JOIN"  # keeps its order: each wanted row is looked up by the index
 LOCK = SKIP_LOCKED = ""  # the transaction has the write lock
+ROW_ID, ROW_IDS, ROW_END = "rowid", "rowid IN", ""
+LOCK_REFERENCES = ""  # a transaction that writes is the only one
 REPORTED_INDEX = "INDEXED BY flowengine_task_reported"
 CLOCK = "%(now)s"  # SQLite has the clock of this process
 

@@ -1,0 +1,230 @@
+"""Retention: remove ended runs by age, state and workflow, in small transactions."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from flowengine import retention
+from flowengine.errors import InvalidFilter
+from flowengine.evaluator.states import RunState
+from flowengine.settings import Settings
+from flowengine.store import Store
+from flowengine.store.purge import Root
+from flowengine.store.servers import ServerState
+
+log = logging.getLogger("flowengine")
+
+_ROOTS = 200  #: runs that one transaction removes
+_STEPS = 5_000  #: steps of these runs, unless one run has more
+_ROWS = 2_000  #: rows of each table that one transaction removes
+_VALUES = 200  #: large values that one transaction removes
+_PAUSE = 0.05  #: seconds, until the references may be locked
+_TRIES = 40
+_DAY = 86_400_000  #: milliseconds
+_LEASE, _PROGRAMS = "purge", "purge.programs"
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeResult:
+    """What a purge has removed, or would remove."""
+
+    runs: int = 0  #: in a dry run without their child runs
+    steps: int = 0
+    rows: int = 0  #: of all tables but those of runs, values and programs
+    values: int = 0  #: large values that no other run has
+    programs: int = 0
+    is_complete: bool = True  #: False: the time was up
+
+    def plus(self, other: PurgeResult) -> PurgeResult:
+        return PurgeResult(
+            self.runs + other.runs,
+            self.steps + other.steps,
+            self.rows + other.rows,
+            self.values + other.values,
+            self.programs + other.programs,
+            self.is_complete and other.is_complete,
+        )
+
+
+class Purger:
+    def __init__(self, database: Store, settings: Settings) -> None:
+        self._database, self._settings = database, settings
+
+    def purge(
+        self,
+        *,
+        older_than: timedelta | int,
+        state: str | Sequence[str] | None = None,
+        workflow: str | None = None,
+        dry_run: bool = False,
+        seconds: float | None = None,
+    ) -> PurgeResult:
+        """Remove runs that ended longer ago than that, with their child runs and all their rows.
+
+        `older_than` is a timedelta, or milliseconds. Without `state`, runs in every final state.
+        An open run, and one with an open child run, is never removed. With `seconds` it stops
+        after that time; a second call continues.
+        """
+        with self._database.read() as session:
+            now = session.now()
+        rule: dict[str, Any] = {"before": now - _age(older_than), "workflow": workflow}
+        rule["tenant"] = self._settings.tenant or None
+        rules: list[dict[str, Any]] = [{"state": each, **rule} for each in _final(state)]
+        return self._apply(rules, dry_run, seconds)
+
+    def purge_expired(self, seconds: float) -> PurgeResult | None:
+        """Apply the setting `retention`, at most once per `purge_interval` in the fleet.
+
+        Returns None if there is nothing to do. A purge that was not complete continues at once.
+        """
+        ages = retention.rules_of(self._settings.retention)
+        if not ages:
+            return None
+        with self._database.write() as session:
+            now = session.now()
+            pause = round(self._settings.purge_interval * 1000)
+            if not session.locks.acquire(_LEASE, uuid.uuid4().hex, pause, now):
+                return None
+        tenant = self._settings.tenant or None
+        rules = [
+            {"state": state, "before": now - age, "tenant": tenant} for state, age in ages.items()
+        ]
+        done = self._apply(rules, False, seconds)
+        if done.runs:
+            log.info(
+                "removed %d runs with %d steps, older than %s",
+                *(done.runs, done.steps, self._settings.retention),
+                extra={"action": "purged"},
+            )
+        if not done.is_complete:
+            with self._database.write() as session:
+                session.locks.expire(_LEASE)
+        return done
+
+    # --- in portions ---
+
+    def _apply(
+        self, rules: Sequence[dict[str, Any]], dry_run: bool, seconds: float | None
+    ) -> PurgeResult:
+        until = None if seconds is None else time.monotonic() + seconds
+        done = PurgeResult()
+        if dry_run:
+            with self._database.read() as session:
+                for rule in rules:
+                    runs, steps = session.purge.count(rule)
+                    done = done.plus(PurgeResult(runs, steps))
+            return done
+        done = self._remove_marked(until)  # of a purge that ended early
+        for rule in rules:
+            done = done.plus(self._apply_rule(rule, until))
+        return done.plus(self._remove_leftovers())
+
+    def _apply_rule(self, rule: dict[str, Any], until: float | None) -> PurgeResult:
+        done, last = PurgeResult(), None
+        while until is None or time.monotonic() < until:
+            with self._database.read() as session:
+                found = session.purge.roots(rule, last, _ROOTS)
+            if not found:
+                return done
+            portion = _portion(found)
+            with self._database.write() as session:
+                removed, below = session.purge.remove_runs([root.id for root in portion])
+            gone = set(removed)
+            steps = below + sum(root.step_count for root in portion if root.id in gone)
+            done = done.plus(PurgeResult(len(removed), steps))
+            done = done.plus(self._remove_marked(until))
+            last = portion[-1]
+        return done.plus(PurgeResult(is_complete=False))
+
+    def _remove_marked(self, until: float | None) -> PurgeResult:
+        """Remove the other rows of removed runs. Several processes may do it at once."""
+        done = PurgeResult()
+        while until is None or time.monotonic() < until:
+            with self._database.read() as session:
+                run_ids = session.purge.marked(_ROOTS)
+            if not run_ids:
+                return done
+            with self._database.write() as session:
+                removed = session.purge.remove_rows(run_ids, _ROWS)
+            done = done.plus(PurgeResult(rows=removed))
+            if not removed:
+                done = done.plus(PurgeResult(values=self._remove_values(run_ids)))
+        return done.plus(PurgeResult(is_complete=False))
+
+    def _remove_values(self, run_ids: Sequence[str]) -> int:
+        """Remove the large values of removed runs, each run by itself if they have many."""
+        for _ in range(_TRIES):
+            with self._database.write() as session:
+                removed = session.purge.remove_values(run_ids, _VALUES)
+            if removed is not None:
+                return removed
+            if len(run_ids) > 1:
+                return sum(self._remove_values([run_id]) for run_id in run_ids)
+            time.sleep(_PAUSE)  # a commit with large values is being written
+        return 0
+
+    def _remove_leftovers(self) -> PurgeResult:
+        """Remove programs without runs, and traces of servers that ended; once a day."""
+        with self._database.write() as session:
+            now = session.now()
+            if not session.locks.acquire(_PROGRAMS, uuid.uuid4().hex, _DAY, now):
+                return PurgeResult()
+            programs = session.purge.remove_programs(now - _DAY)
+            session.purge.remove_servers(ServerState.ENDED, now - _DAY)
+            alive = {server.boot_id for server in session.servers.alive()}
+            alive |= set(session.recovery.last_signs(alive))
+        _remove_markers(Path(self._settings.spool_directory), alive)
+        return PurgeResult(programs=programs)
+
+
+def _portion(found: Sequence[Root]) -> list[Root]:
+    """Return the first runs whose steps fit one transaction, at least one run."""
+    steps = 0
+    portion: list[Root] = []
+    for root in found:
+        steps += root.step_count
+        if portion and steps > _STEPS:
+            break
+        portion.append(root)
+    return portion
+
+
+def _remove_markers(spool: Path, alive: set[str]) -> None:
+    """Remove in-flight markers of servers that neither live nor hold a task, a day after.
+
+    Reports in the spool stay: they are delivered, or set aside, by the next process.
+    """
+    limit = time.time() - _DAY / 1000
+    for path in spool.glob("in-flight/*-*"):
+        try:
+            if path.name.partition("-")[0] not in alive and path.stat().st_mtime < limit:
+                path.unlink(missing_ok=True)
+        except OSError as problem:
+            log.debug("in-flight marker %s was not removed: %s", path, problem)
+
+
+def _age(older_than: timedelta | int) -> int:
+    age = older_than
+    if isinstance(age, timedelta):
+        age = round(age / timedelta(milliseconds=1))
+    if isinstance(age, bool) or not isinstance(age, int) or age < 0:
+        raise InvalidFilter("older_than", older_than, "a timedelta, or milliseconds")
+    return age
+
+
+def _final(state: str | Sequence[str] | None) -> list[str]:
+    if state is None:
+        return sorted(RunState.FINAL)
+    states = [state] if isinstance(state, str) else list(state)
+    for each in states:
+        if each not in RunState.FINAL:
+            expected = f"one of {', '.join(sorted(RunState.FINAL))}: open runs are not removed"
+            raise InvalidFilter("state", each, expected)
+    return states
