@@ -209,6 +209,13 @@ class SecretUnreadable(FlowengineError):
     _text = "a stored secret cannot be read: {why}"
 
 
+class PayloadUnreadable(FlowengineError):
+    """A stored value cannot be decoded: its codec or its key is missing, or it was changed."""
+
+    def __str__(self) -> str:
+        return f"a stored value cannot be read: {self.args[0]}"
+
+
 class ScriptFailed(FlowengineError):
     """A script block raised, exceeded its time or memory limit, or returned no map."""
 

@@ -112,6 +112,15 @@ def _usable() -> Any:
         return _NO_PACKAGE
 
 
+def aes_gcm(key: bytes) -> Any:
+    """Return AES-GCM with a key of 16, 24 or 32 bytes; raise SecretRefused without the package."""
+    try:
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+    except ModuleNotFoundError:
+        raise SecretRefused("a value", "it", _NO_PACKAGE) from None
+    return AESGCM(key)
+
+
 @functools.lru_cache(maxsize=8)
 def _ciphers(text: str) -> Any:
     from cryptography.fernet import Fernet, MultiFernet

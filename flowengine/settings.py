@@ -172,6 +172,12 @@ class Settings:
     #: Keys that encrypt secrets before they are stored, separated by commas: the first one
     #: encrypts, all of them decrypt. Empty: secrets are refused.
     secret_keys: str = field(default="", repr=False)
+    #: Class that encodes all values before they are stored, as module:Class; for AES-GCM
+    #: flowengine.payload_codecs:AesGcmCodec. Empty: values are stored as JSON.
+    payload_codec: str = ""
+    #: Keys of the AesGcmCodec, as id=64 hexadecimal digits, separated by commas: the first one
+    #: encrypts, all of them decrypt.
+    payload_keys: str = field(default="", repr=False)
 
     @classmethod
     def from_environment(

@@ -20,6 +20,8 @@ from flowengine.engine.answers import Answers
 from flowengine.engine.bulk_actions import BulkActions
 from flowengine.engine.committer import Committer
 from flowengine.engine.control import Control
+from flowengine.engine.doctor import Doctor
+from flowengine.engine.exports import Exports
 from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.handles import Run
 from flowengine.engine.program_cache import ProgramCache
@@ -32,10 +34,11 @@ from flowengine.engine.task_queue import TaskQueue
 from flowengine.engine.used_keys import key_options
 from flowengine.errors import PartlyStarted
 from flowengine.log_filter import limit_records
+from flowengine.payload_codecs import codec_of
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
-from flowengine.store import Database
+from flowengine.store import Database, codec
 from flowengine.store.caller_transaction import CallerTransaction, SqlalchemyTransaction
 
 _RUNS_PER_COMMIT = 50  # of start_many
@@ -58,6 +61,7 @@ class Engine:
         self.notifier: Notifier = notifier or NullNotifier()
         self.settings = settings or Settings()
         limit_records(self.settings.max_log_length)
+        codec.use_payload_codec(codec_of(self.settings))
         self.programs = ProgramCache(database, self.settings)
         self.completions = RunCompletions(database)
         self.failed_evaluations = FailedEvaluations(database, self.settings.max_failed_evaluations)
@@ -127,6 +131,8 @@ class Engine:
         self.servers = self.queries.servers
         self.history = self.queries.history
 
+        self.export = Exports(database, self.settings).export
+        self.doctor = Doctor(self).check
         self.purger = Purger(database, self.settings)
         self.purge = self.purger.purge
         self.metrics = self.queries.metrics

@@ -14,7 +14,16 @@ from typing import Any
 from flowengine.evaluator import IterationChanges
 from flowengine.evaluator.records import Step
 from flowengine.evaluator.states import StepState
-from flowengine.evaluator.triggers import Action, Answer, Failed, Lost, Report, Succeeded, Trigger
+from flowengine.evaluator.triggers import (
+    Action,
+    Answer,
+    Failed,
+    Lost,
+    Report,
+    Started,
+    Succeeded,
+    Trigger,
+)
 from flowengine.store import Session, codec
 from flowengine.store.history import StoredEntry
 
@@ -124,6 +133,8 @@ def summary(
                 found.setdefault("tries", []).append(_try(trigger))
         elif isinstance(trigger, Action | Answer):
             found.setdefault("acts", []).append(_act(trigger))
+        elif not isinstance(trigger, Started):
+            found.setdefault("inputs", []).append([name, trigger.step_key])
     listed = 0
     steps: dict[str, list[str]] = {}
     for step in (*changes.created_steps, *changes.updated_steps):

@@ -108,6 +108,12 @@ class Purger:
                 session.locks.expire(_LEASE)
         return done
 
+    def remove_orphans(self, run_ids: Sequence[str]) -> PurgeResult:
+        """Remove the rows of runs that have no row of their own."""
+        with self._database.write() as session:
+            session.purge.mark(run_ids)
+        return self._remove_marked(None)
+
     # --- in portions ---
 
     def _apply(

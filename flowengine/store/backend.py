@@ -89,6 +89,7 @@ class Dialect(Protocol):
     ROW_ID: str  #: the address of a row
     ROW_IDS: str  #: it is among those of the query that follows, up to ROW_END
     ROW_END: str
+    SNAPSHOT: str  #: makes a transaction read one state of the database
     LOCK_REFERENCES: str  #: locks the references against writers, and does not wait
     CLAIM: str  #: claims the due tasks of a list; with {now} for the time
     CLAIM_THESE: str

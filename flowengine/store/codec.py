@@ -7,12 +7,13 @@ from step to step is stored once, and reading a small attribute beside it does n
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from flowengine.errors import NotJson, TooLarge
+from flowengine.errors import NotJson, PayloadUnreadable, TooLarge
 from flowengine.evaluator import PayloadRef
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
@@ -29,7 +30,58 @@ dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def load(text: str | None) -> Json:
-    return None if text is None else json.loads(text)
+    return None if text is None else json.loads(opened(text))
+
+
+# --- the payload codec ---
+
+
+class PayloadCodec(Protocol):
+    """Encodes values before they are stored, in the database and in the spool."""
+
+    def encode(self, plain: bytes) -> bytes: ...
+    def decode(self, stored: bytes) -> bytes: ...
+
+
+_codec: PayloadCodec | None = None
+#: The first character of an encoded value. No JSON begins with it.
+SEAL = "!"
+
+
+def use_payload_codec(codec: PayloadCodec | None) -> PayloadCodec | None:
+    """Set the codec of this process; return the previous one."""
+    global _codec
+    previous, _codec = _codec, codec
+    return previous
+
+
+def sealed(text: str) -> str:
+    """Return a value as it is stored: the text itself without a codec."""
+    if _codec is None:
+        return text
+    return SEAL + base64.b64encode(_codec.encode(text.encode("ascii"))).decode("ascii")
+
+
+def opened(text: str) -> str:
+    """Return the JSON of a stored value; raise PayloadUnreadable."""
+    if not text.startswith(SEAL):
+        return text
+    if _codec is None:
+        raise PayloadUnreadable(
+            "it was encoded by a payload codec, and this process has none: set "
+            "FLOWENGINE_PAYLOAD_CODEC to the codec of the other processes"
+        )
+    try:
+        return _codec.decode(base64.b64decode(text[len(SEAL) :])).decode("ascii")
+    except PayloadUnreadable:
+        raise
+    except Exception as problem:
+        raise PayloadUnreadable(f"{type(_codec).__name__} cannot decode it: {problem}") from problem
+
+
+def dump_value(value: Json) -> str:
+    """Return a value that is no map of attributes as it is stored: an error, a fact."""
+    return sealed(dump(value))
 
 
 def plain(value: Json) -> Json:
@@ -118,8 +170,9 @@ class Encoder:
 
     def attributes(self, values: Mapping[str, Any]) -> str | None:
         """Encode a map of attributes; None for an empty one."""
-        if not values:
-            return None
+        return sealed(self._attributes(values)) if values else None
+
+    def _attributes(self, values: Mapping[str, Any]) -> str:
         if _PLAIN.issuperset(map(type, values.values())):
             text = dump(values)
             if len(text) <= INLINE_BYTES:
@@ -133,8 +186,8 @@ class Encoder:
     def yields(self, entries: list[tuple[int, dict[str, Any]]]) -> str | None:
         if not entries:
             return None
-        written = [f"[{levels},{self.attributes(v) or '{}'}]" for levels, v in entries]
-        return "[" + ",".join(written) + "]"
+        written = [f"[{levels},{self._attributes(v)}]" for levels, v in entries]
+        return sealed("[" + ",".join(written) + "]")
 
     def _value(self, value: Any) -> str:
         if isinstance(value, PayloadRef):
@@ -143,7 +196,7 @@ class Encoder:
         text = dump(value)
         if len(text) > INLINE_BYTES:
             digest = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-            self.payloads[digest] = text
+            self.payloads[digest] = sealed(text)
             self.written += len(text)
             return dump({_REFERENCE: digest})
         if isinstance(value, dict) and len(value) == 1 and next(iter(value)) in _MARKS:
@@ -158,7 +211,7 @@ _PLAIN = frozenset({str, int, float, bool, type(None), list})
 
 def attributes(text: str | None) -> dict[str, Any]:
     """Decode a map of attributes; large values stay references."""
-    return {name: _read(value) for name, value in json.loads(text).items()} if text else {}
+    return {name: _read(value) for name, value in json.loads(opened(text)).items()} if text else {}
 
 
 def yields(text: str | None) -> list[tuple[int, dict[str, Any]]]:
@@ -166,7 +219,7 @@ def yields(text: str | None) -> list[tuple[int, dict[str, Any]]]:
         return []
     return [
         (levels, {name: _read(value) for name, value in values.items()})
-        for levels, values in json.loads(text)
+        for levels, values in json.loads(opened(text))
     ]
 
 

@@ -133,7 +133,7 @@ class CommitPlan:
                 view.value_bytes,
                 after.task_count,
                 outputs,
-                codec.dump(view.error) if view.error else None,
+                codec.dump_value(view.error) if view.error else None,
                 str(view.error.get("type"))[:_ERROR_TYPE] if view.error else None,
                 view.alarm,
                 now,
@@ -216,7 +216,9 @@ class CommitPlan:
         """Add facts, numbered from `first` within the revision."""
         for number, later in enumerate(follow_ups, first):
             fact_id = id_within(run_id, revision, number)
-            self.facts.append(Fact(run_id, fact_id, later.kind, codec.dump(later.payload), now))
+            self.facts.append(
+                Fact(run_id, fact_id, later.kind, codec.dump_value(later.payload), now)
+            )
 
     def add_parent_fact(self, view: RunView, waiter: Waiter, now: int) -> None:
         """Report the end of this run to the step that waits for it."""
@@ -229,7 +231,7 @@ class CommitPlan:
             kind, fact["error"] = "ChildFailed", {**error, "run": view.id}
         fact_id = id_within(view.id, "ended")
         self.parent_facts.append(
-            ParentFact(view.id, waiter.run_id, fact_id, kind, codec.dump(fact), now)
+            ParentFact(view.id, waiter.run_id, fact_id, kind, codec.dump_value(fact), now)
         )
 
 
@@ -251,10 +253,10 @@ def ending_of(outcome: TryOutcome, encoder: codec.Encoder) -> Ending:
             return Ending(TaskState.COMPLETED, "succeeded", written, None)
         case Failed(error, retry):
             how = "failed" if retry else "final"
-            return Ending(TaskState.FAILED, how, None, codec.dump(error))
+            return Ending(TaskState.FAILED, how, None, codec.dump_value(error))
         case Lost(reason):
             error = {"type": "WorkerLost", "message": reason}
-            return Ending(TaskState.FAILED, "lost", None, codec.dump(error))
+            return Ending(TaskState.FAILED, "lost", None, codec.dump_value(error))
 
 
 def claimed_by(task: TaskDefinition, identity: WorkerIdentity) -> TaskDefinition:

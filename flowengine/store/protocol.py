@@ -16,12 +16,14 @@ from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
 from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
+from flowengine.store.invariants import InvariantQueries
 from flowengine.store.locks import Locks
 from flowengine.store.payloads import Payloads
 from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
 from flowengine.store.run_lists import RunLists
+from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
@@ -71,6 +73,10 @@ class Session(Protocol):
     def lists(self) -> RunLists: ...
     @property
     def purge(self) -> Purge: ...
+    @property
+    def run_rows(self) -> RunRows: ...
+    @property
+    def checks(self) -> InvariantQueries: ...
     @property
     def waits(self) -> WaitQueries: ...
 

@@ -134,6 +134,10 @@ class Purge(Part):
             self._rows(_REMOVE_RUNS, found)
         return found, sum(steps.get(run_id, 0) for run_id in found)
 
+    def mark(self, run_ids: Sequence[str]) -> None:
+        """Mark runs whose own row is gone: their other rows are to be removed."""
+        self._rows(_MARK, run_ids)
+
     def marked(self, most: int) -> list[str]:
         """Return runs whose rows are not all removed."""
         return [row[0].removeprefix(MARKER) for row in self._session.rows(_MARKED, (most,))]

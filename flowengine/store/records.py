@@ -64,8 +64,8 @@ def updated_step_row(step: Step, encoder: codec.Encoder, *, has_new_params: bool
 def _encoded_step(step: Step, encoder: codec.Encoder) -> list[Any]:
     values = list(_step_values(step))
     values[_RETURNS] = encoder.attributes(step.returns)
-    values[_ERROR] = codec.dump(step.error) if step.error else None
-    values[_FAILURE] = codec.dump(step.failure) if step.failure else None
+    values[_ERROR] = codec.dump_value(step.error) if step.error else None
+    values[_FAILURE] = codec.dump_value(dict(step.failure)) if step.failure else None
     values[_YIELDS] = encoder.yields(step.yields)
     return values
 

@@ -12,6 +12,7 @@ from sqlalchemy import Select, TextClause, select
 
 from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.evaluator.records import ID_PREFIX, id_within
+from flowengine.store import codec
 from flowengine.store.claims import ORDER, WorkerIdentity
 from flowengine.store.parts import MANY, Part, statement
 from flowengine.store.tables import (
@@ -110,8 +111,8 @@ _LAST_SIGN = statement(
     f"SELECT max(activity) FROM flowengine_task WHERE {TASK_IS_RUNNING} AND boot_id = :boot"
 )
 _TIMED_OUT = statement(
-    f"SELECT uuid FROM flowengine_task WHERE uuid IN :ids AND state = '{TaskState.FAILED}' "
-    "AND error LIKE :beginning",
+    f"SELECT uuid, error FROM flowengine_task WHERE uuid IN :ids "
+    f"AND state = '{TaskState.FAILED}' AND error IS NOT NULL",
     "ids",
 )
 _CANCELED = statement(
@@ -238,8 +239,8 @@ class RecoveryQueries(Part):
         """Return which of these tasks were ended because they showed no activity."""
         if not task_ids:
             return set()
-        values = {"ids": list(task_ids), "beginning": f'{{"type":"{TIMEOUT}"%'}
-        return set(self._session.execute(_TIMED_OUT, values).scalars())
+        rows = self._session.execute(_TIMED_OUT, {"ids": list(task_ids)})
+        return {task_id for task_id, error in rows if codec.load(error)["type"] == TIMEOUT}
 
     def canceled(self, task_ids: Sequence[str]) -> set[str]:
         """Return which of these tasks were canceled."""

@@ -13,6 +13,7 @@ from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
 from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
+from flowengine.store.invariants import InvariantQueries
 from flowengine.store.locks import Locks
 from flowengine.store.parts import Part
 from flowengine.store.payloads import Payloads
@@ -20,6 +21,7 @@ from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
 from flowengine.store.run_lists import RunLists
+from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
@@ -102,5 +104,7 @@ class SqlSession:
     servers = _PartOf(Servers)
     locks = _PartOf(Locks)
     waits = _PartOf(WaitQueries)
+    run_rows = _PartOf(RunRows)
+    checks = _PartOf(InvariantQueries)
     purge = _PartOf(Purge)
     lists = _PartOf(RunLists)

@@ -23,6 +23,7 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
 from flowengine.private_files import make_private_directory, private_opener
 from flowengine.program import parse_program, program_text
+from flowengine.store import codec
 from flowengine.store.database import is_unavailable
 from flowengine.worker.execution import start_child
 
@@ -55,7 +56,7 @@ class Spool:
         writing = path.with_suffix(f".{os.getpid()}.writing")
         try:
             with open(writing, "w", opener=private_opener) as file:
-                json.dump(record, file)
+                file.write(codec.sealed(json.dumps(record)))
                 file.flush()
                 os.fsync(file.fileno())
             writing.rename(path)
@@ -82,7 +83,7 @@ class Spool:
         if not path.is_file():  # another process has delivered it; reading a pipe would block
             return path.exists() and self._log_once(path, "it is not a regular file; remove it")
         try:
-            task, outcome = decoded(json.loads(path.read_text()))
+            task, outcome = decoded(json.loads(codec.opened(path.read_text())))
         except FileNotFoundError:
             return False
         except OSError as problem:

@@ -168,13 +168,8 @@ def test_a_value_that_another_run_has_stays(flow: Flow) -> None:
     flow.clock.advance(hours=48)
     second = values.start(7)
     settled(flow, second)
-    assert (
-        flow.engine.purge(older_than=DAY)
-        == PurgeResult(
-            runs=1, steps=flow.engine.purge(older_than=DAY).steps or 4, rows=14, values=0
-        )
-        or rows(flow.engine)["payload"] == 1
-    )
+    done = flow.engine.purge(older_than=DAY)
+    assert (done.runs, done.values) == (1, 0)
     assert rows(flow.engine)["payload"] == 1
     assert next(s for s in second.steps() if s.path.endswith(".large")).returns
     flow.clock.advance(hours=48)

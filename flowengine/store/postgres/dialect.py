@@ -21,6 +21,7 @@ PAIR_RUN, PAIR_KEY = "w.run_id", "w.key"
 JOIN = "JOIN"
 LOCK, SKIP_LOCKED = " FOR UPDATE", " SKIP LOCKED"
 ROW_ID, ROW_IDS, ROW_END = "ctid", "ctid = ANY(ARRAY", ")"
+SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 LOCK_REFERENCES = "LOCK TABLE flowengine_reference IN SHARE MODE NOWAIT"
 REPORTED_INDEX = ""
 # Constant within a statement, so a condition on it belongs to an index scan: tasks that are not due

@@ -22,6 +22,7 @@ PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value,
 JOIN = "CROSS JOIN"  # keeps its order: each wanted row is looked up by the index
 LOCK = SKIP_LOCKED = ""  # the transaction has the write lock
 ROW_ID, ROW_IDS, ROW_END = "rowid", "rowid IN", ""
+SNAPSHOT = ""  # every transaction reads one state
 LOCK_REFERENCES = ""  # a transaction that writes is the only one
 REPORTED_INDEX = "INDEXED BY flowengine_task_reported"
 CLOCK = "%(now)s"  # SQLite has the clock of this process
