@@ -272,11 +272,16 @@ class TryCancelled(FlowengineError):
 
 
 @dataclass(eq=False, repr=False)
-class InvalidFilter(FlowengineError):
+class InvalidFilter(FlowengineError, ValueError):
     """A filter of runs that cannot match as it is meant."""
 
     problem: str
     _text = "{problem}"
+
+    @classmethod
+    def of(cls, name: str, value: object, expected: str) -> InvalidFilter:
+        shown = printable(repr(value), limit=200)
+        return cls(f"the filter {name} is {shown}: it must be {expected}")
 
 
 @dataclass(eq=False, repr=False)
@@ -392,19 +397,6 @@ class UnknownStep(FlowengineError, LookupError):
 
     step_id: str
     _text = "there is no step {step_id!r} in this database"
-
-
-@dataclass(eq=False, repr=False)
-class InvalidFilter(FlowengineError, ValueError):
-    """A filter of a list, a purge or a bulk action that cannot be applied."""
-
-    name: str
-    value: Any
-    expected: str
-
-    def __str__(self) -> str:
-        shown = printable(repr(self.value), limit=200)
-        return f"the filter {self.name} is {shown}: it must be {self.expected}"
 
 
 @dataclass(eq=False, repr=False)

@@ -16,11 +16,10 @@ from typing import Any
 import click
 
 import flowengine
-from flowengine.cli import configuration, control_command
+from flowengine.cli import configuration, control_command, operations
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
 
-_MAX_CELL = 500  #: characters of an error in a list
 _MAX_TRACEBACKS = 5  #: that `show` prints
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -170,55 +169,6 @@ def compile_files(files: Sequence[Path], output: Path | None) -> None:
 # --- inspecting ---
 
 
-@main.command("list")
-@click.option("--workflow", help="Only runs of this workflow: its name, or a part of it.")
-@click.option("--state", type=click.Choice(control_command.STATES, case_sensitive=False))
-@click.option("--tenant", help='Only runs of this tenant; "": of none.')
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
-@_as_json
-def list_runs(
-    workflow: str | None, state: str | None, tenant: str | None, limit: int, as_json: bool
-) -> None:
-    """Show the newest runs."""
-    from rich.table import Table
-
-    from flowengine.cli.database import open_engine
-    from flowengine.cli.run_view import RUN_COLOURS
-    from flowengine.cli.terminal import console, line, print_table
-    from flowengine.engine.presentation import outstanding
-    from flowengine.engine.results import duration
-    from flowengine.store.database import system_clock
-
-    state = state and state.upper()
-    with open_engine() as engine:
-        runs = engine.list(named=workflow, state=state, tenant=tenant, limit=limit)
-    if as_json:
-        click.echo(json_of([asdict(info) for info in runs]))
-        return
-    if not runs:
-        about = f" of a workflow with {workflow!r} in its name" if workflow else ""
-        console.print(line(f"no runs{about}"))
-        return
-    now = system_clock()
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    has_tenants = any(info.tenant for info in runs)
-    headings = ("run", *(("tenant",) if has_tenants else ()), "workflow", "state", "age", "took")
-    for heading in (*headings, "waits for / error"):
-        table.add_column(heading, overflow="fold")
-    for info in runs:
-        waits = info.alarm or outstanding(info.open_steps, info.retry, now, info.waits_for)
-        table.add_row(
-            info.id[:8],
-            *([line(info.tenant)] if has_tenants else []),
-            line(info.workflow),
-            line((info.state, RUN_COLOURS.get(info.state, ""))),
-            duration(now - info.created),
-            duration((info.finished or now) - info.created),
-            line(info.error_text or ("" if info.is_final else waits), limit=_MAX_CELL),
-        )
-    print_table(table)
-
-
 @main.command()
 @click.argument("run_id", metavar="RUN")
 @_as_json
@@ -292,3 +242,7 @@ def upgrade() -> None:
     from flowengine.cli import database
 
     database.upgrade()
+
+
+for command in operations.COMMANDS:
+    main.add_command(command)

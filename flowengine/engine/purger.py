@@ -221,7 +221,7 @@ def _age(older_than: timedelta | int) -> int:
     if isinstance(age, timedelta):
         age = round(age / timedelta(milliseconds=1))
     if isinstance(age, bool) or not isinstance(age, int) or age < 0:
-        raise InvalidFilter("older_than", older_than, "a timedelta, or milliseconds")
+        raise InvalidFilter.of("older_than", older_than, "a timedelta, or milliseconds")
     return age
 
 
@@ -232,5 +232,5 @@ def _final(state: str | Sequence[str] | None) -> list[str]:
     for each in states:
         if each not in RunState.FINAL:
             expected = f"one of {', '.join(sorted(RunState.FINAL))}: open runs are not removed"
-            raise InvalidFilter("state", each, expected)
+            raise InvalidFilter.of("state", each, expected)
     return states

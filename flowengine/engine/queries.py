@@ -117,12 +117,12 @@ class RunQueries:
         and looks at a limited number of runs: so it may have fewer than `limit`, and a cursor.
         """
         if unknown := sorted(filters.keys() - _FILTERS):
-            raise InvalidFilter(unknown[0], filters[unknown[0]], f"one of {_NAMES}")
+            raise InvalidFilter.of(unknown[0], filters[unknown[0]], f"one of {_NAMES}")
         try:
             kind = None if waits_for is None else WaitKind(waits_for)
         except ValueError:
             expected = f"one of {', '.join(WaitKind)}"
-            raise InvalidFilter("waits_for", waits_for, expected) from None
+            raise InvalidFilter.of("waits_for", waits_for, expected) from None
         tenant = visible_tenant(self._bound, tenant)
         filters |= {"workflow": workflow, "state": state, "named": named, "waits": kind is not None}
         with self._database.read() as session:

@@ -234,7 +234,6 @@ class StepStatus(StrEnum):
     SLEEPING = "sleeps", "☾"
     ASKING = "waits for an answer", "?"
     LIMITED = "waits for a limit", "≡"
-    HELD = "is on hold", "‖"
     IN_PROGRESS = "in progress", "…"
 
 

@@ -34,13 +34,13 @@ def run_filter(session: Session, tenant: str | None, **given: Any) -> RunFilter:
     states = _listed("state", given.pop("state", None))
     for state in states:
         if state not in ALL_STATES:
-            raise InvalidFilter("state", state, f"one of {', '.join(ALL_STATES)}")
+            raise InvalidFilter.of("state", state, f"one of {', '.join(ALL_STATES)}")
     labels = given.pop("label", None) or {}
     is_text = isinstance(labels, Mapping) and all(
         isinstance(part, str) for item in labels.items() for part in item
     )
     if not is_text:
-        raise InvalidFilter("label", labels, "a map of text to text")
+        raise InvalidFilter.of("label", labels, "a map of text to text")
     times: dict[str, Any] = {
         name: _time(name, given.pop(name, None))
         for name in ("created_after", "created_before", "finished_after", "finished_before")
@@ -54,7 +54,7 @@ def run_filter(session: Session, tenant: str | None, **given: Any) -> RunFilter:
         workflows = [n for n in workflows if n in of_name] if workflows is not None else of_name
     prefix = given.pop("id_prefix", "") or ""
     if not isinstance(prefix, str) or set(prefix) - set("0123456789abcdef"):
-        raise InvalidFilter("id_prefix", prefix, "the first digits of an id: 0-9 and a-f")
+        raise InvalidFilter.of("id_prefix", prefix, "the first digits of an id: 0-9 and a-f")
     server = given.pop("server", None)
     return RunFilter(
         states=states,
@@ -109,7 +109,7 @@ def _cursor(page: Page) -> str | None:
 def _place(cursor: str) -> Place:
     created, _, run_id = str(cursor).partition("-")
     if not created.isdecimal() or not run_id:
-        raise InvalidFilter("cursor", cursor, "the cursor of an earlier page")
+        raise InvalidFilter.of("cursor", cursor, "the cursor of an earlier page")
     return Place(int(created), run_id)
 
 
@@ -118,7 +118,7 @@ def _listed(name: str, value: Any) -> list[str]:
         return []
     values = [value] if isinstance(value, str) else list(value)
     if not all(isinstance(one, str) for one in values):
-        raise InvalidFilter(name, value, "text, or a list of texts")
+        raise InvalidFilter.of(name, value, "text, or a list of texts")
     return values
 
 
@@ -128,7 +128,7 @@ def _time(name: str, value: Any) -> int | None:
     if isinstance(value, datetime) and value.tzinfo is not None:
         return round((value - _EPOCH) / timedelta(milliseconds=1))
     expected = "a datetime with a time zone, or milliseconds since the epoch"
-    raise InvalidFilter(name, value, expected)
+    raise InvalidFilter.of(name, value, expected)
 
 
 def _named(names: Sequence[str], name: str) -> list[str]:
@@ -144,5 +144,5 @@ def _boots(session: Session, server: str) -> list[str]:
         if server in (one.server_name, one.uuid, one.boot_id)
     ]
     if not found:
-        raise InvalidFilter("server", server, "the name or id of a server that is registered")
+        raise InvalidFilter.of("server", server, "the name or id of a server that is registered")
     return found

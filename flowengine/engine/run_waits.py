@@ -43,7 +43,7 @@ def waits_of_runs(session: Session, runs: Sequence[Any]) -> dict[str, WaitsFor]:
     found: defaultdict[str, list[WaitsFor]] = defaultdict(list)
     open_runs = {run.id: run for run in runs if run.state not in RunState.FINAL}
     for run in open_runs.values():
-        if run.state == _HELD:
+        if run.state == RunState.HELD:
             found[run.id].append(WaitsFor(WaitKind.HOLD, "", run.updated))
     waiting = [run.id for run in open_runs.values() if run.open_steps]
     if waiting:
@@ -58,9 +58,6 @@ def waits_of_runs(session: Session, runs: Sequence[Any]) -> dict[str, WaitsFor]:
                 found[run_id].append(WaitsFor(WaitKind.WORKER, subject, run.updated))
     named = {run_id: first_of(waits) for run_id, waits in found.items()}
     return {run_id: wait for run_id, wait in named.items() if wait is not None}
-
-
-_HELD = "HELD"
 
 
 def _waits(session: Session, run_ids: Sequence[str]) -> Iterable[tuple[str, WaitsFor]]:

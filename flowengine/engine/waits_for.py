@@ -72,8 +72,7 @@ class WaitingStep(Protocol):
     def question(self) -> str: ...
 
 
-#: The states of a task that is not admitted: of a held run, and behind a limit.
-_HELD, _NOT_ADMITTED = "held", "waiting"
+_NOT_ADMITTED = "waiting"  #: the state of a task behind a limit
 _RATE = "rate:"  #: the beginning of the key of a rate; all other keys are limits
 
 
@@ -92,7 +91,7 @@ def step_waits_for(step: WaitingStep, now: int) -> WaitsFor | None:
             return None
         case TaskState.IGNORED:
             return WaitsFor(WaitKind.CHILD_RUN, step.child_run or "", step.updated)
-        case state if state == _HELD:
+        case TaskState.HELD:
             return WaitsFor(WaitKind.HOLD, "", step.updated)
         case state if state == _NOT_ADMITTED:
             kind = WaitKind.RATE if step.limit.startswith(_RATE) else WaitKind.LIMIT

@@ -61,7 +61,9 @@ class Inbox(Part):
         """Add a fact; idempotent by its id, and by its key among the facts of the run."""
         values = {"id": fact_id, "run": run_id, "kind": kind, "now": now, "key": key}
         about = {name: payload.get(name) or None for name in ("actor", "reason")}
-        self._session.execute(_ADD_FACT, {**values, **about, "payload": codec.dump_value(dict(payload))})
+        self._session.execute(
+            _ADD_FACT, {**values, **about, "payload": codec.dump_value(dict(payload))}
+        )
 
     def forget_keys(self, fact_ids: Collection[str]) -> None:
         """Free the keys of actions that were refused: they may be sent again."""

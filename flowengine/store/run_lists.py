@@ -24,9 +24,7 @@ from flowengine.store.tables import (
     TASK_IS_RUNNING,
 )
 
-ALL_STATES = tuple(
-    sorted(v for k, v in vars(RunState).items() if k.isupper() and isinstance(v, str))
-)
+ALL_STATES = tuple(RunState.ALL)
 OPEN_STATES = tuple(state for state in ALL_STATES if state not in RunState.FINAL)
 
 

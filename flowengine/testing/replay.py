@@ -16,6 +16,7 @@ from typing import Any
 from flowengine.engine import history
 from flowengine.evaluator import Missing, RunView, Snapshot, Step, TaskDefinition, evaluate
 from flowengine.evaluator.records import IterationChanges
+from flowengine.evaluator.states import StepState
 from flowengine.evaluator.triggers import (
     Action,
     Answer,
@@ -33,6 +34,7 @@ from flowengine.evaluator.triggers import (
 )
 from flowengine.program import link_program, parse_program
 from flowengine.program.limits import DEFAULT_LIMITS, Limits
+from flowengine.program.standard import RESULT, WAIT_FOR
 from flowengine.store import codec
 from flowengine.store.records import STEP_COLUMNS, step_from
 
@@ -112,6 +114,11 @@ class _Replayed:
         for task in sorted(_records(rows.get("flowengine_task")), key=lambda t: t["position"]):
             key = (task["step_path"], task["try_number"], task["losses"])
             self._tries[key].append(task)
+        self._answered = [
+            step
+            for step in sorted(self._steps, key=lambda step: step.created)
+            if step.facet_name == WAIT_FOR and step.state == StepState.COMPLETE
+        ]
         self._facts = sorted(_records(rows.get("flowengine_fact")), key=lambda f: f["created"])
 
     def run(self) -> Replay:
@@ -162,18 +169,32 @@ class _Replayed:
             reports.append(self._tries[path, number, losses].popleft())
         for task in sorted(reports, key=lambda task: task["position"]):
             yield Report(_task(task, self._run["id"]), _outcome(task))
-        for act_id, kind, *_ in recorded.get("acts", ()):
-            yield self._act(act_id, "Answer" if kind == "answer" else "Action")
+        refused = recorded.get("refused", {})
+        for act_id, kind, subject, actor, _, at in recorded.get("acts", ()):
+            fact = self._act(act_id, "Answer" if kind == "answer" else "Action")
+            if fact is not None:
+                yield fact
+            elif act_id not in refused:  # a refused one has changed nothing
+                yield Answer(act_id, subject, self._answer(subject), actor, at)
         for name, step_key in recorded.get("inputs", ()):
             yield self._input(name, step_key)
 
-    def _act(self, act_id: str, kind: str) -> Trigger:
+    def _act(self, act_id: str, kind: str) -> Trigger | None:
+        """Return the answer or action of a fact; None if it was committed without one."""
         for fact in self._facts:
             if fact["kind"] == kind:
                 body = codec.load(fact["payload"])
                 if body["id"] == act_id:
                     return Action(**body) if kind == "Action" else Answer(**body)
-        raise ValueError(f"the export has no fact {act_id} ({kind})")
+        return None
+
+    def _answer(self, name: str) -> Any:
+        """Return an answer that was committed with its end: the result of the step that waited."""
+        for place, step in enumerate(self._answered):
+            if step.params.get("name") == name:
+                del self._answered[place]
+                return step.returns.get(RESULT)
+        raise ValueError(f"the export has no answer {name!r}")
 
     def _input(self, name: str, step_key: str) -> Trigger:
         if name == "Expand":

@@ -154,7 +154,8 @@ def test_a_run_that_writes_too_many_bytes_fails_at_the_limit(database_url: str) 
 def created(engine: Engine, run_id: str) -> list[int]:
     """The steps that each commit of a run has created."""
     history = dump(engine)["flowengine_history"]
-    return [json.loads(summary).get("created", 0) for row_id, _, _, summary in history if row_id == run_id]
+    summaries = [json.loads(summary) for row_id, _, _, summary in history if row_id == run_id]
+    return [summary.get("created", 0) for summary in summaries]
 
 
 def test_a_graph_of_many_steps_is_created_over_several_commits(database_url: str) -> None:

@@ -1,0 +1,78 @@
+"""`flowengine list`: the newest runs, by filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+from rich.table import Table
+
+from flowengine.cli.database import open_engine
+from flowengine.cli.run_view import RUN_COLOURS
+from flowengine.cli.streams import json_of
+from flowengine.cli.terminal import console, line, print_table
+from flowengine.engine import RunInfo
+from flowengine.engine.presentation import outstanding
+from flowengine.engine.results import duration
+from flowengine.store.database import system_clock
+
+_MAX_CELL = 500  #: characters of an error in a list
+
+
+def list_runs(
+    *,
+    as_json: bool,
+    workflow: str | None,
+    states: Sequence[str],
+    labels: Sequence[tuple[str, str]],
+    newer_than: int | None,
+    older_than: int | None,
+    parent: str | None,
+    **filters: Any,
+) -> None:
+    now = system_clock()
+    filters |= {
+        "named": workflow,
+        "state": [state.upper() for state in states] or None,
+        "label": dict(labels),
+        "created_after": None if newer_than is None else now - newer_than,
+        "created_before": None if older_than is None else now - older_than,
+    }
+    with open_engine() as engine:
+        if parent is not None:
+            parent = engine.find(parent).id
+        page = engine.list(parent=parent, **filters)
+    if as_json:
+        click.echo(json_of([asdict(info) for info in page]))
+        if page.cursor:
+            click.echo(f"--cursor {page.cursor} continues the list", err=True)
+        return
+    if page:
+        print_table(_table(page, now))
+    elif not page.cursor:
+        about = f" of a workflow with {workflow!r} in its name" if workflow else ""
+        console.print(line(f"no runs{about}"))
+    if page.cursor:
+        console.print(line((f"… more with --cursor {page.cursor}", "dim")))
+
+
+def _table(runs: Sequence[RunInfo], now: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    has_tenants = any(info.tenant for info in runs)
+    headings = ("run", *(("tenant",) if has_tenants else ()), "workflow", "state", "age", "took")
+    for heading in (*headings, "waits for / error"):
+        table.add_column(heading, overflow="fold")
+    for info in runs:
+        waits = info.alarm or outstanding(info.open_steps, info.retry, now, info.waits_for)
+        table.add_row(
+            info.id[:8],
+            *([line(info.tenant)] if has_tenants else []),
+            line(info.workflow),
+            line((info.state, RUN_COLOURS.get(info.state, ""))),
+            duration(now - info.created),
+            duration((info.finished or now) - info.created),
+            line(info.error_text or ("" if info.is_final else waits), limit=_MAX_CELL),
+        )
+    return table

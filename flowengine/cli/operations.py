@@ -1,0 +1,149 @@
+"""The commands with which an operator looks at runs and removes them.
+
+Like `commands`, this imports neither a database nor rich: help must be shown at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flowengine import retention
+from flowengine.cli.control_command import STATES
+
+WAITS = (
+    *("hold", "answer", "child run", "limit", "rate", "circuit"),
+    *("retry", "worker", "time", "steps"),
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+class _Age(click.ParamType[Any]):
+    name = "age"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else retention.age_of(value)
+        except ValueError as problem:
+            self.fail(f"{value!r} is no age: it must be {problem}", param, ctx)
+
+
+class _Pair(click.ParamType[Any]):
+    name = "NAME=VALUE"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        name, sign, text = str(value).partition("=")
+        if not sign or not name:
+            self.fail(f"{value!r} is no label: write NAME=VALUE", param, ctx)
+        return name, text
+
+
+AGE = _Age()
+
+
+@click.command("list")
+@click.option("--workflow", help="Only runs of this workflow: its name, or a part of it.")
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(STATES, case_sensitive=False),
+    help="Only runs in this state; several are possible.",
+)
+@click.option("--label", "labels", multiple=True, type=_Pair(), help="Only runs with this label.")
+@click.option("--key", help="Only the runs that had this idempotency key.")
+@click.option("--id", "id_prefix", metavar="PREFIX", help="Only runs whose id begins so.")
+@click.option("--newer-than", type=AGE, metavar="AGE", help="Started less than 2h, 30d, ... ago.")
+@click.option("--older-than", type=AGE, metavar="AGE", help="Started longer than that ago.")
+@click.option("--error", "error_type", metavar="TYPE", help="Failed with this type of error.")
+@click.option("--server", help="A step of which this server runs now.")
+@click.option("--alarm/--no-alarm", default=None, help="Only runs with, or without, an alarm.")
+@click.option("--parent", metavar="RUN", help="Only the child runs of this run.")
+@click.option(
+    "--waits-for", type=click.Choice(WAITS), metavar="KIND", help=f"One of {', '.join(WAITS)}."
+)
+@click.option("--tenant", help='Only runs of this tenant; "": of none.')
+@click.option("--cursor", help="Continue behind the page that printed this cursor.")
+@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
+@_as_json
+def list_runs(as_json: bool, **options: Any) -> None:
+    """Show the newest runs."""
+    from flowengine.cli import list_command
+
+    list_command.list_runs(as_json=as_json, **options)
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option("--after", type=click.IntRange(0), default=0, help="Only commits behind this one.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=1_000, show_default=True)
+@_as_json
+def history(run_id: str, after: int, limit: int, as_json: bool) -> None:
+    """Show the commits of a run: transitions, tries, timers, answers and actions in order."""
+    from flowengine.cli import history_command
+
+    history_command.show_history(run_id, after, limit, as_json=as_json)
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
+@click.option(
+    "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file."
+)
+def export(run_id: str, output: Path | None) -> None:
+    """Write everything that is stored of a run as one JSON document.
+
+    Secrets are masked; other values are not. flowengine.testing.replay evaluates the document
+    again.
+    """
+    from flowengine.cli import history_command
+
+    history_command.export(run_id, output)
+
+
+@click.command()
+@click.option(
+    "--older-than",
+    type=AGE,
+    required=True,
+    metavar="AGE",
+    help="Runs that ended longer ago than this: 30d, 12h, ...",
+)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    type=click.Choice(retention.STATES, case_sensitive=False),
+    help="Only runs in this state; several are possible.",
+)
+@click.option("--workflow", help="Only runs of this workflow: its qualified name.")
+@click.option("--dry-run", is_flag=True, help="Count the runs, and remove nothing.")
+@_as_json
+def purge(
+    older_than: int, states: Sequence[str], workflow: str | None, dry_run: bool, as_json: bool
+) -> None:
+    """Remove ended runs with all their rows, in small transactions.
+
+    Child runs are removed with their root. Open runs are never removed.
+    """
+    from flowengine.cli import purge_command
+
+    purge_command.purge(older_than, states, workflow, dry_run=dry_run, as_json=as_json)
+
+
+@click.command()
+@click.option("--repair", is_flag=True, help="Restore what can be restored. Look first without.")
+@_as_json
+def doctor(repair: bool, as_json: bool) -> None:
+    """Check the invariants between the tables. The exit code is 1 if one is violated."""
+    from flowengine.cli import doctor_command
+
+    doctor_command.check(repair=repair, as_json=as_json)
+
+
+COMMANDS: tuple[click.Command, ...] = (list_runs, history, export, purge, doctor)

@@ -1,0 +1,39 @@
+"""`flowengine purge`: remove ended runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from flowengine.cli.database import open_engine
+from flowengine.cli.streams import json_of
+from flowengine.cli.terminal import console, line
+
+
+def purge(
+    older_than: int,
+    states: Sequence[str],
+    workflow: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    with open_engine() as engine:
+        done = engine.purge(
+            older_than=older_than,
+            state=[state.upper() for state in states] or None,
+            workflow=workflow,
+            dry_run=dry_run,
+        )
+    if as_json:
+        click.echo(json_of({**asdict(done), "dry_run": dry_run}))
+        return
+    runs = "1 run" if done.runs == 1 else f"{done.runs:,} runs"
+    if dry_run:
+        child_runs = ", and their child runs" if done.runs else ""
+        console.print(line(f"would remove {runs} with {done.steps:,} steps{child_runs}"))
+    else:
+        values = f", {done.values:,} large values" if done.values else ""
+        console.print(line(f"removed {runs} with {done.steps:,} steps{values}"))

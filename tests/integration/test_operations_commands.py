@@ -1,0 +1,163 @@
+"""`flowengine list history export purge doctor`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from sqlalchemy import text
+
+from flowengine import Retry, event_facet, wait_for, workflow
+from flowengine.cli import main
+from flowengine.cli.operations import STATES, WAITS
+from flowengine.engine.waits_for import WaitKind
+from flowengine.store.run_lists import ALL_STATES
+from flowengine.testing import Flow, replay
+
+Command = Callable[..., Result]
+FAILS: list[str] = []
+
+
+@event_facet(name="operations.work", retry=Retry(attempts=2, first_wait=1))
+def work(n: int) -> int:
+    if FAILS:
+        raise ConnectionError(FAILS.pop())
+    return n
+
+
+@workflow(name="operations.one")
+def one(n: int) -> int:
+    return work(n)
+
+
+@workflow(name="operations.asks")
+def asks() -> int:
+    return wait_for("size", int)
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Iterator[Flow]:
+    FAILS.clear()
+    with Flow(store_url=f"sqlite:///{tmp_path}/flow.db") as flow:
+        yield flow
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    environment = {"FLOWENGINE_DATABASE_URL": f"sqlite:///{tmp_path}/flow.db", "COLUMNS": "200"}
+
+    def invoke(*arguments: str, code: int = 0) -> Result:
+        done = CliRunner().invoke(main, list(arguments), env=environment)
+        assert done.exit_code == code, done.output
+        return done
+
+    return invoke
+
+
+def test_choices_are_the_states_and_waits_of_the_engine() -> None:
+    assert set(WAITS) == set(WaitKind)
+    assert set(STATES) >= set(ALL_STATES)
+
+
+def test_list_filters_and_continues(flow: Flow, command: Command) -> None:
+    runs = [one.options(labels={"team": "a"}, key=f"k{n}").start(n) for n in range(3)]
+    asked = asks.start()
+    flow.settle()
+
+    def listed(*arguments: str) -> list[str]:
+        return [run["id"] for run in json.loads(command("list", "--json", *arguments).stdout)]
+
+    assert listed("--state", "running") == [asked.id]
+    assert set(listed("--label", "team=a")) == {run.id for run in runs}
+    assert listed("--key", "k1") == [runs[1].id]
+    assert listed("--waits-for", "answer") == [asked.id]
+    assert listed("--id", asked.id[:10]) == [asked.id]
+    assert listed("--workflow", "asks") == [asked.id]
+    assert set(listed("--older-than", "1h")) == {asked.id, *(run.id for run in runs)}
+    assert listed("--newer-than", "1h") == []
+    shown = command("list", "--limit", "2").stdout
+    assert "… more with --cursor" in shown
+    cursor = shown.rpartition("--cursor ")[2].strip()
+    assert len(listed("--cursor", cursor)) == 2
+    assert "waits for the answer 'size'" in command("list", "--state", "running").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["list", "--label", "team"], 2, "'team' is no label: write NAME=VALUE"),
+        (["list", "--older-than", "soon"], 2, "'soon' is no age: it must be a number with a unit"),
+        (["list", "--waits-for", "godot"], 2, "'godot' is not one of"),
+        (["list", "--server", "nobody"], 1, "the name or id of a server that is registered"),
+        (["list", "--cursor", "x"], 1, "the filter cursor is 'x'"),
+        (["history", "0" * 32], 1, "no run"),
+        (["export", "0" * 32], 1, "no run"),
+        (["purge"], 2, "Missing option '--older-than'"),
+        (["purge", "--older-than", "30"], 2, "'30' is no age"),
+        (["purge", "--older-than", "30d", "--state", "RUNNING"], 2, "is not one of"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_wrong_call_says_what_is_expected(
+    flow: Flow, command: Command, arguments: list[str], code: int, message: str
+) -> None:
+    assert message in command(*arguments, code=code).output
+
+
+def test_history_shows_commits_in_order(flow: Flow, command: Command) -> None:
+    FAILS.append("refused")
+    run = one.start(1)
+    flow.settle()
+    flow.clock.advance(seconds=2)
+    flow.settle()
+    shown = command("history", run.id[:8]).stdout
+    assert "one.work: try 1 failed with ConnectionError" in shown
+    assert "↻ one.work  try 2 at" in shown
+    assert "✓ one  complete" in shown
+    entries: list[dict[str, Any]] = json.loads(command("history", run.id, "--json").stdout)
+    assert [entry["revision"] for entry in entries] == [1, 2, 3]
+    assert "more with --after 1" in command("history", run.id, "--limit", "1").stdout
+    later = json.loads(command("history", run.id, "--after", "2", "--json").stdout)
+    assert later == entries[2:]
+
+
+def test_export_writes_a_file_that_can_be_replayed(
+    flow: Flow, command: Command, tmp_path: Path
+) -> None:
+    run = one.start(1)
+    flow.settle()
+    file = tmp_path / "run.json"
+    assert "is exported to" in command("export", run.id, "-o", str(file)).stdout
+    assert replay(file).check().outputs == {"result": 1}
+    assert json.loads(command("export", run.id).stdout)["run"] == run.id
+
+
+def test_purge_counts_first_and_then_removes(flow: Flow, command: Command) -> None:
+    done, left = one.start(1), asks.start()
+    flow.settle()
+    counted = command("purge", "--older-than", "0s", "--dry-run")
+    assert counted.stdout.startswith("would remove 1 run with 3 steps")
+    assert len(flow.engine.list()) == 2
+    assert "removed 1 run" in command("purge", "--older-than", "0s").stdout
+    assert [run.id for run in flow.engine.list()] == [left.id]
+    again = json.loads(command("purge", "--older-than", "0s", "--json").stdout)
+    assert (again["runs"], again["dry_run"]) == (0, False)
+    assert done.id not in {run.id for run in flow.engine.list()}
+
+
+def test_doctor_finds_and_repairs(flow: Flow, command: Command) -> None:
+    run = one.start(1)
+    assert "invariants hold" in command("doctor").stdout
+    with flow.database.write() as session:
+        change = text("DELETE FROM flowengine_run WHERE id = :id")
+        session.connection.execute(change, {"id": run.id})
+    shown = command("doctor", code=1).stdout
+    assert "✗ rows of step belong to a run  1 violations" in shown
+    assert "--repair removes the rows" in shown
+    assert json.loads(command("doctor", "--json", code=1).stdout)
+    assert "repaired" in command("doctor", "--repair").stdout
+    assert "invariants hold" in command("doctor").stdout
