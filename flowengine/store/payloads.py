@@ -14,8 +14,9 @@ from flowengine.store.parts import Part
 
 _SAVE_PROGRAM = (
     "INSERT INTO flowengine_program (hash, body, created) VALUES (%s, %s, %s) "
-    # The time tells retention that a process uses it.
-    "ON CONFLICT (hash) DO UPDATE SET created = excluded.created RETURNING hash"
+    # The time tells retention that a process uses it; once an hour is enough.
+    "ON CONFLICT (hash) DO UPDATE SET created = excluded.created "
+    "WHERE flowengine_program.created < excluded.created - 3600000 RETURNING hash"
 )
 _LOAD_PROGRAM = "SELECT body FROM flowengine_program WHERE hash = %s"
 _BODIES = "SELECT p.hash, p.body FROM {IDS} {JOIN} flowengine_payload p ON p.hash = w.value"
