@@ -597,3 +597,36 @@ class InvalidSetting(FlowengineError):
 
     def __str__(self) -> str:
         return f"{self.variable}={masked_url(self.value)!r} is not {self.expected}"
+
+
+# --- raised by the code of event facets ---
+
+
+@dataclass(eq=False, repr=False)
+class RetryAfter(FlowengineError):
+    """Raised by an event facet: this try has failed, and the next one begins after that time.
+
+    It counts as a try of the facet's retry policy, whose wait it replaces.
+    """
+
+    seconds: float
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.seconds, bool) or not isinstance(self.seconds, int | float):
+            raise TypeError(f"RetryAfter takes a number of seconds, not {self.seconds!r}")
+        if not 0 <= self.seconds < float("inf"):
+            raise ValueError(f"RetryAfter takes seconds of 0 or more, not {self.seconds!r}")
+
+    def __str__(self) -> str:
+        return self.reason or f"to be tried again after {self.seconds:g} s"
+
+
+@dataclass(eq=False, repr=False)
+class GiveUp(FlowengineError):
+    """Raised by an event facet: the step fails now, whatever tries its retry policy allows."""
+
+    reason: str = "the facet gives up"
+
+    _text = "{reason}"

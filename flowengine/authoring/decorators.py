@@ -21,17 +21,23 @@ from typing import Any, Literal, ParamSpec, TypeVar, overload
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
-from flowengine.authoring.options import Breaker, option_problems
+from flowengine.authoring.options import Breaker, as_tuple, option_problems
 from flowengine.authoring.registry import register_event_facet, register_workflow
 from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
-from flowengine.program.nodes import EventOptions, FacetKind, RetryPolicy
+from flowengine.program.event_options import EventOptions, Limit, Rate, RetryPolicy
+from flowengine.program.nodes import FacetKind
+from flowengine.program.option_checks import unknown_names
+from flowengine.program.suggestions import Suggestions
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 _NAME_OPTIONS = ("name", "aliases")
-_EXECUTION_OPTIONS = ("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker")
+_EXECUTION_OPTIONS = (
+    *("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker"),
+    *("limit", "rate"),
+)
 
 
 class _Decorator:
@@ -91,6 +97,8 @@ def event_facet(
     max_losses: int = ...,
     on_loss: Literal["retry", "fail"] = ...,
     breaker: str | Breaker | None = ...,
+    limit: Limit | Sequence[Limit] | None = ...,
+    rate: Rate | Sequence[Rate] | None = ...,
     name: str | None = ...,
     aliases: Sequence[str] = ...,
 ) -> EventFacetDecorator: ...
@@ -100,7 +108,8 @@ def event_facet(fn: Any = None, /, **options: Any) -> Any:
     `task_list` is its queue, `retry` the retry policy, `timeout` the seconds without
     activity until a try fails, `max_losses` the number of tries that may be lost with their
     worker; ``on_loss="fail"`` allows none, for code that must not run twice. While the
-    circuit `breaker` is open, tasks wait. `name` and `aliases` keep stored runs working when
+    circuit `breaker` is open, tasks wait. A `limit` bounds how many tries with the same key run at
+    a time, a `rate` how many begin in a period. `name` and `aliases` keep stored runs working when
     code moves. Also accepts an existing Celery task.
     """
     decorator = EventFacetDecorator(options)
@@ -147,6 +156,9 @@ def _define(
         if name not in allowed
     ]
     running = {name: value for name, value in given.items() if name in _EXECUTION_OPTIONS}
+    for name in ("limit", "rate"):
+        if name in running:
+            running[name] = as_tuple(running[name])
     problems += option_problems(running)
     aliases = given.get("aliases", ())
     if isinstance(aliases, str) or not isinstance(aliases, Sequence):
@@ -159,6 +171,11 @@ def _define(
     breaker = running.get("breaker")
     running["breaker"] = breaker.name if isinstance(breaker, Breaker) else breaker or ""
     options = EventOptions(**running)
+    if options.limit or options.rate:
+        named = list(inspect.signature(fn).parameters)
+        if problems := list(unknown_names(options, named, Suggestions().near)):
+            label = given.get("name") or fn.__qualname__
+            raise AuthoringError(f"facet {label!r} ({location_of(fn)}): {'; '.join(problems)}")
     return define(
         kind,
         fn,

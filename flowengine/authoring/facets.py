@@ -30,7 +30,7 @@ from flowengine.authoring.launcher_slot import (
     launcher,
 )
 from flowengine.authoring.locations import location_of, user_location
-from flowengine.authoring.options import Breaker
+from flowengine.authoring.options import Breaker, option_problems
 from flowengine.authoring.order import Order, preceding_steps
 from flowengine.authoring.registry import register_standard
 from flowengine.authoring.scopes import checked_step_name, current_scope
@@ -38,7 +38,9 @@ from flowengine.authoring.standard import CHILD_DEFINITION, WorkflowCall, start_
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
-from flowengine.program.nodes import EventOptions, FacetKind, Json, Location, Mixin, Program
+from flowengine.program.event_options import EventOptions, RetryPolicy
+from flowengine.program.nodes import FacetKind, Json, Location, Mixin, Program
+from flowengine.program.option_mixins import call_mixins
 from flowengine.program.standard import RESULT
 
 P = ParamSpec("P")
@@ -56,7 +58,7 @@ class Decorated(Generic[P, R]):
         self.definition = definition
         self.step_name = ""  #: given by the author; empty: derived from the facet's name
         self.order: Order | None = None  #: given by `after`
-        self.call_mixins: tuple[Mixin, ...] = ()  #: given by `within`
+        self.call_mixins: tuple[Mixin, ...] = ()  #: given by `within` and `with_options`
 
     @property
     def name(self) -> str:
@@ -146,6 +148,17 @@ class EventFacet(Decorated[P, R]):
     def options(self) -> EventOptions:
         """The execution options."""
         return self.definition.options
+
+    def with_options(
+        self, *, retry: RetryPolicy | None = None, timeout: float | None = None
+    ) -> Self:
+        """Return the same facet with another retry policy or timeout for the next call."""
+        given = {"retry": retry, "timeout": timeout}
+        if problems := option_problems({n: v for n, v in given.items() if v is not None}):
+            raise AuthoringError(f"{user_location()}: {'; '.join(problems)}")
+        changed = copy.copy(self)
+        changed.call_mixins = (*self.call_mixins, *call_mixins(retry, timeout))
+        return changed
 
     def run(self, data: Mapping[str, Json]) -> dict[str, Json] | WorkflowCall:
         """Run the function on stored arguments; return its result as JSON.

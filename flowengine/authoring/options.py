@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowengine.errors import AuthoringError
+from flowengine.program.event_options import Limit, Rate, RetryPolicy
 from flowengine.program.limits import LONGEST_CIRCUIT
-from flowengine.program.nodes import RetryPolicy
+from flowengine.program.option_checks import limit_problems, retry_problems
 
 Failures = tuple[type[BaseException], ...]
 
@@ -97,13 +98,19 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
         problems.append(f"breaker={breaker!r} is not a name of 1 to {LONGEST_CIRCUIT} characters")
     retry = options.get("retry", RetryPolicy())
     if not isinstance(retry, RetryPolicy):
-        return [*problems, f"retry={retry!r} is not a Retry(attempts=…)"]
-    if not isinstance(retry.attempts, int) or not _is_number(retry.attempts, above=0):
-        problems.append(f"retry.attempts={retry.attempts!r} is not a whole number, 1 or more")
-    for name in ("first_wait", "factor", "max_wait"):
-        if not _is_number(getattr(retry, name)):
-            problems.append(f"retry.{name}={getattr(retry, name)!r} is not a number, 0 or more")
-    return problems
+        problems.append(f"retry={retry!r} is not a Retry(attempts=…)")
+    else:
+        problems += retry_problems(retry)
+    return [*problems, *limit_problems(options.get("limit", ()), options.get("rate", ()))]
+
+
+def as_tuple(given: Any) -> Any:
+    """Return one limit or rate, or a list of them, as a tuple; anything else is checked later."""
+    if given is None:
+        return ()
+    if isinstance(given, Limit | Rate):
+        return (given,)
+    return tuple(given) if isinstance(given, list) else given
 
 
 def _is_number(value: Any, above: float | None = None) -> bool:

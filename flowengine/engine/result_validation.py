@@ -16,9 +16,11 @@ from typing import Any
 
 from flowengine.authoring import event_facet_named
 from flowengine.errors import DoesNotFit, ValueRefused
+from flowengine.evaluator.events import RETRY_AFTER
 from flowengine.evaluator.records import Error
 from flowengine.evaluator.triggers import Failed
 from flowengine.program.nodes import Json
+from flowengine.program.option_checks import is_number
 from flowengine.program.plan import FacetPlan
 from flowengine.program.types import misfits, type_misfit
 from flowengine.program.validator import Checks
@@ -110,10 +112,13 @@ def stated_error(error: Any) -> Error:
     """Return the error of a failed try as a map with a type and a message, which readers expect."""
     if not isinstance(error, dict):
         return {"type": "Error", "message": str(error)}
-    if isinstance(error.get("type"), str) and isinstance(error.get("message"), str):
-        return error
-    kind, message = error.get("type") or "Error", error.get("message", "")
-    return {**error, "type": str(kind), "message": str(message)}
+    if RETRY_AFTER in error and not is_number(error[RETRY_AFTER]):  # of a poller
+        error = {name: value for name, value in error.items() if name != RETRY_AFTER}
+    stated: Error = error
+    if isinstance(stated.get("type"), str) and isinstance(stated.get("message"), str):
+        return stated
+    kind, message = stated.get("type") or "Error", stated.get("message", "")
+    return {**stated, "type": str(kind), "message": str(message)}
 
 
 def refused_result(problem: ValueRefused | DoesNotFit) -> Failed:

@@ -13,8 +13,8 @@ from flowengine import tenants
 from flowengine.authoring import IfFailed, OnCancel
 from flowengine.errors import InvalidInputs
 from flowengine.program import Plan
-from flowengine.program.limits import LONGEST_SECONDS
 from flowengine.program.nodes import Json
+from flowengine.program.option_checks import LONGEST_SECONDS
 from flowengine.program.types import check_inputs
 from flowengine.settings import Settings
 from flowengine.store import codec

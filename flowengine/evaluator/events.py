@@ -10,6 +10,7 @@ from uuid import UUID
 from flowengine.evaluator import waits
 from flowengine.evaluator.holds import state_of_new_task
 from flowengine.evaluator.records import (
+    Error,
     EventDefinition,
     Step,
     TaskDefinition,
@@ -21,10 +22,14 @@ from flowengine.evaluator.states import EventState, ObjectType, Signal
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program import standard
 from flowengine.program.addresses import RowKind
-from flowengine.program.nodes import EventOptions, FacetKind
+from flowengine.program.event_options import EventOptions, RetryPolicy
+from flowengine.program.nodes import FacetKind
+from flowengine.program.option_checks import LONGEST_SECONDS
 from flowengine.program.plan import EdgeKind
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: In the error of a try: the seconds before the next one, as the code of the facet demands.
+RETRY_AFTER = "retry_after"
 
 
 def transmit(work: WorkingSet, step: Step) -> Signal | None:
@@ -57,9 +62,9 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
 def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
     """Open one try of a step's event."""
     plan = work.statement(step)
-    facet = plan.facet
+    facet, options = plan.facet, plan.options
     assert facet is not None
-    timeout = facet.options.timeout if plan.timeout is None else plan.timeout
+    timeout = options.timeout
     work.changes.add_created_task(
         TaskDefinition(
             uuid=id_within(step.id, again.try_number, again.losses),
@@ -71,7 +76,7 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
             state=state_of_new_task(work.run.state),
             created=work.now,
             updated=work.now,
-            task_list_name=facet.options.task_list,
+            task_list_name=options.task_list,
             data=step.params,
             step_key=step.key,
             step_path=step.path,
@@ -81,8 +86,8 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
             priority=work.run.priority,
             tenant=work.run.tenant,
             timeout_ms=round(timeout * 1000) if timeout is not None else None,
-            runs_once=facet.options.on_loss == "fail",
-            circuit=facet.options.breaker,
+            runs_once=options.on_loss == "fail",
+            circuit=options.breaker,
             # A second try is not part of a group: it is evaluated when it is reported.
             join=_join_of(work, step) if again.try_number + again.losses == 1 else "",
         )
@@ -135,17 +140,40 @@ class GiveUp:
 Decision: TypeAlias = TryAgain | GiveUp
 
 
-def after_failure(options: EventOptions, try_number: int, losses: int, now: int) -> Decision:
+def after_failure(
+    options: EventOptions,
+    try_number: int,
+    losses: int,
+    now: int,
+    error: Error | None = None,
+    step_id: str = "",
+) -> Decision:
     """Decide after a try that ended with an error."""
-    policy = options.retry
+    policy, error = options.retry, error or {}
+    demanded = error.get(RETRY_AFTER)
+    if demanded is None and not policy.covers((error.get("type", ""), *error.get("bases", ()))):
+        kind = error.get("type", "this error")
+        return GiveUp(f"no further try after {kind}" if policy.attempts > 1 else "")
     if try_number >= policy.attempts:
+        if demanded is not None and policy.attempts == 1:
+            return GiveUp("no further try: the facet has no retry=Retry(attempts=…)")
         is_retried = policy.attempts > 1
         return GiveUp(f"failed {try_number} of {policy.attempts} tries" if is_retried else "")
+    wait = _wait(policy, try_number, step_id) if demanded is None else float(demanded)
+    return TryAgain(try_number + 1, losses, now + round(min(wait, LONGEST_SECONDS) * 1000))
+
+
+def _wait(policy: RetryPolicy, try_number: int, step_id: str) -> float:
+    """Return the seconds before the next try."""
     try:
         wait = min(policy.first_wait * policy.factor ** (try_number - 1), policy.max_wait)
     except OverflowError:  # after about a thousand tries
         wait = policy.max_wait
-    return TryAgain(try_number + 1, losses, now + round(wait * 1000))
+    if not policy.jitter:
+        return wait
+    # Derived from ids: whoever evaluates the same report decides the same.
+    drawn = int(derived_id(step_id, "jitter", try_number)[:8], 16) / 0xFFFF_FFFF
+    return wait * (1 - policy.jitter * drawn)
 
 
 def after_loss(options: EventOptions, try_number: int, losses: int, now: int) -> Decision:

@@ -299,14 +299,15 @@ def _waiting(work: WorkingSet, key: str, step_id: str) -> Step | None:
     return step
 
 
+_FINAL = events.GiveUp("")
+
+
 def _report(work: WorkingSet, report: Report) -> None:
     task = report.task
     step = _waiting(work, task.step_key, task.step_id)
     if step is None:
         return
-    facet = work.facet(step)
-    assert facet is not None
-    counts = (facet.options, task.try_number, task.losses, work.now)
+    counts = (work.statement(step).options, task.try_number, task.losses, work.now)
     match report.outcome:
         case Delegated():
             return
@@ -314,7 +315,7 @@ def _report(work: WorkingSet, report: Report) -> None:
             _answer(work, step, result)
             return
         case Failed(error, retry):
-            decision = events.after_failure(*counts) if retry else events.GiveUp("")
+            decision = events.after_failure(*counts, error, step.id) if retry else _FINAL
         case Lost(reason):
             decision = events.after_loss(*counts)
             error = {"type": "WorkerLost", "message": reason}

@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 from flowengine.errors import Problem
 from flowengine.program import deadlines
+from flowengine.program.event_options import EventOptions
 from flowengine.program.expressions import Constants, EvaluationError, evaluate, references
-from flowengine.program.limits import is_timeout, timeout_of
 from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import (
     Argument,
@@ -26,7 +26,10 @@ from flowengine.program.nodes import (
     SchemaDeclaration,
     StepStatement,
 )
+from flowengine.program.option_checks import unknown_names
+from flowengine.program.option_mixins import is_option, with_mixins
 from flowengine.program.plan import FacetPlan, SchemaPlan, StatementKind, StatementPlan
+from flowengine.program.standard import is_built_in
 from flowengine.program.types import field_misfit
 
 _Given = dict[str, Expression]
@@ -100,11 +103,7 @@ class CallLinker:
             given |= self.assumed(facet, {**given, **nested}, where)
             self.check_given(facet, {**given, **nested}, where)
             plan.arguments = (*given.items(), *nested.items())
-            timeout = timeout_of((*node.call.mixins, *facet.node.mixins))  # the call's comes first
-            if isinstance(timeout, str):
-                self._report(where, timeout)
-            else:
-                plan.timeout = timeout
+            plan.own_options = self._own_options(node.call, facet, where)
             self._set_deadline(node.call, plan, where)
 
     def _set_deadline(self, call: Call, plan: StatementPlan, where: str) -> None:
@@ -121,6 +120,26 @@ class CallLinker:
     def _is_deadline(self, mixin: Mixin) -> bool:
         """Whether a mixin is a deadline: a program may declare a facet of that name."""
         return deadlines.is_deadline(mixin) and isinstance(self._context.resolve(mixin.target), str)
+
+    def _own_options(self, call: Call, facet: FacetPlan, where: str) -> EventOptions | None:
+        """Return the options that mixins change; those of the call come first."""
+        every = (*call.mixins, *facet.node.mixins)
+        mixins = [mixin for mixin in every if self._is_option(mixin, facet)]
+        if not mixins:
+            return None
+        refuse = self._context.refuse
+        options = with_mixins(facet.options, mixins, lambda what: refuse(where, what))
+        params = [param.name for param in facet.params]
+        for problem in unknown_names(options, params, self._context.did_you_mean):
+            refuse(where, problem)
+        return options
+
+    def _is_option(self, mixin: Mixin, facet: FacetPlan | None) -> bool:
+        def is_declared(name: str) -> bool:
+            return not isinstance(self._context.resolve(name), str)
+
+        params = [param.name for param in facet.params] if facet else []
+        return is_option(mixin, is_declared, params)
 
     def _instance(self, call: Call, plan: StatementPlan, name: str, where: str) -> None:
         """Link a step that is an instance of a schema: its fields are its results."""
@@ -153,7 +172,7 @@ class CallLinker:
         """Return the arguments from mixins without an alias, as far as the facet has them."""
         params = {param.name: param for param in facet.params}
         mixins = [mixin for mixin in call.mixins if not mixin.alias]
-        plain = [mixin for mixin in mixins if not self._is_deadline(mixin)]
+        plain = [m for m in mixins if not self._is_deadline(m) and not is_built_in(m.target)]
         for mixin in plain:
             self.check_plain_mixin(mixin, facet, where)
         mixed = {a.name: a.value for mixin in reversed(plain) for a in mixin.arguments}
@@ -169,7 +188,7 @@ class CallLinker:
 
         It need not be declared. Then its arguments are those of the called facet.
         """
-        if self._context.is_stored or is_timeout(mixin):
+        if self._context.is_stored or self._is_option(mixin, facet):
             return
         resolved = self._context.resolve(mixin.target)
         if isinstance(resolved, str):

@@ -7,8 +7,8 @@ a facet of that name; then the mixin is that facet.
 from __future__ import annotations
 
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
-from flowengine.program.limits import LONGEST_SECONDS
 from flowengine.program.nodes import Argument, Literal, Mixin
+from flowengine.program.option_checks import LONGEST_SECONDS
 
 MIXIN = "Deadline"
 _SECONDS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
 from flowengine.errors import InvalidProgram, Problem
-from flowengine.program.expressions import Constants, EvaluationError, evaluate
-from flowengine.program.nodes import Argument, FacetDeclaration, Json, Mixin
+from flowengine.program.nodes import FacetDeclaration, Json
+from flowengine.program.option_checks import LONGEST_SECONDS
 from flowengine.settings import Settings
 
 #: Characters of a breaker's name. The task's row holds it with a short prefix.
 LONGEST_CIRCUIT = 200
 _LONGEST = {"its name": 255, "task_list": 255, "breaker": LONGEST_CIRCUIT}
-LONGEST_SECONDS = 100 * 365 * 86_400.0  #: a century: databases count milliseconds not much longer
-_TIMEOUT = "Timeout"  # the built-in mixin: ``with Timeout(minutes = 5)`` limits an event
-_SECONDS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0, "ms": 0.001}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,30 +126,3 @@ def beyond_limits(name: str, facet: FacetDeclaration) -> Iterator[str]:
     for what, value in seconds.items():
         if not value <= LONGEST_SECONDS:
             yield f"{what} is {value:g} seconds, and may be {LONGEST_SECONDS:g}"
-
-
-def timeout_of(mixins: Iterable[Mixin]) -> float | str | None:
-    """Return the seconds of a timeout among these mixins, or the problem with it."""
-    return next((_seconds(mixin.arguments) for mixin in mixins if is_timeout(mixin)), None)
-
-
-def is_timeout(mixin: Mixin) -> bool:
-    return mixin.target.rpartition(".")[2] == _TIMEOUT and not mixin.alias
-
-
-def _seconds(arguments: Iterable[Argument]) -> float | str:
-    total = 0.0
-    for argument in arguments:
-        if argument.name not in _SECONDS:
-            known = ", ".join(_SECONDS)
-            return f"{_TIMEOUT} has no parameter {argument.name!r}: it has {known}"
-        try:
-            value = evaluate(argument.value, Constants())
-        except EvaluationError:
-            value = None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            return f"{argument.name!r} of {_TIMEOUT} must be a constant number"
-        total += value * _SECONDS[argument.name]
-    if not total <= LONGEST_SECONDS:
-        return f"{_TIMEOUT} is {total:g} seconds, and may be {LONGEST_SECONDS:g}"
-    return total if total > 0 else f"{_TIMEOUT} must be greater than 0"

@@ -32,6 +32,7 @@ from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.limits import DEFAULT_LIMITS, Limits, beyond_limits, listed
 from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
+from flowengine.program.option_checks import contradictions, unknown_names
 from flowengine.program.plan import (
     BlockPlan,
     FacetPlan,
@@ -99,6 +100,9 @@ class Linker:
         for block in self._plan.blocks.values():
             if block.foreach is not None:
                 block.foreach.single_call = block.single_call_step
+        if not is_stored:
+            events = [(name, facet.options) for name, facet in self._plan.facets.items()]
+            self._context.problems += [Problem("", what) for what in contradictions(events)]
         self._context.problems += step_cycles(self._context.waits)
         self._context.problems += call_cycles(self._plan)
         mark_recursive(self._plan)
@@ -171,6 +175,10 @@ class Linker:
     def _facet(self, facet: FacetPlan) -> None:
         for problem in beyond_limits(facet.name, facet.node):
             self._context.report(facet.name[:80], problem)
+        if facet.options.limit or facet.options.rate:
+            params = [param.name for param in facet.params]
+            for problem in unknown_names(facet.options, params, self._context.did_you_mean):
+                self._context.report(facet.name, problem)
         for fields, what in ((facet.params, "parameter"), (facet.returns, "return")):
             for name in repeated(field.name for field in fields):
                 self._context.report(facet.name, f"declares the {what} {name!r} twice")

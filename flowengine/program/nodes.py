@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+from flowengine.program.event_options import NO_OPTIONS
+from flowengine.program.event_options import EventOptions as EventOptions
+from flowengine.program.event_options import RetryPolicy as RetryPolicy
+
 Json: TypeAlias = Any  #: None, bool, int, float, str, list and dict with text keys
 
 
@@ -229,26 +233,6 @@ class Field:
 Schemas: TypeAlias = Mapping[str, tuple[Field, ...]]
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """The number of tries of a failing event facet, and the waits between them."""
-
-    attempts: int = 1  #: tries in total; 1: no retry
-    first_wait: float = 1.0  #: seconds before the second try
-    factor: float = 2.0  #: each further wait is this much longer
-    max_wait: float = 300.0  #: seconds, no wait is longer
-
-
-@dataclass(frozen=True, slots=True)
-class EventOptions:
-    task_list: str = "default"
-    retry: RetryPolicy = RetryPolicy()
-    timeout: float | None = None  #: seconds without activity after which a try has failed
-    max_losses: int = 3  #: most tries that end with the death of their worker
-    on_loss: str = "retry"  #: "fail": a step fails if its worker dies, because its work may be done
-    breaker: str = ""  #: its circuit breaker; empty: none
-
-
 class FacetKind(StrEnum):
     FACET = "FacetDecl"
     EVENT = "EventFacetDecl"
@@ -266,7 +250,7 @@ class FacetDeclaration:
     prompt: PromptBlock | None = None
     pre_script: ScriptBlock | None = None
     catch: CatchClause | None = None
-    options: EventOptions = EventOptions()
+    options: EventOptions = NO_OPTIONS
     location: Location | None = field(default=None, compare=False)
 
 

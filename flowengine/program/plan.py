@@ -63,7 +63,7 @@ class StatementPlan:
     schema: SchemaPlan | None = None  #: of an instance of a schema
     call_mixins: tuple[Mixin, ...] = ()
     call_aliases: tuple[str, ...] = ()  #: of the mixins at the call that fill no parameter
-    timeout: float | None = None  #: seconds, set by a mixin; None: that of the facet
+    own_options: EventOptions | None = None  #: the facet's, changed by mixins
     deadline: float | None = None  #: seconds for all tries, and for everything below it
     arguments: tuple[tuple[str, Expression], ...] = ()
     condition: Expression | None = None  #: of an assert
@@ -82,6 +82,12 @@ class StatementPlan:
     def body(self) -> Body:
         """The body to run: a statement's own replaces the facet's."""
         return self.inline_body or (self.facet.body if self.facet else ())
+
+    @property
+    def options(self) -> EventOptions:
+        """The options of its event."""
+        assert self.facet is not None
+        return self.own_options or self.facet.options
 
     @property
     def target(self) -> str:

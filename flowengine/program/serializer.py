@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from flowengine.program import nodes
@@ -78,14 +78,17 @@ def _options(options: nodes.EventOptions) -> _Node:
     chosen = _changed(options, nodes.EventOptions())
     if "retry" in chosen:
         chosen["retry"] = _changed(options.retry, nodes.EventOptions().retry)
+    for name in ("limit", "rate"):
+        if name in chosen:
+            chosen[name] = [asdict(one) for one in chosen[name]]
     return chosen
 
 
 def _changed(value: Any, default: Any) -> _Node:
     return {
-        field.name: getattr(value, field.name)
+        field.name: list(given) if isinstance(given, tuple) else given
         for field in fields(value)
-        if getattr(value, field.name) != getattr(default, field.name)
+        if (given := getattr(value, field.name)) != getattr(default, field.name)
     }
 
 

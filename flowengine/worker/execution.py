@@ -21,8 +21,9 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
 from flowengine.engine.handles import executing
-from flowengine.errors import FlowengineError, MissingCode
+from flowengine.errors import FlowengineError, MissingCode, RetryAfter
 from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.events import RETRY_AFTER
 from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Succeeded
 from flowengine.event_loop import LoopCall, event_loop
 from flowengine.log_context import logged_step
@@ -176,7 +177,9 @@ class Attempt:
         except BaseException as problem:
             if _ends_thread(problem):
                 raise
-            is_final = isinstance(problem, PERMANENT) or (facet and facet.is_final(problem))
+            is_final = isinstance(problem, PERMANENT) or (
+                facet and not isinstance(problem, RetryAfter) and facet.is_final(problem)
+            )
             return _failed(self._engine, self._task, problem, retry=not is_final)
         if isinstance(written, WorkflowCall):
             return written
@@ -284,12 +287,15 @@ def _error(problem: BaseException, most: int) -> dict[str, Any]:
         message = str(problem)
     except Exception as worse:
         message = f"(its text could not be made: {type(worse).__name__})"
-    return {
+    error: dict[str, Any] = {
         "type": type(problem).__name__,
         "message": clipped(message or type(problem).__name__, most),
         "traceback": "".join(kept)[-most:],
         "bases": [base.__name__ for base in type(problem).__mro__[1:] if base not in _ROOTS],
     }
+    if isinstance(problem, RetryAfter):
+        error[RETRY_AFTER] = problem.seconds
+    return error
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:

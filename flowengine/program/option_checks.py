@@ -1,0 +1,105 @@
+"""Problems of the options of event facets, for all front ends."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Any
+
+from flowengine.program.event_options import EventOptions, Limit, Rate, RetryPolicy
+from flowengine.program.limit_keys import key_problems
+
+#: Tries in one period of a rate: each of them is a row until the period has passed.
+MAX_RATE_COUNT = 10_000
+LONGEST_SECONDS = 100 * 365 * 86_400.0  #: a century: databases count milliseconds not much longer
+
+
+def retry_problems(retry: RetryPolicy) -> Iterator[str]:
+    if not is_count(retry.attempts):
+        yield f"retry.attempts={retry.attempts!r} is not a whole number, 1 or more"
+    for name in ("first_wait", "factor", "max_wait"):
+        if not is_number(getattr(retry, name)):
+            yield f"retry.{name}={getattr(retry, name)!r} is not a number, 0 or more"
+    if not is_number(retry.jitter) or retry.jitter > 1:
+        yield f"retry.jitter={retry.jitter!r} is not a share of the wait, 0 to 1"
+    for name in ("on", "never_on"):
+        names = getattr(retry, name)
+        if not isinstance(names, tuple) or not all(isinstance(n, str) and n for n in names):
+            yield f"retry.{name}={names!r} is not a list of exception classes, or of their names"
+
+
+def limit_problems(limits: Any, rates: Any) -> Iterator[str]:
+    for what, given, kind in (("limit", limits, Limit), ("rate", rates, Rate)):
+        if not isinstance(given, tuple) or not all(isinstance(one, kind) for one in given):
+            yield f"{what}={given!r} is not a {kind.__name__}(…), or a list of them"
+            continue
+        for one in given:
+            if not isinstance(one.key, str) or not one.key.strip():
+                yield f"{what}: the key {one.key!r} is not a text"
+            if not is_count(one.count):
+                stated = f"{what} {one.key!r}: the count {one.count!r}"
+                yield f"{stated} is not a whole number, 1 or more"
+            if isinstance(one, Rate):
+                yield from _period_problems(one)
+        for key in sorted({str(one.key) for one in given if _uses(given, one.key) > 1}):
+            yield f"{what} {key!r} is given twice"
+
+
+def _uses(given: Iterable[Any], key: str) -> int:
+    return sum(one.key == key for one in given)
+
+
+def _period_problems(rate: Rate) -> Iterator[str]:
+    per: Any = rate.per
+    if not is_number(per) or not 0 < per <= LONGEST_SECONDS:
+        yield f"rate {rate.key!r}: per={rate.per!r} is not a number of seconds above 0"
+    elif is_count(rate.count) and rate.count > MAX_RATE_COUNT:
+        shorter = per * MAX_RATE_COUNT / rate.count
+        yield (
+            f"rate {rate.key!r}: the count {rate.count:,} is above {MAX_RATE_COUNT:,}; give a "
+            f"shorter period, as Rate({rate.key!r}, {MAX_RATE_COUNT}, per={shorter:g})"
+        )
+
+
+def named_keys(options: EventOptions) -> Iterator[tuple[str, str]]:
+    """Return the keys of the options, each with the option that has it."""
+    for limit in options.limit:
+        yield "limit", limit.key
+    for rate in options.rate:
+        yield "rate", rate.key
+
+
+def unknown_names(
+    options: EventOptions,
+    parameters: Collection[str],
+    suggest: Callable[[str, Collection[str]], str],
+) -> Iterator[str]:
+    """Return the problems of keys that name no parameter of the facet."""
+    for what, key in named_keys(options):
+        for problem in key_problems(key, parameters, suggest):
+            yield f"{what}: {problem}"
+
+
+def contradictions(facets: Iterable[tuple[str, EventOptions]]) -> Iterator[str]:
+    """Return the keys that facets of one program give different numbers."""
+    stated: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    for name, options in facets:
+        for limit in options.limit:
+            stated[limit.key].setdefault(f"a limit of {limit.count}", name)
+        for rate in options.rate:
+            stated[rate.key].setdefault(f"a rate of {rate.count} per {rate.per:g} s", name)
+    for key, numbers in stated.items():
+        if len(numbers) > 1:
+            given = " and ".join(f"{number} in {name!r}" for number, name in numbers.items())
+            yield f"the key {key!r} has {given}: give it one number"
+
+
+def is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def is_number(value: Any) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) and value >= 0

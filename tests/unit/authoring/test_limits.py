@@ -1,0 +1,84 @@
+"""Limits, rates and retries as options of decorated functions."""
+
+from __future__ import annotations
+
+import pytest
+
+from flowengine import GiveUp, Limit, Rate, Retry, RetryAfter, event_facet, workflow
+from flowengine.errors import AuthoringError
+from flowengine.program import link_program
+from flowengine.program.event_options import RetryPolicy
+
+
+def test_a_facet_takes_one_limit_or_several() -> None:
+    @event_facet(
+        name="l.one", limit=Limit("customer:{customer}", 2), rate=[Rate("mail", 100, per=60)]
+    )
+    def send(customer: str) -> None: ...
+
+    assert send.options.limit == (Limit("customer:{customer}", 2),)
+    assert send.options.rate == (Rate("mail", 100, per=60.0),)
+
+
+def test_a_limit_key_that_names_no_argument_is_refused_where_it_is_written() -> None:
+    with pytest.raises(AuthoringError) as caught:
+
+        @event_facet(limit=Limit("customer:{custmer}", 2))
+        def send(customer: str) -> None: ...
+
+    text = str(caught.value)
+    assert "test_limits.py:" in text
+    assert "names 'custmer', which is no parameter; did you mean 'customer'?" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"limit": "customer"}, "limit='customer' is not a Limit(…), or a list of them"),
+        ({"rate": Rate("a", 5, per=-1)}, "per=-1.0 is not a number of seconds above 0"),
+        ({"retry": Retry(attempts=2, on=3)}, "retry.on=3 is not a list of exception classes"),  # type: ignore[arg-type]
+    ],
+)
+def test_options_of_another_type_are_refused(options: dict[str, object], problem: str) -> None:
+    with pytest.raises(AuthoringError) as caught:
+
+        @event_facet(**options)  # type: ignore[call-overload]
+        def send() -> None: ...
+
+    assert problem in str(caught.value)
+
+
+def test_a_call_has_options_of_its_own() -> None:
+    @event_facet(name="l.fetch", retry=Retry(attempts=2))
+    def fetch(attempts: int) -> int:
+        return attempts
+
+    @workflow(name="l.both")
+    def both() -> int:
+        first = fetch(1)
+        policy = Retry(attempts=9, jitter=0.5, never_on=(ValueError,))
+        return fetch.with_options(retry=policy, timeout=3)(first)
+
+    plan = link_program(both.program())
+    first, second = (s for s in plan.statements.values() if s.target == fetch.name)
+    assert first.options.retry == RetryPolicy(2)
+    assert second.options.retry == RetryPolicy(9, jitter=0.5, never_on=("ValueError",))
+    assert second.options.timeout == 3.0
+    assert fetch.with_options(timeout=1)(4) == 4  # plain Python outside a workflow
+
+
+def test_options_of_a_call_are_checked_at_once() -> None:
+    @event_facet(name="l.once")
+    def fetch() -> None: ...
+
+    with pytest.raises(AuthoringError, match=r"timeout=-1 is not a number of seconds above 0"):
+        fetch.with_options(timeout=-1)
+
+
+def test_errors_for_another_try_take_sensible_values_only() -> None:
+    assert str(RetryAfter(2.5)) == "to be tried again after 2.5 s"
+    assert str(GiveUp("no such customer")) == "no such customer"
+    with pytest.raises(ValueError, match="0 or more"):
+        RetryAfter(-1)
+    with pytest.raises(TypeError, match="a number of seconds"):
+        RetryAfter("soon")  # type: ignore[arg-type]
