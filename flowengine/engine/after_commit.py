@@ -8,10 +8,11 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from flowengine.dispatch import Notifier
+from flowengine.engine.admission import Admissions
 from flowengine.engine.committer import Committer, NewFact
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
@@ -117,11 +118,13 @@ class AfterCommit:
         committer: Committer,
         notifier: Notifier,
         completions: RunCompletions,
+        admissions: Admissions,
         *,
         max_log_length: int,
         time_slice: float,
     ) -> None:
         self._committer, self._notifier, self._completions = committer, notifier, completions
+        self._admissions = admissions
         self._max_log_length, self._time_slice = max_log_length, time_slice
 
     def advance(
@@ -177,12 +180,29 @@ class AfterCommit:
                 self._drain_inbox(effects, continuation, continued, max_commits, ends)
                 for effects in commits
             ]
+            self._admit(drained)
             following = [effects.parent_run_id for effects in drained if effects.parent_run_id]
             following += [child for effects in drained for child in effects.canceled_children]
             following += filter(None, (self._pass_share_on(each, served) for each in drained))
             advanced = [self.consume_inbox(run_id, continuation) for run_id in following]
             commits = [effects for effects in advanced if effects is not None]
         return continued
+
+    def _admit(self, commits: Sequence[CommitEffects]) -> None:
+        """Admit new tasks that have limits or rates, and those for which ended ones make room."""
+        waiting: dict[str, str] = {}
+        freed: set[str] = set()
+        for effects in commits:
+            waiting |= effects.waiting
+            freed |= effects.freed
+        if waiting or freed:
+            self.admit(waiting, freed)
+
+    def admit(self, waiting: Mapping[str, str], freed: Collection[str] = ()) -> None:
+        """Admit tasks of these queues, and of those that wait for these keys; wake workers."""
+        due = self._admissions.admit(waiting, freed)
+        if due:
+            self._notifier.notify(due)
 
     def consume_inbox(
         self, run_id: str, continuation: ContinuationPolicy | None

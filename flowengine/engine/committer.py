@@ -113,6 +113,7 @@ class Committer:
                 effects[run_id] = staging.stage(decision, rows, now, continuation)
                 for report in by_run[run_id]:
                     rows.add_report(report.task, report.outcome, now)
+                    effects[run_id].add_freed(report.task.limits)
                 rows.gather_payloads(run_id, now)
             written = session.commit(rows, guarded=True) if decisions else set()
         for run_id in written:

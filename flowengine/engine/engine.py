@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from flowengine.authoring import IfFailed
 from flowengine.dispatch import Notifier, NullNotifier
+from flowengine.engine.admission import Admissions
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.answers import Answers
 from flowengine.engine.bulk_actions import BulkActions
@@ -75,10 +76,12 @@ class Engine:
             committer,
             self.notifier,
             self.completions,
+            Admissions(database),
             max_log_length=self.settings.max_log_length,
             time_slice=self.settings.worker_time_slice,
         )
         self.advance = self.after_commit.advance
+        self.admit = self.after_commit.admit
 
         self.starter = Starter(
             database, self.programs, self.after_commit, self.notifier, self.settings

@@ -29,6 +29,7 @@ def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> Com
     view.tenant, parent = request.tenant, request.parent
     if request.deadline is not None:
         view.deadline = now + round(request.deadline * 1000)
+    view.created = 0 if parent is not None else now
     if parent is not None and parent.waits:
         view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))

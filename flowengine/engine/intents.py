@@ -16,13 +16,17 @@ _CHILDREN = 500  # that one transaction of the parent cancels
 
 def apply_intents(session: Session, effects: CommitEffects, now: int) -> None:
     """Apply the intents of a run's decisions; the caller has locked the run, and commits."""
-    if session.reports.cancel_open(effects.run_id, effects.canceled, now):
-        effects.has_more = True
+    is_counted, freed = session.reports.cancel_open(effects.run_id, effects.canceled, now)
+    effects.has_more = effects.has_more or is_counted
     if effects.task_hold is TaskHold.HOLD:
-        session.reports.hold(effects.run_id, now)
+        freed += session.reports.hold(effects.run_id, now)
     elif effects.task_hold is TaskHold.RELEASE:
-        for task_list, number in session.reports.end_hold(effects.run_id, now).items():
+        due, waiting = session.reports.end_hold(effects.run_id, now)
+        for task_list, number in due.items():
             effects.due[task_list] = effects.due.get(task_list, 0) + number
+        effects.waiting |= waiting
+    for limits in freed:
+        effects.add_freed(limits)
     if effects.child_cancellation is not None:
         _cancel_children(session, effects, effects.child_cancellation, now)
     if effects.refusals:

@@ -84,6 +84,8 @@ def consume_inbox(
             facts = session.inbox.facts(run_id, _MAX_TRIGGERS, without=_FOLLOW_UP)
     # A full page means that the inbox may hold more.
     effects.has_more = _MAX_TRIGGERS in (len(reported), len(facts))
+    for report, _ in reported:
+        effects.add_freed(report.task.limits)
     inbox: deque[_InboxEntry] = deque((report, report.task.uuid, "") for report, _ in reported)
     inbox += [(_FACTS[kind](body), "", fact_id) for fact_id, kind, body in facts]
     if not inbox:

@@ -40,6 +40,7 @@ def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) 
     fail_silent_tries(engine, observation.window)
     fire_due_timers(engine)
     evaluate_reported_runs(engine)
+    admit_waiting_tasks(engine)
     wake(engine, observation.alive)
     alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
     purge_expired(engine)
@@ -197,6 +198,27 @@ def evaluate_reported_runs(engine: Engine) -> None:
     # The transaction that has locked a run evaluates it.
     served: set[str] = set()
     _each(due, lambda run_id: engine.advance(run_id, wait=False, served=served))
+
+
+def admit_waiting_tasks(engine: Engine) -> None:
+    """Admit tasks for which a rate or their due time has come, or which nobody has looked at.
+
+    Of the queues with waiting tasks a page is looked at, from a random one on: a process that died
+    after its commit has admitted none. The cost of a pass does not follow the number of queues.
+    """
+    with engine.database.read() as session:
+        rows, now = session.admission, session.now()
+        if not rows.is_anyone_waiting():
+            return
+        keys, queues = rows.due_keys(now), rows.due_queues(now)
+        page = rows.waiting_queues(uuid.uuid4().hex, MANY)
+        if len(page) < MANY:
+            page = rows.waiting_queues("", MANY) | page
+        known = rows.queues(page)
+        passable = rows.passable(page)
+    queues |= {q: limits for q, limits in page.items() if q not in known or q in passable}
+    if keys or queues:
+        engine.admit(queues, keys)
 
 
 def purge_expired(engine: Engine) -> None:

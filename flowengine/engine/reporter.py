@@ -20,9 +20,10 @@ from flowengine.engine.result_validation import (
     refused_result,
     stated_error,
 )
-from flowengine.engine.staging import ContinuationPolicy
+from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.admission import read_keys
 from flowengine.evaluator.failures import limited
 from flowengine.evaluator.records import Step
 from flowengine.evaluator.states import StepState, TaskState
@@ -119,6 +120,7 @@ class Reporter:
             else:
                 by_run.setdefault(task.workflow_id, []).append(report)
         accepted = set(self._record(delegated)) if delegated else set()
+        ended = CommitEffects("")  # of tasks whose reports are recorded and not evaluated here
         continued: list[TaskDefinition] = []
         # Invariant: one join counter per transaction. Updating several can deadlock.
         for _, of_join in sorted(by_join.items()):
@@ -126,6 +128,8 @@ class Reporter:
             with _isolated(of_join, rejected):
                 remaining = self._record(of_join)
             accepted |= remaining.keys()
+            for report in of_join:
+                ended.add_freed(report.task.limits)
             is_last = any(count is not None and count <= 0 for count in remaining.values())
             if in_chord or not is_last:
                 continue
@@ -149,6 +153,10 @@ class Reporter:
                     )
                     accepted |= held
             continued += self._after_commit.finish(list(commits.values()), continuation)
+        for report in delegated:
+            ended.add_freed(report.task.limits)
+        if ended.freed:
+            self._after_commit.admit({}, ended.freed)
         if rejected:
             raise NotAllReported(rejected, continued)
         for report in reports:
@@ -175,7 +183,10 @@ class Reporter:
     def record(self, task: TaskDefinition, outcome: Outcome) -> bool:
         """Record how a try ended without a lock on the run, and without evaluating it."""
         valid = self.storable(task.name, task.flow_id, outcome)
-        return bool(self._record([Report(task, valid)]))
+        is_held = bool(self._record([Report(task, valid)]))
+        if task.limits:
+            self._after_commit.admit({}, {key.name for key in read_keys(task.limits)})
+        return is_held
 
     def _record(self, of_join: Sequence[Report]) -> dict[str, int | None]:
         with self._database.autocommit() as session:

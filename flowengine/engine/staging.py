@@ -23,6 +23,7 @@ from flowengine.evaluator import (
     evaluate,
     working_set,
 )
+from flowengine.evaluator.admission import read_keys
 from flowengine.evaluator.records import (
     ChildCancellation,
     PayloadRef,
@@ -77,6 +78,8 @@ class CommitEffects:
     child_cancellation: ChildCancellation | None = None  #: that child runs are to get
     canceled_children: list[str] = field(default_factory=list)  #: child runs that have got it
     refusals: dict[str, str] = field(default_factory=dict)  #: by the id of the answer: the reason
+    waiting: dict[str, str] = field(default_factory=dict)  #: queues of new tasks, and their limits
+    freed: set[str] = field(default_factory=set)  #: keys of limits and rates of ended tasks
 
     def include(self, later: CommitEffects) -> None:
         """Add the effects of a later commit of the same run."""
@@ -96,6 +99,13 @@ class CommitEffects:
         self.child_cancellation = later.child_cancellation or self.child_cancellation
         self.canceled_children += later.canceled_children
         self.refusals |= later.refusals
+        self.waiting |= later.waiting
+        self.freed |= later.freed
+
+    def add_freed(self, limits: str | None) -> None:
+        """Note that a task with these keys has ended."""
+        if limits:
+            self.freed |= {key.name for key in read_keys(limits)}
 
 
 @dataclass
@@ -191,7 +201,13 @@ def stage(
             for (join_id, _), group in effects.groups.items():
                 counts[join_id] += len(group.task_ids)
             rows.add_joins(view.id, counts, now)
+            _leave_unclaimable(effects.groups, created)
         rows.add_tasks(created, head.task_count)
+        effects.waiting = {
+            task.queue: task.limits or ""
+            for task in created
+            if task.queue is not None and task.state == TaskState.WAITING
+        }
     if left := [f for f in changes.follow_ups if not keeps_follow_ups or f.kind in DEFERRED]:
         rows.add_follow_ups(view.id, head.revision + 1, left, now)
         effects.has_more = True
@@ -245,3 +261,13 @@ def _group(view: RunView, created: Sequence[TaskDefinition]) -> Groups:
             group = groups.setdefault(key, Group(task.task_list_name, []))
             group.task_ids.append(task.uuid)
     return groups
+
+
+def _leave_unclaimable(groups: Groups, created: Sequence[TaskDefinition]) -> None:
+    """Send no message for tasks that wait or are held: they are counted with their group."""
+    others = {task.uuid for task in created if task.state != TaskState.PENDING}
+    if others:
+        for key, group in list(groups.items()):
+            group.task_ids[:] = [task_id for task_id in group.task_ids if task_id not in others]
+            if not group.task_ids:
+                del groups[key]

@@ -258,8 +258,8 @@ class Starter:
         due = Counter(effects.due)
         for group in effects.groups.values():
             due[group.task_list] += len(group.task_ids)
-        if due:
-            transaction.after_commit(lambda: self._wake(due))
+        if due or effects.waiting:
+            transaction.after_commit(lambda: self._wake(due, effects.waiting))
         return effects.run_id
 
     def _start_after(self, transaction: CallerTransaction, request: StartRequest) -> str:
@@ -272,9 +272,12 @@ class Starter:
         transaction.after_commit(lambda: self.start([request]))
         return request.run_id
 
-    def _wake(self, due: Mapping[str, int]) -> None:
+    def _wake(self, due: Mapping[str, int], waiting: Mapping[str, str]) -> None:
         try:
-            self._notifier.notify(dict(due))
+            if due:
+                self._notifier.notify(dict(due))
+            if waiting:
+                self._after_commit.admit(waiting)
         except Exception:  # the caller's transaction is committed; recovery notifies again
             log.warning("workers were not woken for new tasks; recovery will", exc_info=True)
 

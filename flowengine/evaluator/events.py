@@ -8,6 +8,8 @@ from typing import TypeAlias
 from uuid import UUID
 
 from flowengine.evaluator import waits
+from flowengine.evaluator.admission import StatedKey, queue_id, stated_keys, write_keys
+from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.holds import state_of_new_task
 from flowengine.evaluator.records import (
     Error,
@@ -45,6 +47,7 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
             return Signal.ADVANCE
         work.run.open_steps += 1
         return None
+    keys = _keys_of(work, step)  # before anything is changed: it may fail the step
     event = EventDefinition(
         id=id_within(step.id, "event"),
         step_id=step.id,
@@ -55,12 +58,33 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
     )
     work.changes.add_created_event(event)
     work.run.open_steps += 1
-    create_task(work, step, TryAgain(try_number=1, losses=0, due=work.now))
+    create_task(work, step, TryAgain(try_number=1, losses=0, due=work.now), keys)
     return None
 
 
-def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
+def _keys_of(work: WorkingSet, step: Step) -> list[StatedKey]:
+    """Return the keys of limits and rates that the tries of a step need."""
+    options = work.statement(step).options
+    if not options.limit and not options.rate:
+        return []
+    try:
+        return stated_keys(
+            options,
+            lambda name: work.read(step.params[name]),
+            work.run.tenant,
+            work.run.created,
+        )
+    except (KeyError, TypeError) as problem:
+        message = f"a limit or rate needs {problem.args[0]!r} in its key, which is no single value"
+        raise StepFailed("InvalidLimitKey", message, step.path) from None
+
+
+def create_task(
+    work: WorkingSet, step: Step, again: TryAgain, keys: list[StatedKey] | None = None
+) -> None:
     """Open one try of a step's event."""
+    if keys is None:
+        keys = _keys_of(work, step)
     plan = work.statement(step)
     facet, options = plan.facet, plan.options
     assert facet is not None
@@ -73,7 +97,7 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
             workflow_id=work.run.id,
             flow_id=work.run.program_hash,
             step_id=step.id,
-            state=state_of_new_task(work.run.state),
+            state=state_of_new_task(work.run.state, has_keys=bool(keys)),
             created=work.now,
             updated=work.now,
             task_list_name=options.task_list,
@@ -85,6 +109,8 @@ def create_task(work: WorkingSet, step: Step, again: TryAgain) -> None:
             due=again.due,
             priority=work.run.priority,
             tenant=work.run.tenant,
+            limits=write_keys(keys) if keys else None,
+            queue=queue_id(work.run.tenant, keys) if keys else None,
             timeout_ms=round(timeout * 1000) if timeout is not None else None,
             runs_once=options.on_loss == "fail",
             circuit=options.breaker,

@@ -22,5 +22,7 @@ def release(work: WorkingSet, _: Action) -> None:
     work.changes.task_hold = TaskHold.RELEASE
 
 
-def state_of_new_task(run_state: str) -> str:
-    return TaskState.HELD if run_state == RunState.HELD else TaskState.PENDING
+def state_of_new_task(run_state: str, *, has_keys: bool = False) -> str:
+    if run_state == RunState.HELD:
+        return TaskState.HELD
+    return TaskState.WAITING if has_keys else TaskState.PENDING

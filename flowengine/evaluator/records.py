@@ -160,6 +160,8 @@ class TaskDefinition:
     join: str = ""
     join_id: str | None = None  #: the group it is counted with, when it was opened with others
     tenant: str = ""  #: of the run: a claim takes the tasks of one tenant
+    limits: str | None = None  #: its keys, as `admission.write_keys` writes them
+    queue: str | None = None  #: in which it waits for its keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +204,7 @@ class RunView:
     error: Error | None = None
     alarm: str | None = None
     waiter: Waiter | None = None
+    created: int = 0  #: when it was started; 0 of a child run
 
     def copied(self) -> RunView:
         return RunView(*_RUN_FIELDS(self))

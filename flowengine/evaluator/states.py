@@ -77,6 +77,7 @@ class EventState:
 class TaskState:
     """The state of a task: one try of an event."""
 
+    WAITING = "waiting"  #: not claimable: one of its limits or rates has no free slot
     PENDING = "pending"
     HELD = "held"  #: not claimable: its run is held
     RUNNING = "running"
@@ -85,7 +86,8 @@ class TaskState:
     IGNORED = "ignored"
     CANCELED = "canceled"
 
-    OPEN = frozenset({PENDING, HELD, RUNNING})
+    OPEN = frozenset({WAITING, PENDING, HELD, RUNNING})
+    ADMITTED = frozenset({PENDING, RUNNING})  #: if it has keys, it takes a slot of each
     FINAL = frozenset({COMPLETED, FAILED, IGNORED, CANCELED})
 
 
@@ -267,7 +269,9 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
     TaskState.PENDING: frozenset(
         {TaskState.RUNNING, TaskState.HELD, TaskState.CANCELED, TaskState.IGNORED}
     ),
-    TaskState.HELD: frozenset({TaskState.PENDING, TaskState.CANCELED}),
+    TaskState.WAITING: frozenset({TaskState.PENDING, TaskState.HELD, TaskState.CANCELED}),
+    # A task with keys waits for them again: while it was held it took no slot.
+    TaskState.HELD: frozenset({TaskState.PENDING, TaskState.WAITING, TaskState.CANCELED}),
     # Ignored: a child run continues its step.
     TaskState.RUNNING: frozenset({TaskState.PENDING, TaskState.HELD}) | TaskState.FINAL,
     **dict.fromkeys(sorted(TaskState.FINAL), frozenset()),
@@ -291,6 +295,7 @@ EVENT_TRANSITIONS: Mapping[str, frozenset[str]] = {
 
 #: The state of an event by that of its last task, while its step waits at it.
 _EVENT_OF_TASK: Mapping[str, str] = {
+    TaskState.WAITING: EventState.CREATED,
     TaskState.PENDING: EventState.DISPATCHED,
     TaskState.HELD: EventState.DISPATCHED,
     TaskState.RUNNING: EventState.PROCESSING,

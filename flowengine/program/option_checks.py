@@ -83,13 +83,14 @@ def unknown_names(
 
 def contradictions(facets: Iterable[tuple[str, EventOptions]]) -> Iterator[str]:
     """Return the keys that facets of one program give different numbers."""
-    stated: defaultdict[str, dict[str, str]] = defaultdict(dict)
+    stated: defaultdict[tuple[str, str], dict[str, str]] = defaultdict(dict)
     for name, options in facets:
         for limit in options.limit:
-            stated[limit.key].setdefault(f"a limit of {limit.count}", name)
+            stated["limit", limit.key].setdefault(f"a limit of {limit.count}", name)
         for rate in options.rate:
-            stated[rate.key].setdefault(f"a rate of {rate.count} per {rate.per:g} s", name)
-    for key, numbers in stated.items():
+            number = f"a rate of {rate.count} per {rate.per:g} s"
+            stated["rate", rate.key].setdefault(number, name)
+    for (_, key), numbers in stated.items():
         if len(numbers) > 1:
             given = " and ".join(f"{number} in {name!r}" for number, name in numbers.items())
             yield f"the key {key!r} has {given}: give it one number"

@@ -35,7 +35,7 @@ _NEXT = statement(
     "SELECT run_id FROM waiting WHERE (SELECT r.tenant = :tenant "
     "AND r.finished IS NULL FROM flowengine_run r WHERE r.id = waiting.run_id) LIMIT 1"
 )
-_REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position")
+_REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position", "limits")
 _REPORTS = (
     f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
     f"{', '.join(f's.{name}' for name in STEP_COLUMNS)} "
@@ -103,7 +103,7 @@ class Inbox(Part):
             step = step_from(row[len(_REPORT) :])
             task = TaskDefinition(task_id, step.facet_name, "", run_id, "", step.id)
             task.step_key, task.step_path = step.key, step.path
-            task.try_number, task.losses = try_number, losses
+            task.try_number, task.losses, task.limits = try_number, losses, row[7]
             found.append((Report(task, _outcome(outcome, result, error)), step))
         return found
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
+from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
@@ -79,6 +80,8 @@ class Session(Protocol):
     def checks(self) -> InvariantQueries: ...
     @property
     def waits(self) -> WaitQueries: ...
+    @property
+    def admission(self) -> AdmissionRows: ...
 
 
 class CompletionListener(Protocol):

@@ -27,19 +27,24 @@ _HEARTBEAT = statement(
 _CANCEL = statement(
     f"UPDATE flowengine_task SET state = '{TaskState.CANCELED}', lease = lease + 1, "
     "taken_in = true, updated = :now WHERE run_id = :run AND step_id IN :ids "
-    f"AND state IN ({quoted(tasks_that_may_become(TaskState.CANCELED))}) RETURNING join_id",
+    f"AND state IN ({quoted(tasks_that_may_become(TaskState.CANCELED))}) RETURNING join_id, limits",
     "ids",
 )
 _HOLD = statement(
-    f"UPDATE flowengine_task SET is_held = true, updated = :now, state = CASE state "
-    f"WHEN '{TaskState.PENDING}' THEN '{TaskState.HELD}' ELSE state END "
-    f"WHERE run_id = :run AND state IN ('{TaskState.PENDING}', '{TaskState.RUNNING}')"
+    "UPDATE flowengine_task SET is_held = true, updated = :now, "
+    f"state = CASE state WHEN '{TaskState.RUNNING}' THEN state ELSE '{TaskState.HELD}' END "
+    f"WHERE run_id = :run AND state IN ({quoted(TaskState.OPEN - {TaskState.HELD})}) "
+    "RETURNING limits"
 )
 _END_HOLD = statement(
-    f"UPDATE flowengine_task SET is_held = false, updated = :now, state = CASE state "
-    f"WHEN '{TaskState.HELD}' THEN '{TaskState.PENDING}' ELSE state END WHERE run_id = :run "
+    "UPDATE flowengine_task SET is_held = false, updated = :now, "
+    f"waited_hold = CASE WHEN state = '{TaskState.HELD}' "
+    "THEN COALESCE(waited_hold, 0) + :now - updated ELSE waited_hold END, "
+    f"state = CASE WHEN state <> '{TaskState.HELD}' THEN state "
+    f"WHEN queue IS NULL THEN '{TaskState.PENDING}' ELSE '{TaskState.WAITING}' END "
+    f"WHERE run_id = :run "
     f"AND (state = '{TaskState.HELD}' OR is_held AND state = '{TaskState.RUNNING}') "
-    "RETURNING task_list_name, state, due"
+    "RETURNING task_list_name, state, due, queue, limits"
 )
 COUNT_DOWN = (
     "UPDATE flowengine_join SET remaining = remaining - %s, updated = %s WHERE id = %s "
@@ -87,36 +92,42 @@ class Reports(Part):
         values = {"task": task_id, "lease": lease, "now": now}
         return bool(self._session.execute(_HEARTBEAT, values).rowcount)
 
-    def cancel_open(self, run_id: str, step_ids: Sequence[str], now: int) -> bool:
-        """Cancel and fence the open tasks of these steps.
+    def cancel_open(self, run_id: str, step_ids: Sequence[str], now: int) -> tuple[bool, list[str]]:
+        """Cancel and fence the open tasks of these steps; return the limits of those that had some.
 
         True if that brought a join counter to zero: then the caller must evaluate its reports.
         """
         if not step_ids:
-            return False
+            return False, []
         values = {"run": run_id, "ids": list(step_ids), "now": now}
-        canceled = self._session.execute(_CANCEL, values).scalars()
+        canceled = self._session.execute(_CANCEL, values).all()
         # Lock order: join counters by id.
-        counts = sorted(Counter(join_id for join_id in canceled if join_id).items())
+        counts = sorted(Counter(row.join_id for row in canceled if row.join_id).items())
         remaining = [
             self._session.rows(COUNT_DOWN, (count, now, join_id))[0][0] for join_id, count in counts
         ]
-        return any(number <= 0 for number in remaining)
+        limits = [row.limits for row in canceled if row.limits]
+        return any(number <= 0 for number in remaining), limits
 
-    def hold(self, run_id: str, now: int) -> None:
-        """Keep workers from the pending tasks of a run, and from running ones that they release."""
-        self._session.execute(_HOLD, {"run": run_id, "now": now})
+    def hold(self, run_id: str, now: int) -> list[str]:
+        """Keep workers from the pending tasks of a run, and from running ones that they release.
 
-    def end_hold(self, run_id: str, now: int) -> dict[str, int]:
-        """Make the held tasks of a run pending; return the number of due ones by task list."""
-        rows = self._session.execute(_END_HOLD, {"run": run_id, "now": now})
-        return dict(
-            Counter(
-                row.task_list_name
-                for row in rows
-                if row.state == TaskState.PENDING and row.due <= now
-            )
+        Returns the limits of those that have some: a held task takes no slot.
+        """
+        held = self._session.execute(_HOLD, {"run": run_id, "now": now}).scalars()
+        return [limits for limits in held if limits]
+
+    def end_hold(self, run_id: str, now: int) -> tuple[dict[str, int], dict[str, str]]:
+        """Make the held tasks of a run pending, or let them wait for a slot again.
+
+        Returns the number of due ones by task list, and the queues of the others with their limits.
+        """
+        rows = self._session.execute(_END_HOLD, {"run": run_id, "now": now}).all()
+        due = Counter(
+            row.task_list_name for row in rows if row.state == TaskState.PENDING and row.due <= now
         )
+        waiting = {row.queue: row.limits for row in rows if row.state == TaskState.WAITING}
+        return dict(due), waiting
 
     def recorded_counts(self, run_ids: Sequence[str], most: int) -> dict[str, int]:
         """Return for each run the number of results that are recorded and not evaluated.

@@ -94,7 +94,7 @@ _METRICS = (
 _HEADER = (
     *("id", "workflow", "program_hash", "generation", "state", "priority", "open_steps"),
     *("alarm", "revision", "task_count", "parent_run_id", "parent_step_id", "waiting_step_key"),
-    *("step_count", "value_bytes", "tenant", "deadline"),
+    *("step_count", "value_bytes", "tenant", "deadline", "created"),
 )
 _SELECTED = ", ".join(f"r.{name}" for name in _HEADER)
 _LOCK = f"SELECT {_SELECTED} FROM flowengine_run r WHERE r.id = %s"
@@ -263,4 +263,5 @@ def _header(row: Sequence[Any]) -> RunHeader:
     if row[12] is not None:
         view.waiter = Waiter(row[10], row[11], row[12])
     view.step_count, view.value_bytes, view.tenant, view.deadline = row[13:17]
+    view.created = 0 if row[10] is not None else row[17]
     return RunHeader(view, row[8], row[9])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Executable
 
+from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan
@@ -108,3 +109,4 @@ class SqlSession:
     checks = _PartOf(InvariantQueries)
     purge = _PartOf(Purge)
     lists = _PartOf(RunLists)
+    admission = _PartOf(AdmissionRows)

@@ -18,9 +18,11 @@ from sqlmodel import Field, SQLModel
 # The conditions of the partial indexes, as queries must state them. SQLite uses a partial index
 # only for a query with the same condition, and a bound parameter hides it from both databases.
 TASK_IS_PENDING = "state = 'pending'"
+TASK_IS_WAITING = "state = 'waiting'"
 TASK_IS_RUNNING = "state = 'running'"
 TASK_IS_REPORTED = "state IN ('completed', 'failed') AND NOT taken_in"
 TASK_IS_RETRY = "state = 'pending' AND due > created AND published IS NULL"
+LIMIT_IS_DUE = "due IS NOT NULL"
 RUN_HAS_ALARM = "alarm IS NOT NULL"
 RUN_IS_CHILD = "parent_run_id IS NOT NULL"
 RUN_HAS_KEY = "idempotency_key IS NOT NULL"
@@ -212,6 +214,9 @@ class TaskRow(_Table, table=True):
             *(TASK_IS_PENDING, "flowengine_task_due", "task_list_name"),
             *("tenant", "rank", "due", "position"),
         ),
+        _partial(
+            *(TASK_IS_WAITING, "flowengine_task_waiting", "queue"), *("rank", "due", "position")
+        ),
         _partial(TASK_IS_RUNNING, "flowengine_task_running", "boot_id"),
         _partial(TASK_IS_REPORTED, "flowengine_task_reported", "run_id", "join_id"),
         _partial(TASK_IS_RETRY, "flowengine_task_retry", "due"),
@@ -247,16 +252,65 @@ class TaskRow(_Table, table=True):
     server_id: str | None = _id(default=None)
     boot_id: str | None = _id(default=None)
     pid: int | None = None
-    limit_key: str | None = _name(None)
-    limit_slot: int | None = None
+    limit_key: str | None = _name(None)  #: its circuit breaker
+    limits: str | None = _text()  #: its keys, with the numbers that its program states
+    queue: str | None = _id(default=None)  #: in which it waits for its keys
     join_id: str | None = _id(default=None)  #: its join counter
     #: Of a reported try: succeeded, failed, final, lost, handed.
     outcome: str | None = _name(None, 16)
     result: str | None = _text()
     error: str | None = _text()
-    progress: str | None = _text()  #: no writer yet: kept for the progress that a try reports
+    progress: str | None = _text()  #: that the code of the facet has reported last
+    # Milliseconds that it waited, by reason. The rest of the time before its start it was queued.
+    waited_limit: int | None = _time(None)
+    waited_rate: int | None = _time(None)
+    waited_circuit: int | None = _time(None)
+    waited_hold: int | None = _time(None)
     taken_in: bool = False
     created: int = _time()
+    updated: int = _time()
+
+
+class LimitRow(_Table, table=True):
+    """A key of limits or rates. Its lock orders the admissions under it."""
+
+    __table_args__ = (_partial(LIMIT_IS_DUE, "flowengine_limit_due", "due"),)
+
+    key: str = _name(primary_key=True)
+    count: int = 1
+    per: int | None = _time(None)  #: of a rate: milliseconds
+    since: int = _time()  #: when the run was started whose program states the numbers
+    due: int | None = _time(None)  #: when a slot of a rate becomes free for which somebody waits
+    updated: int = _time()
+
+
+class SlotRow(_Table, table=True):
+    """A task that was admitted under a key. The slot is free when the task is not open any more.
+
+    The slot of a rate stays taken for one period after the task was started.
+    """
+
+    key: str = _name(primary_key=True)
+    task_id: str = _id(primary_key=True)
+    per: int | None = _time(None)  #: of a rate
+    until: int | None = _time(None)  #: of a rate; None: the task was not started
+
+
+class QueueRow(_Table, table=True):
+    """Tasks that wait for the same keys. It has a row while one of the keys has no free slot."""
+
+    __table_args__ = (
+        Index("flowengine_queue_turn", "blocked_on", "turn"),
+        _partial(LIMIT_IS_DUE, "flowengine_queue_due", "due"),
+    )
+
+    id: str = _id(primary_key=True)
+    limits: str = _text("")  #: its keys, as the first task states them
+    blocked_on: str | None = _name(None)  #: the key without a free slot
+    turn: int = _time()  #: when it was served last; the lowest is next
+    passed: int = 0  #: how often it was passed over
+    switches: str | None = _text()  #: since when it waits for a limit, since when for a rate
+    due: int | None = _time(None)  #: when the next of its tasks is due
     updated: int = _time()
 
 

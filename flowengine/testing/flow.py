@@ -15,6 +15,7 @@ from flowengine.authoring import StartOptions, Workflow, event_facet_names, set_
 from flowengine.engine import Engine, Run
 from flowengine.engine.liveness import LivenessWindow, observe
 from flowengine.engine.recovery import (
+    admit_waiting_tasks,
     evaluate_reported_runs,
     fire_due_timers,
     notify_due_lists,
@@ -119,14 +120,18 @@ class Flow:
         return done
 
     def _wait_for_next(self, run: Run[Any]) -> bool:
-        due = [task.due for task in self.engine.tasks(run.id) if task.state == TaskState.PENDING]
+        waits = (TaskState.PENDING, TaskState.WAITING)
+        due = [task.due for task in self.engine.tasks(run.id) if task.state in waits]
         with self.database.read() as session:
             due += session.recovery.timers(run.id).values()
-        if not due or min(due) <= self.clock.now:
-            return False  # no task waits for the clock
+            due += session.admission.next_looks()
+        due = [moment for moment in due if moment > self.clock.now]
+        if not due:
+            return False  # nothing waits for the clock
         self.clock.now = min(due)
         fire_due_timers(self.engine)
         evaluate_reported_runs(self.engine)
+        admit_waiting_tasks(self.engine)
         return True
 
     def watchdog(self) -> None:
