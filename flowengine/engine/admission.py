@@ -236,7 +236,8 @@ class _Serving:
             until = self._next_free.get(name)
             per = self._keys[name].per or 0
             later = self._now + min(per, _LATEST_LOOK)
-            self._rows.set_due(name, later if until is None else until, self._now)
+            is_known = until is not None and until > self._now
+            self._rows.set_due(name, until if is_known else later, self._now)
 
 
 def _since(limits: str) -> int:

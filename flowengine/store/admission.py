@@ -45,17 +45,18 @@ _DUE_KEYS = statement(
     f"ORDER BY due LIMIT {MANY}"
 )
 
-# The period of a rate begins with the start of the task.
+# The period of a rate begins with the last start of the task: a released one is started again.
 _NOTE_STARTS = statement(
     "UPDATE flowengine_slot SET until = per + (SELECT t.started FROM flowengine_task t "
     "WHERE t.uuid = flowengine_slot.task_id) WHERE key IN :keys AND per IS NOT NULL "
-    "AND until IS NULL AND EXISTS (SELECT 1 FROM flowengine_task t "
+    "AND (until IS NULL OR until <= :now) AND EXISTS (SELECT 1 FROM flowengine_task t "
     "WHERE t.uuid = flowengine_slot.task_id AND t.started IS NOT NULL)",
     "keys",
 )
 _FREE = statement(
     "DELETE FROM flowengine_slot WHERE key IN :keys "
-    f"AND (until <= :now OR until IS NULL AND NOT {_IS_OPEN})",
+    f"AND (until IS NULL AND NOT {_IS_OPEN} OR until <= :now AND NOT EXISTS (SELECT 1 "
+    "FROM flowengine_task t WHERE t.uuid = flowengine_slot.task_id AND t.state = 'pending'))",
     "keys",
 )
 _USED = statement(
@@ -168,7 +169,7 @@ class AdmissionRows(Part):
     def free_slots(self, keys: Collection[str], rates: Collection[str], now: int) -> None:
         """Delete the slots of tasks that are not open, and of rates whose period has passed."""
         if rates:
-            self._session.execute(_NOTE_STARTS, {"keys": sorted(rates)})
+            self._session.execute(_NOTE_STARTS, {"keys": sorted(rates), "now": now})
         self._session.execute(_FREE, {"keys": sorted(keys), "now": now})
 
     def used_slots(self, keys: Collection[str]) -> dict[str, tuple[int, int | None]]:

@@ -248,6 +248,18 @@ def test_a_period_begins_when_the_task_does(flow: Flow) -> None:
     assert flow.settle() == 0
 
 
+def test_a_task_that_is_released_and_started_again_counts_in_its_new_period(flow: Flow) -> None:
+    run, worker = flow.start(mails), flow.worker("w")
+    task = worker.claim_next()
+    assert task is not None
+    assert flow.settle() == 2
+    flow.engine.release(task)
+    flow.clock.advance(seconds=60)
+    flow.watchdog()
+    assert flow.settle() == 3, "the released task, and two instead of three others"
+    assert states(flow, run) == {"completed": 5, "waiting": 2}
+
+
 def test_the_clock_of_a_test_moves_over_rates(flow: Flow) -> None:
     before = flow.clock.now
     assert flow.run(mails) == list(range(7))

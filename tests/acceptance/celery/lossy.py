@@ -12,7 +12,7 @@ from typing import Any
 
 from kombu.transport.redis import Channel
 
-_DROP, _DUPLICATE, _DELAY = 0.3, 0.3, 0.2
+_DROP, _DUPLICATE, _DELAY = map(float, os.environ.get("LOSSY_SHARES", "0.3,0.3,0.2").split(","))
 _put = Channel._put
 _waiting: list[tuple[str, Any]] = []
 

@@ -53,6 +53,16 @@ class Killer:
         worker.kill()
         worker.start(wait=False)
 
+    def _whole_worker(self) -> None:
+        """Kill a worker and its children at the same moment: none works on as an orphan."""
+        worker = self.lots.choice(self.fleet.workers)
+        worker.freeze()
+        for pid in worker.children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        worker.kill()
+        worker.start(wait=False)
+
     def _beat(self) -> None:
         for beat in self.fleet.beats:
             beat.kill()
