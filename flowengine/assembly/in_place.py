@@ -10,6 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from flowengine.assembly.launcher import EngineLauncher
@@ -107,7 +108,7 @@ class InPlaceLauncher(EngineLauncher):
         if permit is not None and not permit.granted:
             engine.park([claimed], claimed.circuit, permit.retry_after)
             return
-        outcome = execute_try(engine, claimed, lambda: engine.heartbeat(claimed), permit)
+        outcome = execute_try(engine, claimed, partial(engine.heartbeat, claimed), permit)
         engine.report(claimed, outcome)
 
 

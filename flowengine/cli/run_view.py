@@ -13,14 +13,16 @@ from flowengine.cli.terminal import Part, line
 from flowengine.engine import RunInfo, StepInfo
 from flowengine.engine.presentation import (
     elapsed,
+    progress_text,
     round_label,
     round_time,
     status_and_label,
     try_count,
+    waits,
 )
 from flowengine.engine.results import StepStatus, duration
 from flowengine.engine.rounds import Round, Rounds
-from flowengine.evaluator.states import ObjectType, RunState, StepState
+from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
 from flowengine.shown_paths import shown_path
 
 _COLOURS = {
@@ -31,6 +33,8 @@ _COLOURS = {
     StepStatus.HELD: "yellow",
     StepStatus.CREATED: "dim",
     StepStatus.WAITING: "cyan",
+    StepStatus.LIMITED: "yellow",
+    StepStatus.RATED: "yellow",
     StepStatus.PARKED: "yellow",
     StepStatus.RETRYING: "yellow",
     StepStatus.RUNNING: "bold cyan",
@@ -232,7 +236,9 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
         parts.append((f"  {step.facet}", "dim"))
     if step.state != StepState.COMPLETE:
         parts.append((f"  {label}", colour))
-    times = [text for text in (took, f"queued {queued}" if queued else "") if text]
+    times = [text for text in (took, f"queued {queued}" if queued else "", *waits(step)) if text]
+    if step.task_state == TaskState.RUNNING and step.progress is not None:
+        parts.append((f"  {progress_text(step.progress)}", "cyan"))
     if times:
         parts.append((f"  {', '.join(times)}", "dim"))
     if step.child_run:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Protocol
 
 from flowengine.engine.results import FailedTry, RetryWait, StepStatus, duration, step_status
+from flowengine.engine.try_records import Waited
 from flowengine.engine.waits_for import WaitingStep, WaitKind, WaitsFor, step_waits_for, words
 from flowengine.evaluator.states import StepState, TaskState
+from flowengine.program.limits import clipped
 from flowengine.shown_paths import shown_path
 
 _DAY = 20 * 3_600_000  #: milliseconds from which on a time has its date
@@ -38,6 +41,8 @@ class TriedStep(WaitingStep, Protocol):
     def failed_tries(self) -> Sequence[FailedTry]: ...
     @property
     def queued(self) -> int: ...
+    @property
+    def waited(self) -> Waited: ...
     @property
     def ran(self) -> int | None: ...
     @property
@@ -102,9 +107,29 @@ def elapsed(step: TriedStep, now: int) -> tuple[str, str]:
     queued = duration(step.queued) if step.queued >= _SHORT_QUEUE else ""
     if step.ran is not None and step.child_run is None:
         return duration(step.ran), queued
-    if step.task_state == TaskState.PENDING:
+    if step.task_state in (TaskState.PENDING, TaskState.WAITING):
         return "", queued
     return duration((step.updated if step.state in StepState.FINAL else now) - step.created), ""
+
+
+def waits(step: TriedStep) -> list[str]:
+    """Return why the tries of a step waited, without short waits and those for a worker."""
+    waited = step.waited
+    parts = {
+        "backoff": waited.backoff,
+        "held": waited.hold,
+        "limit": waited.limit,
+        "rate": waited.rate,
+        "circuit": waited.circuit,
+    }
+    return [f"{name} {duration(ms)}" for name, ms in parts.items() if ms >= _SHORT_QUEUE]
+
+
+def progress_text(progress: object) -> str:
+    """Return a progress as readers see it: a share of 1 as a percentage."""
+    if isinstance(progress, float) and 0 <= progress <= 1:
+        return f"{progress:.0%}"
+    return clipped(progress if isinstance(progress, str) else json.dumps(progress), 200)
 
 
 def round_label(number: int, failed_in: int | None) -> str:

@@ -150,7 +150,8 @@ class RunQueries:
             run = _visible(session, run_id, tenant)
             if run is None:
                 raise UnknownRun(run_id)
-            tries = tries_by_step(session.tasks.tries_of_run(run_id), session.now())
+            rows = session.tasks.tries_of_run(run_id)
+            tries = tries_by_step(session, rows, session.now())
             has_retries = any(tried.failed for tried in tries.values())
             allowed = allowed_tries(session, run.program_hash) if has_retries else {}
             steps = session.steps.of_run(run_id)
@@ -327,5 +328,6 @@ def _step_info(
         found,
         updated=max(step.updated, tried.updated),
         child_run=child_run_of(step.id, step.facet_name, state, tried.state),
+        all_tries=tried.all,
         **tried.shown(allowed.get(step.facet_name)),
     )

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from flowengine.engine.starter import child_run_id
+from flowengine.engine.try_records import NOT_WAITED, TryInfo, Waited
 from flowengine.engine.waits_for import WaitKind, WaitsFor
 from flowengine.evaluator.states import RunState, StepState, TaskState
 from flowengine.program.limits import clipped
@@ -192,14 +193,17 @@ class StepInfo:
     retry_at: int | None = None  #: when the next try is due, after one that failed
     allowed_tries: int | None = None  #: of a step with more than one try
     failed_tries: Sequence[FailedTry] = ()  #: all before the last try
-    queued: int = 0  #: milliseconds that its tries were due and waited for a worker
+    queued: int = 0  #: milliseconds that its tries could be claimed and waited for a worker
+    waited: Waited = NOT_WAITED  #: of all its tries, by reason
+    blocked_on: str | None = None  #: the limit or rate for which it waits
+    progress: Json = None  #: as the code of its last try reported it
+    all_tries: Sequence[TryInfo] = ()  #: each with its error, worker, times and waits
     ran: int | None = None  #: milliseconds that workers ran its tries; None: no try has begun
     child_run: str | None = None  #: the run that it has started
     wakes_at: int | None = None  #: when a step that waits without a worker stops waiting
     address: str = ""  #: its place in the program
     task_list: str | None = None
     task_due: int | None = None  #: when its last try was due, or is
-    limit: str = ""  #: the key of the limit or rate that its try waits for
     question: str = ""  #: the name of the answer that it waits for
     waits_for: WaitsFor | None = None  #: None: it runs or has ended
 
@@ -227,13 +231,14 @@ class StepStatus(StrEnum):
     CREATED = "waits for others", "·"
     WAITING = "waits for a worker", "◌"
     HELD = "held", "‖"
+    LIMITED = "waits for a limit", "⊟"
+    RATED = "waits for a rate", "⊟"
     PARKED = "waits for a circuit", "⊘"
     RETRYING = "waits for its next try", "↻"
     RUNNING = "running", "▶"
     CHILD_RUN = "waits for another run", "⇢"
     SLEEPING = "sleeps", "☾"
     ASKING = "waits for an answer", "?"
-    LIMITED = "waits for a limit", "≡"
     IN_PROGRESS = "in progress", "…"
 
 
@@ -250,6 +255,7 @@ _BY_TASK_STATE = {
     TaskState.RUNNING: StepStatus.RUNNING,
     TaskState.HELD: StepStatus.HELD,
     TaskState.IGNORED: StepStatus.CHILD_RUN,
+    TaskState.WAITING: StepStatus.LIMITED,
 }
 
 
@@ -260,7 +266,7 @@ _BY_WAIT = {
     WaitKind.ANSWER: StepStatus.ASKING,
     WaitKind.CHILD_RUN: StepStatus.CHILD_RUN,
     WaitKind.LIMIT: StepStatus.LIMITED,
-    WaitKind.RATE: StepStatus.LIMITED,
+    WaitKind.RATE: StepStatus.RATED,
     WaitKind.CIRCUIT: StepStatus.PARKED,
     WaitKind.HOLD: StepStatus.HELD,
 }

@@ -18,8 +18,10 @@ from flowengine.engine.results import FailedTry, child_run_of, seen_state
 from flowengine.engine.rounds import Round, Rounds
 from flowengine.engine.run_waits import Waits
 from flowengine.engine.step_tries import StepTries, allowed_tries, tries_by_step
+from flowengine.engine.try_records import NOT_WAITED, Waited
 from flowengine.engine.waits_for import WaitsFor, step_waits_for
 from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.program.nodes import Json
 from flowengine.store import Session, codec
 
 #: Of a foreach with more items only the first and the failed items are shown, the others counted.
@@ -56,13 +58,15 @@ class StepLine:
     task_state: str | None
     task_list: str | None
     circuit: str = ""
-    limit: str = ""
     task_due: int | None = None
     parked_until: int | None = None
     retry_at: int | None = None  #: when the next try is due, after one that failed
     allowed_tries: int | None = None  #: of a step with more than one try
     failed_tries: Sequence[FailedTry] = ()  #: all before the last try
-    queued: int = 0  #: milliseconds that its tries were due and waited for a worker
+    queued: int = 0  #: milliseconds that its tries could be claimed and waited for a worker
+    waited: Waited = NOT_WAITED  #: of all its tries, by reason
+    blocked_on: str | None = None  #: the limit or rate for which it waits
+    progress: Json = None  #: as the code of its last try reported it
     ran: int | None = None  #: milliseconds that workers ran its tries; None: no try has begun
     child_run: str | None = None  #: the run that it has started
     wakes_at: int | None = None  #: when a step that waits without a worker stops waiting
@@ -156,11 +160,11 @@ def _tries(
     now = session.now()
     rows = session.tasks.tries(run_id, step_ids)
     counts = Counter(row.step_id for row in rows)
-    found = tries_by_step(rows, now)
+    found = tries_by_step(session, rows, now)
     repeated = [step_id for step_id in step_ids if counts[step_id] > 1]
     for at in range(0, len(repeated), _PORTION):
         portion = session.tasks.tries(run_id, repeated[at : at + _PORTION], errors=True)
-        found |= tries_by_step(portion, now)
+        found |= tries_by_step(session, portion, now)
         most_bytes -= sum(len(row.error or "") for row in portion)
         if most_bytes < 0:
             break

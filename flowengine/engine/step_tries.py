@@ -10,8 +10,11 @@ from typing import Any
 from sqlalchemy import Row
 
 from flowengine.engine.results import FailedTry, RetryWait
+from flowengine.engine.try_records import NOT_WAITED, TryInfo, Waited, try_info, waiting_queues
 from flowengine.evaluator.states import TaskState
+from flowengine.program.nodes import Json
 from flowengine.store import Session, codec
+from flowengine.store.admission import StoredQueue
 from flowengine.store.records import circuit_of
 
 _MAX_PROGRAMS = 128
@@ -28,11 +31,14 @@ class StepTries:
     task_list: str
     updated: int
     circuit: str
-    limit: str  #: the key of the limit or rate that it waits for
     due: int  #: of the last try
     parked_until: int | None  #: its circuit breaker is open
     retry_at: int | None  #: the last try waits for this time, after an earlier one failed
-    queued: int  #: how long its tries were due and waited for a worker
+    queued: int  #: how long its tries could be claimed and waited for a worker
+    waited: Waited  #: of all tries
+    blocked_on: str | None  #: the limit or rate for which the last try waits
+    progress: Json  #: of the last try
+    all: list[TryInfo]
     ran: int | None  #: how long workers ran its tries; None: no try has begun
     failed: list[FailedTry]
 
@@ -43,7 +49,6 @@ class StepTries:
             "losses": self.losses,
             "task_state": self.state,
             "circuit": self.circuit,
-            "limit": self.limit,
             "task_list": self.task_list,
             "task_due": self.due,
             "parked_until": self.parked_until,
@@ -51,21 +56,28 @@ class StepTries:
             "allowed_tries": allowed if self.failed else None,
             "failed_tries": self.failed,
             "queued": self.queued,
+            "waited": self.waited,
+            "blocked_on": self.blocked_on,
+            "progress": self.progress,
             "ran": self.ran,
         }
 
 
-def tries_by_step(rows: Iterable[Row[Any]], now: int) -> dict[str, StepTries]:
+def tries_by_step(session: Session, rows: Iterable[Row[Any]], now: int) -> dict[str, StepTries]:
     """Return the tries of each step. Rows come in the order of their creation."""
     by_step: defaultdict[str, list[Row[Any]]] = defaultdict(list)
     for row in rows:
         by_step[row.step_id].append(row)
-    return {step_id: _together(tries, now) for step_id, tries in by_step.items()}
+    queues = waiting_queues(session, [tries[-1] for tries in by_step.values()])
+    return {step_id: _together(tries, queues, now) for step_id, tries in by_step.items()}
 
 
-def _together(rows: Sequence[Row[Any]], now: int) -> StepTries:
+def _together(rows: Sequence[Row[Any]], queues: Mapping[str, StoredQueue], now: int) -> StepTries:
     last, circuit = rows[-1], circuit_of(rows[-1].limit_key)
-    is_waiting = last.state == TaskState.PENDING and last.due > now
+    tries = [try_info(row, queues, now) for row in rows]
+    waited = sum((one.waited for one in tries), NOT_WAITED)
+    queue = queues.get(last.queue) if last.state == TaskState.WAITING else None
+    is_waiting = last.state in (TaskState.PENDING, TaskState.WAITING) and last.due > now
     # A retry may be due later, too, but was never claimed, so its lease was never raised.
     is_parked = bool(circuit) and last.state == TaskState.PENDING and last.lease > 0
     return StepTries(
@@ -75,24 +87,24 @@ def _together(rows: Sequence[Row[Any]], now: int) -> StepTries:
         task_list=last.task_list_name,
         updated=last.updated,
         circuit=circuit,
-        limit=last.limit_key or "",
         due=last.due,
         parked_until=last.due if is_parked else None,
         retry_at=last.due if is_waiting and not is_parked and len(rows) > 1 else None,
-        queued=sum(_queued(row, now) for row in rows),
+        queued=waited.queue,
+        waited=waited,
+        blocked_on=queue.blocked_on if queue else None,
+        progress=tries[-1].progress,
+        all=tries,
         ran=_ran(rows, now),
         failed=[_failed(row) for row in rows[:-1] if row.error],
     )
 
 
-def _queued(row: Row[Any], now: int) -> int:
-    is_waiting = row.state == TaskState.PENDING
-    until = now if is_waiting else row.started if row.started is not None else row.updated
-    return max(0, int(until - row.due))
+_UNCLAIMED = (TaskState.PENDING, TaskState.WAITING, TaskState.HELD)
 
 
 def _ran(rows: Sequence[Row[Any]], now: int) -> int | None:
-    begun = [row for row in rows if row.started is not None and row.state != TaskState.PENDING]
+    begun = [row for row in rows if row.started is not None and row.state not in _UNCLAIMED]
     if not begun:
         return None
     ends = [now if row.state == TaskState.RUNNING else row.updated for row in begun]

@@ -92,10 +92,13 @@ class TaskQueue:
                 task_ids, task_list, identity, names=names, limit=most
             )
 
-    def heartbeat(self, task: TaskDefinition) -> bool:
-        """Send a heartbeat for a running task; False if its lease was lost."""
+    def heartbeat(self, task: TaskDefinition, progress: str | None = None) -> bool:
+        """Send a heartbeat for a running task; False if its lease was lost.
+
+        `progress` is JSON, which readers of the step see.
+        """
         with self._database.write() as session:
-            return session.reports.heartbeat(task.uuid, task.lease, session.now())
+            return session.reports.heartbeat(task.uuid, task.lease, session.now(), progress)
 
     def release(self, task: TaskDefinition) -> bool:
         """Release a claimed task unfinished."""

@@ -59,7 +59,7 @@ class WaitingStep(Protocol):
     @property
     def circuit(self) -> str: ...
     @property
-    def limit(self) -> str: ...
+    def blocked_on(self) -> str | None: ...
     @property
     def parked_until(self) -> int | None: ...
     @property
@@ -70,10 +70,6 @@ class WaitingStep(Protocol):
     def wakes_at(self) -> int | None: ...
     @property
     def question(self) -> str: ...
-
-
-_NOT_ADMITTED = "waiting"  #: the state of a task behind a limit
-_RATE = "rate:"  #: the beginning of the key of a rate; all other keys are limits
 
 
 def step_waits_for(step: WaitingStep, now: int) -> WaitsFor | None:
@@ -93,10 +89,11 @@ def step_waits_for(step: WaitingStep, now: int) -> WaitsFor | None:
             return WaitsFor(WaitKind.CHILD_RUN, step.child_run or "", step.updated)
         case TaskState.HELD:
             return WaitsFor(WaitKind.HOLD, "", step.updated)
-        case state if state == _NOT_ADMITTED:
-            kind = WaitKind.RATE if step.limit.startswith(_RATE) else WaitKind.LIMIT
+        case TaskState.WAITING if step.blocked_on:
+            kind, _, name = step.blocked_on.partition(":")
             until = step.task_due if (step.task_due or 0) > now else None
-            return WaitsFor(kind, step.limit.partition(":")[2], step.updated, until)
+            wait = WaitKind.RATE if kind == WaitKind.RATE else WaitKind.LIMIT
+            return WaitsFor(wait, name, step.updated, until)
     if step.parked_until is not None and step.parked_until > now:
         return WaitsFor(WaitKind.CIRCUIT, step.circuit, step.updated, step.parked_until)
     if step.retry_at is not None and step.retry_at > now:

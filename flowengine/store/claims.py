@@ -78,7 +78,9 @@ WITH waiting AS (
         AND limit_key = %(key)s
     ORDER BY {ORDER} LIMIT {limit}{lock}
 ) UPDATE flowengine_task
-SET lease = lease + 1, due = %(due)s, published = NULL, updated = %(now)s
+SET lease = lease + 1, due = %(due)s, published = NULL, updated = %(now)s,
+    waited_circuit = COALESCE(waited_circuit, 0) + %(due)s - %(now)s,
+    waited_backoff = COALESCE(waited_backoff, due - created)
 WHERE uuid IN (SELECT uuid FROM waiting) AND state = 'pending' RETURNING uuid"""
 
 

@@ -20,10 +20,12 @@ from flowengine.store.parts import Part, quoted, statement
 from flowengine.store.records import limit_key
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
 
-_HEARTBEAT = statement(
-    "UPDATE flowengine_task SET activity = :now "
+_BEAT = (
+    "UPDATE flowengine_task SET activity = :now{} "
     f"WHERE uuid = :task AND lease = :lease AND {TASK_IS_RUNNING}"
 )
+_HEARTBEAT = statement(_BEAT.format(""))
+_PROGRESS = statement(_BEAT.format(", progress = :progress"))
 _CANCEL = statement(
     f"UPDATE flowengine_task SET state = '{TaskState.CANCELED}', lease = lease + 1, "
     "taken_in = true, updated = :now WHERE run_id = :run AND step_id IN :ids "
@@ -87,10 +89,12 @@ class Reports(Part):
         values = {"task_list": task_list, "key": limit_key(circuit), "due": due, "now": now}
         return len(self._session.rows(self._session.dialect.PARK_WAITING, values))
 
-    def heartbeat(self, task_id: str, lease: int, now: int) -> bool:
-        """Record that a task is being worked on; False if the lease was lost."""
+    def heartbeat(self, task_id: str, lease: int, now: int, progress: str | None = None) -> bool:
+        """Record that a task is being worked on, and how far; False if the lease was lost."""
         values = {"task": task_id, "lease": lease, "now": now}
-        return bool(self._session.execute(_HEARTBEAT, values).rowcount)
+        if progress is None:
+            return bool(self._session.execute(_HEARTBEAT, values).rowcount)
+        return bool(self._session.execute(_PROGRESS, {**values, "progress": progress}).rowcount)
 
     def cancel_open(self, run_id: str, step_ids: Sequence[str], now: int) -> tuple[bool, list[str]]:
         """Cancel and fence the open tasks of these steps; return the limits of those that had some.

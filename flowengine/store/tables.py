@@ -262,6 +262,7 @@ class TaskRow(_Table, table=True):
     error: str | None = _text()
     progress: str | None = _text()  #: that the code of the facet has reported last
     # Milliseconds that it waited, by reason. The rest of the time before its start it was queued.
+    waited_backoff: int | None = _time(None)  #: of a parked task: its due time was replaced
     waited_limit: int | None = _time(None)
     waited_rate: int | None = _time(None)
     waited_circuit: int | None = _time(None)

@@ -20,7 +20,9 @@ _OF_RUN = statement(
 )
 _TRY = (
     "SELECT step_id, try_number, losses, state, task_list_name, created, updated, lease, due, "
-    "started, limit_key, {} AS error FROM flowengine_task WHERE run_id = :run{} ORDER BY position"
+    "started, limit_key, limits, queue, outcome, server_id, pid, progress, waited_backoff, "
+    "waited_limit, waited_rate, waited_circuit, waited_hold, {} AS error "
+    "FROM flowengine_task WHERE run_id = :run{} ORDER BY position"
 )
 _TRIES_OF_RUN = statement(_TRY.format("error", ""))
 _TRIES = statement(_TRY.format("NULL", " AND step_id IN :ids"), "ids")

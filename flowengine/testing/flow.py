@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
 from flowengine.assembly import EngineLauncher
@@ -216,7 +217,7 @@ class FlowWorker:
         if permit is not None and not permit.granted:
             engine.park([task], task.circuit, permit.retry_after)
             return False
-        outcome = execute_try(engine, task, lambda: engine.heartbeat(task), permit)
+        outcome = execute_try(engine, task, partial(engine.heartbeat, task), permit)
         return engine.report(task, outcome)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:

@@ -50,6 +50,8 @@ _COLOURS = {
     StepStatus.HELD: "text-warning-emphasis",
     StepStatus.CREATED: "text-body-secondary",
     StepStatus.WAITING: "flow-blue",
+    StepStatus.LIMITED: "text-warning-emphasis",
+    StepStatus.RATED: "text-warning-emphasis",
     StepStatus.PARKED: "text-warning-emphasis",
     StepStatus.RETRYING: "text-warning-emphasis",
     StepStatus.RUNNING: "flow-blue",

@@ -28,8 +28,10 @@ from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Succeeded
 from flowengine.event_loop import LoopCall, event_loop
 from flowengine.log_context import logged_step
 from flowengine.program.limits import clipped
+from flowengine.program.nodes import Json
 from flowengine.worker.breakers import PERMANENT, TaskPermit
 from flowengine.worker.cancel_token import CancelToken
+from flowengine.worker.progress import ProgressReports, written
 
 log = logging.getLogger("flowengine")
 #: `GreenletExit` is greenlet's, which need not be installed.
@@ -60,7 +62,7 @@ class StepContext:
     try_number: int
     #: The same for every try of this step. A service that accepts such keys makes the call once.
     idempotency_key: str
-    _beat: Callable[[], bool]
+    _beat: Callable[[str | None], bool]
     _token: Callable[[], CancelToken]
 
     @property
@@ -68,17 +70,20 @@ class StepContext:
         """Set when the result of this try is no longer wanted: for code that takes long."""
         return self._token()
 
-    def heartbeat(self) -> bool:
-        """Restart the facet's timeout.
+    def heartbeat(self, progress: Json = None) -> bool:
+        """Restart the facet's timeout, and show how far the try is.
+
+        `progress` is any small JSON value: a share like 0.4, a text, a map. Readers see it at once.
+        Called very often, it is written ten times a second, and the last value always.
 
         False: the lease is lost (the run was cancelled, the try timed out, or the step was
         answered from outside), and the result of this try will be refused. Stop.
         """
-        return self._beat()
+        return self._beat(None if progress is None else written(progress))
 
-    async def aheartbeat(self) -> bool:
+    async def aheartbeat(self, progress: Json = None) -> bool:
         """Like `heartbeat`, without blocking the event loop."""
-        return await asyncio.to_thread(self._beat)
+        return await asyncio.to_thread(self.heartbeat, progress)
 
 
 #: Log records read the same variable.
@@ -106,7 +111,10 @@ class ChildNotStarted(FlowengineError):
 
 
 def execute_try(
-    engine: Engine, task: TaskDefinition, beat: Callable[[], bool], permit: TaskPermit | None = None
+    engine: Engine,
+    task: TaskDefinition,
+    beat: Callable[[str | None], bool],
+    permit: TaskPermit | None = None,
 ) -> Outcome:
     """Run the facet of a task to its end, and start the workflow that it may return.
 
@@ -131,12 +139,13 @@ class Attempt:
         self,
         engine: Engine,
         task: TaskDefinition,
-        beat: Callable[[], bool],
+        beat: Callable[[str | None], bool],
         permit: TaskPermit | None,
     ) -> None:
         self._engine, self._task, self._permit = engine, task, permit
         self._facet = event_facet_named(task.name)
         self._send_beat = beat
+        self._progress: ProgressReports | None = None
         self.last_sign = 0.0  #: when the coroutine began or sent its last heartbeat
         self._token: CancelToken | None = None
         self._has_lost_lease = False
@@ -168,6 +177,13 @@ class Attempt:
             raise asyncio.CancelledError
 
     def _ended(self, result: Callable[[], Any]) -> Outcome | WorkflowCall:
+        try:
+            return self._end_of(result)
+        finally:
+            if self._progress is not None:
+                self._progress.flush()
+
+    def _end_of(self, result: Callable[[], Any]) -> Outcome | WorkflowCall:
         facet = self._facet
         try:
             with self._permit or nullcontext():
@@ -212,9 +228,14 @@ class Attempt:
             executing.reset(other)
             _current.reset(token)
 
-    def _beat(self) -> bool:
+    def _beat(self, progress: str | None) -> bool:
         self.last_sign = time.monotonic()
-        holds = self._send_beat()
+        if progress is None:
+            holds = self._send_beat(None)
+        else:
+            if self._progress is None:
+                self._progress = ProgressReports(self._send_beat)
+            holds = self._progress.report(progress)
         if not holds:
             self.lose()
         return holds

@@ -105,7 +105,7 @@ class Tries:
         if takes_place and not self.in_loop.reserve(entry):
             self._client.release([entry])
             return None
-        attempt = Attempt(self._engine, task, lambda: self._beat(task), permit)
+        attempt = Attempt(self._engine, task, lambda progress: self._beat(task, progress), permit)
         entry.lose = attempt.lose
         self._claimed_tasks.start(entry)
         begun = attempt.begin(lambda awaitable: self.in_loop.submit(entry, attempt, awaitable))
@@ -145,9 +145,9 @@ class Tries:
             log.debug("the result of %s was not checked: %s", task.step_path, problem)
             return outcome
 
-    def _beat(self, task: TaskDefinition) -> bool:
+    def _beat(self, task: TaskDefinition, progress: str | None) -> bool:
         try:
-            return self._engine.heartbeat(task)
+            return self._engine.heartbeat(task, progress)
         except Exception as problem:
             # Raised, an error of the engine would become the facet's. True: the facet goes on.
             log.debug("the heartbeat of %s failed: %s", task.step_path, problem)

@@ -116,7 +116,7 @@ def test_a_python_function_returns_the_fields_that_its_facet_declares(
         run = Engine(database).start(load_program(file), "n.W", {"x": 1})
         worker = Engine(database)  # a process that has not loaded the program
         while task := worker.claim_task(["n.One", "n.Two"]):
-            worker.report(task, execute_try(worker, task, lambda: True))
+            worker.report(task, execute_try(worker, task, lambda _: True))
         info = worker.get(run.id)
         database.close()
     assert info.state == state
@@ -154,7 +154,7 @@ def test_the_types_that_a_facet_declares_are_held_against_answers(
         task = engine.claim_task(["n.Two"])
         assert task is not None
         if way == "python":
-            engine.report(task, execute_try(engine, task, lambda: True))
+            engine.report(task, execute_try(engine, task, lambda _: True))
         elif way == "report":
             engine.report(task, Succeeded(returned))
         elif problem:
@@ -210,7 +210,7 @@ def test_the_annotation_of_a_function_vouches_for_its_result(database_url: str) 
         event_facet(name="n.price")(_half)
         task = engine.claim_task(["n.price"])
         assert task is not None
-        engine.report(task, execute_try(engine, task, lambda: True))
+        engine.report(task, execute_try(engine, task, lambda _: True))
         assert engine.get(run.id).outputs == {"result": 0.5}
 
 

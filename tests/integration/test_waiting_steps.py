@@ -110,7 +110,7 @@ def test_a_step_in_backoff_shows_its_wait_its_error_and_its_tries(flow: Flow) ->
     flow.clock.advance(seconds=8)
     flow.settle()
     text = drawn(flow, run)
-    assert "call  0 ms  try 3 of 5" in text
+    assert "call  0 ms, backoff 12.0 s  try 3 of 5" in text
     assert "try 2 ConnectionError: reset\\nby peer" in text, "a success shows how it came about"
     assert styles.try_label(line_at(flow, run, ".call")) == "try 3 of 5"
     assert [x.number for x in line_at(flow, run, ".call").failed_tries] == [1, 2]

@@ -85,7 +85,11 @@ _TO_PENDING = (
     f"WHERE {IS_HELD} RETURNING t.task_list_name"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.
-_PARK = _TO_PENDING.format(", due = g.due, published = NULL")
+_PARK = _TO_PENDING.format(
+    ", due = g.due, published = NULL, "
+    "waited_circuit = COALESCE(t.waited_circuit, 0) + g.due - g.now, "
+    "waited_backoff = COALESCE(t.waited_backoff, t.due - t.created)"
+)
 _RELEASE = _TO_PENDING.format("")
 PARK_WAITING = claims.park_waiting_text(MANY, " FOR UPDATE SKIP LOCKED")
 _RECORD = f"""

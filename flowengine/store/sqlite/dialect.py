@@ -78,7 +78,10 @@ _TO_PENDING = (
     f"WHERE {_IS_HELD} RETURNING task_list_name"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.
-_PARK = _TO_PENDING.format(", due = %s, published = NULL")
+_PARK = _TO_PENDING.format(
+    ", due = %s, published = NULL, waited_circuit = COALESCE(waited_circuit, 0) + %s, "
+    "waited_backoff = COALESCE(waited_backoff, due - created)"
+)
 _RELEASE = _TO_PENDING.format("")
 PARK_WAITING = claims.park_waiting_text(MANY)
 _RECORD = (
@@ -110,7 +113,7 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
 def release(
     executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
 ) -> list[str]:
-    text, times = (_RELEASE, (now,)) if due is None else (_PARK, (now, due))
+    text, times = (_RELEASE, (now,)) if due is None else (_PARK, (now, due, due - now))
     with executor.atomic():
         return [row[0] for one in held for row in executor.rows(text, (*times, *one))]
 

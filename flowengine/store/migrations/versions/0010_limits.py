@@ -30,7 +30,7 @@ def upgrade() -> None:
     op.drop_column("flowengine_task", "limit_slot")
     op.add_column("flowengine_task", sa.Column("limits", sa.Text(), nullable=True))
     op.add_column("flowengine_task", sa.Column("queue", _word(32), nullable=True))
-    for reason in ("limit", "rate", "circuit", "hold"):
+    for reason in ("backoff", "limit", "rate", "circuit", "hold"):
         op.add_column("flowengine_task", _time(f"waited_{reason}"))
     _partial_index(
         "flowengine_task_waiting",
