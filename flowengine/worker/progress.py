@@ -30,6 +30,7 @@ class ProgressReports:
     def __init__(self, send: Callable[[str], bool]) -> None:
         self._send = send
         self._lock = threading.Lock()
+        self._sending = threading.Lock()  # a later value must not be overwritten by an earlier one
         self._next = 0.0  #: the earliest time of the next write
         self._kept: str | None = None
         self._timer: threading.Timer | None = None
@@ -38,25 +39,24 @@ class ProgressReports:
     def report(self, text: str) -> bool:
         """Send a progress, now or soon; False if the lease was lost."""
         with self._lock:
+            self._kept = text
             wait = self._next - time.monotonic()
             if wait > 0:
-                self._kept = text
                 if self._timer is None:
                     self._timer = threading.Timer(wait, self.flush)
                     self._timer.daemon = True
                     self._timer.start()
                 return self._holds
-            self._next = time.monotonic() + INTERVAL
-            self._kept = None
-        self._holds = self._send(text)
+        self.flush()
         return self._holds
 
     def flush(self) -> None:
         """Send the value that is kept; at the end of the try too."""
-        with self._lock:
-            if self._timer is not None:
-                self._timer.cancel()
-            text, self._kept, self._timer = self._kept, None, None
-            self._next = time.monotonic() + INTERVAL
-        if text is not None and self._holds:
-            self._holds = self._send(text)
+        with self._sending:
+            with self._lock:
+                if self._timer is not None:
+                    self._timer.cancel()
+                text, self._kept, self._timer = self._kept, None, None
+                self._next = time.monotonic() + INTERVAL
+            if text is not None and self._holds:
+                self._holds = self._send(text)

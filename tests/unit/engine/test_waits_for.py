@@ -23,7 +23,7 @@ class Waiting:
     task_list: str | None = "io"
     task_due: int | None = NOW - 4_000
     circuit: str = ""
-    limit: str = ""
+    blocked_on: str | None = None
     parked_until: int | None = None
     retry_at: int | None = None
     child_run: str | None = None
@@ -55,13 +55,13 @@ STEP = Waiting()
         ),
         (replace(STEP, task_state="held"), WaitKind.HOLD, "", None),
         (
-            replace(STEP, task_state="waiting", limit="limit:customer:7"),
+            replace(STEP, task_state="waiting", blocked_on="limit:customer:7"),
             WaitKind.LIMIT,
             "customer:7",
             None,
         ),
         (
-            replace(STEP, task_state="waiting", limit="rate:mailgun", task_due=NOW + 60),
+            replace(STEP, task_state="waiting", blocked_on="rate:mailgun", task_due=NOW + 60),
             WaitKind.RATE,
             "mailgun",
             NOW + 60,
