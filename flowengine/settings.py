@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from flowengine import retention, tenants
 from flowengine.errors import InvalidSetting
+from flowengine.printable import masked_url
 
 #: Characters of a key of messages or of secrets, at least: `openssl rand -hex 32` prints 64.
 SHORTEST_KEY = 32
@@ -150,6 +151,19 @@ class Settings:
     breaker_half_open_max_calls: int = 3
     #: Tasks with a circuit breaker while its Redis is unreachable: `run` or `park`.
     breaker_without_redis: str = "run"
+    #: URL to which outcomes of runs and steps are posted. Empty: there is no webhook.
+    webhook_url: str = ""
+    #: Keys that sign the requests of the webhook, separated by commas: each signs.
+    webhook_keys: str = field(default="", repr=False)
+    #: Seconds in which the receiver of the webhook must answer.
+    webhook_timeout: float = 10.0
+    #: Maximum number of tries of one delivery, to the webhook or to receivers of signals.
+    webhook_max_tries: int = 20
+    #: Whether outcomes of runs and steps are sent as Celery signals: flowengine.signals.
+    outcome_signals: bool = False
+    #: Outcomes that are delivered, separated by commas: run_completed, run_failed, run_cancelled,
+    #: step_failed, step_completed.
+    hook_events: str = "run_completed,run_failed,run_cancelled,step_failed"
     #: How long ended runs are kept, by state: COMPLETED=30d,FAILED=90d. Empty: for ever.
     retention: str = ""
     #: Seconds between two purges by `retention`.
@@ -203,9 +217,10 @@ class Settings:
             elif name in project:
                 values[name] = _parse(variable, str(project[name]), setting.default)
             _check_number(name, variable, values.get(name))
-        for name in ("message_keys", "link_keys", "secret_keys"):
+        for name in ("message_keys", "link_keys", "secret_keys", "webhook_keys"):
             _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
         _check_retention(values.get("retention", ""))
+        _check_hooks(values)
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)
 
@@ -251,6 +266,25 @@ def _check_tenancy(tenant: str, tokens: str) -> None:
     except ValueError as problem:
         # Without the value: a token must not appear in an error.
         raise InvalidSetting("FLOWENGINE_TENANT_TOKENS", "***", str(problem)) from None
+
+
+HOOK_EVENTS = frozenset(
+    {"run_completed", "run_failed", "run_cancelled", "step_failed", "step_completed"}
+)
+
+
+def _check_hooks(values: Mapping[str, Any]) -> None:
+    url = values.get("webhook_url", "")
+    if url and not url.startswith(("https://", "http://")):
+        expected = "an address that begins with https:// or http://"
+        raise InvalidSetting("FLOWENGINE_WEBHOOK_URL", masked_url(url), expected)
+    if url and not values.get("webhook_keys", ""):
+        expected = "at least one key (openssl rand -hex 32): requests of the webhook are signed"
+        raise InvalidSetting("FLOWENGINE_WEBHOOK_KEYS", "", expected)
+    for event in filter(None, values.get("hook_events", "").split(",")):
+        if event not in HOOK_EVENTS:
+            expected = f"a list of {', '.join(sorted(HOOK_EVENTS))}, separated by commas"
+            raise InvalidSetting("FLOWENGINE_HOOK_EVENTS", event, expected)
 
 
 def _check_retention(text: str) -> None:

@@ -32,10 +32,12 @@ from flowengine.authoring import event_facet_names
 from flowengine.dispatch import LocalNotifier
 from flowengine.engine import Engine, liveness
 from flowengine.engine.deaths import death_rule, lock_probe
+from flowengine.engine.hooks import SIGNALS
 from flowengine.engine.liveness import Death, LivenessWindow, observe
 from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.fork import at_fork
 from flowengine.settings import Settings
+from flowengine.signals import send_signals
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
@@ -73,6 +75,8 @@ class Embedded:
         self._app = _celery_app(queue, settings)
         self._notifier = LocalNotifier(self._app, threads=settings.concurrency, queue=queue)
         self.engine = Engine(self.database, notifier=self._notifier, settings=settings)
+        if settings.outcome_signals:
+            self.engine.hooks.add_sink(SIGNALS, send_signals)
         identity = WorkerIdentity(self._server.uuid, boot_id, os.getpid())
         self._task_worker = TaskWorker(self.engine, identity, event_facet_names)
         register_celery_tasks(self._app, self, outage_log(settings.database_url))

@@ -32,10 +32,12 @@ from flowengine.assembly.worker_queues import WorkerQueues
 from flowengine.authoring import event_facet_names, set_launcher_source, set_task_list_source
 from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
+from flowengine.engine.hooks import SIGNALS
 from flowengine.engine.recovery import Watchdog
 from flowengine.message_keys import MessageKeys
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
+from flowengine.signals import send_signals
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.tasks import celery_tasks
@@ -279,6 +281,8 @@ class _Process:
             keys=MessageKeys(settings.message_keys),
         )
         self.engine = Engine(self.database, notifier=self.notifier, settings=settings)
+        if settings.outcome_signals:
+            self.engine.hooks.add_sink(SIGNALS, send_signals)
         ring = settings.flower_steps
         self.events = StepEvents(plugin.app, plugin.hostname, ring)
         shows = ring > 0 and (plugin.sends_events or plugin.app.conf.worker_send_task_events)

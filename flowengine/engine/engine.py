@@ -25,6 +25,7 @@ from flowengine.engine.doctor import Doctor
 from flowengine.engine.exports import Exports
 from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.handles import Run
+from flowengine.engine.hooks import Hooks, outbox_rule
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.purger import Purger
 from flowengine.engine.queries import RunQueries
@@ -136,6 +137,8 @@ class Engine:
 
         self.export = Exports(database, self.settings).export
         self.doctor = Doctor(self).check
+        self.hooks = Hooks(database, self.settings)
+        database.outbox_rule = outbox_rule(self.settings)
         self.purger = Purger(database, self.settings)
         self.purge = self.purger.purge
         self.metrics = self.queries.metrics
@@ -266,6 +269,7 @@ class Engine:
         return await asyncio.to_thread(self.run, run_id)
 
     def close(self) -> None:
+        self.hooks.close()
         self.completions.close()
         self.database.close()
 

@@ -7,7 +7,7 @@ to draw the run's timeline. Values are not repeated; errors only by their type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,6 +184,21 @@ def summary(
     if changes.refusals:
         found["refused"] = {one.answer_id: one.reason[:_REASON] for one in changes.refusals}
     return found
+
+
+def has_outcome(entry: Mapping[str, Any], events: Collection[str], has_ended: bool) -> bool:
+    """Whether a commit has an outcome of these kinds: the end of the run, or of a step."""
+    if has_ended and _RUN_EVENTS & set(events):
+        return True
+    steps = entry.get("steps", {})
+    if "step_failed" in events and _ERROR in steps:
+        return True
+    return "step_completed" in events and (_SUCCEEDED in steps or _COMPLETE in steps)
+
+
+_RUN_EVENTS = frozenset({"run_completed", "run_failed", "run_cancelled"})
+_ERROR = StepState.ERROR.removeprefix(_PREFIX)
+_COMPLETE = StepState.COMPLETE.removeprefix(_PREFIX)
 
 
 def _named(path: str, key: str) -> str:

@@ -102,7 +102,7 @@ def consume_inbox(
     with session.stream_commits() as write:
         while inbox:
             portion = [inbox.popleft() for _ in range(min(_PORTION, len(inbox)))]
-            rows = CommitPlan()
+            rows = CommitPlan(rule=session.outbox_rule)
             if evaluation is not None:
                 decision = evaluation.decide([trigger for trigger, _, _ in portion])
                 follow_ups = decision.changes.follow_ups

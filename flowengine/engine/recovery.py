@@ -44,6 +44,7 @@ def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) 
     wake(engine, observation.alive)
     alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
     purge_expired(engine)
+    engine.hooks.start()
 
 
 # --- lost servers ---

@@ -228,6 +228,8 @@ def stage(
         if step.object_type == ObjectType.LOG and step.is_final:
             effects.log_lines.append((step.path, step.params))
     effects.has_ended = view.state in RunState.FINAL and head.view.state not in RunState.FINAL
+    if rows.rule is not None and history.has_outcome(entry, rows.rule.events, effects.has_ended):
+        rows.add_outcomes(view.id, run.head.revision, now)
     if effects.has_ended and view.waiter is not None:
         rows.add_parent_fact(view, view.waiter, now)
         rows.gather_payloads(view.id, now, to_run=view.waiter.run_id)

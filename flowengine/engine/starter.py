@@ -113,7 +113,7 @@ class Starter:
         `replaced` receives the failed runs that are to release their key, by the id of the new
         run. Without it a failed run is returned like any other.
         """
-        rows = CommitPlan()
+        rows = CommitPlan(rule=session.outbox_rule)
         effects: dict[str, CommitEffects] = {}
         # Lock order: by key. Two starts of several runs could deadlock.
         for request in sorted(requests, key=lambda request: request.key or ""):

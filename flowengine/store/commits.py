@@ -48,6 +48,14 @@ class RunHeader:
     task_count: int  #: tasks so far
 
 
+@dataclass(frozen=True, slots=True)
+class OutboxRule:
+    """Which outcomes are delivered, and to which sinks."""
+
+    sinks: tuple[str, ...]
+    events: frozenset[str]
+
+
 @dataclass(slots=True)
 class CommitPlan:
     """The rows of a commit. The part of each run is written whole or not at all."""
@@ -71,6 +79,7 @@ class CommitPlan:
     references: list[Reference] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     outbox: list[Outcome] = field(default_factory=list)
+    rule: OutboxRule | None = None  #: None: outcomes are not delivered
     encoder: codec.Encoder = field(default_factory=codec.Encoder)
     _gathered: set[tuple[str, str]] = field(default_factory=set)
 
@@ -150,6 +159,11 @@ class CommitPlan:
         for name, value in (labels or {}).items():
             label = Label(update.run_id, label_text(name), label_text(value), origin.created)
             self.labels.append(label)
+
+    def add_outcomes(self, run_id: str, revision: int, now: int) -> None:
+        """Have the outcomes of this commit delivered to each sink."""
+        assert self.rule is not None
+        self.outbox += [Outcome(run_id, sink, revision, now, 0, now) for sink in self.rule.sinks]
 
     # --- steps and events ---
 

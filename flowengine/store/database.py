@@ -25,6 +25,7 @@ from sqlalchemy.exc import (
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidSetting, StoreError
 from flowengine.printable import masked_url
 from flowengine.store.backend import Dialect, Executor, SqlalchemyExecutor
+from flowengine.store.commits import OutboxRule
 from flowengine.store.protocol import CompletionListener, ServerLock
 from flowengine.store.session import SqlSession
 
@@ -65,6 +66,7 @@ class Database:
     #: A server is shared by processes of several versions, and a statement is a round trip.
     has_server: bool
     file: Path | None = None  #: of a SQLite database that is not in memory
+    outbox_rule: OutboxRule | None = None  #: the outcomes that commits have delivered
 
     def __new__(cls, url: str, **_options: Any) -> Self:
         return super().__new__(_backend(url) if cls is Database else cls)  # type: ignore[return-value]

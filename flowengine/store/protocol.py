@@ -14,11 +14,12 @@ from typing import Protocol
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
-from flowengine.store.commits import CommitPlan
+from flowengine.store.commits import CommitPlan, OutboxRule
 from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
 from flowengine.store.locks import Locks
+from flowengine.store.outbox import Outbox
 from flowengine.store.payloads import Payloads
 from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
@@ -79,6 +80,10 @@ class Session(Protocol):
     @property
     def checks(self) -> InvariantQueries: ...
     @property
+    def outbox(self) -> Outbox: ...
+    @property
+    def outbox_rule(self) -> OutboxRule | None: ...
+    @property
     def waits(self) -> WaitQueries: ...
     @property
     def admission(self) -> AdmissionRows: ...
@@ -112,6 +117,7 @@ class Store(Protocol):
 
     has_server: bool  #: shared by processes of several versions; a statement is a round trip
     file: Path | None  #: of a database in a file
+    outbox_rule: OutboxRule | None  #: the outcomes that commits have delivered
 
     @property
     def generation(self) -> int:

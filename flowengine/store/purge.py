@@ -18,7 +18,7 @@ from flowengine.evaluator.records import ID_PREFIX
 from flowengine.evaluator.states import RunState
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part, quoted
-from flowengine.store.tables import RUN_IS_CHILD
+from flowengine.store.tables import OUTBOX_IS_DUE, RUN_IS_CHILD
 
 _NOT_AVAILABLE = "55P03"  #: PostgreSQL's SQLSTATE for a lock that is held
 MARKER = "purge:"  #: and the id of the run: the name of a row of flowengine_lock
@@ -39,7 +39,9 @@ _FAMILY = (
 )
 _LOCKED = (
     "SELECT r.id FROM flowengine_run r WHERE r.id IN (SELECT w.value FROM {IDS}) "
-    f"AND r.state IN ({quoted(RunState.FINAL)}) ORDER BY r.id{{LOCK}}{{SKIP_LOCKED}}"
+    f"AND r.state IN ({quoted(RunState.FINAL)}) AND NOT EXISTS (SELECT 1 "
+    f"FROM flowengine_outbox o WHERE o.run_id = r.id AND o.{OUTBOX_IS_DUE}) "
+    "ORDER BY r.id{LOCK}{SKIP_LOCKED}"
 )
 _MARK = (
     "INSERT INTO flowengine_lock (name, owner, until) "
@@ -118,7 +120,8 @@ class Purge(Part):
     def remove_runs(self, roots: Sequence[str]) -> tuple[list[str], int]:
         """Remove the rows of these runs and their child runs; return their ids and their steps.
 
-        A run that is locked, has been opened again, or has a child run that has not ended stays.
+        A run that is locked, has been opened again, has a child run that has not ended, or an
+        outcome that is still to be delivered, stays.
         """
         family: dict[str, list[str]] = {root: [root] for root in roots}
         steps: dict[str, int] = {}

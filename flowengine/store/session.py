@@ -11,11 +11,12 @@ from sqlalchemy import Connection, CursorResult, Executable
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
-from flowengine.store.commits import CommitPlan
+from flowengine.store.commits import CommitPlan, OutboxRule
 from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
 from flowengine.store.locks import Locks
+from flowengine.store.outbox import Outbox
 from flowengine.store.parts import Part
 from flowengine.store.payloads import Payloads
 from flowengine.store.purge import Purge
@@ -79,6 +80,10 @@ class SqlSession:
 
     # --- commits ---
 
+    @property
+    def outbox_rule(self) -> OutboxRule | None:
+        return self.database.outbox_rule
+
     def commit(self, plan: CommitPlan, *, guarded: bool = False) -> set[str]:
         """Write a commit plan; return the runs whose part was written.
 
@@ -105,6 +110,7 @@ class SqlSession:
     servers = _PartOf(Servers)
     locks = _PartOf(Locks)
     waits = _PartOf(WaitQueries)
+    outbox = _PartOf(Outbox)
     run_rows = _PartOf(RunRows)
     checks = _PartOf(InvariantQueries)
     purge = _PartOf(Purge)
