@@ -17,6 +17,7 @@ from flowengine.program.nodes import Json
 
 if TYPE_CHECKING:
     from flowengine.authoring.facets import Workflow
+    from flowengine.engine.history import HistoryEntry
     from flowengine.engine.results import RunInfo, StepInfo  # types only: the engine is above
 
 R_co = TypeVar("R_co", covariant=True)
@@ -45,6 +46,12 @@ class RunHandle(Protocol[R_co]):
     def steps(self) -> Sequence[StepInfo]:
         """Return all steps that the run has so far."""
         ...
+
+    def history(self, *, after: int = 0, limit: int = 1_000) -> Sequence[HistoryEntry]:
+        """Return the commits of the run behind the revision `after`, in order."""
+        ...
+
+    async def ahistory(self, *, after: int = 0, limit: int = 1_000) -> Sequence[HistoryEntry]: ...
 
     def outputs(self, timeout: float | None = None) -> dict[str, Json]:
         """Wait for the run's end and return all outputs by name."""

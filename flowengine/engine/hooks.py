@@ -38,6 +38,7 @@ _LEASE_MS = 60_000
 _BATCH, _THREADS = 100, 8
 _FIRST_PAUSE, _LONGEST_PAUSE = 1_000, 3_600_000  #: milliseconds between two tries
 _MAX_ERROR = 500  #: characters
+_USUAL = 2  #: failed tries that are no reason to warn: a receiver is deployed
 _RUN_EVENTS = {
     RunState.COMPLETED: "run_completed",
     RunState.FAILED: "run_failed",
@@ -141,6 +142,11 @@ class Hooks:
 
     # --- deliveries ---
 
+    def is_pending(self) -> bool:
+        """Whether an outcome is still to be delivered, now or later, by this process."""
+        with self._database.read() as session:
+            return any(session.outbox.is_pending(sink) for sink in self._sinks)
+
     def deliver(self) -> int:
         """Deliver what is due, unless another process does; return how many were tried."""
         with self._database.write() as session:
@@ -177,7 +183,7 @@ class Hooks:
             due = None if has_ended else session.now() + pause
             session.outbox.postpone(entry, due, f"{type(problem).__name__}: {problem}"[:_MAX_ERROR])
         log.log(
-            logging.ERROR if has_ended else logging.WARNING,
+            logging.ERROR if has_ended else logging.WARNING if tries > _USUAL else logging.INFO,
             "delivery %s-%d to the %s failed (try %d): %s; %s",
             *(entry.run_id, entry.revision, entry.sink, tries, problem),
             "it is given up, see `flowengine doctor`"

@@ -14,6 +14,7 @@ _DUE = (
     "FROM flowengine_outbox e WHERE e.run_id = o.run_id AND e.sink = o.sink "
     f"AND e.revision < o.revision AND e.{OUTBOX_IS_DUE}) ORDER BY o.due LIMIT %s"
 )
+_PENDING = f"SELECT 1 FROM flowengine_outbox o WHERE o.{OUTBOX_IS_DUE} AND o.sink = %s LIMIT 1"
 _ROW = "run_id = %s AND sink = %s AND revision = %s"
 _DELIVERED = f"DELETE FROM flowengine_outbox WHERE {_ROW} RETURNING 1"
 _POSTPONE = (
@@ -32,6 +33,9 @@ class Outbox(Part):
     def due(self, sink: str, now: int, most: int) -> list[Entry]:
         """Return the next entry of each run that has a due one."""
         return [Entry(*row) for row in self._session.rows(_DUE, (now, sink, most))]
+
+    def is_pending(self, sink: str) -> bool:
+        return bool(self._session.rows(_PENDING, (sink,)))
 
     def delivered(self, entry: Entry) -> None:
         self._session.rows(_DELIVERED, entry[:3])

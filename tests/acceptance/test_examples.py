@@ -32,6 +32,13 @@ SAYS = {
         "eva was faster than otto\ncontract with Ada, signed (welcome)\n",
         "contract with Bob, put aside\nCarl, put aside\n",
     ],
+    "webhook": [
+        "run_completed webhook.order: well\nrun_failed webhook.order: no money left\n"
+        "step_failed order.charge: no money left\nthe receiver of the signal was called\n"
+    ],
+    "encrypted_values": ["Ada Lovelace has a cold\nstored as it is: False\nencrypted: True\n"],
+    "history": ["2 RUNNING trip.sail: try 1 failed\n", "the same decisions: COMPLETED\n"],
+    "retention": ["older than a month: 0\nremoved: 3\nleft: 0\nviolated invariants: []\n"],
     "recovery": [
         "dinner, receipt for visa\ndinner, to be paid in cash (no money left",
         "ConnectionError at dinner.payment.charge",
