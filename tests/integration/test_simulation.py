@@ -29,9 +29,13 @@ import pytest
 from sqlalchemy import Connection, event
 
 from flowengine.engine import Engine
+from flowengine.engine.recovery import fire_due_timers
+from flowengine.errors import ActionRefused
 from flowengine.evaluator import StepState, TaskDefinition, TaskState, working_set
+from flowengine.evaluator.actions import ActionKind
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Succeeded
+from flowengine.settings import Settings
 from flowengine.store import Session, ensure_schema
 from flowengine.store.backend import Executor
 from flowengine.store.claims import WorkerIdentity
@@ -341,7 +345,9 @@ class _Interrupted:
 class World:
     """One database, and all who work on it."""
 
-    def __init__(self, path: Path, document: Node, seed: int, *, workers: int) -> None:
+    def __init__(
+        self, path: Path, document: Node, seed: int, *, workers: int, operator: bool = False
+    ) -> None:
         self.url = f"sqlite:///{path}"
         self.document = document
         self.scheduler = Scheduler(seed)
@@ -352,6 +358,8 @@ class World:
         self._time = 1_700_000_000_000
         self._boots = 0
         self._is_honest = workers == 0
+        # About a hundred readings of the clock: some always blocks end in time, and some do not.
+        self._settings = Settings(cleanup_timeout=2.0)
         self.scheduler.add("starter", self._reborn(self._start), is_mortal=not self._is_honest)
         self.scheduler.add("answerer", self._reborn(self._answer), is_mortal=not self._is_honest)
         for number in range(workers or 1):
@@ -359,6 +367,8 @@ class World:
             self.scheduler.add(f"worker-{number}", self._reborn(self._work), is_mortal=mortal)
         if not self._is_honest:
             self.scheduler.add("watchdog", self._reborn(self._watch))
+        if operator:
+            self.scheduler.add("operator", self._reborn(self._operate), is_mortal=True)
 
     def play(self) -> None:
         try:
@@ -381,7 +391,7 @@ class World:
             while True:
                 self._boots += 1
                 boot = f"boot-{self._boots}"
-                engine = Engine(Process(self))
+                engine = Engine(Process(self), settings=self._settings)
                 try:
                     act(engine, boot)
                     return
@@ -450,12 +460,29 @@ class World:
                     if task.state == TaskState.RUNNING and task.runner_id in self.suspects:
                         lost = engine.report(task, Lost("its process is gone"))
                         self.seen["losses"] += lost
+            fire_due_timers(engine)
             with engine.database.read() as session:
                 now = session.now()
                 reported = session.recovery.unevaluated_runs(now, 0)
                 found = {*reported, *session.recovery.runs_with_facts()}
             for run_id in sorted(found):
                 engine.advance(run_id)
+
+    def _operate(self, engine: Engine, boot: str) -> None:
+        """Hold, release and cancel at any time; a held run is released some time."""
+        kinds = [*[ActionKind.HOLD] * 3, *[ActionKind.RELEASE] * 5, ActionKind.CANCEL]
+        while not self._is_over(engine):
+            for _ in range(self.random.randrange(10)):
+                self.scheduler.switch("waits")
+            for run in engine.list(limit=1):
+                kind = self.random.choice(kinds)
+                key = self.random.choice([None, f"{kind}-{boot}"])
+                try:
+                    engine.control.act(run.id, kind, actor=f"person:{boot}", key=key)
+                except ActionRefused:
+                    self.seen["refused actions"] += 1
+                else:
+                    self.seen[kind] += 1
 
     def _answer(self, engine: Engine, _boot: str) -> None:
         while not self._is_over(engine):
@@ -570,12 +597,15 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_set, "PORTION", 3)
+    monkeypatch.setattr(working_set, "PAGE", 2)
 
 
-def played(empty: Path, path: Path, name: str, seed: int, *, workers: int) -> World:
+def played(
+    empty: Path, path: Path, name: str, seed: int, *, workers: int, operator: bool = False
+) -> World:
     shutil.copy(empty, path)
     document = program(*FACETS, workflow("W", "n", "out", PROGRAMS[name]))
-    world = World(path, document, seed, workers=workers)
+    world = World(path, document, seed, workers=workers, operator=operator)
     world.play()
     return world
 
@@ -640,3 +670,23 @@ def test_the_same_seed_gives_the_same_interleaving(empty: Path, tmp_path: Path) 
         played(empty, tmp_path / f"{n}.db", name, 7, workers=3).scheduler.trace for n in (1, 2)
     ]
     assert traces[0] == traces[1]
+
+
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.chaos) for n in range(1, 9))]
+)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_run_ends_whatever_an_operator_does(
+    name: str,
+    seed: int,
+    empty: Path,
+    tmp_path: Path,
+    gc_paused: Callable[[str], dict[str, Any]],
+) -> None:
+    """Cancelled, or as it ends when nothing disturbs it; the laws hold after every commit."""
+    path = tmp_path / "flow.db"
+    world = played(empty, path, name, 1_000 + seed, workers=2, operator=True)
+    print(f"seed {seed}: {len(world.scheduler.trace)} switches, {dict(world.seen)}")
+    end = end_of(path)
+    if end["state"] != RunState.CANCELLED:
+        assert end == gc_paused(name)
