@@ -18,6 +18,7 @@ context.set_forkserver_preload(
         "celery.backends.cache",
         "pytest",
         "tests.acceptance.commands",
+        "tests.acceptance.cancelled_trip",
         "tests.acceptance.thirty_steps",
         "tests.acceptance.messaging.caller",
         "tests.acceptance.messaging.consumer",

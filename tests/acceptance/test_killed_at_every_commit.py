@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
-from tests.acceptance import thirty_steps
+from flowengine.store import Database
+from tests.acceptance import cancelled_trip, thirty_steps
 from tests.fork_server import context
+from tests.servers import PostgresServer
 
 
-def run_child(url: str, commits: int, moment: str) -> int:
-    child = context.Process(target=thirty_steps.run_and_die, args=(url, commits, moment))
+def run_child(
+    url: str,
+    commits: int,
+    moment: str,
+    target: Callable[[str, int, str], None] = thirty_steps.run_and_die,
+) -> int:
+    child = context.Process(target=target, args=(url, commits, moment))
     child.start()
     child.join(timeout=120)
     assert child.exitcode is not None, "the child did not end"
@@ -58,3 +67,69 @@ def check_rows(path: Path) -> None:
     ).fetchone()
     assert unfinished == (0,)
     rows.close()
+
+
+#: Of all commits one in so many; the chaos run takes each.
+STRIDES = [
+    ("sqlite", "after", 9),
+    *(
+        pytest.param((kind, moment, 1), marks=pytest.mark.chaos)
+        for kind in ("sqlite", "postgresql")
+        for moment in ("after", "before")
+    ),
+]
+
+
+@pytest.mark.parametrize("given", STRIDES, ids=str)
+def test_a_process_killed_at_any_commit_of_a_cancellation_loses_no_always_block(
+    given: tuple[str, str, int], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kind, moment, stride = given
+    commit = killed = 0
+    while True:
+        commit += stride
+        url = f"sqlite:///{tmp_path}/{commit}.db"
+        if kind == "postgresql":
+            postgres: PostgresServer = request.getfixturevalue("postgres")
+            url = postgres.new_database(request.getfixturevalue("with_schema"))
+        exitcode = run_child(url, commit, moment, cancelled_trip.run_and_die)
+        if exitcode == 0:
+            break
+        assert exitcode == -9
+        killed += 1
+        assert run_child(url, 0, moment, cancelled_trip.run_and_die) == 0, f"commit {commit}"
+        check_cancelled(url)
+    print(f"{kind}: killed {moment} {killed} commits")
+    assert killed >= 1, "the run should have more commits"
+
+
+def check_cancelled(url: str) -> None:
+    """The run and its child are cancelled; every step that began was undone, once on record."""
+    database = Database(url)
+    with database.read() as session:
+
+        def rows(query: str) -> list[tuple[object, ...]]:
+            return [tuple(row) for row in session.connection.execute(text(query))]
+
+        states = rows("SELECT state FROM flowengine_run")
+        undone = rows(
+            "SELECT path, state FROM flowengine_step WHERE path LIKE '%[always].undo' "
+            "AND object_type = 'VariableAssignment'"
+        )
+        steps = rows("SELECT DISTINCT state FROM flowengine_step")
+        left = rows(
+            "SELECT uuid FROM flowengine_task WHERE state IN ('pending', 'held', 'running') "
+            "OR NOT taken_in"
+        )
+        facts = rows("SELECT id FROM flowengine_fact WHERE NOT taken_in")
+    database.close()
+    assert states == [("CANCELLED",)] * 2
+    # Those of the child run too, unless it was cancelled before it slept.
+    assert cancelled_trip.LEGS <= len(undone) <= cancelled_trip.LEGS + 1
+    assert {state for _, state in undone} == {"state.statement.Complete"}
+    assert {state for (state,) in steps} == {
+        "state.statement.Complete",
+        "state.statement.Cancelled",
+    }
+    assert left == []
+    assert facts == []

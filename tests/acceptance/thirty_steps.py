@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowengine import event_facet, foreach, workflow
+from flowengine.store import Database
 from flowengine.store.sqlite.database import SqliteDatabase
 
 EXPECTED = sum((n + 1) * 2 for n in range(12)) + 5
@@ -56,18 +57,19 @@ def run_and_die(url: str, commits: int, moment: str) -> None:
     os.environ["FLOWENGINE_CONCURRENCY"] = "2"
     os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
     if commits:
-        _kill_at(commits, moment)
+        kill_at(SqliteDatabase, commits, moment)
     run = thirty_steps.options(key="the one").start(30)
     print(run.result(timeout=60))
     sys.stdout.flush()
 
 
-def _kill_at(commits: int, moment: str) -> None:
+def kill_at(kind: type[Database], commits: int, moment: str) -> None:
+    """Kill this process at its n-th commit to a database of that kind."""
     seen = 0
 
     def counting(begin: Any) -> Any:
         @contextmanager
-        def counted(database: SqliteDatabase) -> Iterator[Any]:
+        def counted(database: Database) -> Iterator[Any]:
             nonlocal seen
             with begin(database) as transaction:
                 yield transaction
@@ -80,4 +82,4 @@ def _kill_at(commits: int, moment: str) -> None:
         return counted
 
     for name in ("write", "autocommit", "optimistic"):
-        setattr(SqliteDatabase, name, counting(getattr(SqliteDatabase, name)))
+        setattr(kind, name, counting(getattr(kind, name)))
