@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from flowengine.actors import Actor, ActorKind
 from flowengine.authoring import (
     Breaker,
     CaughtError,
@@ -44,6 +45,7 @@ from flowengine.authoring import (
     workflow,
 )
 from flowengine.errors import (
+    ActionRefused,
     AnswerRefused,
     AuthoringError,
     DeadlineExceeded,
@@ -56,8 +58,10 @@ from flowengine.errors import (
     PartlyStarted,
     ProgramError,
     RetryAfter,
+    RunCancelled,
     RunFailed,
     SymbolMisuse,
+    TryCancelled,
     ValueRefused,
     WaitTimedOut,
 )
@@ -67,7 +71,7 @@ from flowengine.message_keys import signed_message
 if TYPE_CHECKING:
     from flowengine.assembly import default_engine, load_program
     from flowengine.authoring import Launcher
-    from flowengine.worker import StepContext, current_step
+    from flowengine.worker import CancelToken, StepContext, current_step
 
 __version__ = "0.1.0"
 
@@ -109,6 +113,10 @@ __all__ = [  # noqa: RUF022 - grouped
     # Context of a running facet
     "current_step",
     "StepContext",
+    "CancelToken",
+    # Who acts on a run
+    "Actor",
+    "ActorKind",
     # Returned by the decorators and by start
     "EventFacet",
     "Facet",
@@ -130,7 +138,10 @@ __all__ = [  # noqa: RUF022 - grouped
     "ValueRefused",
     "PartlyStarted",
     "RunFailed",
+    "RunCancelled",
     "AnswerRefused",
+    "ActionRefused",
+    "TryCancelled",
     "WaitTimedOut",
     "DeadlineExceeded",
     "EarlierRunFailed",
@@ -141,6 +152,7 @@ _LATE = {
     "load_program": "flowengine.assembly",
     "current_step": "flowengine.worker",
     "StepContext": "flowengine.worker",
+    "CancelToken": "flowengine.worker",
 }
 
 

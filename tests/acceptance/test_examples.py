@@ -39,6 +39,13 @@ SAYS = {
     "encrypted_values": ["Ada Lovelace has a cold\nstored as it is: False\nencrypted: True\n"],
     "history": ["2 RUNNING trip.sail: try 1 failed\n", "the same decisions: COMPLETED\n"],
     "retention": ["older than a month: 0\nremoved: 3\nleft: 0\nviolated invariants: []\n"],
+    "saga": [
+        "room 7 reserved and seat 12A reserved, paid with visa\nthe run is COMPLETED: it has ended",
+        "the trip is HELD\n",
+        "released: seat 12B reserved\n",
+        "released: room 8 reserved\n",
+        "cancelled by person:eva: the customer called\n",
+    ],
     "recovery": [
         "dinner, receipt for visa\ndinner, to be paid in cash (no money left",
         "ConnectionError at dinner.payment.charge",
