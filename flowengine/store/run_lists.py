@@ -270,7 +270,10 @@ def _branches(
         return [_Branch(conditions.pop("alarm"))]
     if wanted.workflows is not None:
         del conditions["workflow"]
-        return [_Branch("r.workflow = %(branch)s", {"branch": name}) for name in wanted.workflows]
+        return [
+            _Branch(f"r.workflow = %(branch{n})s", {f"branch{n}": name})
+            for n, name in enumerate(wanted.workflows)
+        ]
     if "tenant" in conditions:
         return [_Branch(conditions.pop("tenant"))]
     conditions.pop("state", None)
