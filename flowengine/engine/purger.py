@@ -183,6 +183,7 @@ class Purger:
             if not session.locks.acquire(_PROGRAMS, uuid.uuid4().hex, _DAY, now):
                 return PurgeResult()
             programs = session.purge.remove_programs(now - _DAY)
+            session.purge.remove_slots(now)
             session.purge.remove_servers(ServerState.ENDED, now - _DAY)
             alive = {server.boot_id for server in session.servers.alive()}
             alive |= set(session.recovery.last_signs(alive))

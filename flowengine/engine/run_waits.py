@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowengine.engine.waits_for import WaitKind, WaitsFor, first_of
+from flowengine.engine.waits_for import WaitKind, WaitsFor, blocked, first_of
 from flowengine.evaluator.states import RunState, StepState
 from flowengine.evaluator.waits import timer_id
 from flowengine.program.standard import WAIT_FOR, WAITS
@@ -51,6 +51,8 @@ def waits_of_runs(session: Session, runs: Sequence[Any]) -> dict[str, WaitsFor]:
         idle = [run_id for run_id in waiting if run_id not in busy]
         for run_id, wait in _waits(session, idle):
             found[run_id].append(wait)
+        for task in session.waits.limited([run_id for run_id in idle if not found[run_id]]):
+            found[task.run_id].append(blocked(task.key, task.since))
         for run_id in idle:
             if not found[run_id]:
                 run = open_runs[run_id]

@@ -90,10 +90,8 @@ def step_waits_for(step: WaitingStep, now: int) -> WaitsFor | None:
         case TaskState.HELD:
             return WaitsFor(WaitKind.HOLD, "", step.updated)
         case TaskState.WAITING if step.blocked_on:
-            kind, _, name = step.blocked_on.partition(":")
             until = step.task_due if (step.task_due or 0) > now else None
-            wait = WaitKind.RATE if kind == WaitKind.RATE else WaitKind.LIMIT
-            return WaitsFor(wait, name, step.updated, until)
+            return blocked(step.blocked_on, step.updated, until)
     if step.parked_until is not None and step.parked_until > now:
         return WaitsFor(WaitKind.CIRCUIT, step.circuit, step.updated, step.parked_until)
     if step.retry_at is not None and step.retry_at > now:
@@ -101,6 +99,13 @@ def step_waits_for(step: WaitingStep, now: int) -> WaitsFor | None:
     if step.task_state is None:
         return WaitsFor(WaitKind.STEPS, "", step.updated)
     return WaitsFor(WaitKind.WORKER, step.task_list or "", step.task_due or step.updated)
+
+
+def blocked(key: str, since: int, until: int | None = None) -> WaitsFor:
+    """Return the wait for a key of a limit or a rate."""
+    kind, _, name = key.partition(":")
+    wait = WaitKind.RATE if kind == WaitKind.RATE else WaitKind.LIMIT
+    return WaitsFor(wait, name, since, until)
 
 
 def first_of(waits: Iterable[WaitsFor]) -> WaitsFor | None:

@@ -80,6 +80,10 @@ _PROGRAMS = (
     "DELETE FROM flowengine_program WHERE created < %s AND hash NOT IN "
     "(SELECT r.program_hash FROM flowengine_run r) RETURNING 1"
 )
+_SLOTS = (
+    "DELETE FROM flowengine_slot WHERE (until IS NULL OR until <= %s) AND NOT EXISTS (SELECT 1 "
+    "FROM flowengine_task t WHERE t.uuid = flowengine_slot.task_id) RETURNING 1"
+)
 _SERVERS = "DELETE FROM flowengine_server WHERE state IN ({}) AND ping_time < %s RETURNING uuid"
 _HANDLED = (
     "DELETE FROM flowengine_handled WHERE server_id IN (SELECT w.value FROM {IDS}) RETURNING 1"
@@ -180,6 +184,10 @@ class Purge(Part):
     def remove_programs(self, before: int) -> int:
         """Remove programs without runs that no process has stored or used since `before`."""
         return len(self._session.rows(_PROGRAMS, (before,)))
+
+    def remove_slots(self, now: int) -> None:
+        """Remove the slots of limits whose tasks are removed."""
+        self._session.rows(_SLOTS, (now,))
 
     def remove_servers(self, states: Iterable[str], before: int) -> list[str]:
         """Remove the rows of servers that ended before that time; return their ids."""

@@ -11,7 +11,13 @@ from flowengine.evaluator.states import MailboxState, ObjectType
 from flowengine.store import codec
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part
-from flowengine.store.tables import STEP_IS_MAILBOX, TASK_IS_RETRY, TASK_IS_RUNNING, TIMER_IS_SET
+from flowengine.store.tables import (
+    STEP_IS_MAILBOX,
+    TASK_IS_RETRY,
+    TASK_IS_RUNNING,
+    TASK_IS_WAITING,
+    TIMER_IS_SET,
+)
 
 _MANY = 1_000  #: rows that one query returns
 #: The ids of a run's rows begin like its own: a range of an index.
@@ -47,6 +53,12 @@ _POSTPONED = (
     "SELECT t.run_id, t.step_path, t.due, t.limit_key, t.lease, t.updated FROM flowengine_task t "
     f"WHERE {TASK_IS_RETRY} AND t.due > %s AND t.run_id IN (SELECT w.value FROM {{IDS}}) "
     f"ORDER BY t.due LIMIT {_MANY}"
+)
+_HAS_QUEUES = "SELECT 1 FROM flowengine_queue LIMIT 1"
+_LIMITED = (
+    "SELECT t.run_id, q.blocked_on, t.updated, t.due FROM flowengine_task t "
+    "JOIN flowengine_queue q ON q.id = t.queue "
+    f"WHERE t.run_id = %s AND t.{TASK_IS_WAITING} AND q.blocked_on IS NOT NULL LIMIT 1"
 )
 _WAKES = (
     "SELECT t.step_id, t.due FROM {IDS} {JOIN} flowengine_timer t ON t.id = w.value "
@@ -90,6 +102,15 @@ class Postponed(NamedTuple):
     since: int
 
 
+class Limited(NamedTuple):
+    """A task that waits for the key of a limit or a rate."""
+
+    run_id: str
+    key: str
+    since: int
+    due: int
+
+
 class WaitQueries(Part):
     def questions(self, run_ids: Collection[str]) -> list[Question]:
         assert ObjectType.MAILBOX in STEP_IS_MAILBOX
@@ -112,6 +133,14 @@ class WaitQueries(Part):
         text = in_dialect(_POSTPONED, self._session.dialect)
         return [
             Postponed(*row) for row in self._session.rows(text, (now, json.dumps(sorted(run_ids))))
+        ]
+
+    def limited(self, run_ids: Collection[str]) -> list[Limited]:
+        """Return a task of each run that waits for a limit or a rate; none: one short query."""
+        if not run_ids or not self._session.rows(_HAS_QUEUES):
+            return []
+        return [
+            Limited(*row) for run_id in run_ids for row in self._session.rows(_LIMITED, (run_id,))
         ]
 
     def wakes(self, timer_ids: Iterable[str]) -> dict[str, int]:

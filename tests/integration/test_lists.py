@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from flowengine import event_facet, sleep, wait_for, workflow
+from flowengine import Limit, event_facet, sleep, wait_for, workflow
 from flowengine.engine import Engine, Run
 from flowengine.errors import InvalidFilter
 from flowengine.testing import Flow
@@ -116,6 +116,28 @@ def test_each_filter_finds_its_runs(flow: Flow) -> None:
     assert found(alarm=True) == {"asks"}
     assert found(tenant="") == set(runs)
     assert found(tenant="shop") == set()
+
+
+@event_facet(name="lists.limited", limit=Limit("shop", 1))
+def limited(n: int) -> int:
+    return n
+
+
+@workflow(name="lists.behind")
+def behind(n: int) -> int:
+    return limited(n)
+
+
+def test_runs_behind_a_limit_and_held_runs_are_found(flow: Flow) -> None:
+    one, other, held = behind.start(1), behind.start(2), first.start(3)
+    flow.worker("one").claim(one, "limited")
+    held.hold()
+    waiting = flow.engine.list(waits_for="limit")
+    assert ids(waiting) == [other.id]
+    assert waiting[0].waits_for is not None
+    assert waiting[0].waits_for.subject == "shop"
+    assert ids(flow.engine.list(waits_for="hold")) == [held.id]
+    assert ids(flow.engine.list(state="HELD")) == [held.id]
 
 
 def test_the_server_filter_finds_runs_of_which_it_runs_a_step(flow: Flow) -> None:
