@@ -46,6 +46,7 @@ from flowengine.authoring import (
 )
 from flowengine.errors import (
     ActionRefused,
+    AlreadyRunning,
     AnswerRefused,
     AuthoringError,
     DeadlineExceeded,
@@ -61,6 +62,7 @@ from flowengine.errors import (
     RunCancelled,
     RunFailed,
     SymbolMisuse,
+    TooManyRuns,
     TryCancelled,
     ValueRefused,
     WaitTimedOut,
@@ -136,6 +138,8 @@ __all__ = [  # noqa: RUF022 - grouped
     "InvalidText",
     "InvalidInputs",
     "ValueRefused",
+    "AlreadyRunning",
+    "TooManyRuns",
     "PartlyStarted",
     "RunFailed",
     "RunCancelled",

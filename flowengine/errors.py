@@ -451,6 +451,31 @@ class EarlierRunFailed(RunFailed):
 
 
 @dataclass(eq=False, repr=False)
+class AlreadyRunning(FlowengineError):
+    """Another open run of the workflow has the singleton key."""
+
+    workflow: str
+    key: str
+    run_id: str
+    _text = (
+        "{workflow} is running with the singleton key {key!r}: run {run_id}. Nothing is started: "
+        "wait for its end, or start with if_running='return', 'replace' or 'queue'"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class TooManyRuns(FlowengineError):
+    """A workflow has as many open runs as it may have."""
+
+    workflow: str
+    limit: int
+    _text = (
+        "{workflow} has {limit} open runs, which is its limit. Nothing is started: start it again "
+        "when some have ended, or raise max_open (the setting max_open_runs)"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class PartlyStarted(FlowengineError):
     """`start_many` started some runs before a later commit failed."""
 

@@ -64,6 +64,10 @@ class EngineLauncher:
             if_failed=options.if_failed,
             run_id=options.run_id,
             deadline=options.deadline,
+            key_ttl=options.key_ttl,
+            singleton=options.singleton,
+            if_running=options.if_running,
+            max_open=options.max_open,
         )
         return Run(self._engine, run.id, workflow.definition.signature.result.read)
 
@@ -90,6 +94,8 @@ class EngineLauncher:
             keys=keys,
             if_failed=options.if_failed,
             deadline=options.deadline,
+            key_ttl=options.key_ttl,
+            max_open=options.max_open,
         )
         read = workflow.definition.signature.result.read
         return [Run(self._engine, run.id, read) for run in started]

@@ -7,6 +7,7 @@ from flowengine.authoring.decorators import event_facet, facet, workflow
 from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow, offer_standard
 from flowengine.authoring.launcher_slot import (
     IfFailed,
+    IfRunning,
     Launcher,
     OnCancel,
     RunHandle,
@@ -75,6 +76,7 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "Workflow",
     # For the layers above
     "IfFailed",
+    "IfRunning",
     "OnCancel",
     "Launcher",
     "StartOptions",

@@ -24,6 +24,7 @@ from flowengine.authoring.deadlines import checked_deadline
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import (
     IfFailed,
+    IfRunning,
     OnCancel,
     RunHandle,
     StartOptions,
@@ -275,6 +276,10 @@ class Workflow(Decorated[P, R]):
         if_failed: IfFailed = "return",
         on_cancel: OnCancel = "cancel",
         deadline: timedelta | float | None = None,
+        key_ttl: timedelta | float | None = None,
+        singleton: str | None = None,
+        if_running: IfRunning = "reject",
+        max_open: int | None = None,
     ) -> Start[P, R]:
         """Return the workflow with options for its next start.
 
@@ -282,13 +287,20 @@ class Workflow(Decorated[P, R]):
         return it, start a new run that takes the key, or raise EarlierRunFailed. `on_cancel` is
         for child runs: with "leave" they go on when their parent is cancelled. A run that has not
         ended at its `deadline`, in seconds or as a timedelta, fails with DeadlineExceeded.
+
+        After `key_ttl` the key is free again. Of the runs with the same `singleton` key one is open
+        at a time; if one is, `if_running` decides: raise AlreadyRunning ("reject"), "return" it,
+        cancel it and begin after it ("replace"), or "queue". With `max_open` runs of the workflow
+        open already, the start is refused with TooManyRuns.
         """
         if on_cancel not in get_args(OnCancel):
             raise AuthoringError(f"on_cancel is 'cancel' or 'leave', not {on_cancel!r}")
         # The starter refuses labels that are no map, with all other problems.
         kept = dict(labels) if isinstance(labels, Mapping) else labels or {}
         given = StartOptions(key, priority, kept, connection, tenant, if_failed)
-        return Start(self, replace(given, on_cancel=on_cancel, deadline=deadline))
+        given = replace(given, on_cancel=on_cancel, deadline=deadline, key_ttl=key_ttl)
+        more = replace(given, singleton=singleton, if_running=if_running, max_open=max_open)
+        return Start(self, more)
 
 
 class Start(Generic[P, R]):

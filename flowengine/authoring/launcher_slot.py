@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 #: For a start by a key whose run has failed: start another, return the failed one, or raise.
 IfFailed = Literal["return", "start", "raise"]
+#: For a start whose singleton key an open run has: raise AlreadyRunning, return that run, cancel it
+#: and begin after it, or begin after it and all that are queued.
+IfRunning = Literal["reject", "return", "replace", "queue"]
 
 #: For a child run whose parent is cancelled.
 OnCancel = Literal["cancel", "leave"]
@@ -121,6 +124,10 @@ class StartOptions:
     run_id: str = ""  #: of the new run; empty: a random one
     on_cancel: OnCancel = "cancel"  #: of a child run, when its parent is cancelled
     deadline: timedelta | float | None = None  #: seconds after the start by which it must end
+    key_ttl: timedelta | float | None = None  #: after it another run may take the key
+    singleton: str | None = None  #: one open run of the workflow has it
+    if_running: IfRunning = "reject"  #: if an open run has the singleton key
+    max_open: int | None = None  #: open runs of the workflow; more are refused with TooManyRuns
 
 
 class Launcher(Protocol):

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from flowengine.dispatch import Notifier
 from flowengine.engine.admission import Admissions
 from flowengine.engine.committer import Committer, NewFact
+from flowengine.engine.singletons import Singletons
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
 from flowengine.program.limits import clipped
@@ -119,12 +120,13 @@ class AfterCommit:
         notifier: Notifier,
         completions: RunCompletions,
         admissions: Admissions,
+        singletons: Singletons,
         *,
         max_log_length: int,
         time_slice: float,
     ) -> None:
         self._committer, self._notifier, self._completions = committer, notifier, completions
-        self._admissions = admissions
+        self._admissions, self._singletons = admissions, singletons
         self._max_log_length, self._time_slice = max_log_length, time_slice
 
     def advance(
@@ -183,6 +185,8 @@ class AfterCommit:
             self._admit(drained)
             following = [effects.parent_run_id for effects in drained if effects.parent_run_id]
             following += [child for effects in drained for child in effects.canceled_children]
+            ended = [effects.singleton for effects in drained if effects.singleton]
+            following += filter(None, (self._singletons.begin_next(*each) for each in ended))
             following += filter(None, (self._pass_share_on(each, served) for each in drained))
             advanced = [self.consume_inbox(run_id, continuation) for run_id in following]
             commits = [effects for effects in advanced if effects is not None]

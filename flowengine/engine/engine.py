@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Connection
 
-from flowengine.authoring import IfFailed
+from flowengine.authoring import IfFailed, IfRunning
 from flowengine.dispatch import Notifier, NullNotifier
 from flowengine.engine.admission import Admissions
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
@@ -31,10 +32,12 @@ from flowengine.engine.purger import Purger
 from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
+from flowengine.engine.singletons import Singletons
+from flowengine.engine.start_request import StartRequest
 from flowengine.engine.starter import Starter
 from flowengine.engine.task_queue import TaskQueue
 from flowengine.engine.used_keys import key_options
-from flowengine.errors import PartlyStarted
+from flowengine.errors import ActionRefused, PartlyStarted
 from flowengine.log_filter import limit_records
 from flowengine.payload_codecs import codec_of
 from flowengine.program import Program
@@ -73,11 +76,13 @@ class Engine:
             self.failed_evaluations,
             tenant_shares=self.settings.max_tenant_evaluations,
         )
+        self.singletons = Singletons(database)
         self.after_commit = AfterCommit(
             committer,
             self.notifier,
             self.completions,
             Admissions(database),
+            self.singletons,
             max_log_length=self.settings.max_log_length,
             time_slice=self.settings.worker_time_slice,
         )
@@ -157,6 +162,10 @@ class Engine:
         if_failed: IfFailed = "return",
         run_id: str = "",
         deadline: timedelta | float | None = None,
+        key_ttl: timedelta | float | None = None,
+        singleton: str | None = None,
+        if_running: IfRunning = "reject",
+        max_open: int | None = None,
     ) -> Run[Any]:
         """Start a run; it is durable when this returns.
 
@@ -169,9 +178,16 @@ class Engine:
         ended at its `deadline`, seconds after its start, fails with DeadlineExceeded.
         With `connection` the run is part of the caller's own transaction: it exists when that
         commits, and never did when it rolls back.
+        After `key_ttl` seconds another run may take the key. Of the runs of a workflow with the
+        same `singleton` key one is open at a time: if one is, `if_running` decides whether to raise
+        AlreadyRunning ("reject"), to "return" it, to cancel it and begin after it ("replace"), or
+        to begin after it ("queue"). With `max_open` open runs of the workflow the start raises
+        TooManyRuns.
         """
         options: dict[str, Any] = {"key": key, "priority": priority, "labels": labels or {}}
         options |= {"tenant": tenant, "deadline": _seconds(deadline)}
+        options |= {"key_ttl": _seconds(key_ttl), "singleton": singleton}
+        options |= {"if_running": if_running, "max_open": max_open}
         own = {"run_id": run_id} if run_id else {}
         request = self.starter.request(
             program, workflow, inputs, if_failed=if_failed, **options, **own
@@ -180,7 +196,21 @@ class Engine:
             connection = SqlalchemyTransaction(connection)
         if connection is not None:
             return Run(self, self.starter.start_within(connection, request))
+        if request.is_queued:
+            return Run(self, self._start_queued(request))
         return Run(self, self.starter.start([request])[0])
+
+    def _start_queued(self, request: StartRequest) -> str:
+        """Start a run that begins after the others with its singleton key."""
+        where = (request.tenant, request.workflow, request.singleton or "")
+        before = self.singletons.queued(*where) if request.if_running == "replace" else []
+        run_id = self.starter.start_queued(request)
+        for other in before:
+            with suppress(ActionRefused):  # it has ended meanwhile
+                self.control.cancel(other, reason=f"run {run_id} replaces it")
+        if begun := self.singletons.begin_next(*where):
+            self.advance(begun)
+        return run_id
 
     async def astart(
         self,
@@ -204,6 +234,8 @@ class Engine:
         keys: Iterable[str] | None = None,
         if_failed: IfFailed = "return",
         deadline: timedelta | float | None = None,
+        key_ttl: timedelta | float | None = None,
+        max_open: int | None = None,
     ) -> list[Run[Any]]:
         """Start a run for each of these inputs, 50 in one commit.
 
@@ -212,7 +244,8 @@ class Engine:
         each of the inputs, a run whose key was used before is returned instead; see `start`.
         """
         options: dict[str, Any] = {"priority": priority, "labels": labels or {}, "tenant": tenant}
-        options["deadline"] = _seconds(deadline)
+        options |= {"deadline": _seconds(deadline), "key_ttl": _seconds(key_ttl)}
+        options["max_open"] = max_open
         values = list(inputs)
         of_each = key_options(workflow, len(values), keys, if_failed)
         requests = [

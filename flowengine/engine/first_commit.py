@@ -30,29 +30,35 @@ def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> Com
     if request.deadline is not None:
         view.deadline = now + round(request.deadline * 1000)
     view.created = 0 if parent is not None else now
+    view.singleton = request.singleton
     if parent is not None and parent.waits:
         view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))
     decision = staging.decide(request.plan, run, [Started(request.inputs)], now)
     assert not isinstance(decision, Missing)  # invariant: a new run has no rows to load
     effects = staging.stage(decision, rows, now)
-    rows.insert_run(
-        RunOrigin(
-            tenant=request.tenant,
-            workflow=request.workflow,
-            program_hash=request.digest,
-            priority=request.priority,
-            labels=codec.dump(dict(request.labels)) if request.labels else None,
-            idempotency_key=request.key,
-            root_run_id=parent.root_run_id if parent else request.run_id,
-            parent_run_id=parent.run_id if parent else None,
-            parent_step_id=parent.step_id if parent else None,
-            waiting_step_key=parent.step_key if parent and parent.waits else None,
-            depth=parent.depth if parent else 0,
-            on_cancel=LEAVE if parent and parent.on_cancel == LEAVE else None,
-            deadline=view.deadline,
-            created=now,
-        ),
-        request.labels,
-    )
+    rows.insert_run(origin_of(request, now), request.labels)
     return effects
+
+
+def origin_of(request: StartRequest, now: int) -> RunOrigin:
+    parent, ttl, deadline = request.parent, request.key_ttl, request.deadline
+    return RunOrigin(
+        tenant=request.tenant,
+        workflow=request.workflow,
+        program_hash=request.digest,
+        priority=request.priority,
+        labels=codec.dump(dict(request.labels)) if request.labels else None,
+        idempotency_key=request.key,
+        key_expires=None if ttl is None else now + round(ttl * 1000),
+        singleton_key=request.singleton,
+        queued_key=None,
+        root_run_id=parent.root_run_id if parent else request.run_id,
+        parent_run_id=parent.run_id if parent else None,
+        parent_step_id=parent.step_id if parent else None,
+        waiting_step_key=parent.step_key if parent and parent.waits else None,
+        depth=parent.depth if parent else 0,
+        on_cancel=LEAVE if parent and parent.on_cancel == LEAVE else None,
+        deadline=None if deadline is None else now + round(deadline * 1000),
+        created=now,
+    )

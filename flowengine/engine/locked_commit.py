@@ -25,6 +25,7 @@ from flowengine.evaluator.triggers import (
     CancelChildren,
     CancelSteps,
     Expand,
+    Started,
     StepContinue,
     StepFail,
     TimerFired,
@@ -36,6 +37,7 @@ from flowengine.store import Session, codec
 from flowengine.store.commits import CommitPlan
 
 _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
+    "Started": lambda fact: Started(fact["inputs"]),  # of a run that was queued
     "StepContinue": lambda fact: StepContinue(fact["step_id"], fact["step_key"], fact["result"]),
     "StepFail": lambda fact: StepFail(fact["step_id"], fact["step_key"], fact["error"]),
     "TimerFired": lambda fact: TimerFired(fact["step_id"], fact["step_key"], fact.get("kind", "")),

@@ -40,7 +40,7 @@ def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) 
     fail_silent_tries(engine, observation.window)
     fire_due_timers(engine)
     evaluate_reported_runs(engine)
-    admit_waiting_tasks(engine)
+    serve_queues(engine)
     wake(engine, observation.alive)
     alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
     purge_expired(engine)
@@ -201,6 +201,16 @@ def evaluate_reported_runs(engine: Engine) -> None:
     _each(due, lambda run_id: engine.advance(run_id, wait=False, served=served))
 
 
+def serve_queues(engine: Engine) -> None:
+    """Admit tasks that wait for limits and rates, and begin runs that wait for a singleton key."""
+    with engine.database.read() as session:
+        tasks_wait, runs_wait = session.admission.who_waits()
+    if tasks_wait:
+        admit_waiting_tasks(engine)
+    if runs_wait:
+        begin_queued_runs(engine)
+
+
 def admit_waiting_tasks(engine: Engine) -> None:
     """Admit tasks for which a rate or their due time has come, or which nobody has looked at.
 
@@ -209,8 +219,6 @@ def admit_waiting_tasks(engine: Engine) -> None:
     """
     with engine.database.read() as session:
         rows, now = session.admission, session.now()
-        if not rows.is_anyone_waiting():
-            return
         keys, queues = rows.due_keys(now), rows.due_queues(now)
         page = rows.waiting_queues(uuid.uuid4().hex, MANY)
         if len(page) < MANY:
@@ -220,6 +228,13 @@ def admit_waiting_tasks(engine: Engine) -> None:
     queues |= {q: limits for q, limits in page.items() if q not in known or q in passable}
     if keys or queues:
         engine.admit(queues, keys)
+
+
+def begin_queued_runs(engine: Engine) -> None:
+    """Begin queued runs whose singleton key is free: the process that ended the last one died."""
+    for each in engine.singletons.free(uuid.uuid4().hex):
+        if run_id := engine.singletons.begin_next(*each):
+            engine.advance(run_id, wait=False)
 
 
 def purge_expired(engine: Engine) -> None:

@@ -78,6 +78,7 @@ class CommitEffects:
     child_cancellation: ChildCancellation | None = None  #: that child runs are to get
     canceled_children: list[str] = field(default_factory=list)  #: child runs that have got it
     refusals: dict[str, str] = field(default_factory=dict)  #: by the id of the answer: the reason
+    singleton: tuple[str, str, str] | None = None  #: tenant, workflow and key of the ended run
     waiting: dict[str, str] = field(default_factory=dict)  #: queues of new tasks, and their limits
     freed: set[str] = field(default_factory=set)  #: keys of limits and rates of ended tasks
 
@@ -99,6 +100,7 @@ class CommitEffects:
         self.child_cancellation = later.child_cancellation or self.child_cancellation
         self.canceled_children += later.canceled_children
         self.refusals |= later.refusals
+        self.singleton = self.singleton or later.singleton
         self.waiting |= later.waiting
         self.freed |= later.freed
 
@@ -230,6 +232,8 @@ def stage(
     effects.has_ended = view.state in RunState.FINAL and head.view.state not in RunState.FINAL
     if rows.rule is not None and history.has_outcome(entry, rows.rule.events, effects.has_ended):
         rows.add_outcomes(view.id, run.head.revision, now)
+    if effects.has_ended and view.singleton is not None:
+        effects.singleton = (view.tenant, view.workflow, view.singleton)
     if effects.has_ended and view.waiter is not None:
         rows.add_parent_fact(view, view.waiter, now)
         rows.gather_payloads(view.id, now, to_run=view.waiter.run_id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from flowengine import tenants
-from flowengine.authoring import IfFailed, OnCancel
+from flowengine.authoring import IfFailed, IfRunning, OnCancel
 from flowengine.errors import InvalidInputs
 from flowengine.program import Plan
 from flowengine.program.nodes import Json
@@ -41,6 +41,15 @@ class StartRequest:
     parent: Parent | None = None
     if_failed: IfFailed = "return"  #: if the run of the key has failed
     deadline: float | None = None  #: seconds after its start by which it must end
+    key_ttl: float | None = None  #: seconds after which another run may take the key
+    singleton: str | None = None  #: no other open run of the workflow has it
+    if_running: IfRunning = "reject"  #: if an open run has the singleton key
+    max_open: int | None = None  #: open runs of the workflow, above which the start is refused
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether the run begins only after the others with its singleton key."""
+        return self.singleton is not None and self.if_running in ("queue", "replace")
 
 
 @dataclass(frozen=True)
@@ -108,16 +117,34 @@ def _invalid_options(request: StartRequest) -> Iterator[str]:
         yield f"the priority must be a whole number, not {_kind(priority)}"
     elif abs(priority) > _MAX_PRIORITY:
         yield f"the priority must be between {-_MAX_PRIORITY:,} and {_MAX_PRIORITY:,}"
-    seconds = request.deadline
-    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if seconds is not None and not (is_number and 0 < seconds <= LONGEST_SECONDS):
-        yield f"the deadline must be a number of seconds above 0, or a timedelta, not {seconds!r}"
+    for what, seconds in (("deadline", request.deadline), ("key_ttl", request.key_ttl)):
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if seconds is not None and not (is_number and 0 < seconds <= LONGEST_SECONDS):
+            yield f"the {what} must be a number of seconds above 0, or a timedelta, not {seconds!r}"
+    if request.key_ttl is not None and key is None:
+        yield "the option key_ttl needs a key: it is the time after which the key is free again"
+    yield from _invalid_singleton(request)
     if not isinstance(labels, Mapping):
         yield f"the labels must be a map of text to text, not {_kind(labels)}"
     else:
         for name, value in labels.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 yield f"the labels must be a map of text to text; {_kind(name)} has {_kind(value)}"
+
+
+def _invalid_singleton(request: StartRequest) -> Iterator[str]:
+    singleton, most = request.singleton, request.max_open
+    if singleton is not None and not isinstance(singleton, str):
+        yield f"the singleton key must be text, not {_kind(singleton)}"
+    elif singleton is not None and (not 0 < len(singleton) <= 255 or not _is_storable(singleton)):
+        yield "the singleton key must have 1 to 255 characters, no NUL among them and no surrogate"
+    if request.if_running not in get_args(IfRunning):
+        allowed = "'reject', 'return', 'replace' or 'queue'"
+        yield f"the option if_running must be {allowed}, not {_kind(request.if_running)}"
+    elif request.if_running != "reject" and singleton is None:
+        yield "the option if_running needs a singleton key: it is for another run that has it"
+    if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):
+        yield f"the option max_open must be a whole number, 1 or more, not {_kind(most)}"
 
 
 def _is_storable(text: str) -> bool:

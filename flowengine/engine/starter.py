@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -13,13 +14,20 @@ from flowengine.authoring import OnCancel
 from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import NewFact
-from flowengine.engine.first_commit import stage_first_commit
+from flowengine.engine.first_commit import origin_of, stage_first_commit
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.singletons import (
+    STARTED,
+    SingletonEnded,
+    open_run,
+    stage_queued,
+    start_fact,
+)
 from flowengine.engine.staging import CommitEffects
 from flowengine.engine.start_request import LEAVE, Parent, StartRequest, start_request
 from flowengine.engine.used_keys import earlier_run, release_keys
-from flowengine.errors import InvalidInputs, LimitReached, UnknownRun
+from flowengine.errors import InvalidInputs, LimitReached, TooManyRuns, UnknownRun
 from flowengine.evaluator import RunState, TaskDefinition, cancellation
 from flowengine.evaluator.records import derived_id
 from flowengine.program import Program
@@ -95,11 +103,68 @@ class Starter:
         replaced: dict[str, str] = {}
         with gc_paused():
             with self._database.autocommit() as session:
-                commits = self._insert_with(session, requests, now, replaced)
+                for request in requests:
+                    self._check_open(session, request)
+                commits = self._insert_until_written(session, requests, now, replaced)
             if replaced:
                 with self._database.write() as session:
                     return self._replace(session, requests, commits, replaced)
         return commits
+
+    def _check_open(self, session: Session, request: StartRequest) -> None:
+        """Raise TooManyRuns if the workflow has as many open runs as it may have.
+
+        A start whose key was used before starts nothing, and is not refused.
+        """
+        most = request.max_open or self._settings.max_open_runs
+        if not most or request.parent is not None:
+            return
+        where = (request.tenant, request.workflow)
+        if session.runs.count_open(*where, most) < most:
+            return
+        if request.key is None or session.runs.with_key(*where, request.key) is None:
+            raise TooManyRuns(request.workflow, most)
+
+    def _insert_until_written(
+        self,
+        session: Session,
+        requests: list[StartRequest],
+        now: int,
+        replaced: dict[str, str] | None,
+    ) -> list[CommitEffects]:
+        """Insert runs; again if the run that had the singleton key has just ended."""
+        while True:
+            with suppress(SingletonEnded):
+                return self._insert_with(session, requests, now, replaced)
+
+    def start_queued(self, request: StartRequest) -> str:
+        """Insert a run that begins when no other run has its singleton key."""
+        with self._database.write() as session:
+            self._check_open(session, request)
+            now, rows = session.now(), CommitPlan()
+            if request.key is not None and (earlier := earlier_run(session, request)):
+                if not earlier.is_replaced:
+                    return earlier.run_id
+                release_keys(session, [earlier.run_id], now)
+            self._programs.save(session, request.digest, request.text, now)
+            where = (request.tenant, request.workflow, request.singleton or "")
+            # Later than the one before, also within a millisecond: the queue is in this order.
+            created = max(now, session.runs.last_queued(*where) + 1)
+            origin = origin_of(request, now)._replace(created=created)
+            stage_queued(request, rows, origin, now)
+            if request.run_id not in session.commit(rows):
+                return self._earlier_queued(session, request)
+            inputs = {"inputs": request.inputs}
+            session.inbox.keep_fact(
+                start_fact(request.run_id), request.run_id, STARTED, inputs, now
+            )
+        self._programs.saved(request.digest)
+        return request.run_id
+
+    def _earlier_queued(self, session: Session, request: StartRequest) -> str:
+        """Return the run that another start with the same key has inserted at the same moment."""
+        earlier = earlier_run(session, request, may_replace=False) if request.key else None
+        return earlier.run_id if earlier else request.run_id
 
     def _insert_with(
         self,
@@ -124,10 +189,15 @@ class Starter:
         for request in requests:
             if request.run_id in written:
                 found.append(effects[request.run_id])
-            elif request.key is None:
+            elif request.key is None and request.singleton is None:
                 found.append(CommitEffects(request.run_id))  # inserted by an unanswered statement
             else:
-                earlier = earlier_run(session, request, may_replace=replaced is not None)
+                earlier = None
+                if request.key is not None:
+                    earlier = earlier_run(session, request, may_replace=replaced is not None)
+                if earlier is None and request.singleton is not None:
+                    found.append(open_run(session, request))
+                    continue
                 # Invariant: a key changes hands in one transaction, so some run has it.
                 assert earlier is not None
                 found.append(CommitEffects(earlier.run_id))
@@ -143,7 +213,7 @@ class Starter:
         replaced: dict[str, str],
     ) -> list[CommitEffects]:
         """Start the runs that take the keys of failed ones, in one transaction."""
-        release_keys(session, set(replaced.values()))
+        release_keys(session, set(replaced.values()), session.now())
         again = [request for request in requests if request.run_id in replaced]
         inserted = iter(self._insert_with(session, again, session.now()))
         return [
@@ -245,13 +315,21 @@ class Starter:
         Everything else is left to recovery: this process may be inside the caller's cleanup. If
         the transaction is of another database, the run is started after its commit.
         """
+        if request.is_queued:
+            problem = (
+                f"if_running={request.if_running!r} is not possible inside a transaction: another "
+                "run may have to be cancelled or begun; use 'reject' or 'return', or start the run "
+                "after the commit"
+            )
+            raise InvalidInputs(request.workflow, [problem])
         executor = transaction.executor
         if executor is None:
             return self._start_after(transaction, request)
         now = self._database.now()
         with self._database.within(executor, transaction.errors) as session:
             replaced: dict[str, str] = {}
-            commits = self._insert_with(session, [request], now, replaced)
+            self._check_open(session, request)
+            commits = self._insert_until_written(session, [request], now, replaced)
             if replaced:
                 commits = self._replace(session, [request], commits, replaced)
         (effects,) = commits

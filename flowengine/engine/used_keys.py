@@ -53,6 +53,9 @@ def earlier_run(
     found = session.runs.with_key(request.tenant, request.workflow, request.key or "")
     if found is None:
         return None
+    expires = found.key_expires
+    if may_replace and expires is not None and expires <= session.now():
+        return Earlier(found.id, is_replaced=True)
     has_failed = may_replace and found.state in (RunState.FAILED, RunState.CANCELLED)
     if has_failed and request.if_failed == "raise":
         error = codec.load(found.error) or {}
@@ -61,8 +64,8 @@ def earlier_run(
     return Earlier(found.id, has_failed and request.if_failed == "start")
 
 
-def release_keys(session: Session, run_ids: Iterable[str]) -> None:
-    """Take the keys of failed runs away, in the caller's transaction."""
+def release_keys(session: Session, run_ids: Iterable[str], now: int) -> None:
+    """Take the keys of failed runs, and expired keys, away, in the caller's transaction."""
     # Lock order: by id. Two starts of several runs could deadlock.
     for run_id in sorted(run_ids):
-        session.runs.release_key(run_id)
+        session.runs.release_key(run_id, now)

@@ -32,6 +32,7 @@ _NONE: frozenset[ActionKind] = frozenset()
 
 #: The actions on a whole run, by its state.
 RUN_ACTIONS: Mapping[str, frozenset[ActionKind]] = {
+    RunState.QUEUED: frozenset({ActionKind.CANCEL}),
     RunState.RUNNING: frozenset({ActionKind.CANCEL, ActionKind.HOLD}),
     RunState.HELD: frozenset({ActionKind.CANCEL, ActionKind.RELEASE}),
     RunState.CANCELLING: _NONE,

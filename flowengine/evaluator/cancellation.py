@@ -46,7 +46,13 @@ def cancel(work: WorkingSet, action: Action) -> None:
     """Begin the cancellation of a run: its steps are ended by the follow-ups."""
     because = f": {action.reason}" if action.reason else ""
     details = {"actor": action.actor, "reason": action.reason, "at": action.at}
-    _begin(work, {"type": TYPE, "message": f"cancelled by {action.actor}{because}", **details})
+    error = {"type": TYPE, "message": f"cancelled by {action.actor}{because}", **details}
+    if work.run.state == RunState.QUEUED:  # it has no rows yet
+        work.run.state = next_run_state(work.run.id, work.run.state, Signal.CANCEL)
+        name = work.run.workflow.rpartition(".")[2]
+        work.run.error = limited({**error, "path": name}, work.limits)
+        return
+    _begin(work, error)
 
 
 def expire_run(work: WorkingSet) -> None:

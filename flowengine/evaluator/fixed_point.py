@@ -41,7 +41,14 @@ from flowengine.evaluator.records import (
     Step,
     row_key,
 )
-from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
+from flowengine.evaluator.states import (
+    ObjectType,
+    RunState,
+    Signal,
+    StepState,
+    next_run_state,
+    next_state,
+)
 from flowengine.evaluator.triggers import (
     Action,
     Answer,
@@ -232,6 +239,10 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
         if isinstance(trigger, Answer):
             work.changes.refusals.append(Refusal(trigger.id, "the run has ended"))
         return  # it came too late, and is only consumed
+    if work.run.state == RunState.QUEUED and not isinstance(trigger, Action | Started):
+        if isinstance(trigger, Answer):
+            work.changes.refusals.append(Refusal(trigger.id, "the run is QUEUED: it has not begun"))
+        return
     match trigger:
         case Started(inputs):
             _start(work, inputs)
@@ -280,6 +291,8 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
 
 def _start(work: WorkingSet, inputs: dict[str, object]) -> None:
     facet = work.plan.facets[work.run.workflow]
+    if work.run.state == RunState.QUEUED:
+        work.run.state = next_run_state(work.run.id, work.run.state, Signal.RELEASE)
     if work.find(row_key(RowKind.STEP, facet.short_name)) is None:
         root = work.create(RowKind.STEP, facet.short_name, ObjectType.WORKFLOW, facet.name, None, 0)
         root.facet_name, root.params = facet.name, {**facet.defaults, **inputs}

@@ -205,6 +205,7 @@ class RunView:
     alarm: str | None = None
     waiter: Waiter | None = None
     created: int = 0  #: when it was started; 0 of a child run
+    singleton: str | None = None  #: the key that no other open run of the workflow has
 
     def copied(self) -> RunView:
         return RunView(*_RUN_FIELDS(self))

@@ -92,6 +92,7 @@ class TaskState:
 
 
 class RunState:
+    QUEUED = "QUEUED"  #: waits for the end of another run with the same singleton key
     RUNNING = "RUNNING"
     HELD = "HELD"  #: nothing new is claimed; running tasks may end
     CANCELLING = "CANCELLING"  #: only always blocks still run
@@ -99,7 +100,7 @@ class RunState:
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
 
-    OPEN = (RUNNING, HELD, CANCELLING)
+    OPEN = (QUEUED, RUNNING, HELD, CANCELLING)
     FINAL = frozenset({COMPLETED, FAILED, CANCELLED})
     ALL = (*OPEN, COMPLETED, FAILED, CANCELLED)  #: in the order in which readers list them
 
@@ -245,6 +246,7 @@ MACHINES: Mapping[str, Table] = {
 
 #: A run. Its state changes through `next_run_state` only. Advance: its root step has completed.
 RUN_TRANSITIONS: Table = {
+    RunState.QUEUED: {Signal.RELEASE: RunState.RUNNING, Signal.CANCEL: RunState.CANCELLED},
     RunState.RUNNING: {
         Signal.ADVANCE: RunState.COMPLETED,
         Signal.FAIL: RunState.FAILED,

@@ -18,7 +18,7 @@ from sqlalchemy import TextClause
 from flowengine.evaluator.admission import StatedKey, Switches
 from flowengine.evaluator.states import TaskState
 from flowengine.store.parts import MANY, Part, quoted, statement
-from flowengine.store.tables import LIMIT_IS_DUE, TASK_IS_WAITING
+from flowengine.store.tables import LIMIT_IS_DUE, RUN_IS_QUEUED, TASK_IS_WAITING
 
 _TAKES_SLOT = quoted({*TaskState.ADMITTED, TaskState.WAITING})  # a waiting task may reserve one
 _IS_OPEN = (
@@ -99,7 +99,10 @@ _ADMIT = statement(
     "waited_limit = :limit, waited_rate = :rate "
     f"WHERE uuid = :task AND {TASK_IS_WAITING} RETURNING task_list_name"
 )
-_ANY = statement(f"SELECT 1 FROM flowengine_task WHERE {TASK_IS_WAITING} LIMIT 1")
+_WHO_WAITS = statement(
+    f"SELECT EXISTS (SELECT 1 FROM flowengine_task WHERE {TASK_IS_WAITING}) AS tasks, "
+    f"EXISTS (SELECT 1 FROM flowengine_run WHERE {RUN_IS_QUEUED}) AS runs"
+)
 # A loose index scan, one queue after the other: each may have thousands of tasks.
 _WAITING_QUEUES = statement(
     f"WITH RECURSIVE found(queue) AS (SELECT min(queue) FROM flowengine_task "
@@ -245,8 +248,10 @@ class AdmissionRows(Part):
         """Return when slots of rates become free for which somebody waits."""
         return list(self._session.execute(_LOOKS).scalars())
 
-    def is_anyone_waiting(self) -> bool:
-        return self._session.execute(_ANY).first() is not None
+    def who_waits(self) -> tuple[bool, bool]:
+        """Return whether tasks wait for a limit or rate, and runs for a singleton key."""
+        row = self._session.execute(_WHO_WAITS).one()
+        return bool(row.tasks), bool(row.runs)
 
     def due_queues(self, now: int) -> dict[str, str]:
         """Return the queues of which a task has become due, and the limits of each."""

@@ -53,6 +53,9 @@ class RunOrigin(NamedTuple):
     priority: int
     labels: str | None
     idempotency_key: str | None
+    key_expires: int | None
+    singleton_key: str | None
+    queued_key: str | None
     root_run_id: str
     parent_run_id: str | None
     parent_step_id: str | None

@@ -46,8 +46,26 @@ _REPORTS = (
 )
 
 
+_KEEP_FACT = statement(
+    "INSERT INTO flowengine_fact (id, run_id, kind, payload, taken_in, created) "
+    "VALUES (:id, :run, :kind, :payload, true, :now) ON CONFLICT DO NOTHING"
+)
+_RELEASE_FACT = statement("UPDATE flowengine_fact SET taken_in = false WHERE id = :id")
+
+
 class Inbox(Part):
     """Reads and fills inboxes."""
+
+    def keep_fact(
+        self, fact_id: str, run_id: str, kind: str, payload: Mapping[str, Any], now: int
+    ) -> None:
+        """Store a fact for later: nobody evaluates it before it is released."""
+        values = {"id": fact_id, "run": run_id, "kind": kind, "now": now}
+        self._session.execute(_KEEP_FACT, {**values, "payload": codec.dump(payload)})
+
+    def release_fact(self, fact_id: str) -> None:
+        """Let a stored fact be evaluated."""
+        self._session.execute(_RELEASE_FACT, {"id": fact_id})
 
     def add_fact(
         self,

@@ -24,6 +24,7 @@ TASK_IS_REPORTED = "state IN ('completed', 'failed') AND NOT taken_in"
 TASK_IS_RETRY = "state = 'pending' AND due > created AND published IS NULL"
 LIMIT_IS_DUE = "due IS NOT NULL"
 RUN_HAS_ALARM = "alarm IS NOT NULL"
+RUN_IS_QUEUED = "queued_key IS NOT NULL AND finished IS NULL"
 RUN_IS_CHILD = "parent_run_id IS NOT NULL"
 RUN_HAS_KEY = "idempotency_key IS NOT NULL"
 RUN_HAS_RELEASED_KEY = "released_key IS NOT NULL"
@@ -104,6 +105,11 @@ class RunRow(_Table, table=True):
             *("tenant", "workflow", "singleton_key"),
             unique=True,
         ),
+        _partial(
+            *(RUN_IS_QUEUED, "flowengine_run_queued", "tenant", "workflow", "queued_key"),
+            *("created", "id"),
+        ),
+        _partial(RUN_IS_QUEUED, "flowengine_run_queued_id", "id"),
         Index("flowengine_run_created", "tenant", "created"),
         Index("flowengine_run_state", "state", "created"),
         Index("flowengine_run_parent", "parent_run_id"),
@@ -138,7 +144,9 @@ class RunRow(_Table, table=True):
     idempotency_key: str | None = _name(None)
     #: The key of a failed run until a later start replaced the run, and took the key.
     released_key: str | None = _name(None)
+    key_expires: int | None = _time(None)  #: from then on another run may take its key
     singleton_key: str | None = _name(None)
+    queued_key: str | None = _name(None)  #: the singleton key of a run that waits for it
     parent_run_id: str | None = _id(default=None)
     parent_step_id: str | None = _id(default=None)
     waiting_step_key: str | None = _id(default=None)  #: of the parent's step, if it waits

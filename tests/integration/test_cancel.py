@@ -412,7 +412,7 @@ def test_a_refusal_does_not_hold_up_the_others(flow: Flow) -> None:
 
 
 def test_a_filter_that_matches_nothing_by_mistake_is_refused(flow: Flow) -> None:
-    with pytest.raises(InvalidFilter, match="no run has the state 'DONE': RUNNING, HELD"):
+    with pytest.raises(InvalidFilter, match="no run has the state 'DONE': QUEUED, RUNNING"):
         flow.engine.cancel_all(state="DONE")
     with pytest.raises(InvalidFilter, match="older_than is negative"):
         flow.engine.cancel_all(older_than=timedelta(days=-1))

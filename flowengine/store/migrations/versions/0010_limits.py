@@ -38,6 +38,12 @@ def upgrade() -> None:
         ["queue", "rank", "due", "position"],
         "state = 'waiting'",
     )
+    op.add_column("flowengine_run", _time("key_expires"))
+    op.add_column("flowengine_run", sa.Column("queued_key", _word(255), nullable=True))
+    is_queued = "queued_key IS NOT NULL AND finished IS NULL"
+    columns = ["tenant", "workflow", "queued_key", "created", "id"]
+    _partial_index("flowengine_run_queued", "flowengine_run", columns, is_queued)
+    _partial_index("flowengine_run_queued_id", "flowengine_run", ["id"], is_queued)
     op.create_table(
         "flowengine_limit",
         sa.Column("key", _word(255), primary_key=True),

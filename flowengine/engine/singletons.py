@@ -1,0 +1,91 @@
+"""Singleton runs: of those with the same key one is open at a time.
+
+A unique index on the open runs decides. A run that waits for another one has the key in a column of
+its own, and its inputs in a fact that is marked as consumed: so neither recovery nor a worker looks
+at it. After the end of the run before, it gets the key, and its fact is released.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from sqlalchemy.exc import IntegrityError
+
+from flowengine.engine.staging import CommitEffects
+from flowengine.engine.start_request import StartRequest
+from flowengine.errors import AlreadyRunning
+from flowengine.evaluator.records import RunView, id_within
+from flowengine.evaluator.states import RunState
+from flowengine.store import Session, Store
+from flowengine.store.commit_rows import RunOrigin
+from flowengine.store.commits import CommitPlan, RunHeader
+
+log = logging.getLogger("flowengine")
+
+STARTED = "Started"  #: the kind of the fact with the inputs
+
+
+class SingletonEnded(Exception):
+    """The run that had the key has ended at the same moment: try again."""
+
+
+def start_fact(run_id: str) -> str:
+    return id_within(run_id, "start")
+
+
+def open_run(session: Session, request: StartRequest) -> CommitEffects:
+    """Return the open run of the key instead of a new one, or raise AlreadyRunning."""
+    assert request.singleton is not None
+    found = session.runs.with_singleton(request.tenant, request.workflow, request.singleton)
+    if found == request.run_id:
+        return CommitEffects(found)  # inserted by an unanswered statement
+    if found is None:
+        raise SingletonEnded
+    if request.if_running == "reject":
+        raise AlreadyRunning(request.workflow, request.singleton, found)
+    return CommitEffects(found)
+
+
+def stage_queued(request: StartRequest, rows: CommitPlan, origin: RunOrigin, now: int) -> None:
+    """Add a run that waits for another one with the same key."""
+    view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
+    view.state = RunState.QUEUED
+    summary = {"happened": {"Queued": 1}, "created": 0, "ended": [], "tasks": 0}
+    rows.save_run(RunHeader(view, 0, 0), view, {**summary, "state": view.state}, now, tasks=0)
+    queued = origin._replace(singleton_key=None, queued_key=request.singleton)
+    rows.insert_run(queued, request.labels)
+
+
+class Singletons:
+    """Begins queued runs of one database."""
+
+    def __init__(self, database: Store) -> None:
+        self._database = database
+
+    def begin_next(self, tenant: str, workflow: str, key: str) -> str | None:
+        """Give the key to the oldest queued run if no run has it; return the run.
+
+        The caller evaluates it; if it dies before, recovery finds the fact.
+        """
+        try:
+            with self._database.write() as session:
+                if session.runs.with_singleton(tenant, workflow, key) is not None:
+                    return None
+                run_id = session.runs.take_queued(tenant, workflow, key)
+                if run_id is not None:
+                    session.inbox.release_fact(start_fact(run_id))
+                return run_id
+        except IntegrityError:  # another process has just begun a run with this key
+            log.debug("a run of %s with the singleton key %r has begun elsewhere", workflow, key)
+            return None
+
+    def free(self, first: str) -> list[tuple[str, str, str]]:
+        """Return tenant, workflow and key of queued runs whose key no run has."""
+        with self._database.read() as session:
+            return session.runs.free_queues(first)
+
+    def queued(self, tenant: str, workflow: str, key: str) -> list[str]:
+        """Return the runs that have the key or wait for it, the open one first."""
+        with self._database.read() as session:
+            held = session.runs.with_singleton(tenant, workflow, key)
+            return [*([held] if held else []), *session.runs.queued(tenant, workflow, key)]
