@@ -102,8 +102,6 @@ class Settings:
     max_child_runs: int = 10_000
     #: Open runs of one workflow of a tenant, above which a start is refused; 0: any number.
     max_open_runs: int = 0
-    #: Seconds that a task waits before it counts as if its priority were higher by 1; 0: never.
-    priority_aging: float = 60.0
     #: Maximum number of child runs inside each other.
     max_child_depth: int = 1_000
     #: Seconds that the always blocks of a cancelled run may take, before they are cancelled too.
@@ -247,7 +245,7 @@ _MAY_BE_ZERO = frozenset(
     {
         *("lock_heartbeat_interval", "flower_steps", "quick_seconds"),
         *("worker_time_slice", "chord_time_slice", "wakeup_repeat", "wakeup_debounce"),
-        *("max_open_runs", "priority_aging"),
+        "max_open_runs",
     }
 )
 

@@ -50,8 +50,8 @@ def stage_queued(request: StartRequest, rows: CommitPlan, origin: RunOrigin, now
     """Add a run that waits for another one with the same key."""
     view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
     view.state = RunState.QUEUED
-    summary = {"happened": {"Queued": 1}, "created": 0, "ended": [], "tasks": 0}
-    rows.save_run(RunHeader(view, 0, 0), view, {**summary, "state": view.state}, now, tasks=0)
+    entry = {"happened": {"Queued": 1}, "state": view.state}
+    rows.save_run(RunHeader(view, 0, 0), view, entry, now, tasks=0)
     queued = origin._replace(singleton_key=None, queued_key=request.singleton)
     rows.insert_run(queued, request.labels)
 

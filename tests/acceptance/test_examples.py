@@ -52,6 +52,10 @@ SAYS = {
         "dinner.payment.charge: ValueError: this is no card",
     ],
     "agent_loop": ["100 things found in 300 rounds\n300 steps are stored\n"],
+    "rate_limited_crawler": [
+        "300 words on 3 hosts\nnever more than 2 at a time: True\n"
+        "never more than 12 in a second: True, with 15 tries\n"
+    ],
     "async_crawler": ["124,750 words on 500 pages\nat most 20 connections: True\n"],
     "loops": [
         "7 pages; missing: [5] 404 for site/gone\n",
