@@ -12,6 +12,7 @@ import psycopg
 import pytest
 from sqlalchemy import func, make_url, select, text
 
+from benchmarks import purge
 from flowengine import event_facet, foreach, retention, workflow
 from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine
@@ -257,18 +258,33 @@ def test_runs_go_on_while_others_are_purged(database_url: str) -> None:
         assert rows(engine).get("payload", 0) == 0
 
 
+@pytest.mark.parametrize("steps", [3_000, pytest.param(1_000_000, marks=pytest.mark.chaos)])
+def test_many_steps_are_purged_while_runs_go_on(postgres: PostgresServer, steps: int) -> None:
+    url = postgres.new_database()
+    found = purge.measure(url, steps, 0.5)
+    postgres.drop_database(url)
+    print(found)
+    assert found["removed"].runs == steps // 1_000
+    assert found["removed"].steps >= steps - 1_000
+    assert (found["orphans"], found["violated"]) == (0, [])
+    assert found["small runs beside"] > 0
+
+
 _SIZE = """
 SELECT sum(pg_total_relation_size(relid))::bigint FROM pg_stat_user_tables
 WHERE relname LIKE 'flowengine%'"""
 
 
-def test_tables_do_not_grow_over_cycles_of_runs_and_purges(postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("cycles", [6, pytest.param(20, marks=pytest.mark.chaos)])
+def test_tables_do_not_grow_over_cycles_of_runs_and_purges(
+    postgres: PostgresServer, cycles: int
+) -> None:
     url = postgres.new_database()
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     sizes: list[int] = []
     with opened(url) as engine:
         worker = TaskWorker(engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
-        for _ in range(6):
+        for _ in range(cycles):
             engine.start_many(wide.program(), wide.name, [{"ns": list(range(50))}] * 4)
             while worker.drain("default"):
                 for run in engine.list(state="RUNNING"):
