@@ -15,6 +15,7 @@ from flowengine.cli.terminal import console, line
 from flowengine.engine.history import HistoryEntry
 from flowengine.engine.presentation import clock
 from flowengine.engine.results import duration, step_status
+from flowengine.evaluator.states import StepState
 from flowengine.shown_paths import shown_path
 from flowengine.store.database import system_clock
 
@@ -56,7 +57,8 @@ def _lines(entry: HistoryEntry) -> Iterator[str]:
             yield f"{shown_path(one.path)}: try {one.number} {one.outcome}{error}"
     for step in entry.steps[:_MAX_STEPS]:
         status = step_status(step.state)
-        yield f"{status.symbol} {shown_path(step.path)}  {status.value}"
+        label = "begun" if step.state == StepState.EVENT_TRANSMIT else status.value
+        yield f"{status.symbol} {shown_path(step.path)}  {label}"
     hidden = len(entry.steps) - _MAX_STEPS + entry.omitted
     if hidden > 0:
         yield f"… {hidden:,} more steps"
