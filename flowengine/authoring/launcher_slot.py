@@ -98,6 +98,57 @@ class RunHandle(Protocol[R_co]):
         """Let workers claim the tasks of a held run again."""
         ...
 
+    def retry(
+        self,
+        *,
+        from_step: str | None = None,
+        program: Any = None,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> None:
+        """Run the failed steps again, or `from_step` and every step that depends on it."""
+        ...
+
+    def fork(
+        self,
+        *,
+        from_step: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        program: Any = None,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> RunHandle[R_co]:
+        """Start a new run that keeps the results of this one, which does not change."""
+        ...
+
+    def skip(
+        self, step: str, *, reason: str = "", actor: Actor | str = "", key: str | None = None
+    ) -> None:
+        """End a step that waits or has failed without a result; the run goes on without it."""
+        ...
+
+    def complete(
+        self,
+        step: str,
+        result: Any = None,
+        *,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> None:
+        """Give a step that waits or has failed its result, as if its facet had returned it."""
+        ...
+
+    async def aretry(self, **options: Any) -> None: ...
+
+    async def afork(self, **options: Any) -> RunHandle[R_co]: ...
+
+    async def askip(self, step: str, **options: Any) -> None: ...
+
+    async def acomplete(self, step: str, result: Any = None, **options: Any) -> None: ...
+
     async def acancel(
         self, *, reason: str = "", actor: Actor | str = "", key: str | None = None
     ) -> None: ...

@@ -64,6 +64,7 @@ _READS = frozenset(
     {
         *("state", "info", "steps", "outputs", "ainfo", "asteps", "aoutputs", "aresult"),
         *("cancel", "hold", "release", "acancel", "ahold", "arelease"),
+        *("retry", "fork", "skip", "complete", "aretry", "afork", "askip", "acomplete"),
     }
 )
 

@@ -16,7 +16,13 @@ from typing import Any
 import click
 
 import flowengine
-from flowengine.cli import configuration, control_command, operations
+from flowengine.cli import (
+    configuration,
+    control_command,
+    diff_command,
+    operations,
+    retry_command,
+)
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
 
@@ -224,7 +230,11 @@ def send(run_id: str, name: str, value: str | None, actor: str | None) -> None:
     send_command.send(run_id, name, value, actor)
 
 
-for _command in control_command.commands():
+for _command in (
+    *control_command.commands(),
+    *retry_command.commands(),
+    diff_command.diff,
+):
     main.add_command(_command)
 
 

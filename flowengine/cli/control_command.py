@@ -78,7 +78,7 @@ def _command(kind: str) -> click.Command:
     def run(runs: Sequence[str], as_json: bool, **given: Any) -> None:
         given["labels"] = dict(given["labels"])
         given["state"] = given["state"] and given["state"].upper()
-        given["actor"] = _user() if given["actor"] is None else given["actor"]
+        given["actor"] = user_name() if given["actor"] is None else given["actor"]
         act(kind, Request(runs, **given), as_json)
 
     decorated: Callable[..., Any] = run
@@ -213,7 +213,7 @@ def _print(kind: str, result: BulkResult, states: Mapping[str, str]) -> None:
         console.print(line(f"{result.applied:,} of {result.matched:,} runs {_PAST[kind]}"))
 
 
-def _user() -> str:
+def user_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user

@@ -15,7 +15,7 @@ from flowengine.cli.terminal import console, line
 
 
 def send(run_id: str, name: str, text: str | None, actor: str | None) -> None:
-    value = _value(text)
+    value = json_value(text)
     with acting_engine() as engine:
         info = engine.find(run_id)
         engine.send(info.id, name, value, actor=actor if actor is not None else _user())
@@ -23,7 +23,7 @@ def send(run_id: str, name: str, text: str | None, actor: str | None) -> None:
     console.print(line(f"{name} is answered; run {info.id[:8]} is {after.state}"))
 
 
-def _value(text: str | None) -> Any:
+def json_value(text: str | None) -> Any:
     """Return the answer: JSON, @file or - for the standard input; without one it is null."""
     if text is None:
         return None

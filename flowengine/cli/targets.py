@@ -19,7 +19,7 @@ from flowengine.authoring import Workflow, event_facet_named
 from flowengine.authoring.validation import finding_of
 from flowengine.engine import Engine
 from flowengine.errors import FlowengineError
-from flowengine.program import Plan, link_program
+from flowengine.program import Plan, Program, link_program
 from flowengine.program.nodes import FacetKind, Field, Location
 from flowengine.program.plan import FacetPlan
 from flowengine.program.standard import is_built_in
@@ -191,6 +191,13 @@ def _load_workflow(target: str) -> Workflow[..., Any]:
     names = ", ".join(f"{module_name}:{key}" for key in workflows)
     problem = f"no workflow {name!r}; it has" if name else f"{len(workflows)} workflows, name one"
     raise click.ClickException(f"{module_name} has {problem}: {names}")
+
+
+def program_of_target(target: str) -> Program:
+    """Return the program of a workflow of a Python module."""
+    workflow = _load_workflow(target)
+    with author_errors(f"{workflow.name} cannot be traced"):
+        return workflow.program()
 
 
 def _read_inputs(params: Iterable[Field], given: Sequence[str]) -> dict[str, Any]:

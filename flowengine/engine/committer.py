@@ -17,7 +17,7 @@ from flowengine.engine import locked_commit, staging
 from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.intents import apply_intents
-from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.program_cache import PreparedProgram, ProgramCache
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import Missing, Snapshot
@@ -195,11 +195,13 @@ class Committer:
         fact: NewFact | None = None,
         *,
         wait: bool = True,
+        program: PreparedProgram | None = None,
     ) -> tuple[CommitEffects, set[str]]:
         """Record reports or a fact of a run, and consume its whole inbox.
 
         With `wait=False`, return at once if another transaction has locked the run. Returns the
-        effects, and the ids of the tasks whose report was accepted.
+        effects, and the ids of the tasks whose report was accepted. With `program` the run moves to
+        that program, unless the fact is refused.
         """
         with self._failures.watch(run_id), self._database.write() as session:
             head = session.runs.lock(run_id, wait=wait)
@@ -215,9 +217,11 @@ class Committer:
             if ended and not accepted:
                 return CommitEffects(run_id), accepted
             run = self.cache.take(run_id)
-            if run is None or run.head.revision != head.revision:
+            if run is None or run.head.revision != head.revision or program is not None:
                 run = CachedRun(head)
             run.head = head
+            if program is not None:
+                head.view.program_hash = program[0]
 
             def plan() -> Plan:
                 return self._programs.plan(session, head.view.program_hash)
@@ -227,6 +231,11 @@ class Committer:
                     session, run, plan, now, continuation, tenant_shares=self._tenant_shares
                 )
             apply_intents(session, effects, now)
+            if program is not None and not effects.refusals:
+                session.payloads.save_program(*program[:2], now)
+                session.runs.move(run_id, program[0])
+        if program is not None:
+            return effects, accepted  # not cached: a refused run keeps its program
         self.cache.keep(run)
         self._failures.forget(run_id)
         return effects, accepted

@@ -9,6 +9,7 @@ from typing import Any
 from flowengine.actors import Actor, ActorKind
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer, NewFact
+from flowengine.engine.program_cache import PreparedProgram
 from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.evaluator.actions import ActionKind
 from flowengine.program.limits import clipped
@@ -35,13 +36,14 @@ class Control:
         step_key: str = "",
         options: dict[str, Any] | None = None,
         key: str | None = None,
+        program: PreparedProgram | None = None,
     ) -> None:
         """Apply an action in one commit, or raise ActionRefused: nothing is changed then.
 
         A second action of the run with the same `key` changes nothing. Without an actor the action
-        is recorded as that of this server.
+        is recorded as that of this server. With `program` the run is moved to it before.
         """
-        who = str(Actor.of(actor) if actor else Actor(ActorKind.SERVER, platform.node() or "?"))
+        who = named_actor(actor)
         with self._database.read() as session:
             run = session.runs.get(run_id)
             now = session.now()
@@ -50,12 +52,14 @@ class Control:
         if key is not None and not 0 < len(key) <= _LONGEST_KEY:
             problem = f"its key must have 1 to {_LONGEST_KEY} characters"
             raise ActionRefused(run_id, kind.value, problem)
+        if program is not None:
+            self._after_commit.advance(run_id)  # by its program so far
         action_id = uuid.uuid4().hex
         about = {"actor": who, "reason": clipped(reason, self._max_reason), "at": now}
         fact = {"id": action_id, "kind": kind.value, "step_key": step_key, **about}
         fact["options"] = options or {}
         effects, _ = self._committer.commit_locked(
-            run_id, fact=NewFact("Action", fact, action_id, key)
+            run_id, fact=NewFact("Action", fact, action_id, key), program=program
         )
         self._after_commit.finish([effects])
         if (problem := effects.refusals.get(action_id, "")) != "":
@@ -97,3 +101,8 @@ class Control:
     ) -> None:
         """Let workers claim the tasks of a held run again."""
         self.act(run_id, ActionKind.RELEASE, actor=actor, reason=reason, key=key)
+
+
+def named_actor(actor: Actor | str) -> str:
+    """Return an actor as it is recorded: without one, this server."""
+    return str(Actor.of(actor) if actor else Actor(ActorKind.SERVER, platform.node() or "?"))

@@ -25,6 +25,7 @@ from flowengine.engine.control import Control
 from flowengine.engine.doctor import Doctor
 from flowengine.engine.exports import Exports
 from flowengine.engine.failed_evaluations import FailedEvaluations
+from flowengine.engine.forks import Forks
 from flowengine.engine.handles import Run
 from flowengine.engine.hooks import Hooks, outbox_rule
 from flowengine.engine.program_cache import ProgramCache
@@ -32,6 +33,7 @@ from flowengine.engine.purger import Purger
 from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
+from flowengine.engine.retries import Retries
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.start_request import StartRequest
 from flowengine.engine.starter import Starter
@@ -124,6 +126,11 @@ class Engine:
         self.control = Control(database, committer, self.after_commit, self.settings)
         self.cancel = self.control.cancel
         self.hold = self.control.hold
+        self.retries = Retries(database, self.control, self.programs, self.settings)
+        self.retry = self.retries.retry
+        self.skip = self.retries.skip
+        self.complete = self.retries.complete
+        self.forks = Forks(database, self.programs, self.after_commit, self.settings)
         self.bulk_actions = BulkActions(database, self.control, self.settings)
         self.act_on_all = self.bulk_actions.act_on_all
         self.cancel_all = self.bulk_actions.cancel_all
@@ -296,6 +303,10 @@ class Engine:
         """Return the handle of an existing run."""
         self.get(run_id)
         return Run(self, run_id)
+
+    def fork(self, run_id: str, **options: Any) -> Run[Any]:
+        """Start a new run that keeps the results of another; see `Forks.fork`."""
+        return Run(self, self.forks.fork(run_id, **options))
 
     async def arun(self, run_id: str) -> Run[Any]:
         """Like `run`, without blocking the event loop."""

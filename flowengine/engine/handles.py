@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic_core import to_jsonable_python as to_jsonable
 
 from flowengine.actors import Actor
+from flowengine.authoring.facets import Workflow
 from flowengine.engine.answers import ASK
 from flowengine.engine.history import HistoryEntry
 from flowengine.engine.results import RunInfo, StepInfo
@@ -124,6 +125,91 @@ class Run(Generic[R]):
         """Let workers claim the tasks of a held run again. Raises ActionRefused."""
         self._engine.control.release(self.id, reason=reason, actor=actor, key=key)
 
+    def retry(
+        self,
+        *,
+        from_step: str | None = None,
+        program: Any = None,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> None:
+        """Run the failed steps again, and those skipped because of them; raises ActionRefused.
+
+        With `from_step`, the path of a step, that step and every step that depends on it run
+        again. With `program`, a workflow of today's code, the run moves to its program.
+        """
+        self._engine.retry(
+            self.id,
+            from_step=from_step,
+            program=program_of(program),
+            reason=reason,
+            actor=actor,
+            key=key,
+        )
+
+    def skip(
+        self, step: str, *, reason: str = "", actor: Actor | str = "", key: str | None = None
+    ) -> None:
+        """End a step that waits or has failed without a result; the run goes on without it."""
+        self._engine.skip(self.id, step, reason=reason, actor=actor, key=key)
+
+    def complete(
+        self,
+        step: str,
+        result: Any = None,
+        *,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> None:
+        """Give a step that waits or has failed its result, as if its facet had returned it."""
+        given = to_jsonable(result)
+        self._engine.complete(self.id, step, given, reason=reason, actor=actor, key=key)
+
+    def fork(
+        self,
+        *,
+        from_step: str | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        program: Any = None,
+        reason: str = "",
+        actor: Actor | str = "",
+        key: str | None = None,
+    ) -> Run[R]:
+        """Start a new run that keeps the results of this one; raises ActionRefused.
+
+        It runs `from_step` and the steps that depend on it; without a step those that failed, and
+        with other `inputs` all of them. This run does not change.
+        """
+        given = None if inputs is None else {n: to_jsonable(v) for n, v in inputs.items()}
+        fork_id = self._engine.forks.fork(
+            self.id,
+            from_step=from_step,
+            inputs=given,
+            program=program_of(program),
+            reason=reason,
+            actor=actor,
+            key=key,
+        )
+        return Run(self._engine, fork_id, self._read)
+
+    async def afork(self, **options: Any) -> Run[R]:
+        """Like `fork`, without blocking the event loop."""
+        return await asyncio.to_thread(lambda: self.fork(**options))
+
+    async def aretry(self, **options: Any) -> None:
+        """Like `retry`, without blocking the event loop."""
+        await asyncio.to_thread(lambda: self.retry(**options))
+
+    async def askip(self, step: str, **options: Any) -> None:
+        """Like `skip`, without blocking the event loop."""
+        await asyncio.to_thread(lambda: self.skip(step, **options))
+
+    async def acomplete(self, step: str, result: Any = None, **options: Any) -> None:
+        """Like `complete`, without blocking the event loop."""
+        await asyncio.to_thread(lambda: self.complete(step, result, **options))
+
     async def acancel(
         self, *, reason: str = "", actor: Actor | str = "", key: str | None = None
     ) -> None:
@@ -173,6 +259,11 @@ class Run(Generic[R]):
             return self._read(outputs["result"])
         # A Python workflow returns one value; an AFL workflow has named outputs.
         return outputs["result"] if set(outputs) == {"result"} else outputs  # type: ignore[return-value]
+
+
+def program_of(given: Any) -> Any:
+    """Return the program of a workflow function; a program as it is."""
+    return given.program() if isinstance(given, Workflow) else given
 
 
 class _Check:

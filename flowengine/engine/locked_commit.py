@@ -92,7 +92,7 @@ def consume_inbox(
     inbox += [(_FACTS[kind](body), "", fact_id) for fact_id, kind, body in facts]
     if not inbox:
         return effects
-    loaded: dict[str, Step] = {step.key: step for _, step in reported}
+    loaded: dict[str, Step] = {step.key: step for _, step in reported if step is not None}
     run.snapshot.steps |= loaded
     # Of a run that has ended only actions are evaluated: a retry may open it again.
     is_open = run.head.view.state not in RunState.FINAL or _has_actions(inbox)
@@ -185,4 +185,5 @@ class _Evaluation:
         while isinstance(decision, Missing):
             staging.load_missing(self.session, {self.run.head.view.id: (self.run, decision)})
             decision = staging.decide(self.plan, self.run, triggers, self.now)
+        self.run.snapshot.outline, self.run.snapshot.results = None, {}  # of before this decision
         return decision

@@ -21,6 +21,9 @@ _MAX_PROGRAMS = 128
 _LATELY = 3_600_000  #: milliseconds
 
 
+PreparedProgram = tuple[str, str, Plan]  #: hash, text and plan
+
+
 class ProgramCache:
     """Stores programs and returns their plans. Shared by all threads of a process."""
 
@@ -33,7 +36,7 @@ class ProgramCache:
         self._asked: dict[str, int] = {}  #: by digest: when it was written, not yet committed
         self._lock = threading.Lock()
 
-    def prepare(self, program: Program | Mapping[str, Any]) -> tuple[str, str, Plan]:
+    def prepare(self, program: Program | Mapping[str, Any]) -> PreparedProgram:
         """Check a program; return its hash, its text and its plan."""
         with self._lock:
             prepared = self._prepared.get(id(program))

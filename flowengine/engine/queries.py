@@ -293,6 +293,7 @@ def _info(
         tenant=row.tenant,
         retry=retry,
         waits_for=(waits or {}).get(row.id),
+        forked_from=row.forked_from,
     )
 
 

@@ -13,9 +13,9 @@ from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.result_validation import (
     OF_PYTHON,
     answer_by_name,
-    answer_problems,
     check_result,
     check_types,
+    checked_answer,
     named_result,
     refused_result,
     stated_error,
@@ -33,7 +33,7 @@ from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
 from flowengine.program.validator import Checks
 from flowengine.settings import Settings
-from flowengine.store import Session, Store, codec
+from flowengine.store import Session, Store
 from flowengine.store.database import is_unavailable
 
 log = logging.getLogger("flowengine")
@@ -253,17 +253,12 @@ class Reporter:
             run = session.runs.get(step.run_id)
             assert run is not None
             facet = self._programs.plan(session, run.program_hash).facets.get(step.facet_name)
-        declared = [field.name for field in facet.returns] if facet else []
-        answer = answer_by_name(step.path, result, declared)
-        codec.check_names(f"the answer for {step.path}", answer)
-        for name, value in answer.items():
-            codec.check_value(f"{name!r} for {step.path}", value, *self._value_limits)
-        checks = Checks(self._limits.max_schema_checks)
-        wrong = answer_problems(facet, answer, checks) if facet is not None else []
-        if not wrong:
+        about = (self._value_limits, self._limits)
+        answer, problem = checked_answer(facet, step.path, result, *about)
+        if not problem:
             self._add_fact(step, "StepContinue", {"result": answer})
         elif self._waits(step):
-            raise ValueRefused(f"the answer for {step.path} does not fit: {'; '.join(wrong)}")
+            raise ValueRefused(problem)
 
     def _waits(self, step: Step) -> bool:
         """Whether a step waits for its event: it has no result, evaluated or only recorded."""

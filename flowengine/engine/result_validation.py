@@ -19,6 +19,7 @@ from flowengine.errors import DoesNotFit, ValueRefused
 from flowengine.evaluator.events import RETRY_AFTER
 from flowengine.evaluator.records import Error
 from flowengine.evaluator.triggers import Failed
+from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
 from flowengine.program.option_checks import is_number
 from flowengine.program.plan import FacetPlan
@@ -106,6 +107,27 @@ def answer_by_name(subject: str, given: Any, declared: Sequence[str]) -> dict[st
     wanted = f"a map with the results {', '.join(declared)}" if declared else "left out"
     kind = type(given).__name__
     raise ValueRefused(f"the answer for {subject} must be {wanted}, not a value of type {kind}")
+
+
+def checked_answer(
+    facet: FacetPlan | None,
+    path: str,
+    given: Any,
+    value_limits: tuple[int, int],
+    limits: Limits,
+) -> tuple[dict[str, Json], str]:
+    """Return an answer for a step by the names of its results, and why it does not fit them.
+
+    Raises ValueRefused if it cannot be stored.
+    """
+    declared = [field.name for field in facet.returns] if facet else []
+    answer = answer_by_name(path, given, declared)
+    codec.check_names(f"the answer for {path}", answer)
+    for name, value in answer.items():
+        codec.check_value(f"{name!r} for {path}", value, *value_limits)
+    checks = Checks(limits.max_schema_checks)
+    wrong = answer_problems(facet, answer, checks) if facet is not None else []
+    return answer, f"the answer for {path} does not fit: {'; '.join(wrong)}" if wrong else ""
 
 
 def stated_error(error: Any) -> Error:

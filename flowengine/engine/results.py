@@ -89,6 +89,7 @@ class RunInfo(_RunRecord):
     tenant: str = ""
     retry: RetryWait | None = None  #: in a list: the step whose next try is due first
     waits_for: WaitsFor | None = None  #: None: a step of it runs, or it has ended
+    forked_from: str | None = None  #: the run whose steps it took over
 
     def as_result(self) -> ExecutionResult:
         return ExecutionResult(

@@ -157,6 +157,10 @@ def load_missing(session: Session, wanted: Mapping[str, tuple[CachedRun, Missing
         loaded = rows.get(run_id, {})
         run.snapshot.steps |= {key: loaded.get(key) for key in missing.steps}
         run.snapshot.payloads |= {digest: bodies[digest] for digest in missing.payloads}
+        if missing.outline:
+            run.snapshot.outline = session.steps.outline(run_id)
+        if missing.results:
+            run.snapshot.results |= session.tasks.event_results(run_id, missing.results)
         for after in missing.pages:
             steps = session.steps.at_event(run_id, after, working_set.PAGE)
             run.snapshot.at_event[after] = [step.key for step in steps]
@@ -182,7 +186,8 @@ def stage(
     effects.task_hold = changes.task_hold
     effects.child_cancellation = changes.child_cancellation
     effects.refusals = {refusal.answer_id: refusal.reason for refusal in changes.refusals}
-    if head.view.state in RunState.FINAL and view.state == head.view.state:
+    is_same = (view.state, view.generation) == (head.view.state, head.view.generation)
+    if head.view.state in RunState.FINAL and is_same:
         return effects  # a run that has ended is not written again
     touched = [*changes.created_steps, *changes.updated_steps]
     written = rows.encoder.written
@@ -225,11 +230,14 @@ def stage(
     run.head = rows.save_run(head, view, entry, now, tasks=len(created))
     # The references of a new run may be to the values of another one, which a fork reuses.
     rows.gather_payloads(view.id, now, to_run=view.id if head.revision == 0 else "")
+    if changes.superseded:
+        rows.supersede_steps(view.id, changes.superseded.values())
+        run.snapshot.steps |= dict.fromkeys(changes.superseded)
     for step in touched:
         run.snapshot.steps[step.key] = step
         if step.object_type == ObjectType.LOG and step.is_final:
             effects.log_lines.append((step.path, step.params))
-    effects.has_ended = view.state in RunState.FINAL and head.view.state not in RunState.FINAL
+    effects.has_ended = view.state in RunState.FINAL  # anew: a final run is written by a retry
     if rows.rule is not None and history.has_outcome(entry, rows.rule.events, effects.has_ended):
         rows.add_outcomes(view.id, run.head.revision, now)
     if effects.has_ended and view.singleton is not None:

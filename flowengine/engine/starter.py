@@ -15,6 +15,7 @@ from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import NewFact
 from flowengine.engine.first_commit import origin_of, stage_first_commit
+from flowengine.engine.forks import stage_child_fork
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.singletons import (
@@ -265,10 +266,23 @@ class Starter:
                 on_cancel=on_cancel,
             ),
         )
-        started = self.start([request])[0] if left > _NEAR else self._start_last(request, parent)
+        started = self._fork_child(request) if parent.generation else None
+        if started is None:
+            is_last = left <= _NEAR
+            started = self._start_last(request, parent) if is_last else self.start([request])[0]
         if on_cancel != LEAVE:
             self._follow_cancellation(parent.id)
         return started
+
+    def _fork_child(self, request: StartRequest) -> str | None:
+        """Start a child run with the results of the one that failed before; None: there is none."""
+        if request.parent is None or not request.parent.waits:
+            return None
+        with self._database.write() as session:
+            now = session.now()
+            self._programs.save(session, request.digest, request.text, now)
+            effects = stage_child_fork(session, request, request.parent, now)
+        return None if effects is None else self._finish([request], [effects])[0]
 
     def _follow_cancellation(self, parent_id: str) -> None:
         """Cancel the child runs of a run that was cancelled while it started one.

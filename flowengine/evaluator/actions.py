@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Protocol
 
-from flowengine.evaluator import cancellation, holds
+from flowengine.evaluator import cancellation, holds, renewal
 from flowengine.evaluator.failures import Refused
 from flowengine.evaluator.records import Refusal
-from flowengine.evaluator.states import RunState, StepState
+from flowengine.evaluator.states import STEP_TRANSITIONS, RunState, StepState
 from flowengine.evaluator.triggers import Action
 from flowengine.evaluator.working_set import WorkingSet
 
@@ -29,21 +29,32 @@ class ActionKind(StrEnum):
 
 
 _NONE: frozenset[ActionKind] = frozenset()
+_RETRY = frozenset({ActionKind.RETRY})
+_BY_HAND = frozenset({ActionKind.RETRY, ActionKind.SKIP, ActionKind.COMPLETE})
 
 #: The actions on a whole run, by its state.
 RUN_ACTIONS: Mapping[str, frozenset[ActionKind]] = {
     RunState.QUEUED: frozenset({ActionKind.CANCEL}),
-    RunState.RUNNING: frozenset({ActionKind.CANCEL, ActionKind.HOLD}),
-    RunState.HELD: frozenset({ActionKind.CANCEL, ActionKind.RELEASE}),
+    RunState.RUNNING: frozenset({ActionKind.CANCEL, ActionKind.HOLD, *_BY_HAND}),
+    RunState.HELD: frozenset({ActionKind.CANCEL, ActionKind.RELEASE, *_BY_HAND}),
     RunState.CANCELLING: _NONE,
-    RunState.COMPLETED: _NONE,
-    RunState.FAILED: _NONE,
-    RunState.CANCELLED: _NONE,
+    RunState.COMPLETED: _RETRY,
+    RunState.FAILED: _BY_HAND,
+    RunState.CANCELLED: _RETRY,
 }
 
-#: The actions on one step: by the state of its run, then by its own.
+#: The actions on one step: by the state of its run, then by its own. Only a step that waits at its
+#: event, or has failed, is ended by hand; every step that has begun may be retried.
+_OF_STEPS = dict.fromkeys(STEP_TRANSITIONS, _RETRY) | {StepState.CREATED: _NONE}
+_ENDED_BY_HAND = _OF_STEPS | {StepState.EVENT_TRANSMIT: _BY_HAND, StepState.ERROR: _BY_HAND}
 STEP_ACTIONS: Mapping[str, Mapping[str, frozenset[ActionKind]]] = {
-    state: {} for state in RunState.ALL
+    RunState.RUNNING: _ENDED_BY_HAND,
+    RunState.HELD: _ENDED_BY_HAND,
+    RunState.QUEUED: {},
+    RunState.CANCELLING: {},
+    RunState.COMPLETED: _OF_STEPS,
+    RunState.FAILED: _ENDED_BY_HAND,
+    RunState.CANCELLED: _OF_STEPS,
 }
 
 #: Actions whose purpose the state has fulfilled: they change nothing and are no error, so that
@@ -108,6 +119,9 @@ HANDLERS: dict[ActionKind, Handler] = {
     ActionKind.CANCEL: cancellation.cancel,
     ActionKind.HOLD: holds.hold,
     ActionKind.RELEASE: holds.release,
+    ActionKind.RETRY: renewal.retry,
+    ActionKind.SKIP: renewal.skip,
+    ActionKind.COMPLETE: renewal.complete,
 }
 
 

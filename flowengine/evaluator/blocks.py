@@ -29,6 +29,7 @@ def begin(work: WorkingSet, row: Step) -> Signal:
     awaited = sum(1 for key in waiting_for if not has_ended(work, key))
     begun = [statement for statement in plan.statements if not statement.is_lazy]
     row.remaining = len(begun) + awaited
+    work.want_kept(row_key(RowKind.STEP, f"{row.path}.{statement.name}") for statement in begun)
     for statement in begun:
         create_statement(work, row, statement)
     return Signal.ADVANCE
@@ -84,9 +85,14 @@ def _choose(work: WorkingSet, row: Step, plan: BlockPlan) -> Signal:
         message = "no case matches, and there is no default"
         raise StepFailed("NoCaseMatches", message, row.path)
     container = row.path.removesuffix(plan.segment)
+    work.want_kept(row_key(RowKind.CASE, container + case.segment) for case in choice.cases)
     for index, case in enumerate(choice.cases):
         path = container + case.segment
+        if index not in taken and work.has_kept(row_key(RowKind.CASE, path)):
+            continue
         created = work.create(RowKind.CASE, path, ObjectType.CASE, case.address, row, index)
+        if created.key in work.adopted:
+            continue
         if index in taken:
             work.queue.append(created)
         else:

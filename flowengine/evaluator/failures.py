@@ -76,6 +76,14 @@ def skipped_because(cause: Step) -> Error:
 CANCELLED_RANK = -1
 _RANKS = {StepState.CANCELLED: CANCELLED_RANK, StepState.ERROR: 0, StepState.SKIPPED: 1}
 _BY_RANK = {CANCELLED_RANK: Signal.CANCEL, 0: Signal.FAIL, 1: Signal.SKIP}
+SKIPPED_BY_HAND = "SkippedByHand"
+
+
+def is_skipped_by_hand(row: Step) -> bool:
+    """Whether somebody has skipped a row, or a step that it needs: the run goes on without it."""
+    return row.state == StepState.SKIPPED and (row.error or {}).get("type") == SKIPPED_BY_HAND
+
+
 #: Failed items that the error of a foreach lists.
 MAX_LISTED = 10
 

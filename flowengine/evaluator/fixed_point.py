@@ -150,9 +150,7 @@ def _apply_all(work: WorkingSet, triggers: Sequence[Trigger]) -> Missing:
             _apply(work, trigger)
             _advance_queue(work)
         except Missing as more:
-            missing.steps |= more.steps
-            missing.payloads |= more.payloads
-            missing.pages |= more.pages
+            missing.add(more)
             work.queue.clear()
             work.skipped.clear()
         except Exception:
@@ -282,8 +280,11 @@ def _apply(work: WorkingSet, trigger: Trigger) -> None:
             actions.apply(work, trigger)
         case Expand(key):
             fan = work.find(key)
-            # At its event it waits for a report: a second event would be a second try.
-            if fan is not None and not fan.is_final and fan.state != StepState.EVENT_TRANSMIT:
+            # At its event it waits for a report: a second event would be a second try. A row that
+            # waits for others has replaced the one that was to go on.
+            if fan is None or fan.is_final or fan.waiting:
+                return
+            if fan.state != StepState.EVENT_TRANSMIT:
                 work.queue.append(fan)
         case _:
             assert_never(trigger)

@@ -16,6 +16,7 @@ from flowengine.evaluator.scope import RowScope, source_key, virtual_item
 from flowengine.evaluator.states import ObjectType, Signal
 from flowengine.evaluator.steps import create_statement
 from flowengine.evaluator.working_set import WorkingSet
+from flowengine.evaluator.yields import item_keys
 from flowengine.program.addresses import RowKind
 from flowengine.program.expressions import EvaluationError, evaluate
 from flowengine.program.json_reader import is_count
@@ -76,6 +77,8 @@ def _begin_items(work: WorkingSet, fan: Step) -> None:
         room = min(room, ended + work.read(fan.params["limit"]))
     end = min(room, fan.next_index + work.portion)
     items = None if fan.is_limited else _items(work, fan, foreach)
+    work.want_kept(item_keys(plan, fan.path, range(fan.next_index, end)))
+    before = work.run.step_count
     for index in range(fan.next_index, end):
         value = _ahead(work, fan, foreach, index) if items is None else items[index]
         if foreach.single_call is not None:
@@ -85,10 +88,12 @@ def _begin_items(work: WorkingSet, fan: Step) -> None:
             continue
         path = f"{fan.path}[{index}]"
         item = work.create(RowKind.ITEM, path, ObjectType.ITEM, plan.address, fan, index)
+        if item.key in work.adopted:
+            continue
         item.params = {foreach.variable: value}
         work.queue.append(item)
     work.portion -= end - fan.next_index
-    work.run.step_count -= end - fan.next_index  # counted when the foreach began
+    work.run.step_count = before  # counted when the foreach began
     fan.next_index = end
     if end < room:
         work.changes.follow_ups.append(FollowUp("Expand", {"step_key": fan.key}))

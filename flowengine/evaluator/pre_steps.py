@@ -30,8 +30,9 @@ def begin_script(work: WorkingSet, step: Step) -> Signal:
 
 def _begin(work: WorkingSet, step: Step, plan: StatementPlan, path: str, index: int) -> None:
     created = work.create(RowKind.STEP, path, plan.kind.value, plan.address, step, index)
-    created.facet_name = plan.target
-    work.queue.append(created)
+    if created.key not in work.adopted:
+        created.facet_name = plan.target
+        work.queue.append(created)
 
 
 def capture_script(work: WorkingSet, step: Step) -> Signal | None:
@@ -57,6 +58,7 @@ def result_of(work: WorkingSet, key: str) -> dict[str, Json]:
 def begin_mixins(work: WorkingSet, step: Step) -> Signal:
     """Create the steps of the mixins; they run side by side."""
     mixins = work.step_plan(step).mixins
+    work.want_kept(row_key(RowKind.STEP, _path(step, mixin)) for mixin in mixins)
     for position, mixin in enumerate(mixins):
         index = position - len(mixins)  # before the blocks of the body
         _begin(work, step, mixin.statement, _path(step, mixin), index)

@@ -7,13 +7,18 @@ however large the run is.
 from __future__ import annotations
 
 from flowengine.evaluator import cancellation, deadlines
-from flowengine.evaluator.failures import note_failure
+from flowengine.evaluator.failures import is_skipped_by_hand, note_failure
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_run_state
 from flowengine.evaluator.steps import create_step
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import Base
 from flowengine.program.plan import Edge, EdgeKind
+
+#: Of a renewed row: it has not counted the rows below yet, and does when it creates them.
+_NOT_COUNTED = frozenset(
+    {StepState.CREATED, StepState.BLOCKS_BEGIN, StepState.CATCH_BEGIN, StepState.ALWAYS_BEGIN}
+)
 
 
 def ended(work: WorkingSet, row: Step) -> None:
@@ -51,8 +56,13 @@ def _count_down(work: WorkingSet, parent: Step, child: Step, created: int) -> No
     In a chain each step creates the next: the block's counter stays the same, and its row is
     written only at the beginning and the end.
     """
+    if parent.state in _NOT_COUNTED:
+        return
+    if parent.object_type == ObjectType.FAN and child.index >= parent.next_index:
+        return  # a renewed foreach counts this item when it gets there
     is_cancelled = child.state == StepState.CANCELLED
     is_noted = child.has_failed and (is_cancelled or not _is_collected(work, parent))
+    is_noted = is_noted and not is_skipped_by_hand(child)
     if is_noted:
         note_failure(parent, child, work.limits)
     if is_noted or created != 1:
@@ -75,6 +85,8 @@ def _follow(work: WorkingSet, step: Step, block: Step, edge: Edge) -> int:
     if edge.sibling is not None and edge.sibling.is_lazy:
         # Its row is created here, once: a step ends once.
         waiting = create_step(work, block, edge.sibling)
+        if waiting.key in work.adopted:
+            return 1
         if step.has_failed and edge.kind is EdgeKind.NEEDS:
             work.skip(waiting, step)
         else:
@@ -86,12 +98,18 @@ def _follow(work: WorkingSet, step: Step, block: Step, edge: Edge) -> int:
     found = work.find(row_key(edge.row.kind, base + edge.row.suffix))
     if found is None or found.is_final:
         return 0  # not created: it will read this end when it begins
+    if step.key in work.settled and (
+        edge.sibling is None or found.generation != work.run.generation
+    ):
+        return 0  # this end was counted: by an earlier generation, or when the row was created
     if edge.kind is EdgeKind.CAPTURES:
         if found.state != StepState.CREATED:
             found.remaining -= 1
             work.touch(found)
             if found.remaining == 0:
                 work.queue.append(found)
+    elif found.waiting == 0:
+        return 0  # a renewed row: the steps that it waited for have ended before
     elif edge.kind is EdgeKind.NEEDS and step.has_failed:
         work.skip(found, step)
     else:

@@ -131,7 +131,7 @@ def _read_at_end(work: WorkingSet, row: Step) -> Iterator[str]:
         key = row_key(block.kind, row.path + block.segment)
         fan = work.look(key) if block.foreach and work.knows(key) else None
         if fan is not None:
-            yield from item_keys(block, fan.path, fan.item_count)
+            yield from item_keys(block, fan.path, range(fan.item_count))
 
 
 def _above(work: WorkingSet, row: Step, levels: int) -> list[str]:

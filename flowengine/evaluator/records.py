@@ -265,6 +265,7 @@ class IterationChanges:
     canceled_steps: list[str] = field(default_factory=list)
     task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run
     child_cancellation: ChildCancellation | None = None  #: intent about child runs
+    superseded: dict[str, str] = field(default_factory=dict)  #: key and id of replaced rows
     follow_ups: list[FollowUp] = field(default_factory=list)
     computed_bytes: int = 0  #: of values that expressions made
     _created_ids: set[str] = field(default_factory=set)
@@ -292,6 +293,15 @@ class IterationChanges:
             self.ended_timers.append(timer_id)
         self.created_timers = kept
 
+    def supersede(self, gone: dict[str, str]) -> None:
+        """Record rows that are replaced, by key; their changes so far are dropped."""
+        ids = set(gone.values())
+        unwritten = ids & self._created_ids
+        self.created_steps = [step for step in self.created_steps if step.id not in unwritten]
+        self.updated_steps = [step for step in self.updated_steps if step.id not in ids]
+        self._updated_ids = {step.id: at for at, step in enumerate(self.updated_steps)}
+        self.superseded |= {key: row_id for key, row_id in gone.items() if row_id not in unwritten}
+
     def add_created_event(self, event: EventDefinition) -> None:
         self.created_events.append(event)
 
@@ -310,4 +320,5 @@ class IterationChanges:
             or self.child_cancellation
             or self.follow_ups
             or self.refusals
+            or self.superseded
         )

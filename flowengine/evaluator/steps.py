@@ -71,9 +71,10 @@ def create_blocks(work: WorkingSet, step: Step, plans: Sequence[BlockPlan]) -> N
     if plans:
         _check_recursion(work, step)
         work.require(len(plans), step.path)
+    work.want_kept(row_key(plan.kind, step.path + plan.segment) for plan in plans)
     for plan in plans:
         block = _create_block(work, step, plan)
-        if block.waiting == 0:
+        if block.waiting == 0 and block.key not in work.adopted:
             work.queue.append(block)
     step.remaining = len(plans)
 
@@ -125,6 +126,8 @@ def _create_block(work: WorkingSet, step: Step, plan: BlockPlan) -> Step:
         failed = next((row for row in rows if row is not None and row.has_failed), None)
     path = step.path + plan.segment
     block = work.create(plan.kind, path, _OBJECT_TYPES[plan.kind], plan.address, step, plan.index)
+    if block.key in work.adopted:
+        return block
     block.waiting = waiting
     if failed is not None:
         # At once: it does not wait for the others, and must not be counted down by them.
@@ -151,6 +154,8 @@ def create_statement(work: WorkingSet, block: Step, statement: StatementPlan) ->
     work.want(outside)
     failed = [row for key in needed if (row := work.find(key)) and row.has_failed]
     step = create_step(work, block, statement)
+    if step.key in work.adopted:
+        return
     if failed:
         work.skip(step, failed[0])
         return

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flowengine.evaluator.failures import StepFailed, excerpt, skipped_because
+from flowengine.evaluator.outline import Outline, OutlineRow, outlined
 from flowengine.evaluator.records import (
     FollowUp,
     IterationChanges,
@@ -48,22 +49,41 @@ class Snapshot:
     payloads: dict[str, Json] = field(default_factory=dict)
     #: Pages of up to `PAGE` keys of steps at their event, by the key before the first.
     at_event: dict[str, list[str]] = field(default_factory=dict)
+    outline: list[OutlineRow] | None = None  #: of the whole run, for a retry
+    #: Of steps that a retry renews: the result of their event, by key; None: no task reported it.
+    results: dict[str, dict[str, Any] | None] = field(default_factory=dict)
 
 
 class Missing(Exception):
-    """The evaluation needs rows or large values that are not loaded.
+    """The evaluation needs rows or large values that are not loaded, or the run's outline.
 
     `pages`: lists of the steps that wait at their event, each by the key before its first.
+    `results`: keys of steps, of which the results of their events are missing.
     """
 
     def __init__(
-        self, steps: set[str], payloads: set[str], pages: frozenset[str] = frozenset()
+        self,
+        steps: set[str],
+        payloads: set[str],
+        pages: frozenset[str] = frozenset(),
+        *,
+        outline: bool = False,
+        results: Iterable[str] = (),
     ) -> None:
         super().__init__(steps, payloads, pages)
         self.steps, self.payloads, self.pages = steps, payloads, pages
+        self.outline, self.results = outline, set(results)
 
     def __bool__(self) -> bool:
-        return bool(self.steps or self.payloads or self.pages)
+        rows = self.steps or self.payloads or self.pages
+        return bool(rows or self.outline or self.results)
+
+    def add(self, more: Missing) -> None:
+        self.steps |= more.steps
+        self.payloads |= more.payloads
+        self.pages |= more.pages
+        self.results |= more.results
+        self.outline = self.outline or more.outline
 
 
 class WorkingSet:
@@ -82,6 +102,8 @@ class WorkingSet:
         self._rows: dict[str, Step] = {}
         self._postponed: set[str] = set()
         self.virtual_items: dict[str, Step] = {}  #: by the key of their step
+        self.adopted: set[str] = set()  #: rows of the run that a renewed row takes over
+        self.settled: set[str] = set()  #: those of them that had ended before
 
     # --- rows ---
 
@@ -150,6 +172,8 @@ class WorkingSet:
         index: int,
     ) -> Step:
         key = row_key(kind, path)
+        if self.run.generation and (kept := self.find(key)) is not None:
+            return self._adopt(kept)
         row = Step(
             id=id_within(self.run.id, key, self.run.generation),
             run_id=self.run.id,
@@ -167,6 +191,59 @@ class WorkingSet:
         self.changes.add_created_step(row)
         self.run.step_count += 1
         return row
+
+    # --- generations ---
+
+    def want_kept(self, keys: Iterable[str]) -> None:
+        """Want the rows that a renewed row may take over; only a retried run has any."""
+        if self.run.generation:
+            self.want(keys)
+
+    def has_kept(self, key: str) -> bool:
+        return bool(self.run.generation) and self.look(key) is not None
+
+    def _adopt(self, row: Step) -> Step:
+        """Take over a row that is kept: its end is counted here too, its task goes on."""
+        self.adopted.add(row.key)
+        if row.is_final:
+            self.settled.add(row.key)
+            self.skipped.append(row)
+        elif row.state != StepState.EVENT_TRANSMIT and row.waiting == 0:
+            self.queue.append(row)
+        return row
+
+    def outline(self) -> Outline:
+        """Return all rows of the run, with the changes so far."""
+        if self._snapshot.outline is None:
+            raise Missing(set(), set(), outline=True)
+        gone = self.changes.superseded
+        rows = {row.key: row for row in self._snapshot.outline if gone.get(row.key) != row.id}
+        for step in (*self.changes.updated_steps, *self.changes.created_steps):
+            rows[step.key] = outlined(step)
+        return Outline(rows.values())
+
+    def event_results(self, keys: Iterable[str]) -> dict[str, dict[str, Any] | None]:
+        """Return the results of the events of these steps, as their last tasks reported them."""
+        found = self._snapshot.results
+        if lacking := [key for key in keys if key not in found]:
+            raise Missing(set(), set(), results=lacking)
+        return found
+
+    def supersede(self, rows: Iterable[OutlineRow]) -> None:
+        """Remove rows from the run; the run's generation has been raised before."""
+        gone = {row.key: row.id for row in rows}
+        self.changes.supersede(gone)
+        for key in gone:
+            self._rows.pop(key, None)
+        known = {**self._snapshot.steps, **dict.fromkeys(gone)}
+        self._snapshot = replace(self._snapshot, steps=known)
+
+    def renew(self, row: Step) -> None:
+        """Add the successor of a superseded row."""
+        row.id = id_within(self.run.id, row.key, self.run.generation)
+        row.generation, row.created, row.updated = self.run.generation, self.now, self.now
+        self._rows[row.key] = row
+        self.changes.add_created_step(row)
 
     def touch(self, row: Step) -> None:
         row.updated = self.now

@@ -6,7 +6,7 @@ program or item order wins, whatever the order in time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from flowengine.evaluator.failures import StepFailed, item_error
@@ -135,7 +135,7 @@ def _merge_block(
         sources = [work.get(row_key(plan.kind, path))]
     else:
         count = work.get(row_key(RowKind.FAN, path)).item_count
-        sources = [work.get(key) for key in item_keys(plan, path, count)]
+        sources = [work.get(key) for key in item_keys(plan, path, range(count))]
         # The same if all items failed and their errors were collected.
         is_empty = all(item.has_failed for item in sources)
         for levels, name in plan.foreach.empty_lists if is_empty else ():
@@ -160,14 +160,15 @@ def _want_yields(work: WorkingSet, step: Step, blocks: Sequence[BlockPlan]) -> N
     for plan in blocks:
         if plan.foreach:
             path = step.path + plan.segment
-            work.want(item_keys(plan, path, work.get(row_key(RowKind.FAN, path)).item_count))
+            count = work.get(row_key(RowKind.FAN, path)).item_count
+            work.want(item_keys(plan, path, range(count)))
 
 
-def item_keys(plan: BlockPlan, path: str, count: int) -> Iterator[str]:
+def item_keys(plan: BlockPlan, path: str, indexes: Iterable[int]) -> Iterator[str]:
     """Return the keys of the rows that hold the yields of the items of a foreach."""
     call = plan.foreach.single_call if plan.foreach else None
     kind, rest = (RowKind.ITEM, "") if call is None else (RowKind.STEP, f".{call.name}")
-    return (row_key(kind, f"{path}[{index}]{rest}") for index in range(count))
+    return (row_key(kind, f"{path}[{index}]{rest}") for index in indexes)
 
 
 def yield_as_item(work: WorkingSet, step: Step) -> None:

@@ -110,6 +110,13 @@ class NewTimer(NamedTuple):
     created: int
 
 
+class SupersededStep(NamedTuple):
+    """A step that a later generation replaces."""
+
+    run_id: str
+    id: str
+
+
 class EndedTimer(NamedTuple):
     """A timer whose step waits no longer."""
 
@@ -207,6 +214,7 @@ SECTIONS: dict[str, Section] = {
     "reports": Section(TaskRow.__table__, TaskReport._fields),
     "new_steps": Section(StepRow.__table__, STEP_COLUMNS, constants={"superseded": "false"}),
     "steps": Section(StepRow.__table__, STEP_UPDATE_COLUMNS, optional=("params",)),
+    "superseded_steps": Section(StepRow.__table__, SupersededStep._fields),
     "new_events": Section(EventRow.__table__, NewEvent._fields),
     "timers": Section(TimerRow.__table__, NewTimer._fields),
     "ended_timers": Section(TimerRow.__table__, EndedTimer._fields),

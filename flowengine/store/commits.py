@@ -34,6 +34,7 @@ from flowengine.store.commit_rows import (
     Reference,
     RunOrigin,
     RunUpdate,
+    SupersededStep,
     TaskReport,
 )
 from flowengine.store.records import Row
@@ -66,6 +67,7 @@ class CommitPlan:
     reports: list[TaskReport] = field(default_factory=list)
     new_steps: list[Row] = field(default_factory=list)
     steps: list[Row] = field(default_factory=list)
+    superseded_steps: list[SupersededStep] = field(default_factory=list)
     new_events: list[NewEvent] = field(default_factory=list)
     timers: list[NewTimer] = field(default_factory=list)
     ended_timers: list[EndedTimer] = field(default_factory=list)
@@ -178,6 +180,10 @@ class CommitPlan:
             is_new = before is None or before.params is not step.params
             self.steps.append(records.updated_step_row(step, encoder, has_new_params=is_new))
 
+    def supersede_steps(self, run_id: str, step_ids: Iterable[str]) -> None:
+        """Mark steps as replaced by a later generation."""
+        self.superseded_steps += [SupersededStep(run_id, step_id) for step_id in step_ids]
+
     def add_events(self, created: Iterable[EventDefinition], now: int) -> None:
         self.new_events += [
             NewEvent(event.workflow_id, event.id, event.step_id, event.event_type, now)
@@ -243,7 +249,8 @@ class CommitPlan:
         else:
             error = view.error or {"type": view.state, "message": "the run did not complete"}
             kind, fact["error"] = "ChildFailed", {**error, "run": view.id}
-        fact_id = id_within(view.id, "ended")
+        again = (view.generation,) if view.generation else ()
+        fact_id = id_within(view.id, "ended", *again)
         self.parent_facts.append(
             ParentFact(view.id, waiter.run_id, fact_id, kind, codec.dump_value(fact), now)
         )

@@ -38,7 +38,7 @@ _NEXT = statement(
 _REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position", "limits")
 _REPORTS = (
     f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
-    f"{', '.join(f's.{name}' for name in STEP_COLUMNS)} "
+    f"{', '.join(f's.{name}' for name in STEP_COLUMNS)}, s.superseded "
     "FROM flowengine_task t {REPORTED_INDEX} JOIN flowengine_step s ON s.id = t.step_id "
     "WHERE t.run_id = %s AND t.state IN ('completed', 'failed') AND NOT t.taken_in "
     # Unordered: to find the first of thousands in order, all would be sorted each time.
@@ -111,18 +111,22 @@ class Inbox(Part):
                 return str(found)
         return None
 
-    def reports(self, run_id: str, limit: int) -> list[tuple[Report, Step]]:
-        """Return recorded reports that the evaluator has not consumed, each with its step."""
+    def reports(self, run_id: str, limit: int) -> list[tuple[Report, Step | None]]:
+        """Return recorded reports that the evaluator has not consumed, each with its step.
+
+        None in place of a step that a retry has superseded: the run has another row of its key.
+        """
         text = in_dialect(_REPORTS, self._session.dialect)
         rows = self._session.rows(text, (run_id, limit))
-        found = []
+        found: list[tuple[Report, Step | None]] = []
         for row in sorted(rows, key=lambda row: row[6]):
             task_id, try_number, losses, outcome, result, error = row[:6]
-            step = step_from(row[len(_REPORT) :])
+            step = step_from(row[len(_REPORT) : -1])
             task = TaskDefinition(task_id, step.facet_name, "", run_id, "", step.id)
             task.step_key, task.step_path = step.key, step.path
             task.try_number, task.losses, task.limits = try_number, losses, row[7]
-            found.append((Report(task, _outcome(outcome, result, error)), step))
+            report = Report(task, _outcome(outcome, result, error))
+            found.append((report, None if row[-1] else step))
         return found
 
 

@@ -15,6 +15,7 @@ from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
+from flowengine.store.forks import Forks
 from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
@@ -87,6 +88,8 @@ class Session(Protocol):
     def waits(self) -> WaitQueries: ...
     @property
     def admission(self) -> AdmissionRows: ...
+    @property
+    def forks(self) -> Forks: ...
 
 
 class CompletionListener(Protocol):

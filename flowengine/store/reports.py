@@ -103,8 +103,7 @@ class Reports(Part):
         """
         if not step_ids:
             return False, []
-        values = {"run": run_id, "ids": list(step_ids), "now": now}
-        canceled = self._session.execute(_CANCEL, values).all()
+        canceled = list(self._in_portions(_CANCEL, step_ids, run=run_id, now=now))
         # Lock order: join counters by id.
         counts = sorted(Counter(row.join_id for row in canceled if row.join_id).items())
         remaining = [

@@ -41,6 +41,8 @@ class StoredRun(NamedTuple):
     depth: int
     tenant: str
     program_hash: str
+    generation: int
+    forked_from: str | None
 
 
 class KeyedRun(NamedTuple):
@@ -84,6 +86,11 @@ _OPEN_CHILDREN = (
     "ON s.id = r.parent_step_id WHERE r.parent_run_id = %s AND r.id > %s "
     "AND r.finished IS NULL AND r.on_cancel IS NULL ORDER BY r.id LIMIT %s"
 )
+_LAST_CHILD = (
+    f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run "
+    "WHERE parent_run_id = %s AND waiting_step_key = %s ORDER BY created DESC, id LIMIT 1"
+)
+_MOVE = "UPDATE flowengine_run SET program_hash = %s WHERE id = %s RETURNING id"
 _COUNT_BELOW = (
     "SELECT count(*) FROM (SELECT 1 FROM flowengine_run "
     f"WHERE root_run_id = %s AND {RUN_IS_CHILD} LIMIT %s) AS below"
@@ -96,6 +103,12 @@ _SUMMARY = select(
     *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
     *table.c["idempotency_key", "released_key", "created", "updated", "finished", "tenant"],
 ).order_by(table.c.created.desc(), table.c.id)
+_LIVE_PROGRAMS = (
+    select(table.c.workflow, table.c.program_hash, func.count().label("runs"), func.min(table.c.id))
+    .where(table.c.state.in_(sorted(set(RunState.ALL) - RunState.FINAL)))
+    .group_by(table.c.workflow, table.c.program_hash)
+    .order_by(table.c.workflow, func.min(table.c.created))
+)
 _METRICS = (
     select(
         table.c.tenant,
@@ -217,6 +230,17 @@ class Runs(Part):
         rows = self._session.execute(statement)
         return [(row.id, row.created, row.labels) for row in rows]
 
+    def failed_child(self, parent_run_id: str, step_key: str) -> StoredRun | None:
+        """Return the last run that a step has waited for, if it failed or was cancelled."""
+        rows = self._session.rows(_LAST_CHILD, (parent_run_id, step_key))
+        found = StoredRun(*rows[0]) if rows else None
+        has_failed = found is not None and found.state in (RunState.FAILED, RunState.CANCELLED)
+        return found if has_failed else None
+
+    def move(self, run_id: str, program_hash: str) -> None:
+        """Give a locked run another program."""
+        self._session.rows(_MOVE, (program_hash, run_id))
+
     def count_below(self, root_run_id: str, most: int) -> int:
         """Return the number of child runs below a root run, counted up to `most`."""
         ((count,),) = self._session.rows(_COUNT_BELOW, (root_run_id, most))
@@ -256,6 +280,15 @@ class Runs(Part):
         for state in states:
             found += self._session.execute(statement.where(table.c.state == state))
         return sorted(found, key=lambda row: (-row.created, row.id))[:limit]
+
+    def live_programs(
+        self, tenant: str | None, workflow: str | None
+    ) -> list[tuple[str, str, int, str]]:
+        """Return each program of unfinished runs: workflow, hash, number of runs, a run's id."""
+        statement = _LIVE_PROGRAMS if tenant is None else _LIVE_PROGRAMS.where(_is_of(tenant))
+        if workflow:
+            statement = statement.where(table.c.workflow == workflow)
+        return [(row[0], row[1], row[2], row[3]) for row in self._session.execute(statement)]
 
     def metrics(self, tenant: str | None) -> list[Row[Any]]:
         """Count the unfinished runs of a tenant, or with None of each that has any."""

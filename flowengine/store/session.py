@@ -12,6 +12,7 @@ from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
+from flowengine.store.forks import Forks
 from flowengine.store.history import History
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
@@ -116,3 +117,4 @@ class SqlSession:
     purge = _PartOf(Purge)
     lists = _PartOf(RunLists)
     admission = _PartOf(AdmissionRows)
+    forks = _PartOf(Forks)

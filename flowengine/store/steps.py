@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from flowengine.evaluator import Step
+from flowengine.evaluator.outline import OutlineRow
 from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part, quoted, statement
@@ -66,6 +67,12 @@ _AT_EVENT = (
 )
 
 
+_OUTLINE = (
+    f"SELECT {', '.join(OutlineRow._fields)} FROM flowengine_step "
+    f"WHERE run_id = %s AND NOT superseded AND object_type <> '{ObjectType.MAILBOX}'"
+)
+
+
 class Steps(Part):
     """Reads steps."""
 
@@ -86,6 +93,10 @@ class Steps(Part):
         every run, at every step.
         """
         return [step_from(row) for row in self._session.rows(_AT_EVENT, (run_id, after, limit))]
+
+    def outline(self, run_id: str) -> list[OutlineRow]:
+        """Return all rows of a run without their values."""
+        return [OutlineRow(*row) for row in self._session.rows(_OUTLINE, (run_id,))]
 
     def by_id(self, step_id: str) -> Step | None:
         row = self._session.execute(_BY_ID, {"step": step_id}).one_or_none()

@@ -154,6 +154,7 @@ class RunRow(_Table, table=True):
     depth: int = _count()  #: runs above it, up to its root
     #: Of a child run, when its parent is cancelled: "leave" or, in most, nothing: it is cancelled.
     on_cancel: str | None = _name(None, 16)
+    forked_from: str | None = _id(default=None)  #: the run whose steps it took over
     deadline: int | None = _time(None)
     created: int = _time()
     updated: int = _time()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Row
@@ -48,6 +48,13 @@ _EVENTS = statement(
 )
 
 
+_RESULTS = statement(
+    "SELECT step_key, result FROM flowengine_task WHERE run_id = :run AND step_key IN :ids "
+    "AND outcome = 'succeeded' ORDER BY position",
+    "ids",
+)
+
+
 class Tasks(Part):
     """Reads tasks, and the events whose tries they are."""
 
@@ -58,6 +65,15 @@ class Tasks(Part):
             task_from(row, resolved(codec.attributes(row.params)))
             for row in self._session.execute(_OF_RUN, {"run": run_id}).all()
         ]
+
+    def event_results(
+        self, run_id: str, step_keys: Iterable[str]
+    ) -> dict[str, dict[str, Any] | None]:
+        """Return the last result that a task of each step reported; None if no task did."""
+        found: dict[str, dict[str, Any] | None] = dict.fromkeys(step_keys)
+        for row in self._in_portions(_RESULTS, list(found), run=run_id):
+            found[row.step_key] = codec.attributes(row.result)
+        return found
 
     def last_tries(self, run_id: str, step_ids: Sequence[str]) -> dict[str, Row[Any]]:
         """Return the last try of each of these steps of a run, without its data."""

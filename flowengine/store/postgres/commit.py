@@ -154,6 +154,9 @@ def _write(name: str, source: str) -> str:
             return _update(name, "t.uuid = g.uuid", source, _CONSUMED)
         case "steps" | "ended_timers":
             return _update(name, "t.id = g.id", source)
+        case "superseded_steps":
+            update = "UPDATE flowengine_step t SET superseded = true"
+            return f"{update} FROM {source} WHERE t.id = g.id"
         case "consumed_tasks":
             update = "UPDATE flowengine_task t SET taken_in = true"
             return f"{update} FROM {source} WHERE t.uuid = g.uuid"

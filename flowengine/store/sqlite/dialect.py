@@ -171,6 +171,7 @@ _NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in
     "joins": f"{_insert('joins')} "
     "ON CONFLICT (id) DO UPDATE SET remaining = remaining + excluded.remaining",
     "consumed_tasks": "UPDATE flowengine_task SET taken_in = 1 WHERE uuid = ?2",
+    "superseded_steps": "UPDATE flowengine_step SET superseded = 1 WHERE id = ?2",
     "consumed_facts": "UPDATE flowengine_fact SET taken_in = 1 WHERE id = ?2",
     "parent_facts": "INSERT OR IGNORE INTO flowengine_fact "
     "(id, run_id, kind, payload, created, taken_in) VALUES (?3, ?2, ?4, ?5, ?6, 0)",

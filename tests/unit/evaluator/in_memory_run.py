@@ -28,6 +28,7 @@ from flowengine.evaluator import (
     evaluate,
     working_set,
 )
+from flowengine.evaluator.outline import outlined
 from flowengine.evaluator.records import FollowUp, row_key
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import (
@@ -85,6 +86,8 @@ class MemoryRun:
         self.tasks: dict[str, TaskDefinition] = {}
         self.events: dict[str, str] = {}
         self.facts: list[FollowUp] = []
+        self.superseded: list[Stored] = []
+        self.results: dict[str, dict[str, Any] | None] = {}  #: of events, by the key of their step
         self.commits: list[IterationChanges] = []
         self.trips = 0  #: to the store, for the last commit
         self.repeated_tasks = 0  #: decided although they exist; the store ignores them
@@ -138,6 +141,8 @@ class MemoryRun:
         for task, outcome in reports:
             has_result = isinstance(outcome, Succeeded)
             task.state = TaskState.COMPLETED if has_result else TaskState.FAILED
+            if isinstance(outcome, Succeeded):
+                self.results[task.step_key] = dict(outcome.result)
         ended = [self.ended(task, outcome) for task, outcome in reports]
         changes = self.consume_inbox(*ended, *self._take_facts())
         self.settle()
@@ -182,6 +187,11 @@ class MemoryRun:
         self.settle()
         return changes
 
+    def ask(self, kind: str, **options: Any) -> str:
+        """Apply an action with options; return why it is refused, or nothing."""
+        changes = self.act(kind, reason="because", options=options)
+        return "".join(refusal.reason for refusal in changes.refusals)
+
     def end_cleanup(self) -> None:
         """Report that the always blocks of a cancelled run have had their time."""
         root = self._step(row_key(RowKind.STEP, self._view.workflow))
@@ -212,19 +222,26 @@ class MemoryRun:
                 changes.payloads - snapshot.payloads.keys()
             )
             wanted |= changes.pages - snapshot.at_event.keys()
-            assert wanted, "the evaluator asks for what it has been given"
+            wanted |= changes.results - snapshot.results.keys()
+            is_outlined = changes.outline and snapshot.outline is None
+            assert wanted or is_outlined, "the evaluator asks for what it has been given"
             self.trips += 1
             snapshot.steps |= {key: self._find(key) for key in changes.steps}
             bodies = {digest: codec.load(self.payloads[digest]) for digest in changes.payloads}
             snapshot.payloads |= bodies
             snapshot.at_event |= {after: self._at_event(after) for after in changes.pages}
+            if changes.outline:
+                snapshot.outline = [outlined(self._step(key)) for key in self.rows]
+            snapshot.results |= {key: self.results.get(key) for key in changes.results}
         self._check_untouched(snapshot)
         self._commit(changes, view)
         self._check_laws(changes)
         if self._memory is not None:
             touched = (*changes.created_steps, *changes.updated_steps)
+            self._memory.steps |= dict.fromkeys(changes.superseded)
             self._memory.steps |= {step.key: step for step in touched}
             self._memory.at_event.clear()
+            self._memory.outline, self._memory.results = None, {}
         return changes
 
     def _take_facts(self) -> list[Trigger]:
@@ -239,6 +256,9 @@ class MemoryRun:
 
     def _commit(self, changes: IterationChanges, view: RunView) -> None:
         self.commits.append(changes)
+        for key, step_id in changes.superseded.items():
+            assert self.rows[key]["id"] == step_id, "another row is superseded"
+            self.superseded.append(self.rows.pop(key))
         for step in changes.created_steps:
             assert step.key not in self.rows, f"{step.path} is created twice"
             self.rows[step.key] = self._stored(step)
@@ -260,6 +280,7 @@ class MemoryRun:
                 task.state = TaskState.CANCELED
         self.facts += changes.follow_ups
         was_final = self._view.state in RunState.FINAL
+        was_final = was_final and view.generation == self._view.generation
         assert not was_final or view == self._view, "a final run was changed"
         self._view = view
 
@@ -312,7 +333,8 @@ class MemoryRun:
 
     def _check_laws(self, changes: IterationChanges) -> None:
         touched = {step.key for step in (*changes.created_steps, *changes.updated_steps)}
-        assert self.created_items(changes) <= working_set.PORTION
+        renewed = len(changes.superseded)  # a retry renews the items that it needs at once
+        assert self.created_items(changes) <= working_set.PORTION + renewed
         ended = self._ended_children()
         for key in touched:
             row = self._step(key)
@@ -323,7 +345,7 @@ class MemoryRun:
             if row.is_final and row.object_type in (ObjectType.BLOCK, ObjectType.ITEM):
                 assert self._is_whole(row), f"{row.path} has ended without some of its steps"
             if row.is_limited:
-                under_way = row.next_index - ended[row.key]
+                under_way = row.next_index - row.item_count + row.remaining
                 assert under_way <= row.params["limit"], f"items of {row.path} under way"
         at_event = sum(1 for r in self.rows.values() if r["state"] == StepState.EVENT_TRANSMIT)
         assert self._view.open_steps == at_event
@@ -354,6 +376,8 @@ class MemoryRun:
             return True
         if row["object_type"] == ObjectType.CASE and row["error"] is None:
             return row["state"] == StepState.SKIPPED  # not taken
+        if row["state"] == StepState.SKIPPED and "SkippedByHand" in row["error"]:
+            return True
         while row["parent"] is not None:
             row = self.rows[row["parent"]]
             if row["object_type"] == ObjectType.FAN:
@@ -396,8 +420,19 @@ class MemoryRun:
         """How many children have not ended, counted anew from the program and the rows."""
         if row.is_final or row.state in (StepState.CREATED, StepState.EVENT_TRANSMIT):
             return 0
+        if row.state in (StepState.BLOCKS_BEGIN, StepState.CATCH_BEGIN, StepState.ALWAYS_BEGIN):
+            assert self._is_postponed(row)
+            return 0  # it counts them when it creates them
         if row.object_type == ObjectType.FAN:
-            return row.item_count - ended[row.key]
+            # A renewed foreach counts the items of earlier generations when it gets there.
+            behind = ended[row.key] and sum(
+                1
+                for r in self.rows.values()
+                if r["parent"] == row.key
+                and r["position"] >= row.next_index
+                and r["state"] in StepState.FINAL
+            )
+            return row.item_count - ended[row.key] + behind
         begun = Counter(r["parent"] for r in self.rows.values())[row.key]
         is_preparing = row.state in (StepState.MIXIN_BLOCKS_CONTINUE, StepState.FACET_SCRIPTS_END)
         if row.object_type == ObjectType.WHEN or is_preparing or row.state in StepState.HANDLING:
@@ -417,6 +452,8 @@ class MemoryRun:
 
     def _is_postponed(self, row: Step) -> bool:
         """Whether the row goes on with the next commit, because the last one was full."""
+        if self._view.generation and row.generation == self._view.generation:
+            return True  # a renewed row goes on when the rows above it get there
         return any(fact.payload.get("step_key") == row.key for fact in self.facts)
 
     def _has_ended(self, row: Step, source: StepSource) -> bool:

@@ -72,7 +72,7 @@ def test_the_refusal_of_a_cancel_says_that_the_run_has_ended(state: str) -> None
 
 
 def test_a_refusal_in_an_open_state_names_the_actions_that_are_taken() -> None:
-    reason = why_refused(ActionKind.SKIP, RunState.HELD)
+    reason = why_refused(ActionKind.HOLD, RunState.HELD)
     assert reason.startswith("the run is HELD, and takes cancel")
     assert "always blocks" in why_refused(ActionKind.HOLD, RunState.CANCELLING)
 
