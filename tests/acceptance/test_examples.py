@@ -46,6 +46,10 @@ SAYS = {
         "released: room 8 reserved\n",
         "cancelled by person:eva: the customer called\n",
     ],
+    "retry": [
+        "charge Ada\nthe depot is closed\nmail: picked up by the customer\nmail: shipped for 100\n"
+        "the run has completed\nmail: shipped for 100\n"
+    ],
     "recovery": [
         "dinner, receipt for visa\ndinner, to be paid in cash (no money left",
         "ConnectionError at dinner.payment.charge",
