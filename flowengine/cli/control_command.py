@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flowengine.evaluator.actions import ActionKind
 
 #: In the order in which readers list them.
-STATES = ("RUNNING", "HELD", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED")
+STATES = ("QUEUED", "RUNNING", "HELD", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _PAST = {"cancel": "cancelled", "hold": "held", "release": "released"}

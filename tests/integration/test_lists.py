@@ -188,7 +188,7 @@ def test_pages_have_every_run_once_in_order(flow: Flow, filters: dict[str, Any])
 @pytest.mark.parametrize(
     ("filters", "message"),
     [
-        ({"state": "DONE"}, "the filter state is 'DONE': it must be one of RUNNING, HELD"),
+        ({"state": "DONE"}, "the filter state is 'DONE': it must be one of QUEUED, RUNNING"),
         ({"label": "a=b"}, "the filter label is 'a=b': it must be a map of text to text"),
         ({"id_prefix": "xyz"}, "it must be the first digits of an id: 0-9 and a-f"),
         ({"created_after": "yesterday"}, "it must be a datetime with a time zone"),
