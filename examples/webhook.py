@@ -38,7 +38,7 @@ class Receiver(BaseHTTPRequestHandler):
         if len(received) >= 3:
             everything.set()
 
-    def log_message(self, *_: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:
         return None
 
 

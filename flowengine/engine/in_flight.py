@@ -102,6 +102,12 @@ class InFlightMarkers:
         """Return the tasks a process executes, without the finished ones."""
         return {task_id for state, task_id in self._slots(pid) or () if state == _STARTED}
 
+    def running_by_process(self) -> dict[int, set[str]]:
+        """Return the tasks that each process of this server executes."""
+        paths = self._directory.glob(f"{self._boot_id}-*")
+        pids = [pid for path in paths if (pid := path.name.rpartition("-")[2]).isdigit()]
+        return {int(pid): self.running(int(pid)) for pid in pids}
+
     def _slots(self, pid: int) -> list[tuple[int, str]] | None:
         try:
             page = self._path(pid).read_bytes()

@@ -115,8 +115,8 @@ _TIMED_OUT = statement(
     f"AND state = '{TaskState.FAILED}' AND error IS NOT NULL",
     "ids",
 )
-_CANCELED = statement(
-    f"SELECT uuid FROM flowengine_task WHERE uuid IN :ids AND state = '{TaskState.CANCELED}'", "ids"
+_CANCELED = select(*_HELD).where(
+    statement(f"uuid IN :ids AND state = '{TaskState.CANCELED}'", "ids")
 )
 _WITH_FACTS = statement(
     " UNION ".join(
@@ -242,11 +242,12 @@ class RecoveryQueries(Part):
         rows = self._session.execute(_TIMED_OUT, {"ids": list(task_ids)})
         return {task_id for task_id, error in rows if codec.load(error)["type"] == TIMEOUT}
 
-    def canceled(self, task_ids: Sequence[str]) -> set[str]:
-        """Return which of these tasks were canceled."""
+    def canceled(self, task_ids: Sequence[str]) -> list[HeldTask]:
+        """Return those of these tasks that were canceled."""
         if not task_ids:
-            return set()
-        return set(self._session.execute(_CANCELED, {"ids": list(task_ids)}).scalars())
+            return []
+        rows = self._session.execute(_CANCELED, {"ids": list(task_ids)})
+        return [HeldTask(*row) for row in rows]
 
     def pending_names(self) -> set[tuple[str, str, str]]:
         """Return run, facet and task list of the first pending tasks of each list.

@@ -13,8 +13,9 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine
@@ -208,11 +209,12 @@ class PoolChildren:
             still = {task.task_id for task in held}
             ended = [task for task in self._held if task.task_id not in still and task.timeout_ms]
             silent = session.recovery.timed_out([task.task_id for task in ended])
-            gone = self._running([task for task in self._held if task.task_id not in still])
-            canceled = session.recovery.canceled([task.task_id for task in gone])
-        for task in gone:
-            if task.task_id in canceled:
-                self._canceled.setdefault(task.task_id, (task, self._clock()))
+            # By the markers, not by the last check: a try may begin and be cancelled since.
+            running = self._running_unheld(still)
+            canceled = session.recovery.canceled(list(running))
+        for task in canceled:
+            task = replace(task, pid=running[task.task_id])
+            self._canceled.setdefault(task.task_id, (task, self._clock()))
         self._end_canceled()
         self._held = held
         dead = [task for task in held if task.pid is not None and not is_alive(task.pid)]
@@ -220,6 +222,14 @@ class PoolChildren:
         for task in ended:
             if task.task_id in silent:
                 self._kill(task)
+
+    def _running_unheld(self, held: Container[str]) -> dict[str, int]:
+        """Return the tasks that pool children execute without a lease, with their pids."""
+        processes = self._markers.running_by_process()
+        processes.pop(self._server.pid or 0, None)  # threads, which cannot be killed
+        return {
+            task_id: pid for pid, ids in processes.items() for task_id in ids if task_id not in held
+        }
 
     def _running(self, tasks: Sequence[HeldTask]) -> list[HeldTask]:
         """Return the tasks whose try a pool child still runs.
