@@ -54,7 +54,7 @@ def list_runs(
     elif not page.cursor:
         about = f" of a workflow with {workflow!r} in its name" if workflow else ""
         console.print(line(f"no runs{about}"))
-    if page.cursor:
+    if page.cursor and console.is_terminal:
         console.print(line((f"… more with --cursor {page.cursor}", "dim")))
 
 

@@ -13,6 +13,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -104,6 +105,7 @@ class Hooks:
         self._thread: threading.Thread | None = None
         self._pid = 0
         self._is_closed = threading.Event()
+        self._has_lease = False
 
     def add_sink(self, name: str, sink: Sink) -> None:
         """Let this process deliver to a sink; signals are delivered where receivers are."""
@@ -139,6 +141,9 @@ class Hooks:
         self._is_closed.set()
         if self._thread is not None and self._pid == os.getpid():
             self._thread.join(self._settings.webhook_timeout)
+            if self._has_lease and not self._thread.is_alive():
+                with suppress(Exception), self._database.write() as session:
+                    session.locks.expire(_LEASE)
 
     # --- deliveries ---
 
@@ -157,6 +162,9 @@ class Hooks:
                 for sink in self._sinks
                 for entry in session.outbox.due(sink, session.now(), _BATCH)
             ]
+            self._has_lease = bool(due)
+            if not due:
+                session.locks.expire(_LEASE)  # the next process need not wait for its end
         if not due or self._is_closed.is_set():
             return 0
         # Of one run and sink there is one entry: threads do not change the order.

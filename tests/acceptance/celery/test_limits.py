@@ -106,6 +106,7 @@ def run_under_limits(fleet: Fleet, seed: int, customers: int, mails: int, kills:
     until(lambda: free_all(fleet), "the end of all slots")
 
 
+@pytest.mark.chaos
 def test_limits_and_rates_hold_while_workers_are_killed_and_messages_lost(
     fleet: Fleet, chaos_seed: int
 ) -> None:
