@@ -1,4 +1,4 @@
-"""What happened to a run: its history, an export, and a replay of it.
+"""Look back at a run: its history, an export, and a replay of it.
 
     python examples/history.py
 

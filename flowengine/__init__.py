@@ -116,7 +116,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "current_step",
     "StepContext",
     "CancelToken",
-    # Who acts on a run
+    # Actors of actions on a run
     "Actor",
     "ActorKind",
     # Returned by the decorators and by start

@@ -126,7 +126,7 @@ OPTIONS = (
     click.option("--all", "everything", is_flag=True, help="All runs that take the action."),
     click.option("--dry-run", is_flag=True, help="Count the runs, and change nothing."),
     click.option("--reason", default="", help="Recorded with the action."),
-    click.option("--actor", help="Who acts. By default the user of this computer."),
+    click.option("--actor", help="The actor. By default the user of this computer."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
 

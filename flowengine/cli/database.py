@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import click
 
+import flowengine
+from flowengine.authoring import set_launcher_source
 from flowengine.cli import configuration
 from flowengine.engine import Engine
 from flowengine.settings import Settings
@@ -41,6 +43,28 @@ def open_engine() -> Iterator[Engine]:
     try:
         yield engine
     finally:
+        engine.close()
+
+
+@contextmanager
+def starting_engine(settings: Settings) -> Iterator[Engine]:
+    """Open the database, created if needed, with an engine that executes no step.
+
+    The process of `run --no-wait` ends at once. If it began a step, it would have to wait for
+    the end of it: Python joins the threads of pools at its exit.
+    """
+    from flowengine.assembly import EngineLauncher  # imports Celery
+
+    database = _database(settings)
+    ensure_schema(database, upgrade=not database.has_server)
+    engine = Engine(database, settings=settings)
+    source = set_launcher_source(None)
+    is_default = source is flowengine._default_launcher  # a `FlowEngine(app)` of a module stays
+    set_launcher_source((lambda: EngineLauncher(engine)) if is_default else source)
+    try:
+        yield engine
+    finally:
+        set_launcher_source(source)
         engine.close()
 
 

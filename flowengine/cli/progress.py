@@ -41,13 +41,16 @@ class _Bottom:
             yield Segment.line()
 
 
-def watch(run: Run[object], console: Console, *, stop_at_alarm: bool = False) -> RunInfo:
-    """Show a run until it ends: a live tree on a terminal, else a line per ended step.
+def watch(
+    run: Run[object], console: Console, *, since: int = 0, stop_at_alarm: bool = False
+) -> RunInfo:
+    """Show a run until it ends: a live tree on a terminal, else a line per step ended `since`.
 
     `stop_at_alarm` stops when the run waits for code that this process does not have.
     """
-    show = _show_live if console.is_terminal else _print_steps
-    return show(run, console, stop_at_alarm)
+    if console.is_terminal:
+        return _show_live(run, console, stop_at_alarm)
+    return _print_steps(run, console, since, stop_at_alarm)
 
 
 def _show_live(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
@@ -62,8 +65,8 @@ def _show_live(run: Run[object], console: Console, stop_at_alarm: bool) -> RunIn
             _pause(began)
 
 
-def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> RunInfo:
-    printed = {step.id for step in run.steps() if step.state in StepState.FINAL}
+def _print_steps(run: Run[object], console: Console, since: int, stop_at_alarm: bool) -> RunInfo:
+    printed: set[str] = set()
     alarm: str | None = None
     open_circuits: set[str] = set()
     while True:
@@ -75,7 +78,7 @@ def _print_steps(run: Run[object], console: Console, stop_at_alarm: bool) -> Run
             if step.state not in StepState.FINAL or step.id in printed:
                 continue
             printed.add(step.id)
-            if step.object_type in ObjectType.BLOCKS:
+            if step.object_type in ObjectType.BLOCKS or step.updated < since:
                 continue
             sign, colour, label = status_of(step, system_clock())
             at = duration(step.updated - info.created)

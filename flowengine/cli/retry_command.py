@@ -10,7 +10,7 @@ import click
 from flowengine.cli.streams import json_of
 
 _REASON = click.option("--reason", default="", help="Recorded with the action.")
-_ACTOR = click.option("--actor", help="Who acts. By default the user of this computer.")
+_ACTOR = click.option("--actor", help="The actor. By default the user of this computer.")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="List the steps that would run; run none.")
 _FROM_STEP = click.option(

@@ -11,6 +11,7 @@ import click
 
 from flowengine.assembly import FlowEngine, default_engine
 from flowengine.cli import configuration
+from flowengine.cli.database import starting_engine
 from flowengine.cli.progress import watch
 from flowengine.cli.streams import json_of
 from flowengine.cli.targets import load_modules, prepare
@@ -21,6 +22,7 @@ from flowengine.evaluator.states import RunState
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
 from flowengine.store import Database
+from flowengine.store.database import system_clock
 
 
 def run(
@@ -39,6 +41,10 @@ def run(
     # Report invalid inputs before a database is created. Workers have code that we have not.
     needs_code = not no_wait and fleet is None
     prepared = prepare(targets, workflow, modules, given, settings, needs_code=needs_code)
+    if no_wait and fleet is None:
+        with starting_engine(settings) as engine:
+            click.echo(prepared.start(engine, **start))
+        return
     engine = fleet.engine if fleet else default_engine(settings)
     handle = engine.run(prepared.start(engine, **start))
     if no_wait:
@@ -65,6 +71,7 @@ def run(
 def resume(modules: Sequence[str], *, as_json: bool) -> None:
     settings = _settings()
     load_modules(modules)
+    began = system_clock()  # before the engine, which continues the runs at once
     engine = default_engine(settings)
     alarm_unserved_tasks(engine)  # clears alarms that these modules resolve
     unfinished = [
@@ -74,7 +81,7 @@ def resume(modules: Sequence[str], *, as_json: bool) -> None:
     ]
     ended = []
     for info in unfinished:
-        ended.append(_follow(engine.run(info.id), as_json, stop_at_alarm=True))
+        ended.append(_follow(engine.run(info.id), as_json, since=began, stop_at_alarm=True))
         if not as_json:
             _print_outcome(ended[-1])
     if as_json:
@@ -91,9 +98,11 @@ def _settings() -> Settings:
     return settings
 
 
-def _follow(handle: Run[Any], as_json: bool, stop_at_alarm: bool = False) -> RunInfo:
+def _follow(
+    handle: Run[Any], as_json: bool, since: int = 0, stop_at_alarm: bool = False
+) -> RunInfo:
     out = SafeConsole(quiet=True) if as_json else console
-    return watch(handle, out, stop_at_alarm=stop_at_alarm)
+    return watch(handle, out, since=since, stop_at_alarm=stop_at_alarm)
 
 
 def _print_outcome(info: RunInfo) -> None:

@@ -33,7 +33,7 @@ _LEASE, _PROGRAMS = "purge", "purge.programs"
 
 @dataclass(frozen=True, slots=True)
 class PurgeResult:
-    """What a purge has removed, or would remove."""
+    """The number of rows that a purge has removed, or would remove."""
 
     runs: int = 0  #: in a dry run without their child runs
     steps: int = 0

@@ -1,4 +1,4 @@
-"""What a step or a run waits for: one pure function of its rows, and the words for it."""
+"""The event that a step or a run waits for, derived from its rows, and the words for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _ORDER = {kind: place for place, kind in enumerate(WaitKind)}
 
 @dataclass(frozen=True, slots=True)
 class WaitsFor:
-    """What something waits for. Times in milliseconds since the epoch."""
+    """The next event that a step or a run needs. Times in milliseconds since the epoch."""
 
     kind: WaitKind
     #: The name of the question, circuit, limit or task list; the id of the child run; the path of

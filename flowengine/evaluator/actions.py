@@ -66,7 +66,7 @@ FULFILLED: Mapping[ActionKind, frozenset[str]] = {
 }
 
 _ENDED = "it has ended, so nothing is left to {kind}"
-#: What to do instead of a refused action, by the state of the run.
+#: The advice beside a refused action, by the state of the run.
 CURES: Mapping[str, Mapping[ActionKind, str]] = {
     RunState.CANCELLING: dict.fromkeys(
         ActionKind, "wait until it is CANCELLED: its always blocks run"

@@ -89,7 +89,7 @@ class WaitQueue:
 
 @dataclass
 class Admission:
-    """Who is admitted, and what the others wait for."""
+    """The admitted tasks, and the limits that the others wait for."""
 
     admitted: list[tuple[str, str, list[str]]] = field(default_factory=list)
     """Task, queue and the keys of the new slots, in order."""

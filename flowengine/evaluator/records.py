@@ -231,7 +231,7 @@ class Refusal:
 
 
 class TaskHold(StrEnum):
-    """What is to be done with the unclaimed tasks of a run."""
+    """A change of the unclaimed tasks of a run."""
 
     HOLD = "hold"
     RELEASE = "release"

@@ -4,7 +4,8 @@
   block that begins with ``// file: name.afl`` too.
 - In a ``console`` block each line that begins with ``$ `` is a command. It must succeed and
   print the lines that follow it, in shape (see `transcripts`). A block marked
-  ``console servers`` uses Redis at localhost:6379: the reader has a private one.
+  ``console servers`` uses Redis at localhost:6379: the reader has a private one. The port
+  8765 of a program is replaced by a free one.
 - A comment at the end of a command says more:
 
   - ``# fails``: the exit code is not 0;
@@ -32,6 +33,7 @@ from pathlib import Path
 
 from tests.acceptance.transcripts import Step, blocks, difference, steps
 from tests.celery_nodes.processes import GuardedProcess, ProcessDidNotStart
+from tests.servers import free_port
 
 _BIN = Path(sys.executable).parent
 _TIME_LIMIT = 120.0  #: seconds for one command
@@ -59,10 +61,13 @@ def shell_environment() -> dict[str, str]:
 class Reader:
     """Follows one document in one directory."""
 
-    def __init__(self, directory: Path, redis_url: str) -> None:
+    def __init__(self, directory: Path, redis_url: str, commands: Path | None = None) -> None:
         self._directory = directory
         self._redis = redis_url.removeprefix("redis://").partition("/")[0]
+        self._port = str(free_port())
         self._environment = shell_environment()
+        if commands:  # of another directory than the installed ones
+            self._environment["PATH"] = f"{commands}{os.pathsep}{self._environment['PATH']}"
         self._running: list[GuardedProcess] = []
         self._started = 0
 
@@ -71,7 +76,7 @@ class Reader:
         problems = []
         try:
             for kind, text in blocks(document):
-                text = text.replace("localhost:6379", self._redis)
+                text = text.replace("localhost:6379", self._redis).replace("8765", self._port)
                 if file := _FILE.match(text):
                     (self._directory / file[1]).write_text(text)
                 elif kind.startswith("console"):

@@ -117,6 +117,15 @@ def test_a_run_killed_in_the_middle_is_resumed(here: Path) -> None:
     assert run["outputs"] == {"result": list(range(40))}
 
 
+def test_a_start_that_does_not_wait_begins_no_step(here: Path) -> None:
+    """A facet that never ends would keep the process from ending."""
+    run_id = flowengine(here, "run", "slow:passes", "--no-wait").strip()
+    (run,) = json.loads(flowengine(here, "list", "--json"))
+    assert (run["id"], run["state"]) == (run_id, "RUNNING")
+    steps = json.loads(flowengine(here, "show", run_id, "--json"))["steps"]
+    assert [step["task_state"] for step in steps if step["path"] == "passes.gate"] == ["pending"]
+
+
 def test_an_alarm_raised_without_the_code_does_not_stop_a_process_with_it(here: Path) -> None:
     (here / "other.py").write_text("")
     flowengine(here, "run", "slow:passes", "--no-wait")

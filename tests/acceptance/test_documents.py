@@ -22,6 +22,7 @@ from flowengine.tasks import celery_tasks
 from tests.acceptance.reader import Reader, shell_environment
 from tests.acceptance.transcripts import Step, blocks, difference, without_blocks
 from tests.servers import RedisServer
+from tests.warm import warm_commands
 
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
@@ -39,16 +40,20 @@ def named(path: Path) -> str:
 def followed(
     tmp_path_factory: pytest.TempPathFactory, shared_redis: RedisServer
 ) -> Iterator[Callable[[Path], Future[list[str]]]]:
-    """All runnable documents, several at a time: much of their time is waiting."""
+    """All runnable documents, several at a time: much of their time is waiting.
+
+    The README is followed with the installed commands, the guide with those of a warm server.
+    """
     shared_redis.start()
     shared_redis.flush()
-    with ThreadPoolExecutor(5) as pool:
-        futures = {
-            document: pool.submit(
-                Reader(tmp_path_factory.mktemp(document.stem), shared_redis.url).follow, document
-            )
-            for document in RUNNABLE
-        }
+    directory = tmp_path_factory.mktemp
+
+    def follow(document: Path) -> list[str]:
+        commands = warm if document in GUIDE else None
+        return Reader(directory(document.stem), shared_redis.url, commands).follow(document)
+
+    with warm_commands(directory("warm")) as warm, ThreadPoolExecutor(5) as pool:
+        futures = {document: pool.submit(follow, document) for document in RUNNABLE}
         yield futures.__getitem__
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.servers import RedisServer
+from tests.warm import warm_commands
 
 FOLDER = Path(__file__).parent.parent.parent / "examples"
 WITH_REDIS = sorted((FOLDER / "messaging").glob("*.py"))
@@ -92,23 +93,29 @@ SAYS = {
 }
 
 
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with warm_commands(tmp_path_factory.mktemp("warm")) as directory:
+        yield directory / "python"
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_alone_and_again(example: Path, tmp_path: Path) -> None:
+def test_an_example_runs_alone_and_again(python: Path, example: Path, tmp_path: Path) -> None:
     for _ in range(2):
-        run(example, tmp_path, {})
+        run(python, example, tmp_path, {})
 
 
 @pytest.mark.parametrize("example", WITH_REDIS, ids=lambda path: path.stem)
 def test_an_example_runs_with_a_redis_and_again(
-    example: Path, tmp_path: Path, redis_server: RedisServer
+    python: Path, example: Path, tmp_path: Path, redis_server: RedisServer
 ) -> None:
     for _ in range(2):
-        run(example, tmp_path, {"FLOWENGINE_EXAMPLE_REDIS": redis_server.url})
+        run(python, example, tmp_path, {"FLOWENGINE_EXAMPLE_REDIS": redis_server.url})
 
 
-def run(example: Path, directory: Path, environment: dict[str, str]) -> None:
+def run(python: Path, example: Path, directory: Path, environment: dict[str, str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", example],
+        [python, "-W", "error", example],
         cwd=directory,
         env={**os.environ, **environment},
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What a step waits for follows from its rows alone."""
+"""The event that a step waits for follows from its rows alone."""
 
 from __future__ import annotations
 
