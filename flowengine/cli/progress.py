@@ -44,8 +44,9 @@ class _Bottom:
 def watch(
     run: Run[object], console: Console, *, since: int = 0, stop_at_alarm: bool = False
 ) -> RunInfo:
-    """Show a run until it ends: a live tree on a terminal, else a line per step ended `since`.
+    """Show a run until it ends: a live tree on a terminal, else a line for each ended step.
 
+    No line is printed for steps that ended before `since`, in milliseconds, or with the start.
     `stop_at_alarm` stops when the run waits for code that this process does not have.
     """
     if console.is_terminal:
@@ -78,7 +79,8 @@ def _print_steps(run: Run[object], console: Console, since: int, stop_at_alarm: 
             if step.state not in StepState.FINAL or step.id in printed:
                 continue
             printed.add(step.id)
-            if step.object_type in ObjectType.BLOCKS or step.updated < since:
+            # A step that ended with the start had nothing to do.
+            if step.object_type in ObjectType.BLOCKS or step.updated <= max(since, info.created):
                 continue
             sign, colour, label = status_of(step, system_clock())
             at = duration(step.updated - info.created)

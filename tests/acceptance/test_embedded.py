@@ -17,8 +17,7 @@ from flowengine.engine import Engine
 from flowengine.evaluator import StepState
 from flowengine.store import Database
 from tests.acceptance import shared_work
-
-ROOT = Path(__file__).parent.parent.parent
+from tests.celery_nodes.fleet import PYTHONPATH
 
 
 @pytest.fixture
@@ -28,7 +27,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
         "FLOWENGINE_DATABASE_URL": f"sqlite:///{tmp_path}/flow.db",
         "FLOWENGINE_WATCHDOG_INTERVAL": "0.05",
         "SHARED_DIRECTORY": str(tmp_path),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": PYTHONPATH,
     }
 
 

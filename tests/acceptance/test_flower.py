@@ -19,10 +19,10 @@ import pytest
 
 from flowengine import Retry, RunFailed, event_facet, foreach, workflow
 from flowengine.testing import Flow
+from tests.celery_nodes.fleet import PYTHONPATH
 from tests.servers import GuardedServer, new_directory
 
 CELERY = Path(sys.executable).parent / "celery"
-ROOT = Path(__file__).parent.parent.parent
 
 
 @event_facet
@@ -144,7 +144,7 @@ class Flower:
         for name, text in (files or {}).items():
             (self.directory / name).write_text(text)
         variables = {
-            "PYTHONPATH": f"{self.directory}:{ROOT}",
+            "PYTHONPATH": f"{self.directory}:{PYTHONPATH}",
             "FLOWENGINE_DATABASE_URL": database_url,
             "FLOWENGINE_BROKER_URL": "memory://",
             **environment,
@@ -425,7 +425,7 @@ def test_an_unsupported_flower_starts_without_the_page(runs: Runs) -> None:
 def in_a_process(code: str, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "FLOWENGINE_DATABASE_URL": "sqlite://"},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, "FLOWENGINE_DATABASE_URL": "sqlite://"},
         capture_output=True,
         text=True,
         timeout=60,

@@ -28,6 +28,7 @@ from tests.celery_nodes.containers import (
 from tests.celery_nodes.processes import GuardedProcess
 
 ROOT = Path(__file__).parent.parent.parent
+PYTHONPATH = os.pathsep.join((str(ROOT), str(ROOT / "tests" / "startup")))
 T = TypeVar("T")
 
 #: Short intervals, so that recovery takes seconds here and not minutes.
@@ -49,7 +50,7 @@ def clean_environment() -> dict[str, str]:
         if not key.startswith(("FLOWENGINE_", "CELERY_", "PYTEST_"))
     }
     programs = f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}"
-    return {**kept, "PATH": programs, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    return {**kept, "PATH": programs, "PYTHONPATH": PYTHONPATH, "PYTHONUNBUFFERED": "1"}
 
 
 def until(

@@ -11,7 +11,13 @@ import socket
 import sys
 
 
+_KNOWN = ("-c", "-W")  #: options of Python with which the server can start a program
+
+
 def main() -> None:
+    name, first = sys.argv[2:4]
+    if name == "python" and first.startswith("-") and first not in _KNOWN:
+        os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(sys.argv[1])
     request = {"argv": sys.argv[2:], "cwd": os.getcwd(), "environ": dict(os.environ)}

@@ -119,7 +119,6 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
         raw = io.FileIO(number, "wb", closefd=False)
         setattr(sys, name, io.TextIOWrapper(io.BufferedWriter(raw), "utf-8", line_buffering=True))
     sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)), "utf-8")
-    warnings.resetwarnings()
 
 
 def execute(command: str, words: list[str]) -> None:

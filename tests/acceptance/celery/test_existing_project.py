@@ -14,7 +14,7 @@ import pytest
 
 from tests.acceptance.celery.conftest import QUICK_START
 from tests.celery_nodes import LocalWorker, until
-from tests.celery_nodes.fleet import INTERVALS, ROOT, clean_environment
+from tests.celery_nodes.fleet import INTERVALS, PYTHONPATH, ROOT, clean_environment
 from tests.celery_nodes.processes import GuardedProcess
 from tests.servers import PostgresServer, RedisServer
 
@@ -30,7 +30,7 @@ class Project:
         self.environment = {
             **clean_environment(),
             **INTERVALS,
-            "PYTHONPATH": os.pathsep.join((str(PROJECT), str(ROOT))),
+            "PYTHONPATH": os.pathsep.join((str(PROJECT), PYTHONPATH)),
             "SHOP_REDIS": redis,
             "FLOWENGINE_DATABASE_URL": database,
         }

@@ -14,7 +14,7 @@ from sqlalchemy import make_url
 
 from tests.acceptance.celery.conftest import QUICK_START
 from tests.celery_nodes import LocalWorker
-from tests.celery_nodes.fleet import ROOT, clean_environment
+from tests.celery_nodes.fleet import PYTHONPATH, ROOT, clean_environment
 from tests.celery_nodes.processes import GuardedProcess
 from tests.servers import PostgresServer, RedisServer
 
@@ -29,7 +29,7 @@ class Project:
             **clean_environment(),
             "SHOP_DIRECTORY": str(directory),
             "DJANGO_SETTINGS_MODULE": "shop_site.settings",
-            "PYTHONPATH": os.pathsep.join((str(PROJECT), str(ROOT))),
+            "PYTHONPATH": os.pathsep.join((str(PROJECT), PYTHONPATH)),
             **environment,
         }
         self.directory = directory
