@@ -170,6 +170,8 @@ class Settings:
     retention: str = ""
     #: Seconds between two purges by `retention`.
     purge_interval: float = 60.0
+    #: Part of the time in which a purge of many runs works; it pauses in between. 1: no pauses.
+    purge_load: float = 0.2
     #: Directory of the spool: reports on disk while the database is unreachable.
     spool_directory: str = "flowengine-spool"
     #: Newest tries that Flower keeps, of each facet, outcome and pool child; 0: it is shown none.
@@ -259,6 +261,8 @@ def _check_number(name: str, variable: str, value: Any) -> None:
     if not 0 < value < math.inf:
         expected = "0 or greater" if name in _MAY_BE_ZERO else "greater than 0"
         raise InvalidSetting(variable, str(value), expected)
+    if name == "purge_load" and value > 1:
+        raise InvalidSetting(variable, str(value), "greater than 0, at most 1")
 
 
 def _check_tenancy(tenant: str, tokens: str) -> None:

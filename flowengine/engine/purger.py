@@ -26,6 +26,7 @@ _STEPS = 5_000  #: steps of these runs, unless one run has more
 _ROWS = 2_000  #: rows of each table that one transaction removes
 _VALUES = 200  #: large values that one transaction removes
 _PAUSE = 0.05  #: seconds, until the references may be locked
+_MAX_PAUSE = 10.0  #: seconds between two transactions
 _TRIES = 40
 _DAY = 86_400_000  #: milliseconds
 _LEASE, _PROGRAMS = "purge", "purge.programs"
@@ -157,9 +158,12 @@ class Purger:
                 run_ids = session.purge.marked(_ROOTS)
             if not run_ids:
                 return done
+            began = time.monotonic()
             with self._database.write() as session:
                 removed = session.purge.remove_rows(run_ids, _ROWS)
             done = done.plus(PurgeResult(rows=removed))
+            if removed >= _ROWS:
+                time.sleep(_pause(time.monotonic() - began, self._settings.purge_load))
             if not removed:
                 done = done.plus(PurgeResult(values=self._remove_values(run_ids)))
         return done.plus(PurgeResult(is_complete=False))
@@ -189,6 +193,11 @@ class Purger:
             alive |= set(session.recovery.last_signs(alive))
         _remove_markers(Path(self._settings.spool_directory), alive)
         return PurgeResult(programs=programs)
+
+
+def _pause(worked: float, load: float) -> float:
+    """Return the seconds after a transaction of that length in which runs have the database."""
+    return min(worked * (1 / load - 1), _MAX_PAUSE)
 
 
 def _portion(found: Sequence[Root]) -> list[Root]:

@@ -15,7 +15,7 @@ from sqlalchemy import func, make_url, select, text
 from benchmarks import purge
 from flowengine import event_facet, foreach, retention, workflow
 from flowengine.authoring import event_facet_names
-from flowengine.engine import Engine
+from flowengine.engine import Engine, purger
 from flowengine.engine.purger import PurgeResult
 from flowengine.errors import InvalidFilter, InvalidSetting, UnknownRun
 from flowengine.evaluator.states import RunState
@@ -212,6 +212,28 @@ def test_the_setting_removes_runs_in_recovery(database_url: str) -> None:
 def test_a_wrong_retention_is_refused(text: str) -> None:
     with pytest.raises(InvalidSetting, match="ages by state, as COMPLETED=30d,FAILED=90d"):
         Settings.from_environment({"FLOWENGINE_RETENTION": text})
+
+
+def test_a_purge_of_many_rows_leaves_the_database_to_runs_most_of_the_time(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(purger, "_ROWS", 20)
+    monkeypatch.setattr(purger.time, "sleep", pauses.append)
+    flow.run(wide, ns=list(range(30)))
+    flow.clock.now += 1
+    assert flow.engine.purge(older_than=0).runs == 1
+    assert pauses
+    assert min(pauses) > 0
+    assert purger._pause(0.1, 0.2) == pytest.approx(0.4)
+    assert purger._pause(0.1, 1) == 0
+    assert purger._pause(60, 0.2) == 10, "and never for minutes"
+
+
+@pytest.mark.parametrize("load", ["0", "1.5", "-1"])
+def test_a_load_that_is_no_part_of_the_time_is_refused(load: str) -> None:
+    with pytest.raises(InvalidSetting, match="greater than 0"):
+        Settings.from_environment({"FLOWENGINE_PURGE_LOAD": load})
 
 
 def test_ages_have_units() -> None:

@@ -10,7 +10,6 @@ import signal
 import socket
 import sys
 
-
 _KNOWN = ("-c", "-W")  #: options of Python with which the server can start a program
 
 
