@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from tests.warm import warm_celery
+
 #: Seconds until a process that has not logged its ready prompt is taken to be broken.
 TIMEOUT = 60.0
 
@@ -123,15 +125,19 @@ class GuardedProcess:
         self._is_expected = False
         self._pid_file.unlink(missing_ok=True)
         self._read_from = self._log.stat().st_size
+        command, pid_file, environment = self._command, self._pid_file, self.environment
+        if warm := warm_celery(command):
+            command, pid_file = warm, self.directory / "client"
+            environment = {**environment, "WARM_PID_FILE": str(self._pid_file)}
         with self._log.open("ab") as log:
             self._guard = subprocess.Popen(
-                ["sh", "-c", _GUARD, "guard", str(self._pid_file), *self._command],
+                ["sh", "-c", _GUARD, "guard", str(pid_file), *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.directory,
-                env=self.environment,
-                start_new_session=True,
+                env=environment,
+                process_group=0,
             )
         if wait:
             self.wait_until_ready()

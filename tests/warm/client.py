@@ -19,12 +19,22 @@ def main() -> None:
         os.execv(sys.executable, [sys.executable, *sys.argv[3:]])
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(sys.argv[1])
-    request = {"argv": sys.argv[2:], "cwd": os.getcwd(), "environ": dict(os.environ)}
+    pid_file = os.environ.pop("WARM_PID_FILE", None)
+    request = {
+        "argv": sys.argv[2:],
+        "cwd": os.getcwd(),
+        "environ": dict(os.environ),
+        "group": os.getpgrp(),
+    }
     body = json.dumps(request).encode()
     head = len(body).to_bytes(4, "big")
     socket.send_fds(connection, [head], [0, 1, 2])
     connection.sendall(body)
     pid = int.from_bytes(connection.recv(4, socket.MSG_WAITALL), "big")
+    if pid_file:
+        with open(f"{pid_file}.new", "w") as new:
+            new.write(str(pid))
+        os.rename(f"{pid_file}.new", pid_file)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT):
         signal.signal(number, lambda number, _: os.kill(pid, number))
     answer = connection.recv(4, socket.MSG_WAITALL)

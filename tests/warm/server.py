@@ -25,6 +25,26 @@ _IMPORTS = (
     "celery.worker.strategy",
     "celery.backends.cache",
 )
+_IMPORTS_OF_CELERY = (
+    "celery.__main__",
+    "celery.bin.celery",
+    "celery.bin.worker",
+    "celery.bin.beat",
+    "celery.apps.beat",
+    "celery.apps.worker",
+    "celery.backends.redis",
+    "celery.beat",
+    "celery.concurrency.prefork",
+    "celery.events.state",
+    "celery.worker.components",
+    "celery.worker.consumer",
+    "celery.worker.worker",
+    "flowengine.assembly.plugin",
+    "kombu.transport.redis",
+    "psycopg",
+    "sqlalchemy.dialects.postgresql.psycopg",
+    "sqlalchemy.dialects.sqlite",
+)
 
 
 class Forked(Exception):
@@ -50,7 +70,8 @@ class Server:
         """Fork for each client until standard input is closed."""
         for stream in (self._listener, self._ended, 0):
             self._selector.register(stream, selectors.EVENT_READ)
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
@@ -61,6 +82,7 @@ class Server:
                 elif key.fileobj == 0:
                     for pid in self._children:
                         os.kill(pid, signal.SIGKILL)
+                    os.unlink(self._listener.getsockname())
                     return
                 else:  # the client was killed
                     self._kill(key.fileobj)
@@ -111,9 +133,13 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
+    with contextlib.suppress(PermissionError):  # a group of another session
+        os.setpgid(0, request["group"])
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environ"])
+    path = request["environ"].get("PYTHONPATH", "")
+    sys.path[:0] = [entry for entry in path.split(os.pathsep) if entry]
     random.seed()
     for name, number in (("stdout", 1), ("stderr", 2)):
         raw = io.FileIO(number, "wb", closefd=False)
@@ -122,13 +148,18 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def execute(command: str, words: list[str]) -> None:
-    """Run `flowengine …`, `python [-W error] FILE …` or `python -c CODE …` in this process."""
+    """Run `flowengine …`, `celery …`, `python [-W error] FILE …` or `python -c CODE …`."""
     if command == "flowengine":
         sys.argv = [command, *words]
         from flowengine.cli import main
 
         main()
         return
+    if command == "celery":
+        sys.argv, sys.path[:0] = [command, *words], [os.getcwd()]
+        from celery.__main__ import main as celery
+
+        sys.exit(celery())  # type: ignore[func-returns-value]
     if words[:2] == ["-W", "error"]:
         warnings.simplefilter("error")
         words = words[2:]
@@ -145,7 +176,8 @@ def execute(command: str, words: list[str]) -> None:
 
 
 def main() -> None:
-    for name in _IMPORTS:
+    is_celery = sys.argv[2:] == ["celery"]
+    for name in (*_IMPORTS, *(_IMPORTS_OF_CELERY if is_celery else ())):
         importlib.import_module(name)
     root = str(Path(__file__).parent.parent.parent)
     sys.path[:] = [entry for entry in sys.path if entry not in ("", root)]
