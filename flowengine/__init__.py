@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flowengine.actors import Actor, ActorKind
 from flowengine.authoring import (
     Breaker,
+    Cache,
     CaughtError,
     Collected,
     EventFacet,
@@ -87,6 +88,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "GiveUp",
     "Limit",
     "Rate",
+    "Cache",
     "Breaker",
     "Secret",
     # Control flow

@@ -38,12 +38,13 @@ from flowengine.authoring.secrets import Secret
 from flowengine.authoring.standard import WorkflowCall, now, uuid
 from flowengine.authoring.task_lists import set_task_list_source
 from flowengine.authoring.waits import sleep, sleep_until, wait_for
-from flowengine.program.event_options import Limit, Rate
+from flowengine.program.event_options import Cache, Limit, Rate
 from flowengine.program.event_options import RetryPolicy as Retry
 
 __all__ = [  # noqa: RUF022 - grouped by user
     # Constructs of the language
     "Breaker",
+    "Cache",
     "Limit",
     "Rate",
     "Retry",

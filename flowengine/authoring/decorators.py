@@ -25,9 +25,9 @@ from flowengine.authoring.options import Breaker, as_tuple, option_problems
 from flowengine.authoring.registry import register_event_facet, register_workflow
 from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
-from flowengine.program.event_options import EventOptions, Limit, Rate, RetryPolicy
+from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.nodes import FacetKind
-from flowengine.program.option_checks import unknown_names
+from flowengine.program.option_checks import unknown_names, unused_cache
 from flowengine.program.suggestions import Suggestions
 
 P = ParamSpec("P")
@@ -36,7 +36,7 @@ R = TypeVar("R")
 _NAME_OPTIONS = ("name", "aliases")
 _EXECUTION_OPTIONS = (
     *("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker"),
-    *("limit", "rate"),
+    *("limit", "rate", "cache"),
 )
 
 
@@ -99,6 +99,7 @@ def event_facet(
     breaker: str | Breaker | None = ...,
     limit: Limit | Sequence[Limit] | None = ...,
     rate: Rate | Sequence[Rate] | None = ...,
+    cache: Cache | None = ...,
     name: str | None = ...,
     aliases: Sequence[str] = ...,
 ) -> EventFacetDecorator: ...
@@ -109,8 +110,9 @@ def event_facet(fn: Any = None, /, **options: Any) -> Any:
     activity until a try fails, `max_losses` the number of tries that may be lost with their
     worker; ``on_loss="fail"`` allows none, for code that must not run twice. While the
     circuit `breaker` is open, tasks wait. A `limit` bounds how many tries with the same key run at
-    a time, a `rate` how many begin in a period. `name` and `aliases` keep stored runs working when
-    code moves. Also accepts an existing Celery task.
+    a time, a `rate` how many begin in a period. With a `cache` a step whose key has a recent result
+    completes with it. `name` and `aliases` keep stored runs working when code moves. Also accepts
+    an existing Celery task.
     """
     decorator = EventFacetDecorator(options)
     return decorator if fn is None else decorator(fn)
@@ -171,9 +173,12 @@ def _define(
     breaker = running.get("breaker")
     running["breaker"] = breaker.name if isinstance(breaker, Breaker) else breaker or ""
     options = EventOptions(**running)
-    if options.limit or options.rate:
-        named = list(inspect.signature(fn).parameters)
-        if problems := list(unknown_names(options, named, Suggestions().near)):
+    if options.limit or options.rate or options.cache:
+        signature = inspect.signature(fn)
+        has_result = signature.return_annotation not in (None, "None")
+        problems = list(unknown_names(options, list(signature.parameters), Suggestions().near))
+        problems += unused_cache(options, has_result=has_result)
+        if problems:
             label = given.get("name") or fn.__qualname__
             raise AuthoringError(f"facet {label!r} ({location_of(fn)}): {'; '.join(problems)}")
     return define(

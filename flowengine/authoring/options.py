@@ -14,7 +14,7 @@ from typing import Any
 from flowengine.errors import AuthoringError
 from flowengine.program.event_options import Limit, Rate, RetryPolicy
 from flowengine.program.limits import LONGEST_CIRCUIT
-from flowengine.program.option_checks import limit_problems, retry_problems
+from flowengine.program.option_checks import cache_problems, limit_problems, retry_problems
 
 Failures = tuple[type[BaseException], ...]
 
@@ -101,7 +101,8 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
         problems.append(f"retry={retry!r} is not a Retry(attempts=…)")
     else:
         problems += retry_problems(retry)
-    return [*problems, *limit_problems(options.get("limit", ()), options.get("rate", ()))]
+    problems += limit_problems(options.get("limit", ()), options.get("rate", ()))
+    return [*problems, *cache_problems(options.get("cache"))]
 
 
 def as_tuple(given: Any) -> Any:

@@ -64,6 +64,8 @@ def _lines(entry: HistoryEntry) -> Iterator[str]:
         yield f"… {hidden:,} more steps"
     for retry in entry.retries:
         yield f"↻ {shown_path(retry.path)}  try {retry.number} at {written(retry.due)}"
+    for hit in entry.reused:
+        yield f"≡ {shown_path(hit.path)}  result of {shown_path(hit.source)} in run {hit.run[:8]}"
     for timer in entry.timers:
         yield f"☾ {shown_path(timer.path)}  until {written(timer.due)}"
 

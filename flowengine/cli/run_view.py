@@ -241,6 +241,8 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
         parts.append((f"  {progress_text(step.progress)}", "cyan"))
     if times:
         parts.append((f"  {', '.join(times)}", "dim"))
+    if step.cached_from:
+        parts.append((f"  cached, of run {step.cached_from.run[:8]}", "dim"))
     if step.child_run:
         parts.append((f"  run {step.child_run[:8]}", "dim"))
     is_told = label.endswith(")")  # the label of a retry has the number of its try

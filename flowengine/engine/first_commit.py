@@ -8,7 +8,7 @@ from flowengine.engine.start_request import LEAVE, StartRequest
 from flowengine.evaluator import Missing, RunView, Snapshot, Step
 from flowengine.evaluator.records import Waiter
 from flowengine.evaluator.triggers import Started
-from flowengine.store import codec
+from flowengine.store import Session, codec
 from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader
 
@@ -23,7 +23,9 @@ class _NoRows(dict[str, Step | None]):
         return None
 
 
-def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> CommitEffects:
+def stage_first_commit(
+    session: Session, request: StartRequest, rows: CommitPlan, now: int
+) -> CommitEffects:
     """Evaluate a run for the first time, and turn its update into an insert."""
     view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
     view.tenant, parent = request.tenant, request.parent
@@ -34,8 +36,11 @@ def stage_first_commit(request: StartRequest, rows: CommitPlan, now: int) -> Com
     if parent is not None and parent.waits:
         view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))
-    decision = staging.decide(request.plan, run, [Started(request.inputs)], now)
-    assert not isinstance(decision, Missing)  # invariant: a new run has no rows to load
+    triggers = [Started(request.inputs)]
+    while isinstance(decision := staging.decide(request.plan, run, triggers, now), Missing):
+        # A new run has no rows to load: only results of the cache, and their values.
+        assert not decision.steps
+        staging.load_missing(session, {view.id: (run, decision)})
     effects = staging.stage(decision, rows, now)
     rows.insert_run(origin_of(request, now), request.labels)
     return effects

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowengine.evaluator import IterationChanges
-from flowengine.evaluator.records import Step
+from flowengine.evaluator.records import CachedResult, Step
 from flowengine.evaluator.states import StepState
 from flowengine.evaluator.triggers import (
     Action,
@@ -77,6 +77,16 @@ class TimerSet:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultReused:
+    """A step completed its event with a result of the cache, without a try."""
+
+    path: str
+    run: str  #: the run and the path of the step that had the result
+    source: str
+    at: int  #: when that step completed
+
+
+@dataclass(frozen=True, slots=True)
 class Intervention:
     """Somebody acted on the run, or answered a question of it."""
 
@@ -101,6 +111,7 @@ class HistoryEntry:
     retries: Sequence[RetryScheduled] = ()
     timers: Sequence[TimerSet] = ()
     interventions: Sequence[Intervention] = ()
+    reused: Sequence[ResultReused] = ()
     generation: int = 0
     #: Transitions that are not listed: of a commit with more than 10,000, or of an early version.
     omitted: int = 0
@@ -181,6 +192,10 @@ def summary(
             for timer in changes.created_timers
             if timer.step_id in names
         ]
+    if changes.reused_results:
+        found["reused"] = [
+            [_named(one.path, one.step_key), *_source(one.source)] for one in changes.reused_results
+        ]
     if changes.refusals:
         found["refused"] = {one.answer_id: one.reason[:_REASON] for one in changes.refusals}
     return found
@@ -213,6 +228,10 @@ def _try(report: Report) -> list[Any]:
     elif isinstance(outcome, Lost):
         kind = "lost"
     return [_named(task.step_path, task.step_key), task.try_number, task.losses, kind, error_type]
+
+
+def _source(entry: CachedResult) -> list[Any]:
+    return [entry.run_id, entry.path, entry.created, entry.key]
 
 
 def _act(act: Action | Answer) -> list[Any]:
@@ -275,6 +294,10 @@ def entry_of(row: StoredEntry, body: Mapping[str, Any], paths: Mapping[str, str]
             Intervention(kind, path_of(subject), actor, reason, at, refused.get(act_id))
             for act_id, kind, subject, actor, reason, at in body.get("acts", ())
         ],
+        reused=[
+            ResultReused(path_of(name), run, source, at)
+            for name, run, source, at, _ in body.get("reused", ())
+        ],
         generation=body.get("generation", 0),
         omitted=omitted,
     )
@@ -287,9 +310,12 @@ def _state(word: str) -> str:
     return word if word.startswith(_WITHOUT_PREFIX) else _PREFIX + word
 
 
+_NAMING = ("tries", "retries", "timers", "reused")
+
+
 def _keys(body: Mapping[str, Any]) -> Iterable[str]:
     """Yield the keys by which an entry names rows."""
     names = [name for listed in body.get("steps", {}).values() for name in listed]
-    names += [row[0] for part in ("tries", "retries", "timers") for row in body.get(part, ())]
+    names += [row[0] for part in _NAMING for row in body.get(part, ())]
     names += [row[2] for row in body.get("acts", ())]
     return (name[1:] for name in names if name.startswith(_KEY))

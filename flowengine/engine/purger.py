@@ -29,6 +29,8 @@ _PAUSE = 0.05  #: seconds, until the references may be locked
 _MAX_PAUSE = 10.0  #: seconds between two transactions
 _TRIES = 40
 _DAY = 86_400_000  #: milliseconds
+_REMOVAL_INTERVAL = 600  #: seconds
+_GRACE = 3_600_000  #: after a result has expired: the commit of a step that read it may be late
 _LEASE, _PROGRAMS = "purge", "purge.programs"
 
 
@@ -57,6 +59,7 @@ class PurgeResult:
 class Purger:
     def __init__(self, database: Store, settings: Settings) -> None:
         self._database, self._settings = database, settings
+        self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
 
     def purge(
         self,
@@ -109,6 +112,16 @@ class Purger:
                 session.locks.expire(_LEASE)
         return done
 
+    def remove_expired(self, seconds: float, *, now: bool = False) -> PurgeResult:
+        """Remove cached results that have expired, whatever the setting `retention` says.
+
+        Once in ten minutes of this process, and not in its first: those who have none pay nothing.
+        """
+        if not now and time.monotonic() < self._next_removal:
+            return PurgeResult()
+        self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
+        return self._remove_cached(time.monotonic() + seconds)
+
     def remove_orphans(self, run_ids: Sequence[str]) -> PurgeResult:
         """Remove the rows of runs that have no row of their own."""
         with self._database.write() as session:
@@ -131,7 +144,20 @@ class Purger:
         done = self._remove_marked(until)  # of a purge that ended early
         for rule in rules:
             done = done.plus(self._apply_rule(rule, until))
+        done = done.plus(self._remove_cached(until))
         return done.plus(self._remove_leftovers())
+
+    def _remove_cached(self, until: float | None) -> PurgeResult:
+        """Remove results of the cache that nobody reads any more."""
+        done = PurgeResult()
+        while until is None or time.monotonic() < until:
+            with self._database.write() as session:
+                found = session.purge.remove_cached(session.now() - _GRACE, _ROOTS)
+            if not found:
+                return done
+            done = done.plus(PurgeResult(rows=len(found)))
+            done = done.plus(self._remove_marked(until))
+        return done.plus(PurgeResult(is_complete=False))
 
     def _apply_rule(self, rule: dict[str, Any], until: float | None) -> PurgeResult:
         done, last = PurgeResult(), None

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
+from flowengine.engine.cache_hits import cache_hits
 from flowengine.engine.history import HistoryEntry, entries
 from flowengine.engine.results import (
     RetryWait,
@@ -159,7 +160,12 @@ class RunQueries:
             found = [
                 _step_info(session, step, tries.get(step.id), allowed, waits) for step in steps
             ]
-            return [replace(step, waits_for=step_waits_for(step, now)) for step in found]
+            untried = [step.id for step in steps if step.id not in tries]
+            hits = cache_hits(session, run_id, run.program_hash, untried)
+            return [
+                replace(step, waits_for=step_waits_for(step, now), cached_from=hits.get(step.id))
+                for step in found
+            ]
 
     def tasks(self, run_id: str, *, tenant: str | None = None) -> Sequence[TaskDefinition]:
         """Return all tries of a run, in the order of their creation; none of an unknown run."""

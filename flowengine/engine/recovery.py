@@ -238,9 +238,10 @@ def begin_queued_runs(engine: Engine) -> None:
 
 
 def purge_expired(engine: Engine) -> None:
-    """Remove runs by the setting `retention`, a short time in each pass."""
+    """Remove runs by the setting `retention`, and cached results that have expired."""
     if engine.settings.retention:
         engine.purger.purge_expired(_PURGE_SECONDS)
+    engine.purger.remove_expired(_PURGE_SECONDS)
 
 
 def notify_due_lists(engine: Engine, _: object = None) -> None:

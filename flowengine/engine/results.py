@@ -15,6 +15,7 @@ from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
 from flowengine.program.standard import CHILD
 from flowengine.shown_paths import shown_path
+from flowengine.store.result_cache import CacheHit
 
 _MAX_MESSAGE = 200  #: characters of the error of an earlier try
 
@@ -207,6 +208,8 @@ class StepInfo:
     task_due: int | None = None  #: when its last try was due, or is
     question: str = ""  #: the name of the answer that it waits for
     waits_for: WaitsFor | None = None  #: None: it runs or has ended
+    #: Of a result from the cache: the run and the path of the step that had it, and when.
+    cached_from: CacheHit | None = None
 
 
 def child_run_of(step_id: str, facet: str, state: str, task_state: str | None) -> str | None:

@@ -148,15 +148,18 @@ def decide(
 
 
 def load_missing(session: Session, wanted: Mapping[str, tuple[CachedRun, Missing]]) -> None:
-    """Load the rows that evaluations of several runs miss, in two queries at most."""
+    """Load the rows that evaluations of several runs miss, each kind in one query."""
     keys = {run_id: missing.steps for run_id, (_, missing) in wanted.items() if missing.steps}
     rows = session.steps.load(keys) if keys else {}
     hashes = {digest for _, missing in wanted.values() for digest in missing.payloads}
     bodies = session.payloads.load(hashes) if hashes else {}
+    cached = {key for _, missing in wanted.values() for key in missing.cached}
+    results = session.result_cache.newest(cached) if cached else {}
     for run_id, (run, missing) in wanted.items():
         loaded = rows.get(run_id, {})
         run.snapshot.steps |= {key: loaded.get(key) for key in missing.steps}
         run.snapshot.payloads |= {digest: bodies[digest] for digest in missing.payloads}
+        run.snapshot.cached |= {key: results[key] for key in missing.cached}
         if missing.outline:
             run.snapshot.outline = session.steps.outline(run_id)
         if missing.results:
@@ -215,6 +218,11 @@ def stage(
             for task in created
             if task.queue is not None and task.state == TaskState.WAITING
         }
+    if changes.reused_results:
+        rows.add_reused(view.id, changes.reused_results, now)
+    if changes.cached_results:
+        rows.keep_results(view.id, changes.cached_results.values())
+    run.snapshot.cached.clear()  # of this moment
     if left := [f for f in changes.follow_ups if not keeps_follow_ups or f.kind in DEFERRED]:
         rows.add_follow_ups(view.id, head.revision + 1, left, now)
         effects.has_more = True
@@ -228,8 +236,9 @@ def stage(
         decision.triggers, changes, run.snapshot.steps, view.state, view.generation
     )
     run.head = rows.save_run(head, view, entry, now, tasks=len(created))
-    # The references of a new run may be to the values of another one, which a fork reuses.
-    rows.gather_payloads(view.id, now, to_run=view.id if head.revision == 0 else "")
+    # A fork and a cached result have references to values of another run.
+    is_taken = head.revision == 0 or bool(changes.reused_results)
+    rows.gather_payloads(view.id, now, to_run=view.id if is_taken else "")
     if changes.superseded:
         rows.supersede_steps(view.id, changes.superseded.values())
         run.snapshot.steps |= dict.fromkeys(changes.superseded)

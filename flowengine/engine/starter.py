@@ -184,7 +184,7 @@ class Starter:
         # Lock order: by key. Two starts of several runs could deadlock.
         for request in sorted(requests, key=lambda request: request.key or ""):
             self._programs.save(session, request.digest, request.text, now)
-            effects[request.run_id] = stage_first_commit(request, rows, now)
+            effects[request.run_id] = stage_first_commit(session, request, rows, now)
         written = session.commit(rows)
         found = []
         for request in requests:

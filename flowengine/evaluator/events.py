@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 from uuid import UUID
 
-from flowengine.evaluator import waits
+from flowengine.evaluator import result_cache, waits
 from flowengine.evaluator.admission import StatedKey, queue_id, stated_keys, write_keys
 from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.holds import state_of_new_task
@@ -47,6 +47,8 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
             return Signal.ADVANCE
         work.run.open_steps += 1
         return None
+    if result_cache.reuse(work, step):
+        return Signal.ADVANCE
     keys = _keys_of(work, step)  # before anything is changed: it may fail the step
     event = EventDefinition(
         id=id_within(step.id, "event"),
@@ -128,6 +130,8 @@ def _join_of(work: WorkingSet, step: Step) -> str:
     statement = work.statement(step)
     if statement.body or statement.always or len(statement.edges) > 1:
         return ""
+    if statement.options.cache is not None:
+        return ""  # its result is kept when it is reported, not when the last of a group is
     block = work.parent(step)
     if not statement.edges:
         if block.object_type == ObjectType.FAN:

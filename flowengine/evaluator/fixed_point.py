@@ -93,7 +93,9 @@ def evaluate(
             prefetch(work, triggers)
         except Missing as missing:
             return missing
-    if lacking := _apply_all(work, triggers):
+    lacking = _apply_all(work, triggers)
+    lacking.cached |= work.unread_cached
+    if lacking:
         return lacking
     is_open = run.state not in RunState.FINAL
     if is_open and run.open_steps == 0 and not work.changes.follow_ups:

@@ -7,7 +7,15 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from flowengine.evaluator import actions, cancellation, catch, deadlines, events, waits
+from flowengine.evaluator import (
+    actions,
+    cancellation,
+    catch,
+    deadlines,
+    events,
+    result_cache,
+    waits,
+)
 from flowengine.evaluator.failures import limited
 from flowengine.evaluator.propagation import ended
 from flowengine.evaluator.records import Error, Refusal, Step, row_key
@@ -59,6 +67,7 @@ def apply(work: WorkingSet, trigger: Trigger) -> None:
         case StepContinue():
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
+                result_cache.keep(work, step, trigger.result)
                 _answer(work, step, trigger.result)
         case StepFail():
             if step := _waiting(work, trigger.step_key, trigger.step_id):
@@ -136,6 +145,7 @@ def _report(work: WorkingSet, report: Report) -> None:
         case Delegated():
             return
         case Succeeded(result):
+            result_cache.keep(work, step, result)
             _answer(work, step, result)
             return
         case Failed(error, retry):

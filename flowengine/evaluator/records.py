@@ -248,6 +248,32 @@ class ChildCancellation:
     spares_always: bool  #: whether those that always blocks have started go on
 
 
+@dataclass(frozen=True, slots=True)
+class CachedResult:
+    """A result of an event facet that later steps with the same key complete with."""
+
+    id: str
+    key: str  #: a digest of the tenant, the facet, the types of its results, and its cache's key
+    tenant: str
+    facet: str
+    run_id: str  #: the run and the step that had it
+    path: str
+    returns: dict[str, Any]
+    created: int
+    expires: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReusedResult:
+    """A step that completed its event with a cached result."""
+
+    event_id: str
+    step_id: str
+    step_key: str
+    path: str
+    source: CachedResult
+
+
 @dataclass
 class IterationChanges:
     """The decisions of one evaluation. They are committed together, or not at all."""
@@ -267,6 +293,8 @@ class IterationChanges:
     child_cancellation: ChildCancellation | None = None  #: intent about child runs
     superseded: dict[str, str] = field(default_factory=dict)  #: key and id of replaced rows
     follow_ups: list[FollowUp] = field(default_factory=list)
+    cached_results: dict[str, CachedResult] = field(default_factory=dict)  #: new ones, by key
+    reused_results: list[ReusedResult] = field(default_factory=list)
     computed_bytes: int = 0  #: of values that expressions made
     _created_ids: set[str] = field(default_factory=set)
     _updated_ids: dict[str, int] = field(default_factory=dict)

@@ -307,14 +307,14 @@ _EVENT_OF_TASK: Mapping[str, str] = {
 }
 
 
-def event_state(step_state: str, task_state: str) -> str:
+def event_state(step_state: str, task_state: str | None) -> str:
     """Return the state of an event, derived from its step and its last task."""
     if step_state in StepState.UNSUCCESSFUL:
         return EventState.ERROR
     if step_state != StepState.EVENT_TRANSMIT:
         # Completed, by a task or from outside; or failed, and caught.
         return EventState.ERROR if task_state == TaskState.FAILED else EventState.COMPLETED
-    return _EVENT_OF_TASK.get(task_state, EventState.CREATED)
+    return _EVENT_OF_TASK.get(task_state or "", EventState.CREATED)
 
 
 def next_state(object_type: str, path: str, state: str, signal: Signal) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from flowengine.evaluator.failures import StepFailed, excerpt, skipped_because
 from flowengine.evaluator.outline import Outline, OutlineRow, outlined
 from flowengine.evaluator.records import (
+    CachedResult,
     FollowUp,
     IterationChanges,
     PayloadRef,
@@ -52,13 +53,16 @@ class Snapshot:
     outline: list[OutlineRow] | None = None  #: of the whole run, for a retry
     #: Of steps that a retry renews: the result of their event, by key; None: no task reported it.
     results: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    #: The newest result in the cache, by its key; None: there is none.
+    cached: dict[str, CachedResult | None] = field(default_factory=dict)
 
 
 class Missing(Exception):
     """The evaluation needs rows or large values that are not loaded, or the run's outline.
 
     `pages`: lists of the steps that wait at their event, each by the key before its first.
-    `results`: keys of steps, of which the results of their events are missing.
+    `results`: keys of steps, of which the results of their events are missing. `cached`: keys of
+    the result cache.
     """
 
     def __init__(
@@ -73,16 +77,18 @@ class Missing(Exception):
         super().__init__(steps, payloads, pages)
         self.steps, self.payloads, self.pages = steps, payloads, pages
         self.outline, self.results = outline, set(results)
+        self.cached: set[str] = set()
 
     def __bool__(self) -> bool:
         rows = self.steps or self.payloads or self.pages
-        return bool(rows or self.outline or self.results)
+        return bool(rows or self.outline or self.results or self.cached)
 
     def add(self, more: Missing) -> None:
         self.steps |= more.steps
         self.payloads |= more.payloads
         self.pages |= more.pages
         self.results |= more.results
+        self.cached |= more.cached
         self.outline = self.outline or more.outline
 
 
@@ -104,6 +110,7 @@ class WorkingSet:
         self.virtual_items: dict[str, Step] = {}  #: by the key of their step
         self.adopted: set[str] = set()  #: rows of the run that a renewed row takes over
         self.settled: set[str] = set()  #: those of them that had ended before
+        self.unread_cached: set[str] = set()  #: keys of the result cache that are not loaded
 
     # --- rows ---
 
@@ -228,6 +235,18 @@ class WorkingSet:
         if lacking := [key for key in keys if key not in found]:
             raise Missing(set(), set(), results=lacking)
         return found
+
+    def cached(self, key: str) -> CachedResult | None:
+        """Return the newest result of a key of the result cache.
+
+        If it is not loaded the evaluation goes on without it, and is repeated: so all keys that a
+        wide loop asks for are loaded at once.
+        """
+        if key in self.changes.cached_results:
+            return self.changes.cached_results[key]
+        if key not in self._snapshot.cached:
+            self.unread_cached.add(key)
+        return self._snapshot.cached.get(key)
 
     def supersede(self, rows: Iterable[OutlineRow]) -> None:
         """Remove rows from the run; the run's generation has been raised before."""

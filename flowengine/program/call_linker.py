@@ -26,7 +26,7 @@ from flowengine.program.nodes import (
     SchemaDeclaration,
     StepStatement,
 )
-from flowengine.program.option_checks import unknown_names
+from flowengine.program.option_checks import unknown_names, unused_cache
 from flowengine.program.option_mixins import is_option, with_mixins
 from flowengine.program.plan import FacetPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.standard import is_built_in
@@ -130,7 +130,8 @@ class CallLinker:
         refuse = self._context.refuse
         options = with_mixins(facet.options, mixins, lambda what: refuse(where, what))
         params = [param.name for param in facet.params]
-        for problem in unknown_names(options, params, self._context.did_you_mean):
+        problems = [*unknown_names(options, params, self._context.did_you_mean)]
+        for problem in (*problems, *unused_cache(options, has_result=bool(facet.returns))):
             refuse(where, problem)
         return options
 

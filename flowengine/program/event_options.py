@@ -65,12 +65,30 @@ class Rate:
     per: float | timedelta = 60.0  #: seconds
 
     def __post_init__(self) -> None:
-        per = self.per
-        if isinstance(per, timedelta):
-            per = per.total_seconds()
-        if isinstance(per, int) and not isinstance(per, bool):
-            per = float(per)  # 60 and 60.0 give the same content hash
-        object.__setattr__(self, "per", per)
+        object.__setattr__(self, "per", _as_seconds(self.per))
+
+
+def _as_seconds(given: Any) -> Any:
+    """Return a period as seconds; anything that is none is checked later."""
+    if isinstance(given, timedelta):
+        return given.total_seconds()
+    # 60 and 60.0 give the same content hash.
+    return float(given) if isinstance(given, int) and not isinstance(given, bool) else given
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A step whose key has a result that is not older than `max_age` completes with that result.
+
+    The key is a text with names of parameters in braces: ``"rates:{currency}"``. Results are shared
+    by all runs of a tenant, for each facet by itself.
+    """
+
+    key: str
+    max_age: float | timedelta  #: seconds
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "max_age", _as_seconds(self.max_age))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +101,7 @@ class EventOptions:
     breaker: str = ""  #: its circuit breaker; empty: none
     limit: tuple[Limit, ...] = ()  #: a try waits until it has a place under each of them
     rate: tuple[Rate, ...] = ()
+    cache: Cache | None = None  #: earlier results that a step may complete with
 
 
 NO_OPTIONS = EventOptions()

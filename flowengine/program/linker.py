@@ -32,7 +32,7 @@ from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.limits import DEFAULT_LIMITS, Limits, beyond_limits, listed
 from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
-from flowengine.program.option_checks import contradictions, unknown_names
+from flowengine.program.option_checks import contradictions, unknown_names, unused_cache
 from flowengine.program.plan import (
     BlockPlan,
     FacetPlan,
@@ -175,9 +175,11 @@ class Linker:
     def _facet(self, facet: FacetPlan) -> None:
         for problem in beyond_limits(facet.name, facet.node):
             self._context.report(facet.name[:80], problem)
-        if facet.options.limit or facet.options.rate:
+        options = facet.options
+        if options.limit or options.rate or options.cache:
             params = [param.name for param in facet.params]
-            for problem in unknown_names(facet.options, params, self._context.did_you_mean):
+            problems = [*unknown_names(options, params, self._context.did_you_mean)]
+            for problem in (*problems, *unused_cache(options, has_result=bool(facet.returns))):
                 self._context.report(facet.name, problem)
         for fields, what in ((facet.params, "parameter"), (facet.returns, "return")):
             for name in repeated(field.name for field in fields):

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
-from flowengine.program.event_options import EventOptions, Limit, Rate, RetryPolicy
+from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.limit_keys import key_problems
 
 #: Tries in one period of a rate: each of them is a row until the period has passed.
@@ -46,6 +46,25 @@ def limit_problems(limits: Any, rates: Any) -> Iterator[str]:
             yield f"{what} {key!r} is given twice"
 
 
+def cache_problems(cache: Any) -> Iterator[str]:
+    if cache is None:
+        return
+    if not isinstance(cache, Cache):
+        yield f"cache={cache!r} is not a Cache(key, max_age)"
+        return
+    if not isinstance(cache.key, str) or not cache.key.strip():
+        yield f"cache: the key {cache.key!r} is not a text"
+    age: Any = cache.max_age
+    if not is_number(age) or not 0 < age <= LONGEST_SECONDS:
+        yield f"cache {cache.key!r}: max_age={age!r} is not a number of seconds above 0"
+
+
+def unused_cache(options: EventOptions, *, has_result: bool) -> Iterator[str]:
+    """Return the problem of a cache of a facet without a result."""
+    if options.cache is not None and not has_result:
+        yield f"cache {options.cache.key!r}: the facet has no result that could be kept"
+
+
 def _uses(given: Iterable[Any], key: str) -> int:
     return sum(one.key == key for one in given)
 
@@ -68,6 +87,8 @@ def named_keys(options: EventOptions) -> Iterator[tuple[str, str]]:
         yield "limit", limit.key
     for rate in options.rate:
         yield "rate", rate.key
+    if options.cache is not None:
+        yield "cache", options.cache.key
 
 
 def unknown_names(

@@ -7,18 +7,29 @@ are constants.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import MISSING, fields, replace
+from typing import Any, TypeAlias
 
-from flowengine.program.event_options import EventOptions, Limit, Rate, RetryPolicy
+from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.nodes import Argument, Literal, Mixin
-from flowengine.program.option_checks import LONGEST_SECONDS, limit_problems, retry_problems
+from flowengine.program.option_checks import (
+    LONGEST_SECONDS,
+    cache_problems,
+    limit_problems,
+    retry_problems,
+)
 from flowengine.program.standard import NAMESPACE, is_built_in
 
 TIMEOUT = "Timeout"
 _SECONDS = {"hours": 3600.0, "minutes": 60.0, "seconds": 1.0, "ms": 0.001}
-_VALUES: dict[str, type[Any]] = {"Retry": RetryPolicy, "Limit": Limit, "Rate": Rate}
+_VALUES: dict[str, type[Any]] = {
+    "Retry": RetryPolicy,
+    "Limit": Limit,
+    "Rate": Rate,
+    "Cache": Cache,
+}
+_Value: TypeAlias = RetryPolicy | Limit | Rate | Cache
 
 
 def is_timeout(mixin: Mixin) -> bool:
@@ -62,6 +73,8 @@ def with_mixins(
         elif isinstance(value, Limit):
             others = [one for one in options.limit if one.key != value.key]
             options = replace(options, limit=(value, *others))
+        elif isinstance(value, Cache):
+            options = replace(options, cache=value)
         else:
             slower = [one for one in options.rate if one.key != value.key]
             options = replace(options, rate=(value, *slower))
@@ -72,7 +85,7 @@ class _Refused(Exception):
     pass
 
 
-def _problems(value: RetryPolicy | Limit | Rate) -> Iterator[str]:
+def _problems(value: _Value) -> Iterator[str]:
     match value:
         case RetryPolicy():
             yield from retry_problems(value)
@@ -80,9 +93,11 @@ def _problems(value: RetryPolicy | Limit | Rate) -> Iterator[str]:
             yield from limit_problems((value,), ())
         case Rate():
             yield from limit_problems((), (value,))
+        case Cache():
+            yield from cache_problems(value)
 
 
-def _value(name: str, arguments: Iterable[Argument]) -> RetryPolicy | Limit | Rate:
+def _value(name: str, arguments: Iterable[Argument]) -> _Value:
     kind = _VALUES[name]
     known = [field.name for field in fields(kind)]
     given = {argument.name: _constant(name, argument) for argument in arguments}
@@ -90,9 +105,10 @@ def _value(name: str, arguments: Iterable[Argument]) -> RetryPolicy | Limit | Ra
         if argument not in known:
             raise _Refused(f"{name} has no parameter {argument!r}: it has {', '.join(known)}")
     try:
-        made: RetryPolicy | Limit | Rate = kind(**given)
+        made: _Value = kind(**given)
     except TypeError:
-        wanted = " and ".join(repr(n) for n in ("key", "count") if n not in given)
+        needed = [field.name for field in fields(kind) if field.default is MISSING]
+        wanted = " and ".join(repr(name) for name in needed if name not in given)
         raise _Refused(f"{name} needs {wanted}") from None
     return made
 

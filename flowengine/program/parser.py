@@ -12,12 +12,12 @@ from typing import Any
 
 from flowengine.errors import InvalidProgram
 from flowengine.program import nodes
-from flowengine.program.event_options import Limit, Rate, RetryPolicy
+from flowengine.program.event_options import Cache, Limit, Rate, RetryPolicy
 from flowengine.program.expression_parser import ExpressionParser
 from flowengine.program.json_reader import is_count, kind_of, location_of
 from flowengine.program.limits import DEFAULT_LIMITS, Limits, check_document, listed
 from flowengine.program.nodes import Json
-from flowengine.program.option_checks import limit_problems, retry_problems
+from flowengine.program.option_checks import cache_problems, limit_problems, retry_problems
 
 _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", "schemas")
 
@@ -102,7 +102,8 @@ class ProgramParser(ExpressionParser):
             retry = nodes.RetryPolicy(**node.get("retry", {}))
             limit = tuple(Limit(**one) for one in self.elements(node, "limit"))
             rate = tuple(Rate(**one) for one in self.elements(node, "rate"))
-            given = {**node, "retry": retry, "limit": limit, "rate": rate}
+            cache = Cache(**node["cache"]) if node.get("cache") is not None else None
+            given = {**node, "retry": retry, "limit": limit, "rate": rate, "cache": cache}
             options = nodes.EventOptions(**given)
         except TypeError as problem:
             self.problem(f"unreadable options: {problem}")
@@ -116,7 +117,8 @@ class ProgramParser(ExpressionParser):
         if not _is_number(retry.attempts) or retry.attempts < 1:
             self.problem("retry needs at least one attempt")
         checked = RetryPolicy(jitter=retry.jitter, on=retry.on, never_on=retry.never_on)
-        for what in (*retry_problems(checked), *limit_problems(limit, rate)):
+        unfit = (*retry_problems(checked), *limit_problems(limit, rate), *cache_problems(cache))
+        for what in unfit:
             self.problem(what)
         if not isinstance(options.task_list, str) or not options.task_list:
             self.problem(f"option 'task_list' must be text, found {kind_of(options.task_list)}")

@@ -81,6 +81,8 @@ def _options(options: nodes.EventOptions) -> _Node:
     for name in ("limit", "rate"):
         if name in chosen:
             chosen[name] = [asdict(one) for one in chosen[name]]
+    if options.cache is not None:
+        chosen["cache"] = asdict(options.cache)
     return chosen
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import Table
 
 from flowengine.store.records import NEW_TASK_COLUMNS, STEP_COLUMNS, STEP_UPDATE_COLUMNS
 from flowengine.store.tables import (
+    CacheRow,
     EventRow,
     FactRow,
     HistoryRow,
@@ -99,6 +100,31 @@ class NewEvent(NamedTuple):
     step_id: str
     event_type: str
     created: int
+
+
+class ReusedEvent(NamedTuple):
+    """An event that was completed with a result of the cache."""
+
+    run_id: str
+    id: str
+    step_id: str
+    event_type: str
+    created: int
+    source: str
+
+
+class Cached(NamedTuple):
+    """A result for the cache."""
+
+    run_id: str
+    id: str
+    key: str
+    tenant: str
+    facet: str
+    path: str
+    returns: str | None
+    created: int
+    expires: int
 
 
 class NewTimer(NamedTuple):
@@ -216,6 +242,7 @@ SECTIONS: dict[str, Section] = {
     "steps": Section(StepRow.__table__, STEP_UPDATE_COLUMNS, optional=("params",)),
     "superseded_steps": Section(StepRow.__table__, SupersededStep._fields),
     "new_events": Section(EventRow.__table__, NewEvent._fields),
+    "reused_events": Section(EventRow.__table__, ReusedEvent._fields),
     "timers": Section(TimerRow.__table__, NewTimer._fields),
     "ended_timers": Section(TimerRow.__table__, EndedTimer._fields),
     "joins": Section(JoinRow.__table__, JoinCount._fields),
@@ -226,6 +253,7 @@ SECTIONS: dict[str, Section] = {
     "parent_facts": Section(FactRow.__table__, ParentFact._fields, constants=_UNREAD),
     "payloads": Section(PayloadRow.__table__, Payload._fields),
     "references": Section(ReferenceRow.__table__, Reference._fields),
+    "cached": Section(CacheRow.__table__, Cached._fields),
     "labels": Section(LabelRow.__table__, Label._fields),
     "outbox": Section(OutboxRow.__table__, Outcome._fields),
 }

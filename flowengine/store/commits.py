@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
-from flowengine.evaluator.records import FollowUp, TimerDefinition, Waiter, id_within
+from flowengine.evaluator.records import (
+    CachedResult,
+    FollowUp,
+    ReusedResult,
+    TimerDefinition,
+    Waiter,
+    id_within,
+)
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Delegated, Failed, Lost, Succeeded
 from flowengine.evaluator.triggers import Outcome as TryOutcome
@@ -18,6 +25,7 @@ from flowengine.store import codec, records
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
     SECTIONS,
+    Cached,
     ConsumedFact,
     ConsumedTask,
     EndedTimer,
@@ -32,6 +40,7 @@ from flowengine.store.commit_rows import (
     ParentFact,
     Payload,
     Reference,
+    ReusedEvent,
     RunOrigin,
     RunUpdate,
     SupersededStep,
@@ -69,6 +78,7 @@ class CommitPlan:
     steps: list[Row] = field(default_factory=list)
     superseded_steps: list[SupersededStep] = field(default_factory=list)
     new_events: list[NewEvent] = field(default_factory=list)
+    reused_events: list[ReusedEvent] = field(default_factory=list)
     timers: list[NewTimer] = field(default_factory=list)
     ended_timers: list[EndedTimer] = field(default_factory=list)
     joins: list[JoinCount] = field(default_factory=list)
@@ -79,6 +89,7 @@ class CommitPlan:
     parent_facts: list[ParentFact] = field(default_factory=list)
     payloads: list[Payload] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
+    cached: list[Cached] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     outbox: list[Outcome] = field(default_factory=list)
     rule: OutboxRule | None = None  #: None: outcomes are not delivered
@@ -189,6 +200,27 @@ class CommitPlan:
             NewEvent(event.workflow_id, event.id, event.step_id, event.event_type, now)
             for event in created
         ]
+
+    # --- the result cache ---
+
+    def keep_results(self, run_id: str, results: Iterable[CachedResult]) -> None:
+        """Add results to the cache; their large values stay as long as the entries."""
+        for result in results:
+            encoder = codec.Encoder()
+            returns = encoder.attributes(result.returns)
+            row = (result.key, result.tenant, result.facet, result.path, returns)
+            self.cached.append(Cached(run_id, result.id, *row, result.created, result.expires))
+            for digest in {**encoder.references, **encoder.payloads}:
+                self.references.append(Reference(run_id, result.id, digest))
+            self.encoder.payloads |= encoder.payloads
+
+    def add_reused(self, run_id: str, reused: Iterable[ReusedResult], now: int) -> None:
+        """Add events that were completed with results of the cache."""
+        for one in reused:
+            entry = one.source
+            source = codec.dump([entry.run_id, entry.path, entry.created])
+            event = (one.event_id, one.step_id, entry.facet, now, source)
+            self.reused_events.append(ReusedEvent(run_id, *event))
 
     def add_timers(self, created: Iterable[TimerDefinition], now: int) -> None:
         self.timers += [

@@ -23,6 +23,8 @@ _NO_RUN = (
     f"ON l.name = '{MARKER}' || t.run_id WHERE r.id IS NULL AND l.name IS NULL"
 )
 _OF_RUNS = ("step", "task", "event", "fact", "history", "timer", "join", "label", "reference")
+#: The references of the result cache have the id of an entry in place of a run's.
+_NO_ENTRY = " AND NOT EXISTS (SELECT 1 FROM flowengine_cache c WHERE c.id = t.run_id)"
 
 
 class Invariant(NamedTuple):
@@ -164,7 +166,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         Invariant(
             f"rows of {table} belong to a run",
             "they are left of a run that was removed by hand",
-            _NO_RUN.format(table=table),
+            _NO_RUN.format(table=table) + (_NO_ENTRY if table == "reference" else ""),
             "purge",
         )
         for table in _OF_RUNS

@@ -25,6 +25,7 @@ from flowengine.store.payloads import Payloads
 from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
+from flowengine.store.result_cache import ResultCache
 from flowengine.store.run_lists import RunLists
 from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
@@ -90,6 +91,8 @@ class Session(Protocol):
     def admission(self) -> AdmissionRows: ...
     @property
     def forks(self) -> Forks: ...
+    @property
+    def result_cache(self) -> ResultCache: ...
 
 
 class CompletionListener(Protocol):

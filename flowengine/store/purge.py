@@ -80,6 +80,10 @@ _PROGRAMS = (
     "DELETE FROM flowengine_program WHERE created < %s AND hash NOT IN "
     "(SELECT r.program_hash FROM flowengine_run r) RETURNING 1"
 )
+_EXPIRED = (
+    "DELETE FROM flowengine_cache WHERE id IN (SELECT id FROM flowengine_cache "
+    "WHERE expires < %s ORDER BY expires LIMIT %s) RETURNING id"
+)
 _SLOTS = (
     "DELETE FROM flowengine_slot WHERE (until IS NULL OR until <= %s) AND NOT EXISTS (SELECT 1 "
     "FROM flowengine_task t WHERE t.uuid = flowengine_slot.task_id) RETURNING 1"
@@ -188,6 +192,16 @@ class Purge(Part):
     def remove_slots(self, now: int) -> None:
         """Remove the slots of limits whose tasks are removed."""
         self._session.rows(_SLOTS, (now,))
+
+    def remove_cached(self, before: int, most: int) -> list[str]:
+        """Remove results of the cache that expired before that time; return their ids.
+
+        They are marked like runs: their large values are to be removed.
+        """
+        found = [row[0] for row in self._session.rows(_EXPIRED, (before, most))]
+        if found:
+            self._rows(_MARK, found)
+        return found
 
     def remove_servers(self, states: Iterable[str], before: int) -> list[str]:
         """Remove the rows of servers that ended before that time; return their ids."""

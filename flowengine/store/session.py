@@ -23,6 +23,7 @@ from flowengine.store.payloads import Payloads
 from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
+from flowengine.store.result_cache import ResultCache
 from flowengine.store.run_lists import RunLists
 from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
@@ -118,3 +119,4 @@ class SqlSession:
     lists = _PartOf(RunLists)
     admission = _PartOf(AdmissionRows)
     forks = _PartOf(Forks)
+    result_cache = _PartOf(ResultCache)

@@ -212,6 +212,8 @@ class EventRow(_Table, table=True):
     step_id: str = _id()
     event_type: str = _name()
     created: int = _time()
+    #: Of a result from the cache: the run and the path of the step that had it, and when, as JSON.
+    source: str | None = _text()
 
 
 class TaskRow(_Table, table=True):
@@ -403,6 +405,28 @@ class ReferenceRow(_Table, table=True):
 
     run_id: str = _id(primary_key=True)
     hash: str = _id(primary_key=True)
+
+
+class CacheRow(_Table, table=True):
+    """A result of an event facet that later steps with the same key complete with.
+
+    Its large values have references with the id of this row in place of a run's.
+    """
+
+    __table_args__ = (
+        Index("flowengine_cache_key", "key", "created"),
+        Index("flowengine_cache_expires", "expires"),
+    )
+
+    id: str = _id(primary_key=True)
+    key: str = _id()  #: a digest of the tenant, the facet, the types of its results, and the key
+    tenant: str = _name("", 64)
+    facet: str = _name()
+    run_id: str = _id()  #: the run and the step that had it
+    path: str = _text("")
+    returns: str | None = _text()
+    created: int = _time()
+    expires: int = _time()
 
 
 class OutboxRow(_Table, table=True):

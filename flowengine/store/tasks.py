@@ -110,9 +110,13 @@ class Tasks(Part):
                 id=row.id,
                 step_id=row.step_id,
                 workflow_id=row.run_id,
-                state=event_state(row.step_state, tries[row.step_id].state),
+                state=event_state(row.step_state, _state_of(tries.get(row.step_id))),
                 event_type=row.event_type,
                 payload=self._session.payloads.resolved(codec.attributes(row.params)),
             )
             for row in rows
         ]
+
+
+def _state_of(tried: Row[Any] | None) -> str | None:
+    return None if tried is None else tried.state

@@ -15,7 +15,7 @@ from typing import Any
 
 from flowengine.engine import history
 from flowengine.evaluator import Missing, RunView, Snapshot, Step, TaskDefinition, evaluate
-from flowengine.evaluator.records import IterationChanges
+from flowengine.evaluator.records import CachedResult, IterationChanges
 from flowengine.evaluator.states import StepState
 from flowengine.evaluator.triggers import (
     Action,
@@ -131,6 +131,7 @@ class _Replayed:
             if "ended" in recorded:
                 raise ValueError("the history of this run was written by a version before 0.2")
             triggers = list(self._triggers(recorded))
+            self._snapshot.cached = dict(self._reused(recorded, entry["at"]))
             before = dict(self._snapshot.steps)
             changes = self._evaluate(view, triggers, entry["at"])
             replayed = history.summary(triggers, changes, before, view.state, view.generation)
@@ -147,7 +148,14 @@ class _Replayed:
         return Replay(run["id"], len(self._history), view.state, view.outputs, differences)
 
     def _evaluate(self, view: RunView, triggers: Sequence[Trigger], now: int) -> IterationChanges:
+        before = view.copied()
         changes = evaluate(self._plan, view, self._snapshot, triggers, now, prefetched=True)
+        if isinstance(changes, Missing) and changes.cached:
+            self._snapshot.cached |= dict.fromkeys(changes.cached)  # it had no result of these keys
+            for name, value in asdict(before).items():
+                if name != "waiter":
+                    setattr(view, name, value)
+            changes = evaluate(self._plan, view, self._snapshot, triggers, now, prefetched=True)
         if isinstance(changes, Missing):
             missing = ", ".join(sorted(changes.payloads)) or "rows"
             raise ValueError(f"the export lacks values that the run has read: {missing}")
@@ -178,6 +186,18 @@ class _Replayed:
                 yield Answer(act_id, subject, self._answer(subject), actor, at)
         for name, step_key in recorded.get("inputs", ()):
             yield self._input(name, step_key)
+
+    def _reused(
+        self, recorded: Mapping[str, Any], now: int
+    ) -> Iterator[tuple[str, CachedResult | None]]:
+        """Rebuild the results of the cache that a commit used, from the steps that have them."""
+        by_name = {name: step for step in self._steps for name in (step.path, f"#{step.key}")}
+        for name, run, source, at, key in recorded.get("reused", ()):
+            step = by_name[name]
+            fields = [field.name for field in self._plan.facets[step.facet_name].returns]
+            returns = {field: step.returns[field] for field in fields if field in step.returns}
+            about = (key, key, "", step.facet_name, run, source, returns)
+            yield key, CachedResult(*about, created=at, expires=now + 1)
 
     def _act(self, act_id: str, kind: str) -> Trigger | None:
         """Return the answer or action of a fact; None if it was committed without one."""

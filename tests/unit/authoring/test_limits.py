@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from flowengine import GiveUp, Limit, Rate, Retry, RetryAfter, event_facet, workflow
+from flowengine import Cache, GiveUp, Limit, Rate, Retry, RetryAfter, event_facet, workflow
 from flowengine.errors import AuthoringError
 from flowengine.program import link_program
 from flowengine.program.event_options import RetryPolicy
@@ -82,3 +85,40 @@ def test_errors_for_another_try_take_sensible_values_only() -> None:
         RetryAfter(-1)
     with pytest.raises(TypeError, match="a number of seconds"):
         RetryAfter("soon")  # type: ignore[arg-type]
+
+
+def test_a_facet_takes_a_cache_with_a_key_and_an_age() -> None:
+    @event_facet(name="l.rate", cache=Cache("rates:{currency}", timedelta(hours=1)))
+    def rate(currency: str) -> int:
+        return len(currency)
+
+    assert rate.options.cache == Cache("rates:{currency}", 3600)
+    assert Cache("a", 3600) == Cache("a", 3600.0), "one content hash"
+
+
+@pytest.mark.parametrize(
+    ("cache", "problem"),
+    [
+        ("rates", "cache='rates' is not a Cache(key, max_age)"),
+        (Cache("", 60), "cache: the key '' is not a text"),
+        (Cache("a", timedelta(-1)), "cache 'a': max_age=-86400.0 is not a number of seconds above"),
+        (Cache("a", 0), "cache 'a': max_age=0.0 is not a number of seconds above 0"),
+        (Cache("a:{custmer}", 60), "which is no parameter; did you mean 'customer'?"),
+        (Cache("a:{", 60), "cache: the key 'a:{' is not a text with names of parameters in braces"),
+    ],
+)
+def test_a_cache_that_cannot_work_is_refused(cache: Any, problem: str) -> None:
+    with pytest.raises(AuthoringError) as caught:
+
+        @event_facet(cache=cache)
+        def rate(customer: str) -> int:
+            return 1
+
+    assert problem in str(caught.value)
+
+
+def test_a_cache_of_a_facet_without_result_is_refused() -> None:
+    with pytest.raises(AuthoringError, match="the facet has no result that could be kept"):
+
+        @event_facet(cache=Cache("a", 60))
+        def send() -> None: ...

@@ -29,7 +29,7 @@ from flowengine.evaluator import (
     working_set,
 )
 from flowengine.evaluator.outline import outlined
-from flowengine.evaluator.records import FollowUp, row_key
+from flowengine.evaluator.records import CachedResult, FollowUp, row_key
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import (
     Action,
@@ -89,6 +89,7 @@ class MemoryRun:
         self.superseded: list[Stored] = []
         self.results: dict[str, dict[str, Any] | None] = {}  #: of events, by the key of their step
         self.commits: list[IterationChanges] = []
+        self.cached: dict[str, CachedResult] = {}  #: the result cache
         self.trips = 0  #: to the store, for the last commit
         self.repeated_tasks = 0  #: decided although they exist; the store ignores them
         self._view = RunView("run", self.plan.workflow(workflow).name, "hash")
@@ -223,6 +224,7 @@ class MemoryRun:
             )
             wanted |= changes.pages - snapshot.at_event.keys()
             wanted |= changes.results - snapshot.results.keys()
+            wanted |= changes.cached - snapshot.cached.keys()
             is_outlined = changes.outline and snapshot.outline is None
             assert wanted or is_outlined, "the evaluator asks for what it has been given"
             self.trips += 1
@@ -233,6 +235,7 @@ class MemoryRun:
             if changes.outline:
                 snapshot.outline = [outlined(self._step(key)) for key in self.rows]
             snapshot.results |= {key: self.results.get(key) for key in changes.results}
+            snapshot.cached |= {key: self.cached.get(key) for key in changes.cached}
         self._check_untouched(snapshot)
         self._commit(changes, view)
         self._check_laws(changes)

@@ -10,7 +10,7 @@ import pytest
 
 from flowengine.errors import InvalidProgram
 from flowengine.program import link_program, parse_program
-from flowengine.program.event_options import EventOptions, Limit, Rate, RetryPolicy
+from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.limit_keys import LONGEST_KEY, rendered
 from flowengine.program.serializer import write_program
 from tests.builders import block, event, mixed, program, signed, step, workflow
@@ -20,6 +20,7 @@ OPTIONS: dict[str, Any] = {
     "retry": RETRY,
     "limit": [{"key": "customer:{x}", "count": 2}],
     "rate": [{"key": "mail", "count": 100, "per": 60.0}],
+    "cache": {"key": "sent:{x}", "max_age": 60.0},
 }
 
 
@@ -35,12 +36,13 @@ def problems_of(document: Any) -> str:
 
 
 def test_options_keep_their_values_through_the_stored_form() -> None:
-    parsed = parse_program(document(event("Send", "x", options=OPTIONS)))
+    parsed = parse_program(document(event("Send", "x", "y", options=OPTIONS)))
     (facet, _) = parsed.declarations
     assert facet.options == EventOptions(  # type: ignore[union-attr]
         retry=RetryPolicy(4, jitter=0.5, on=(OSError,), never_on=PermissionError),
         limit=(Limit("customer:{x}", 2),),
         rate=(Rate("mail", 100, per=timedelta(minutes=1)),),
+        cache=Cache("sent:{x}", timedelta(minutes=1)),
     )
     written = json.loads(json.dumps(write_program(parsed)))
     assert parse_program(written) == parsed
@@ -74,6 +76,10 @@ def test_a_key_that_names_no_parameter_is_refused_with_a_suggestion() -> None:
         ),
         ({"retry": {"jitter": 2}}, "retry.jitter=2 is not a share of the wait, 0 to 1"),
         ({"retry": {"on": [3]}}, "retry.on=(3,) is not a list of exception classes"),
+        ({"cache": {"key": "a", "max_age": -1}}, "max_age=-1.0 is not a number of seconds above 0"),
+        ({"cache": {"key": "a{z}", "max_age": 1}}, "cache: the key 'a{z}' names 'z', which is no"),
+        ({"cache": {"key": "a"}}, "unreadable options"),
+        ({"cache": {"key": "a", "max_age": 1}}, "the facet has no result that could be kept"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(options: dict[str, Any], problem: str) -> None:
@@ -97,6 +103,13 @@ def test_mixins_set_options_at_a_call_and_in_a_signature() -> None:
     assert plan.facets["Send"].options.retry == RetryPolicy()
 
 
+def test_a_mixin_sets_the_cache_of_a_call() -> None:
+    call = mixed(step("a", "Send", x=1), "Cache", key="sent:{x}", max_age=60)
+    plan = link_program(parse_program(document(event("Send", "x", "y"), call=call)))
+    (statement,) = [each for each in plan.statements.values() if each.name == "a"]
+    assert statement.options.cache == Cache("sent:{x}", 60)
+
+
 def test_a_declared_facet_of_that_name_stays_a_mixin_of_the_program() -> None:
     send = event("Send", "x attempts")
     call = mixed(step("a", "Send", x=1), "Retry", attempts=5)
@@ -113,6 +126,10 @@ def test_a_declared_facet_of_that_name_stays_a_mixin_of_the_program() -> None:
         ("Limit", {"key": "a"}, "Limit needs 'count'"),
         ("Rate", {"key": "a{y}", "count": 1}, "names 'y', which is no parameter"),
         ("Retry", {"jitter": 9}, "retry.jitter=9 is not a share of the wait"),
+        ("Cache", {"key": "a"}, "Cache needs 'max_age'"),
+        ("Cache", {"key": "a", "max_age": -1}, "max_age=-1.0 is not a number of seconds above 0"),
+        ("Cache", {"key": "a", "max_age": 5}, "the facet has no result that could be kept"),
+        ("Cache", {"key": "a", "age": 5}, "Cache has no parameter 'age': it has key, max_age"),
     ],
 )
 def test_mistakes_in_option_mixins_are_named(
