@@ -106,6 +106,8 @@ class Settings:
     max_child_depth: int = 1_000
     #: Seconds that the always blocks of a cancelled run may take, before they are cancelled too.
     cleanup_timeout: float = 300.0
+    #: Seconds of waiting that count as much as one point of priority.
+    priority_aging: float = 60.0
     #: Seconds that a try of a cancelled step may go on, before its pool child is killed.
     cancel_grace: float = 30.0
     #: Maximum length of an error's message, and of its traceback, in characters.

@@ -11,6 +11,7 @@ from flowengine.evaluator import result_cache, waits
 from flowengine.evaluator.admission import StatedKey, queue_id, stated_keys, write_keys
 from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.holds import state_of_new_task
+from flowengine.evaluator.priorities import rank_of
 from flowengine.evaluator.records import (
     Error,
     EventDefinition,
@@ -109,7 +110,7 @@ def create_task(
             try_number=again.try_number,
             losses=again.losses,
             due=again.due,
-            priority=work.run.priority,
+            rank=rank_of(work.run.priority, again.due, work.limits.priority_aging),
             tenant=work.run.tenant,
             limits=write_keys(keys) if keys else None,
             queue=queue_id(work.run.tenant, keys) if keys else None,

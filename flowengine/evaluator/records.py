@@ -149,7 +149,7 @@ class TaskDefinition:
     losses: int = 0  #: tries before this one that ended with the death of their worker
     lease: int = 0  #: raised at every claim; a report must name it
     due: int = 0
-    priority: int = 0
+    rank: int = 0  #: the lowest is claimed first: due time and priority of its run
     position: int = 0  #: order of creation inside the run
     timeout_ms: int | None = None
     boot_id: str = ""  #: the boot of the server that claimed it

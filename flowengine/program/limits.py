@@ -36,6 +36,7 @@ class Limits:
     max_error_length: int
     max_error_excerpt: int
     cleanup_timeout: float
+    priority_aging: float
 
     @classmethod
     def of(cls, settings: Settings) -> Self:

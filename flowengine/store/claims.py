@@ -175,7 +175,7 @@ class Claims(Part):
     def _tasks(self, rows: Sequence[tuple[Any, ...]]) -> list[TaskDefinition]:
         tasks = [task_from(row, codec.attributes(row[-1])) for row in rows]
         self._session.payloads.fill_in([task.data or {} for task in tasks])
-        return sorted(tasks, key=lambda task: (-task.priority, task.due, task.position))
+        return sorted(tasks, key=lambda task: (task.rank, task.due, task.position))
 
 
 @functools.cache

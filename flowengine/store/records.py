@@ -88,14 +88,13 @@ _RENAMED = {
     "runner_id": "server_id",
     "workflow_id": "run_id",
     "flow_id": "program_hash",
-    "priority": "rank",  # negated: the index gives the most urgent first
     "circuit": "limit_key",
 }
 TASK_COLUMNS = _columns(_TASK, _RENAMED, TaskRow)
 NEW_TASK_COLUMNS = (*TASK_COLUMNS, "short_name", "started", "activity")
 _task_values = attrgetter(*_TASK)
-_SERVER, _BOOT, _RANK, _LIMIT, _TASK_ERROR, _ONCE = map(
-    TASK_COLUMNS.index, ("server_id", "boot_id", "rank", "limit_key", "error", "runs_once")
+_SERVER, _BOOT, _LIMIT, _TASK_ERROR, _ONCE = map(
+    TASK_COLUMNS.index, ("server_id", "boot_id", "limit_key", "error", "runs_once")
 )
 _DATA, _JOIN = (_names(TaskDefinition).index(name) for name in _UNSTORED)
 
@@ -104,7 +103,7 @@ def new_task_row(task: TaskDefinition) -> Row:
     """Encode a task for NEW_TASK_COLUMNS. One that is running was claimed with its creation."""
     values = list(_task_values(task))
     values[_SERVER], values[_BOOT] = task.runner_id or None, task.boot_id or None
-    values[_RANK], values[_LIMIT] = -task.priority, limit_key(task.circuit)
+    values[_LIMIT] = limit_key(task.circuit)
     since = task.updated if task.state == TaskState.RUNNING else None
     return (*values, task.name.rpartition(".")[2], since, since)
 
@@ -113,7 +112,7 @@ def task_from(row: Sequence[Any], data: dict[str, Any] | None) -> TaskDefinition
     """Decode a task from the values of TASK_COLUMNS, which the row begins with."""
     values = list(row[: len(TASK_COLUMNS)])
     values[_SERVER], values[_BOOT] = row[_SERVER] or "", row[_BOOT] or ""
-    values[_RANK], values[_LIMIT] = -row[_RANK], circuit_of(row[_LIMIT])
+    values[_LIMIT] = circuit_of(row[_LIMIT])
     values[_TASK_ERROR], values[_ONCE] = codec.load(row[_TASK_ERROR]), bool(row[_ONCE])
     values.insert(_DATA, data)
     values.insert(_JOIN, "")

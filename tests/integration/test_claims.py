@@ -283,6 +283,22 @@ def test_tasks_are_claimed_by_priority_then_by_due_time_then_by_age(
     assert found == [(key, path) for key in order for path in ("Flow.a", "Flow.b")]
 
 
+def test_a_task_does_not_starve_behind_an_endless_stream_of_a_higher_priority(
+    engine: Engine, clock: MovedClock
+) -> None:
+    """Each second an urgent task is started and one task is claimed: by count, not by luck."""
+    engine.start(one(), "Flow", {}, key="low")
+    (low,) = (info.id for info in engine.list())
+    claimed: list[str] = []
+    while low not in claimed:
+        assert len(claimed) < 1_000, "it starves"
+        clock.now += 1_000
+        engine.start(one(), "Flow", {}, priority=1)
+        claimed.append(claim(engine).workflow_id)
+    aging = engine.settings.priority_aging
+    assert len(claimed) == aging, "a minute for one point"
+
+
 def test_several_tasks_at_once_come_in_the_same_order(engine: Engine) -> None:
     names = [f"s{i}" for i in range(9)]
     engine.start(side_by_side(*names), "Flow", {})

@@ -55,7 +55,7 @@ def test_a_task_is_read_as_it_was_written() -> None:
         losses=1,
         lease=3,
         due=4,
-        priority=5,
+        rank=-5,
         position=6,
         timeout_ms=7,
         boot_id="b",
