@@ -60,6 +60,7 @@ class Purger:
     def __init__(self, database: Store, settings: Settings) -> None:
         self._database, self._settings = database, settings
         self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
+        self._last_key = ""  #: behind which keys of limits are looked at next
 
     def purge(
         self,
@@ -113,14 +114,15 @@ class Purger:
         return done
 
     def remove_expired(self, seconds: float, *, now: bool = False) -> PurgeResult:
-        """Remove cached results that have expired, whatever the setting `retention` says.
+        """Remove expired results of the cache and idle keys, whatever `retention` says.
 
         Once in ten minutes of this process, and not in its first: those who have none pay nothing.
         """
         if not now and time.monotonic() < self._next_removal:
             return PurgeResult()
         self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
-        return self._remove_cached(time.monotonic() + seconds)
+        until = time.monotonic() + seconds
+        return self._remove_cached(until).plus(self._remove_idle_keys(until))
 
     def remove_orphans(self, run_ids: Sequence[str]) -> PurgeResult:
         """Remove the rows of runs that have no row of their own."""
@@ -144,7 +146,7 @@ class Purger:
         done = self._remove_marked(until)  # of a purge that ended early
         for rule in rules:
             done = done.plus(self._apply_rule(rule, until))
-        done = done.plus(self._remove_cached(until))
+        done = done.plus(self._remove_cached(until)).plus(self._remove_idle_keys(until))
         return done.plus(self._remove_leftovers())
 
     def _remove_cached(self, until: float | None) -> PurgeResult:
@@ -157,6 +159,19 @@ class Purger:
                 return done
             done = done.plus(PurgeResult(rows=len(found)))
             done = done.plus(self._remove_marked(until))
+        return done.plus(PurgeResult(is_complete=False))
+
+    def _remove_idle_keys(self, until: float | None) -> PurgeResult:
+        """Remove keys of limits and rates that no run of the last day has used."""
+        done = PurgeResult()
+        while until is None or time.monotonic() < until:
+            with self._database.write() as session:
+                now = session.now()
+                page = session.idle_keys.remove(self._last_key, now - _DAY, now)
+            self._last_key = page.last
+            done = done.plus(PurgeResult(rows=page.removed))
+            if not page.last:
+                return done
         return done.plus(PurgeResult(is_complete=False))
 
     def _apply_rule(self, rule: dict[str, Any], until: float | None) -> PurgeResult:

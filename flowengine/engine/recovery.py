@@ -238,7 +238,7 @@ def begin_queued_runs(engine: Engine) -> None:
 
 
 def purge_expired(engine: Engine) -> None:
-    """Remove runs by the setting `retention`, and cached results that have expired."""
+    """Remove runs by the setting `retention`, expired results, and idle keys of limits."""
     if engine.settings.retention:
         engine.purger.purge_expired(_PURGE_SECONDS)
     engine.purger.remove_expired(_PURGE_SECONDS)

@@ -17,6 +17,7 @@ from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
 from flowengine.store.forks import Forks
 from flowengine.store.history import History
+from flowengine.store.idle_keys import IdleKeys
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
 from flowengine.store.locks import Locks
@@ -93,6 +94,8 @@ class Session(Protocol):
     def forks(self) -> Forks: ...
     @property
     def result_cache(self) -> ResultCache: ...
+    @property
+    def idle_keys(self) -> IdleKeys: ...
 
 
 class CompletionListener(Protocol):

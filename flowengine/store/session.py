@@ -14,6 +14,7 @@ from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
 from flowengine.store.forks import Forks
 from flowengine.store.history import History
+from flowengine.store.idle_keys import IdleKeys
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
 from flowengine.store.locks import Locks
@@ -120,3 +121,4 @@ class SqlSession:
     admission = _PartOf(AdmissionRows)
     forks = _PartOf(Forks)
     result_cache = _PartOf(ResultCache)
+    idle_keys = _PartOf(IdleKeys)
