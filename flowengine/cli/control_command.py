@@ -17,29 +17,20 @@ from flowengine.cli.streams import json_of
 if TYPE_CHECKING:
     from flowengine.engine import Engine
     from flowengine.engine.bulk_actions import BulkResult
+    from flowengine.engine.results import RunInfo
     from flowengine.evaluator.actions import ActionKind
 
 #: In the order in which readers list them.
 STATES = ("QUEUED", "RUNNING", "HELD", "CANCELLING", "COMPLETED", "FAILED", "CANCELLED")
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
-_PAST = {"cancel": "cancelled", "hold": "held", "release": "released"}
+_PAST = {"cancel": "cancelled", "hold": "held", "release": "released", "retry": "retried"}
+_CHOICE = """Give RUN, an id or a prefix of one, once or more often; or choose runs by a filter, and
+count them first with --dry-run."""
 _HELP = {
-    "cancel": """Cancel runs: their always blocks run, then they are CANCELLED.
-
-    Give RUN, an id or a prefix of one, once or more often; or choose runs by a filter, and count
-    them first with --dry-run.
-    """,
-    "hold": """Hold runs: no worker claims their tasks; those that run may end.
-
-    Give RUN, an id or a prefix of one, once or more often; or choose runs by a filter, and count
-    them first with --dry-run.
-    """,
-    "release": """Release held runs: workers claim their tasks again.
-
-    Give RUN, an id or a prefix of one, once or more often; or choose runs by a filter, and count
-    them first with --dry-run.
-    """,
+    "cancel": "Cancel runs: their always blocks run, then they are CANCELLED.",
+    "hold": "Hold runs: no worker claims their tasks; those that run may end.",
+    "release": "Release held runs: workers claim their tasks again.",
 }
 
 
@@ -57,10 +48,21 @@ class Request:
     reason: str
     actor: str
 
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Request:
+        """Return the request of the values of the options below."""
+        state, labels = given["state"], dict(given["labels"])
+        actor = named_actor(given["actor"])
+        return cls(**{**given, "state": state and state.upper(), "labels": labels, "actor": actor})
+
     @property
     def filter(self) -> dict[str, Any]:
         chosen = {"workflow": self.workflow, "state": self.state}
         return {**chosen, "labels": self.labels, "older_than": self.older_than}
+
+    @property
+    def manner(self) -> dict[str, Any]:
+        return {"dry_run": self.dry_run, "reason": self.reason, "actor": self.actor}
 
     def check(self) -> None:
         has_filter = any(self.filter.values()) or self.everything
@@ -75,16 +77,21 @@ def commands() -> list[click.Command]:
 
 
 def _command(kind: str) -> click.Command:
-    def run(runs: Sequence[str], as_json: bool, **given: Any) -> None:
-        given["labels"] = dict(given["labels"])
-        given["state"] = given["state"] and given["state"].upper()
-        given["actor"] = user_name() if given["actor"] is None else given["actor"]
-        act(kind, Request(runs, **given), as_json)
+    def run(as_json: bool, **given: Any) -> None:
+        act(kind, Request.of(given), as_json)
 
-    decorated: Callable[..., Any] = run
-    for option in reversed(OPTIONS):
-        decorated = option(decorated)
-    return click.command(kind, help=_HELP[kind])(decorated)
+    return click.command(kind, help=f"{_HELP[kind]}\n\n{_CHOICE}")(with_options(*OPTIONS)(run))
+
+
+def with_options(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decorator that gives a function these options, in this order."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
 
 
 def _age(_: click.Context, __: click.Parameter, text: str | None) -> timedelta | None:
@@ -108,8 +115,11 @@ def _labels(
     return [(name, value) for name, _, value in pairs]
 
 
-#: The options of every command that acts on runs.
-OPTIONS = (
+REASON = click.option("--reason", default="", help="Recorded with the action.")
+ACTOR = click.option("--actor", help="The actor. By default the user of this computer.")
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+#: The runs that a command acts on.
+CHOICE = (
     click.argument("runs", nargs=-1, metavar="[RUN]..."),
     click.option("--workflow", help="Runs of this workflow: its qualified or short name."),
     click.option("--state", type=click.Choice(STATES, case_sensitive=False)),
@@ -124,11 +134,9 @@ OPTIONS = (
         "--older-than", metavar="AGE", callback=_age, help="Runs started longer ago: 30d, 12h, 90m."
     ),
     click.option("--all", "everything", is_flag=True, help="All runs that take the action."),
-    click.option("--dry-run", is_flag=True, help="Count the runs, and change nothing."),
-    click.option("--reason", default="", help="Recorded with the action."),
-    click.option("--actor", help="The actor. By default the user of this computer."),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Count the runs, and change nothing.")
+OPTIONS = (*CHOICE, _DRY_RUN, REASON, ACTOR, JSON)
 
 
 def act(kind: str, request: Request, as_json: bool) -> None:
@@ -141,14 +149,13 @@ def act(kind: str, request: Request, as_json: bool) -> None:
         if request.runs:
             result = _act_on_each(engine, ActionKind(kind), request)
         else:
-            result = engine.act_on_all(
-                ActionKind(kind),
-                **request.filter,
-                dry_run=request.dry_run,
-                reason=request.reason,
-                actor=request.actor,
-            )
+            result = engine.act_on_all(ActionKind(kind), **request.filter, **request.manner)
         states = {run_id: engine.get(run_id).state for run_id in _named(engine, request)}
+    show_result(kind, result, states, as_json)
+
+
+def show_result(kind: str, result: BulkResult, states: Mapping[str, str], as_json: bool) -> None:
+    """Print how many runs have taken an action; exits with 1 if one has refused it."""
     if as_json:
         _print_json(kind, result, states)
     else:
@@ -163,25 +170,28 @@ def _named(engine: Engine, request: Request) -> list[str]:
 def _act_on_each(engine: Engine, kind: ActionKind, request: Request) -> BulkResult:
     from flowengine.engine.bulk_actions import BulkResult
     from flowengine.errors import ActionRefused
-    from flowengine.evaluator.actions import FULFILLED, why_refused
+    from flowengine.evaluator.actions import FULFILLED
 
     found = [engine.find(prefix) for prefix in request.runs]  # before the first is changed
     result = BulkResult(kind, request.dry_run, matched=len(found))
     for info in found:
-        problem = ""
-        if request.dry_run:
-            is_fulfilled = info.state in FULFILLED.get(kind, ())
-            problem = "" if is_fulfilled else why_refused(kind, info.state)
-        else:
-            try:
+        try:
+            if not request.dry_run:
                 engine.control.act(info.id, kind, reason=request.reason, actor=request.actor)
                 result.applied += 1
-            except ActionRefused as refused:
-                problem = refused.reason
-        if problem:
-            result.refused += 1
-            result.refusals[info.id] = problem
+            elif info.state not in FULFILLED.get(kind, ()):
+                _check(kind, info)
+        except ActionRefused as refused:
+            result.refuse(info.id, refused)
     return result
+
+
+def _check(kind: ActionKind, info: RunInfo) -> None:
+    from flowengine.errors import ActionRefused
+    from flowengine.evaluator.actions import why_refused
+
+    if problem := why_refused(kind, info.state):
+        raise ActionRefused(info.id, kind, problem)
 
 
 def _print_json(kind: str, result: BulkResult, states: Mapping[str, str]) -> None:
@@ -213,7 +223,12 @@ def _print(kind: str, result: BulkResult, states: Mapping[str, str]) -> None:
         console.print(line(f"{result.applied:,} of {result.matched:,} runs {_PAST[kind]}"))
 
 
-def user_name() -> str:
+def named_actor(given: str | None) -> str:
+    """Return the actor of a command: without one, the user of this computer."""
+    return _user_name() if given is None else given
+
+
+def _user_name() -> str:
     try:
         return getpass.getuser()
     except (OSError, KeyError):  # a container without an entry for its user

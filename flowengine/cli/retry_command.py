@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from flowengine.cli.control_command import (
+    ACTOR,
+    CHOICE,
+    JSON,
+    REASON,
+    Request,
+    named_actor,
+    show_result,
+    with_options,
+)
 from flowengine.cli.streams import json_of
 
-_REASON = click.option("--reason", default="", help="Recorded with the action.")
-_ACTOR = click.option("--actor", help="The actor. By default the user of this computer.")
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="List the steps that would run; run none.")
+if TYPE_CHECKING:
+    from flowengine.engine import Engine
+
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="List the steps that would run, or count the runs; run none."
+)
 _FROM_STEP = click.option(
     "--from-step", metavar="STEP", help="Run this step, and every step that depends on it."
 )
@@ -29,41 +42,47 @@ def commands() -> list[click.Command]:
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@_FROM_STEP
-@_PROGRAM
-@_DRY_RUN
-@_REASON
-@_ACTOR
-@_JSON
-def retry(
-    runs: Sequence[str],
-    from_step: str | None,
-    program: str | None,
-    dry_run: bool,
-    reason: str,
-    actor: str | None,
-    as_json: bool,
-) -> None:
+@with_options(*CHOICE, _FROM_STEP, _PROGRAM, _DRY_RUN, REASON, ACTOR, JSON)
+def retry(from_step: str | None, program: str | None, as_json: bool, **given: Any) -> None:
     """Run the failed steps of RUN again, and those skipped because of them.
 
     Steps that completed keep their results. With --from-step one step and all that depends on it
-    run again, also in a run that goes on or has completed.
+    run again, also in a run that goes on or has completed. Give RUN, an id or a prefix of one, once
+    or more often; or choose runs by a filter, and count them first with --dry-run: without --state
+    these are failed runs.
     """
     from flowengine.cli.database import acting_engine
     from flowengine.cli.targets import program_of_target
 
-    given = None if program is None else program_of_target(program)
-    shown: list[dict[str, Any]] = []
+    request = Request.of(given)
+    request.check()
+    moved = None if program is None else program_of_target(program)
+    chosen: dict[str, Any] = {"from_step": from_step, "program": moved}
     with acting_engine() as engine:
-        for info in [engine.find(prefix) for prefix in runs]:
-            steps = engine.retries.steps_to_run(info.id, from_step=from_step, program=given)
-            if not dry_run:
-                about = {"reason": reason, "actor": _who(actor)}
-                engine.retry(info.id, from_step=from_step, program=given, **about)
-            state = engine.get(info.id).state
-            shown.append({"run": info.id, "state": state, "steps": steps, "dry_run": dry_run})
-    _show(shown, as_json, dry_run)
+        found = [engine.find(prefix).id for prefix in request.runs]  # before the first is changed
+        shown = [_retried(engine, run_id, request, chosen) for run_id in found]
+        if not request.runs:
+            result = engine.retry_all(**chosen, **request.filter, **request.manner)
+    if not request.runs:
+        show_result("retry", result, {}, as_json)
+    _show(shown, as_json, request.dry_run)
+    sys.exit(1 if any("refused" in each for each in shown) else 0)
+
+
+def _retried(
+    engine: Engine, run_id: str, request: Request, chosen: dict[str, Any]
+) -> dict[str, Any]:
+    """Retry a run, and return how it was: its steps that run again, or why it refuses."""
+    from flowengine.errors import ActionRefused
+
+    about: dict[str, Any] = {"run": run_id, "dry_run": request.dry_run}
+    try:
+        about["steps"] = engine.retries.steps_to_run(run_id, **chosen)
+        if not request.dry_run:
+            engine.retry(run_id, **chosen, reason=request.reason, actor=request.actor)
+    except ActionRefused as refused:
+        about |= {"steps": [], "refused": refused.reason}
+    return {**about, "state": engine.get(run_id).state}
 
 
 @click.command()
@@ -77,9 +96,7 @@ def retry(
 )
 @_PROGRAM
 @click.option("--key", help="A second fork with the same key returns the first.")
-@_REASON
-@_ACTOR
-@_JSON
+@with_options(REASON, ACTOR, JSON)
 def fork(
     run_id: str,
     from_step: str | None,
@@ -108,7 +125,7 @@ def fork(
             inputs=inputs,
             program=moved,
             reason=reason,
-            actor=_who(actor),
+            actor=named_actor(actor),
             key=key,
         )
         state = engine.get(new).state
@@ -121,9 +138,7 @@ def fork(
 @click.command()
 @click.argument("run_id", metavar="RUN")
 @click.argument("step")
-@_REASON
-@_ACTOR
-@_JSON
+@with_options(REASON, ACTOR, JSON)
 def skip(run_id: str, step: str, reason: str, actor: str | None, as_json: bool) -> None:
     """End STEP of RUN, which waits or has failed, without a result; the run goes on without it.
 
@@ -133,7 +148,7 @@ def skip(run_id: str, step: str, reason: str, actor: str | None, as_json: bool) 
         run_id,
         step,
         as_json,
-        lambda engine, run: engine.skip(run, step, reason=reason, actor=_who(actor)),
+        lambda engine, run: engine.skip(run, step, reason=reason, actor=named_actor(actor)),
         "skipped",
     )
 
@@ -142,9 +157,7 @@ def skip(run_id: str, step: str, reason: str, actor: str | None, as_json: bool) 
 @click.argument("run_id", metavar="RUN")
 @click.argument("step")
 @click.argument("value", required=False)
-@_REASON
-@_ACTOR
-@_JSON
+@with_options(REASON, ACTOR, JSON)
 def complete(
     run_id: str, step: str, value: str | None, reason: str, actor: str | None, as_json: bool
 ) -> None:
@@ -160,7 +173,9 @@ def complete(
         run_id,
         step,
         as_json,
-        lambda engine, run: engine.complete(run, step, result, reason=reason, actor=_who(actor)),
+        lambda engine, run: engine.complete(
+            run, step, result, reason=reason, actor=named_actor(actor)
+        ),
         "completed",
     )
 
@@ -184,6 +199,9 @@ def _show(shown: Sequence[dict[str, Any]], as_json: bool, dry_run: bool) -> None
         return
     for each in shown:
         steps = each["steps"]
+        if "refused" in each:
+            _say(f"run {each['run'][:8]} refuses retry: {each['refused']}")
+            continue
         count = "1 step" if len(steps) == 1 else f"{len(steps):,} steps"
         if not dry_run:
             runs = "runs" if len(steps) == 1 else "run"
@@ -206,12 +224,6 @@ def _input(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except (json.JSONDecodeError, RecursionError):
         return name, value
-
-
-def _who(actor: str | None) -> str:
-    from flowengine.cli.control_command import user_name
-
-    return user_name() if actor is None else actor
 
 
 def _say(text: str) -> None:

@@ -2,30 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any, TypedDict, Unpack
 
 from flowengine.actors import Actor
 from flowengine.engine.control import Control
+from flowengine.engine.retries import Retries
 from flowengine.errors import ActionRefused, InvalidFilter, UnknownRun
 from flowengine.evaluator.actions import RUN_ACTIONS, ActionKind
 from flowengine.evaluator.states import RunState
+from flowengine.program import Program
 from flowengine.settings import Settings
 from flowengine.store import Store, codec
 
 _PAGE = 500  # runs that are read together; each is acted on in a transaction of its own
 _MAX_LISTED = 100  # refusals in a result
+_RECORDED = ("reason", "actor", "key")  # options of each action
 
 
-@dataclass(frozen=True, slots=True)
-class RunFilter:
-    """The runs that an action is for: all conditions hold."""
+#: The states of the runs that an action is for, if none is given: by default every state that takes
+#: it. A retry of all runs leaves those alone that somebody has cancelled.
+DEFAULT_STATES: Mapping[ActionKind, tuple[str, ...]] = {ActionKind.RETRY: (RunState.FAILED,)}
 
-    workflow: str | None = None  #: its qualified or short name
-    state: str | None = None  #: None: every state in which a run takes the action
-    labels: Mapping[str, str] = field(default_factory=dict)  #: a run has all of them
-    older_than: timedelta | None = None  #: since its start
+
+class BulkOptions(TypedDict, total=False):
+    """The runs that an action is for, all conditions hold; and how it is applied."""
+
+    workflow: str | None  #: its qualified or short name
+    state: str | None  #: None: every state in which a run takes the action
+    labels: Mapping[str, str] | None  #: a run has all of them
+    older_than: timedelta | None  #: since its start
+    dry_run: bool
+    reason: str
+    actor: Actor | str
+    key: str | None
 
 
 @dataclass(slots=True)
@@ -39,65 +51,96 @@ class BulkResult:
     refused: int = 0
     refusals: dict[str, str] = field(default_factory=dict)  #: the first hundred, by run
 
+    def refuse(self, run_id: str, problem: ActionRefused | UnknownRun) -> None:
+        self.refused += 1
+        if len(self.refusals) < _MAX_LISTED:
+            short = problem.reason if isinstance(problem, ActionRefused) else str(problem)
+            self.refusals[run_id] = short
+
 
 class BulkActions:
-    def __init__(self, database: Store, control: Control, settings: Settings) -> None:
-        self._database, self._control, self._tenant = database, control, settings.tenant
+    def __init__(
+        self, database: Store, control: Control, retries: Retries, settings: Settings
+    ) -> None:
+        self._database, self._control, self._retries = database, control, retries
+        self._tenant = settings.tenant
 
-    def act_on_all(
-        self,
-        kind: ActionKind,
-        *,
-        workflow: str | None = None,
-        state: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        older_than: timedelta | None = None,
-        dry_run: bool = False,
-        reason: str = "",
-        actor: Actor | str = "",
-        key: str | None = None,
-    ) -> BulkResult:
+    def act_on_all(self, kind: ActionKind, **options: Unpack[BulkOptions]) -> BulkResult:
         """Apply an action to each run that the filter matches, in the order of their start.
 
         With `dry_run` they are only counted. A run that takes the action no longer, because it has
         ended in the meantime, is listed with its refusal; the others are not held up. Interrupted
         half way, it can be repeated: an action that was applied is not applied again.
         """
-        chosen = RunFilter(workflow, state, labels or {}, older_than)
-        result = BulkResult(kind, dry_run)
-        for run_id in self._matching(kind, chosen):
+        return self._apply(kind, options, lambda run, about: self._control.act(run, kind, **about))
+
+    def cancel_all(self, **options: Unpack[BulkOptions]) -> BulkResult:
+        """Cancel the runs that the filter matches; see `act_on_all`."""
+        return self.act_on_all(ActionKind.CANCEL, **options)
+
+    def hold_all(self, **options: Unpack[BulkOptions]) -> BulkResult:
+        """Hold the runs that the filter matches; see `act_on_all`."""
+        return self.act_on_all(ActionKind.HOLD, **options)
+
+    def release_all(self, **options: Unpack[BulkOptions]) -> BulkResult:
+        """Release the held runs that the filter matches; see `act_on_all`."""
+        return self.act_on_all(ActionKind.RELEASE, **options)
+
+    def retry_all(
+        self,
+        *,
+        from_step: str | None = None,
+        program: Program | Mapping[str, Any] | None = None,
+        **options: Unpack[BulkOptions],
+    ) -> BulkResult:
+        """Retry the runs that the filter matches: the failed ones, unless `state` is given.
+
+        Each is retried as by `Retries.retry`. A run that refuses it, because it has no such step
+        for example, is listed with its refusal. See `act_on_all`.
+        """
+        chosen: dict[str, Any] = {"from_step": from_step, "program": program}
+        return self._apply(
+            ActionKind.RETRY,
+            options,
+            lambda run, about: self._retries.retry(run, **chosen, **about),
+        )
+
+    def _apply(
+        self, kind: ActionKind, options: BulkOptions, act: Callable[[str, dict[str, Any]], None]
+    ) -> BulkResult:
+        about = {name: value for name, value in options.items() if name in _RECORDED}
+        result = BulkResult(kind, options.get("dry_run", False))
+        for run_id in self._matching(kind, options):
             result.matched += 1
-            if dry_run:
+            if result.dry_run:
                 continue
             try:
-                self._control.act(run_id, kind, actor=actor, reason=reason, key=key)
+                act(run_id, about)
             except (ActionRefused, UnknownRun) as problem:
-                result.refused += 1
-                if len(result.refusals) < _MAX_LISTED:
-                    short = problem.reason if isinstance(problem, ActionRefused) else str(problem)
-                    result.refusals[run_id] = short
+                result.refuse(run_id, problem)
             else:
                 result.applied += 1
         return result
 
-    def _matching(self, kind: ActionKind, chosen: RunFilter) -> Iterator[str]:
-        if chosen.state is not None and chosen.state not in RunState.ALL:
-            raise InvalidFilter(f"no run has the state {chosen.state!r}: {', '.join(RunState.ALL)}")
-        if chosen.older_than is not None and chosen.older_than < timedelta():
+    def _matching(self, kind: ActionKind, options: BulkOptions) -> Iterator[str]:
+        state, older_than = options.get("state"), options.get("older_than")
+        if state is not None and state not in RunState.ALL:
+            raise InvalidFilter(f"no run has the state {state!r}: {', '.join(RunState.ALL)}")
+        if older_than is not None and older_than < timedelta():
             raise InvalidFilter("older_than is negative: give the age that a run has at least")
-        states = [state for state in RunState.ALL if kind in RUN_ACTIONS[state]]
         with self._database.read() as session:
             now = session.now()
         before = now + 1
-        if chosen.older_than is not None:
-            before = now - round(chosen.older_than / timedelta(milliseconds=1))
-        for state in [chosen.state] if chosen.state else states:
+        if older_than is not None:
+            before = now - round(older_than / timedelta(milliseconds=1))
+        wanted = (options.get("labels") or {}).items()
+        for each in [state] if state else default_states(kind):
             after = (0, "")
             while True:
                 with self._database.read() as session:
                     page = session.runs.page_in_state(
-                        state,
-                        workflow=chosen.workflow,
+                        each,
+                        workflow=options.get("workflow"),
                         tenant=self._tenant or None,
                         before=before,
                         after=after,
@@ -105,79 +148,14 @@ class BulkActions:
                     )
                 for run_id, _, stored in page:
                     labels = codec.load(stored) or {}
-                    if all(labels.get(name) == value for name, value in chosen.labels.items()):
+                    if all(labels.get(name) == value for name, value in wanted):
                         yield run_id
                 if len(page) < _PAGE:
                     break
                 after = (page[-1][1], page[-1][0])
 
-    # --- by kind ---
 
-    def cancel_all(
-        self,
-        *,
-        workflow: str | None = None,
-        state: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        older_than: timedelta | None = None,
-        dry_run: bool = False,
-        reason: str = "",
-        actor: Actor | str = "",
-    ) -> BulkResult:
-        """Cancel the runs that the filter matches; see `act_on_all`."""
-        return self.act_on_all(
-            ActionKind.CANCEL,
-            workflow=workflow,
-            state=state,
-            labels=labels,
-            older_than=older_than,
-            dry_run=dry_run,
-            reason=reason,
-            actor=actor,
-        )
-
-    def hold_all(
-        self,
-        *,
-        workflow: str | None = None,
-        state: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        older_than: timedelta | None = None,
-        dry_run: bool = False,
-        reason: str = "",
-        actor: Actor | str = "",
-    ) -> BulkResult:
-        """Hold the runs that the filter matches; see `act_on_all`."""
-        return self.act_on_all(
-            ActionKind.HOLD,
-            workflow=workflow,
-            state=state,
-            labels=labels,
-            older_than=older_than,
-            dry_run=dry_run,
-            reason=reason,
-            actor=actor,
-        )
-
-    def release_all(
-        self,
-        *,
-        workflow: str | None = None,
-        state: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        older_than: timedelta | None = None,
-        dry_run: bool = False,
-        reason: str = "",
-        actor: Actor | str = "",
-    ) -> BulkResult:
-        """Release the held runs that the filter matches; see `act_on_all`."""
-        return self.act_on_all(
-            ActionKind.RELEASE,
-            workflow=workflow,
-            state=state,
-            labels=labels,
-            older_than=older_than,
-            dry_run=dry_run,
-            reason=reason,
-            actor=actor,
-        )
+def default_states(kind: ActionKind) -> tuple[str, ...]:
+    """Return the states of the runs that an action is for, if none is given."""
+    taking = tuple(state for state in RunState.ALL if kind in RUN_ACTIONS[state])
+    return DEFAULT_STATES.get(kind, taking)

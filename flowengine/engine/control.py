@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import uuid
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from flowengine.actors import Actor, ActorKind
 from flowengine.engine.after_commit import AfterCommit
@@ -17,6 +17,14 @@ from flowengine.settings import Settings
 from flowengine.store import Store
 
 _LONGEST_KEY = 255  # characters
+
+
+class ActionOptions(TypedDict, total=False):
+    """The options of every action; see `Control.act`."""
+
+    reason: str
+    actor: Actor | str
+    key: str | None
 
 
 class Control:
@@ -65,42 +73,21 @@ class Control:
         if (problem := effects.refusals.get(action_id, "")) != "":
             raise ActionRefused(run_id, kind.value, problem)
 
-    def cancel(
-        self,
-        run_id: str,
-        *,
-        reason: str = "",
-        actor: Actor | str = "",
-        key: str | None = None,
-    ) -> None:
+    def cancel(self, run_id: str, **options: Unpack[ActionOptions]) -> None:
         """Cancel a run: its always blocks run, then it is CANCELLED.
 
         Raises ActionRefused for a run that has completed or failed. Cancelling a run that is
         cancelled already changes nothing.
         """
-        self.act(run_id, ActionKind.CANCEL, actor=actor, reason=reason, key=key)
+        self.act(run_id, ActionKind.CANCEL, **options)
 
-    def hold(
-        self,
-        run_id: str,
-        *,
-        reason: str = "",
-        actor: Actor | str = "",
-        key: str | None = None,
-    ) -> None:
+    def hold(self, run_id: str, **options: Unpack[ActionOptions]) -> None:
         """Keep workers from the tasks of a run; those that run may end."""
-        self.act(run_id, ActionKind.HOLD, actor=actor, reason=reason, key=key)
+        self.act(run_id, ActionKind.HOLD, **options)
 
-    def release(
-        self,
-        run_id: str,
-        *,
-        reason: str = "",
-        actor: Actor | str = "",
-        key: str | None = None,
-    ) -> None:
+    def release(self, run_id: str, **options: Unpack[ActionOptions]) -> None:
         """Let workers claim the tasks of a held run again."""
-        self.act(run_id, ActionKind.RELEASE, actor=actor, reason=reason, key=key)
+        self.act(run_id, ActionKind.RELEASE, **options)
 
 
 def named_actor(actor: Actor | str) -> str:

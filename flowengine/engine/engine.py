@@ -131,11 +131,12 @@ class Engine:
         self.skip = self.retries.skip
         self.complete = self.retries.complete
         self.forks = Forks(database, self.programs, self.after_commit, self.settings)
-        self.bulk_actions = BulkActions(database, self.control, self.settings)
+        self.bulk_actions = BulkActions(database, self.control, self.retries, self.settings)
         self.act_on_all = self.bulk_actions.act_on_all
         self.cancel_all = self.bulk_actions.cancel_all
         self.hold_all = self.bulk_actions.hold_all
         self.release_all = self.bulk_actions.release_all
+        self.retry_all = self.bulk_actions.retry_all
 
         self.queries = RunQueries(database, self.settings.tenant)
         self.get = self.queries.get

@@ -477,3 +477,37 @@ def test_bad_forks_are_refused(flow: Flow) -> None:
     with pytest.raises(UnknownRun, match="no run"):
         flow.engine.fork("0" * 32)
     assert len(flow.engine.list()) == 1
+
+
+# --- many runs ---
+
+
+def test_failed_runs_are_retried_by_filter_after_a_dry_run(flow: Flow) -> None:
+    broken.add("ship")
+    failed = [flow.start(order, name) for name in ("eva", "ada")]
+    cancelled, other = flow.start(order, "bob"), flow.start(parent, "eva")
+    cancelled.cancel()
+    flow.settle()
+    heal()
+    counted = flow.engine.retry_all(workflow="order", dry_run=True)
+    assert (counted.matched, counted.applied) == (3, 0)  # with the child run of the other
+    done = flow.engine.retry_all(workflow="order", reason="the depot is open", actor="eva")
+    assert (done.matched, done.applied, done.refused) == (3, 3, 0)
+    flow.settle()
+    assert {run.state for run in failed} == {RunState.COMPLETED}
+    assert executed == {"ship": 3, "mail": 3}
+    assert (cancelled.state, other.state) == (RunState.CANCELLED, RunState.FAILED)
+    assert flow.engine.retry_all(workflow="order").matched == 0
+    assert flow.engine.retry_all(workflow="order", state="CANCELLED").applied == 1
+
+
+def test_runs_without_the_step_of_a_bulk_retry_refuse_it(flow: Flow) -> None:
+    orders, greetings = flow.start(order, "eva"), flow.start(greeting, "eva", "hello")
+    flow.settle()
+    heal()
+    result = flow.engine.retry_all(from_step="order.ship", state="COMPLETED")
+    assert (result.matched, result.applied, result.refused) == (2, 1, 1)
+    assert "order.ship" in result.refusals[greetings.id]
+    flow.settle()
+    assert executed == {"ship": 1, "mail": 1}
+    assert orders.state == RunState.COMPLETED
