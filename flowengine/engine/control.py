@@ -6,10 +6,13 @@ import platform
 import uuid
 from typing import Any, TypedDict, Unpack
 
+from sqlalchemy.exc import IntegrityError
+
 from flowengine.actors import Actor, ActorKind
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer, NewFact
 from flowengine.engine.program_cache import PreparedProgram
+from flowengine.engine.staging import CommitEffects
 from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.evaluator.actions import ActionKind
 from flowengine.program.limits import clipped
@@ -66,12 +69,17 @@ class Control:
         about = {"actor": who, "reason": clipped(reason, self._max_reason), "at": now}
         fact = {"id": action_id, "kind": kind.value, "step_key": step_key, **about}
         fact["options"] = options or {}
-        effects, _ = self._committer.commit_locked(
-            run_id, fact=NewFact("Action", fact, action_id, key), program=program
-        )
+        effects = self._commit(run_id, NewFact("Action", fact, action_id, key), program)
         self._after_commit.finish([effects])
         if (problem := effects.refusals.get(action_id, "")) != "":
             raise ActionRefused(run_id, kind.value, problem)
+
+    def _commit(self, run_id: str, fact: NewFact, program: PreparedProgram | None) -> CommitEffects:
+        try:
+            return self._committer.commit_locked(run_id, fact=fact, program=program)[0]
+        except IntegrityError:
+            # Another run has got the singleton key since the check, which finds it now.
+            return self._committer.commit_locked(run_id, fact=fact, program=program)[0]
 
     def cancel(self, run_id: str, **options: Unpack[ActionOptions]) -> None:
         """Cancel a run: its always blocks run, then it is CANCELLED.

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from flowengine.errors import UnknownRun
+from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.program.limits import clipped
 from flowengine.store import Store
 from flowengine.store.database import is_unavailable
@@ -56,7 +56,7 @@ class FailedEvaluations:
         try:
             yield
         except Exception as problem:
-            if not isinstance(problem, UnknownRun) and not is_unavailable(problem):
+            if not isinstance(problem, UnknownRun | ActionRefused) and not is_unavailable(problem):
                 self._count(run_id, problem)
             raise
 

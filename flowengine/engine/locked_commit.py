@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowengine.engine import staging
+from flowengine.engine.singletons import check_reopening
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.evaluator import Missing, Step, cancellation, lacking
 from flowengine.evaluator.records import FollowUp
@@ -72,7 +73,8 @@ def consume_inbox(
     """Evaluate the run's unconsumed reports and facts, and the follow-ups of that evaluation.
 
     The caller has locked the run, and commits. Stored follow-ups of a tenant's run are consumed
-    by so many transactions at once as its tenant has shares; others leave them stored.
+    by so many transactions at once as its tenant has shares; others leave them stored. Raises
+    ActionRefused if an action would reopen a run whose singleton key another open run has.
     """
     run_id, tenant = run.head.view.id, run.head.view.tenant
     reported = session.inbox.reports(run_id, _MAX_TRIGGERS)
@@ -185,5 +187,12 @@ class _Evaluation:
         while isinstance(decision, Missing):
             staging.load_missing(self.session, {self.run.head.view.id: (self.run, decision)})
             decision = staging.decide(self.plan, self.run, triggers, self.now)
+        self._check_reopening(decision)
         self.run.snapshot.outline, self.run.snapshot.results = None, {}  # of before this decision
         return decision
+
+    def _check_reopening(self, decision: Decision) -> None:
+        before = self.run.head.view
+        if before.state in RunState.FINAL and decision.view.state not in RunState.FINAL:
+            kinds = [trigger.kind for trigger in decision.triggers if isinstance(trigger, Action)]
+            check_reopening(self.session, before, kinds[0])

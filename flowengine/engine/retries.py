@@ -10,13 +10,14 @@ from flowengine.engine import staging
 from flowengine.engine.control import Control
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.result_validation import checked_answer
+from flowengine.engine.singletons import check_reopening
 from flowengine.engine.staging import CachedRun
 from flowengine.errors import ActionRefused, UnknownRun, ValueRefused
 from flowengine.evaluator import Missing, Step, renewal
 from flowengine.evaluator.actions import ActionKind, why_refused
 from flowengine.evaluator.failures import Refused
 from flowengine.evaluator.records import row_key
-from flowengine.evaluator.states import ObjectType
+from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.evaluator.triggers import Action
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program import Program
@@ -85,6 +86,8 @@ class Retries:
                 options["program"] = digest
             if problem := why_refused(ActionKind.RETRY, head.view.state):
                 raise ActionRefused(run_id, ActionKind.RETRY, problem)
+            if head.view.state in RunState.FINAL:
+                check_reopening(session, head.view, ActionKind.RETRY)
             action = Action("", ActionKind.RETRY, "", "", session.now(), options=options)
             run = CachedRun(head)
             while True:

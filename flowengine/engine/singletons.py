@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 
 from flowengine.engine.staging import CommitEffects
 from flowengine.engine.start_request import StartRequest
-from flowengine.errors import AlreadyRunning
+from flowengine.errors import ActionRefused, AlreadyRunning
 from flowengine.evaluator.records import RunView, id_within
 from flowengine.evaluator.states import RunState
 from flowengine.store import Session, Store
@@ -27,6 +27,19 @@ STARTED = "Started"  #: the kind of the fact with the inputs
 
 class SingletonEnded(Exception):
     """The run that had the key has ended at the same moment: try again."""
+
+
+def check_reopening(session: Session, view: RunView, kind: str) -> None:
+    """Raise ActionRefused if an open run has the singleton key of a run that has ended."""
+    if view.singleton is None:
+        return
+    other = session.runs.with_singleton(view.tenant, view.workflow, view.singleton)
+    if other is not None:
+        problem = (
+            f"run {other} is open, and has the same singleton key {view.singleton!r}: wait for its "
+            f"end or cancel it, then {kind} this run; or fork this run, a fork has no singleton key"
+        )
+        raise ActionRefused(view.id, kind, problem)
 
 
 def start_fact(run_id: str) -> str:

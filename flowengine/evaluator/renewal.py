@@ -46,7 +46,8 @@ def choose(work: WorkingSet, action: Action) -> tuple[Outline, Generation]:
     if path is None and not is_fork:
         _check_state(work.run.state)
     outline = work.outline()
-    root = outline.rows[work.root_key]
+    if (root := outline.rows.get(work.root_key)) is None:
+        raise Refused("the run was cancelled before it began: start a new one")
     first: list[OutlineRow] = generations.unfinished(outline) if is_fork else []
     if path is not None:
         first.append(_begun(named_row(outline, str(path))))

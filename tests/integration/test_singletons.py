@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -12,11 +13,16 @@ from flowengine import AlreadyRunning, InvalidInputs, TooManyRuns, event_facet, 
 from flowengine.engine import Run
 from flowengine.errors import ActionRefused, AnswerRefused
 from flowengine.settings import Settings
+from flowengine.store.runs import Runs
 from flowengine.testing import Flow
+
+broken: set[str] = set()
 
 
 @event_facet
 def sync(shop: str) -> str:
+    if shop in broken:
+        raise ValueError(f"{shop} is closed")
     return f"synced {shop}"
 
 
@@ -28,6 +34,11 @@ def nightly(shop: str) -> str:
 @workflow
 def weekly(shop: str) -> str:
     return sync(shop)
+
+
+@workflow
+def monthly(shop: str) -> str:
+    return sync(sync(shop))
 
 
 @pytest.fixture
@@ -127,6 +138,84 @@ def test_a_queued_run_is_cancelled_and_takes_no_other_action(flow: Flow) -> None
     assert second.state == "CANCELLED"
     flow.settle()
     assert third.state == "COMPLETED"
+
+
+def failed(flow: Flow, shop: str) -> Run[str]:
+    run = start(flow, shop)
+    broken.add(shop)
+    flow.settle()
+    broken.clear()
+    assert run.state == "FAILED"
+    return run
+
+
+def taken(kind: str, other: Run[str]) -> str:
+    return (
+        f"run {other.id} is open, and has the same singleton key 'sync': wait for its end or "
+        f"cancel it, then {kind} this run; or fork this run, a fork has no singleton key"
+    )
+
+
+def test_a_run_is_not_reopened_while_another_has_its_singleton_key(flow: Flow) -> None:
+    first = failed(flow, "a")
+    before, second = first.info(), start(flow, "b")
+    with pytest.raises(ActionRefused) as caught:
+        first.retry()
+    assert caught.value.reason == taken("retry", second)
+    with pytest.raises(ActionRefused, match="has the same singleton key"):
+        flow.engine.retries.steps_to_run(first.id)  # the dry run
+    assert first.info() == before
+    assert flow.engine.retry_all().refusals == {first.id: taken("retry", second)}
+    fork = first.fork()
+    flow.settle()
+    assert fork.result(timeout=0) == "synced a"
+    first.retry()  # the key is free
+    with pytest.raises(AlreadyRunning, match=first.id):
+        start(flow, "c")
+    flow.settle()
+    assert first.result(timeout=0) == "synced a"
+
+
+def test_a_step_completed_by_hand_does_not_reopen_its_run_either(flow: Flow) -> None:
+    first = monthly.options(singleton="sync").start("a")
+    worker = flow.worker("w")
+    broken.add("a")
+    worker.work_on(worker.claim(first, "sync"))  # type: ignore[arg-type]
+    broken.clear()
+    second = monthly.options(singleton="sync").start("b")
+    with pytest.raises(ActionRefused, match=f"run {second.id} is open.* then complete this run"):
+        first.complete("monthly.sync", "by hand")
+    second.cancel()
+    first.complete("monthly.sync", "by hand")
+    assert first.state == "RUNNING"
+
+
+def test_a_key_that_is_taken_after_the_check_is_refused_too(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = failed(flow, "a")
+    second = start(flow, "b")
+    look, looks = Runs.with_singleton, Counter[str]()
+
+    def late(self: Runs, *where: str) -> str | None:
+        looks["all"] += 1
+        return None if looks["all"] == 1 else look(self, *where)
+
+    monkeypatch.setattr(Runs, "with_singleton", late)
+    with pytest.raises(ActionRefused) as caught:
+        first.retry()
+    assert caught.value.reason == taken("retry", second)
+    assert looks["all"] == 2
+    assert (first.state, first.info().alarm) == ("FAILED", None)
+
+
+def test_a_run_that_was_cancelled_before_it_began_is_not_retried(flow: Flow) -> None:
+    start(flow, "a")
+    second = start(flow, "b", if_running="queue")
+    second.cancel()
+    for act in (second.retry, second.fork):
+        with pytest.raises(ActionRefused, match="cancelled before it began: start a new one"):
+            act()
 
 
 def test_queued_starts_with_a_key_are_one_run(flow: Flow) -> None:
