@@ -5,6 +5,8 @@ Each is a guarded statement in the transaction that commits the decision.
 
 from __future__ import annotations
 
+from typing import Any
+
 from flowengine.engine.staging import CommitEffects
 from flowengine.evaluator import cancellation
 from flowengine.evaluator.actions import ActionKind
@@ -27,8 +29,8 @@ def apply_intents(session: Session, effects: CommitEffects, now: int) -> None:
         effects.waiting |= waiting
     for limits in freed:
         effects.add_freed(limits)
-    if effects.child_cancellation is not None:
-        _cancel_children(session, effects, effects.child_cancellation, now)
+    for each in effects.child_cancellations:
+        _cancel_children(session, effects, each, now)
     if effects.refusals:
         session.inbox.forget_keys(effects.refusals)
 
@@ -40,17 +42,20 @@ def _cancel_children(
 
     If this process dies before it has evaluated them, recovery finds their facts.
     """
-    children = session.runs.open_children(effects.run_id, given.after, _CHILDREN)
+    chosen: dict[str, Any] = {"below": given.below, "superseded": given.superseded}
+    children = session.runs.open_children(effects.run_id, given.after, _CHILDREN, **chosen)
+    subject = (given.at, given.spares_always, *chosen.values())
     for child_id, path in children:
-        if given.spares_always and cancellation.is_path_in_always(path):
+        if given.spares_always and cancellation.is_path_in_always(path[len(given.below) :]):
             continue
-        fact_id = id_within(child_id, effects.run_id, given.at, given.spares_always)
+        fact_id = id_within(child_id, effects.run_id, *subject)
         about = {"actor": given.actor, "reason": given.reason, "at": now}
         fact = {"id": fact_id, "kind": ActionKind.CANCEL.value, **about}
         session.inbox.add_fact(fact_id, child_id, "Action", fact, now)
         effects.canceled_children.append(child_id)
     if len(children) == _CHILDREN:
-        more = {"after": children[-1][0]}
-        fact_id = id_within(effects.run_id, given.at, given.spares_always, more["after"])
+        who = {"actor": given.actor, "reason": given.reason, "at": given.at}
+        more = {"after": children[-1][0], **chosen, **who}
+        fact_id = id_within(effects.run_id, *subject, more["after"])
         session.inbox.add_fact(fact_id, effects.run_id, cancellation.CHILDREN, more, now)
         effects.has_more = True

@@ -47,7 +47,7 @@ _FACTS: dict[str, Callable[[dict[str, Any]], Trigger]] = {
     ),
     "Action": lambda fact: Action(**fact),
     cancellation.OPEN_STEPS: lambda fact: CancelSteps(fact["after"]),
-    cancellation.CHILDREN: lambda fact: CancelChildren(fact["after"]),
+    cancellation.CHILDREN: lambda fact: CancelChildren(**fact),
     "Expand": lambda fact: Expand(fact["step_key"]),  # stored runs have this kind
     "ChildCompleted": lambda fact: StepContinue(
         fact["step_id"], fact["step_key"], codec.attributes(fact["outputs"])

@@ -75,7 +75,8 @@ class CommitEffects:
     log_lines: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
     canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be canceled
     task_hold: TaskHold | None = None  #: the last decision about the run's unclaimed tasks
-    child_cancellation: ChildCancellation | None = None  #: that child runs are to get
+    #: That child runs are to get.
+    child_cancellations: list[ChildCancellation] = field(default_factory=list)
     canceled_children: list[str] = field(default_factory=list)  #: child runs that have got it
     refusals: dict[str, str] = field(default_factory=dict)  #: by the id of the answer: the reason
     singleton: tuple[str, str, str] | None = None  #: tenant, workflow and key of the ended run
@@ -97,7 +98,7 @@ class CommitEffects:
         self.log_lines += later.log_lines
         self.canceled += later.canceled
         self.task_hold = later.task_hold or self.task_hold
-        self.child_cancellation = later.child_cancellation or self.child_cancellation
+        self.child_cancellations += later.child_cancellations
         self.canceled_children += later.canceled_children
         self.refusals |= later.refusals
         self.singleton = self.singleton or later.singleton
@@ -187,7 +188,7 @@ def stage(
     head, created = run.head, changes.created_tasks
     effects = CommitEffects(view.id, canceled=changes.canceled_steps)
     effects.task_hold = changes.task_hold
-    effects.child_cancellation = changes.child_cancellation
+    effects.child_cancellations = changes.child_cancellations
     effects.refusals = {refusal.answer_id: refusal.reason for refusal in changes.refusals}
     is_same = (view.state, view.generation) == (head.view.state, head.view.generation)
     if head.view.state in RunState.FINAL and is_same:

@@ -14,6 +14,7 @@ from flowengine.authoring import OnCancel
 from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import NewFact
+from flowengine.engine.control import named_actor
 from flowengine.engine.first_commit import origin_of, stage_first_commit
 from flowengine.engine.forks import stage_child_fork
 from flowengine.engine.gc_pause import gc_paused
@@ -31,6 +32,7 @@ from flowengine.engine.used_keys import earlier_run, release_keys
 from flowengine.errors import InvalidInputs, LimitReached, TooManyRuns, UnknownRun
 from flowengine.evaluator import RunState, TaskDefinition, cancellation
 from flowengine.evaluator.records import derived_id
+from flowengine.evaluator.states import StepState
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
@@ -45,6 +47,7 @@ log = logging.getLogger("flowengine")
 #: Child runs before the limit from which each is counted under a lock: no more than so many
 #: threads start one at the same moment.
 _NEAR = 100
+_CANCELLED = StepState.CANCELLED
 _CALLER_COMMITS = 1  # of up to 1,000 rows; workers expand the rest of a long foreach
 
 
@@ -271,7 +274,7 @@ class Starter:
             is_last = left <= _NEAR
             started = self._start_last(request, parent) if is_last else self.start([request])[0]
         if on_cancel != LEAVE:
-            self._follow_cancellation(parent.id)
+            self._follow_cancellation(parent.id, task.step_id, waits=waits)
         return started
 
     def _fork_child(self, request: StartRequest) -> str | None:
@@ -284,18 +287,25 @@ class Starter:
             effects = stage_child_fork(session, request, request.parent, now)
         return None if effects is None else self._finish([request], [effects])[0]
 
-    def _follow_cancellation(self, parent_id: str) -> None:
-        """Cancel the child runs of a run that was cancelled while it started one.
+    def _follow_cancellation(self, parent_id: str, step_id: str, *, waits: bool) -> None:
+        """Cancel the child runs of a run, or of a step, that was ended while it started one.
 
-        The cancellation lists child runs after it is committed: so either it sees the new one, or
+        A cancellation lists child runs after it is committed: so either it sees the new one, or
         this query sees the cancellation.
         """
         with self._database.read() as session:
-            parent = session.runs.get(parent_id)
-        if parent is None or parent.state not in (RunState.CANCELLING, RunState.CANCELLED):
+            found = session.runs.starting_step(parent_id, step_id)
+        if found is None:
             return
-        fact = NewFact(cancellation.CHILDREN, {"after": ""})
-        self._after_commit.advance(parent_id, fact=fact)
+        about: dict[str, Json] = {"after": ""}
+        if found.run_state not in (RunState.CANCELLING, RunState.CANCELLED):
+            has_ended = found.state in StepState.FINAL if waits else found.state == _CANCELLED
+            if found.path is None or not (found.superseded or has_ended):
+                return
+            reason = f"the step {found.path} of run {parent_id} has ended, or was retried"
+            about |= {"actor": named_actor(""), "reason": reason, "at": self._database.now()}
+            about |= {"superseded": True} if found.superseded else {"below": found.path}
+        self._after_commit.advance(parent_id, fact=NewFact(cancellation.CHILDREN, about))
 
     def _start_last(self, request: StartRequest, parent: StoredRun) -> str:
         """Start one of the last child runs that the limit allows, counted under the root's lock."""

@@ -24,7 +24,7 @@ from flowengine.evaluator.records import (
     id_within,
 )
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_run_state
-from flowengine.evaluator.triggers import Action
+from flowengine.evaluator.triggers import Action, CancelChildren
 from flowengine.evaluator.working_set import WorkingSet
 
 TYPE = "Cancelled"  #: of the error of a cancelled run or step
@@ -59,9 +59,8 @@ def expire_run(work: WorkingSet) -> None:
     """Begin to end a run whose deadline has passed, if it is not being cancelled."""
     if work.run.state == RunState.CANCELLING:
         return
-    reason = "its deadline has passed"
-    details = {"actor": "server:flowengine", "reason": reason, "at": work.now}
-    _begin(work, {"type": deadlines.TYPE, "message": reason, **details})
+    details = {"actor": "server:flowengine", "reason": deadlines.REASON, "at": work.now}
+    _begin(work, {"type": deadlines.TYPE, "message": deadlines.REASON, **details})
 
 
 def _begin(work: WorkingSet, error: Error) -> None:
@@ -101,14 +100,43 @@ def open_steps(work: WorkingSet, after: str) -> list[Step]:
     return [s for s in found if s.state == _S.EVENT_TRANSMIT and is_cancelled(work, s)]
 
 
-def of_children(work: WorkingSet, after: str) -> ChildCancellation:
-    """Return the cancellation of the child runs behind that id."""
+def cancel_children_below(
+    work: WorkingSet, step: Step, why: str, actor: str = "server:flowengine"
+) -> None:
+    """Cancel, in a later transaction, the child runs of a step and of the steps below it."""
+    reason = f"step {step.path} of run {work.run.id} has ended: {why}"
+    about = {"actor": actor, "reason": reason, "at": work.now}
+    work.changes.follow_ups.append(FollowUp(CHILDREN, {"after": "", "below": step.path, **about}))
+
+
+def cancel_superseded_children(work: WorkingSet, action: Action) -> None:
+    """Cancel, in a later transaction, the child runs of steps that a retry has superseded."""
+    because = f": {action.reason}" if action.reason else ""
+    reason = f"the step of run {work.run.id} that started it was retried{because}"
+    about = {"actor": action.actor, "reason": reason, "at": action.at}
+    work.changes.follow_ups.append(FollowUp(CHILDREN, {"after": "", "superseded": True, **about}))
+
+
+def of_children(work: WorkingSet, given: CancelChildren) -> ChildCancellation | None:
+    """Return the cancellation of the child runs behind an id; None: the run was retried."""
+    if given.is_of_steps:
+        return ChildCancellation(
+            given.after,
+            given.actor,
+            given.reason,
+            given.at,
+            spares_always=bool(given.below),
+            below=given.below,
+            superseded=given.superseded,
+        )
+    if work.get(work.root_key).error is None:
+        return None
     about = _cancellation(work)
     reason = f"run {work.run.id} was cancelled"
     if about["reason"]:
         reason += f": {about['reason']}"
     is_closing = work.run.state == RunState.CANCELLING and "is_late" not in about
-    return ChildCancellation(after, about["actor"], reason, about["at"], is_closing)
+    return ChildCancellation(given.after, about["actor"], reason, about["at"], is_closing)
 
 
 def is_cancelled(work: WorkingSet, row: Step) -> bool:

@@ -16,7 +16,7 @@ from flowengine.evaluator.states import StepState
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.plan import StatementPlan
 
-TYPE = "DeadlineExceeded"
+TYPE, REASON = "DeadlineExceeded", "its deadline has passed"
 TIMER, RUN_TIMER = "deadline", "run_deadline"  #: kinds of timers
 _EXPIRED = "is_expired"  # marks the error of a step whose rows below are being cancelled
 _ALWAYS = "[always]"

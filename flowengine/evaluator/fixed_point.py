@@ -165,6 +165,8 @@ def _advance(work: WorkingSet, row: Step) -> None:
             if row.remaining:
                 return  # the rows below it are being cancelled
             deadlines.settle(row)
+            # Once more: a step below may have started a child run until it was cancelled.
+            cancellation.cancel_children_below(work, row, deadlines.REASON)
             row.state = _onward(row, catch.redirect(work, row, Signal.FAIL))
             continue
         handler = HANDLERS.get(row.state)

@@ -88,8 +88,9 @@ def apply(work: WorkingSet, trigger: Trigger) -> None:
         case CancelSteps(after):
             for step in cancellation.open_steps(work, after):
                 _cancel(work, step)
-        case CancelChildren(after):
-            work.changes.child_cancellation = cancellation.of_children(work, after)
+        case CancelChildren():
+            if found := cancellation.of_children(work, trigger):
+                work.changes.child_cancellations.append(found)
         case Answer():
             if answered := waits.answer(work, trigger):
                 step, result = answered
@@ -184,8 +185,10 @@ def _expire(work: WorkingSet, timer: TimerFired) -> None:
         return
     if step.state != StepState.EVENT_TRANSMIT:
         deadlines.expire(work, step, cancellation.OPEN_STEPS)
+        cancellation.cancel_children_below(work, step, deadlines.REASON)
         return
     work.changes.canceled_steps.append(step.id)
+    cancellation.cancel_children_below(work, step, deadlines.REASON)
     if step.facet_name in WAITS:
         work.changes.ended_waits.append(step.id)
     _fail(work, step, deadlines.error_of(work, step))

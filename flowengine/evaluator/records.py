@@ -239,13 +239,15 @@ class TaskHold(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ChildCancellation:
-    """The cancellation that the child runs of a run get."""
+    """The cancellation that the child runs of a run, or of some of its steps, get."""
 
     after: str  #: child runs with later ids
     actor: str
     reason: str
     at: int
     spares_always: bool  #: whether those that always blocks have started go on
+    below: str = ""  #: only those of the step with this path, and of steps below it
+    superseded: bool = False  #: only those of superseded steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,7 @@ class IterationChanges:
     #: Intents: tasks of these steps that are still open are to be stopped and fenced.
     canceled_steps: list[str] = field(default_factory=list)
     task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run
-    child_cancellation: ChildCancellation | None = None  #: intent about child runs
+    child_cancellations: list[ChildCancellation] = field(default_factory=list)  #: intents
     superseded: dict[str, str] = field(default_factory=dict)  #: key and id of replaced rows
     follow_ups: list[FollowUp] = field(default_factory=list)
     cached_results: dict[str, CachedResult] = field(default_factory=dict)  #: new ones, by key
@@ -345,7 +347,7 @@ class IterationChanges:
             or self.created_tasks
             or self.canceled_steps
             or self.task_hold
-            or self.child_cancellation
+            or self.child_cancellations
             or self.follow_ups
             or self.refusals
             or self.superseded

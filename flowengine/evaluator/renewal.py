@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flowengine.evaluator import catch, deadlines, generations
+from flowengine.evaluator import cancellation, catch, deadlines, generations
 from flowengine.evaluator.failures import SKIPPED_BY_HAND, Refused, limited, problem
 from flowengine.evaluator.generations import (
     Generation,
@@ -37,6 +37,8 @@ def retry(work: WorkingSet, action: Action) -> None:
     inputs = action.options.get("inputs")
     assert inputs is None or isinstance(inputs, dict)
     open_generation(work, outline, chosen, inputs=inputs)
+    if "fork" not in action.options:  # a fork has no child runs yet
+        cancellation.cancel_superseded_children(work, action)
 
 
 def choose(work: WorkingSet, action: Action) -> tuple[Outline, Generation]:
@@ -118,7 +120,7 @@ def complete(work: WorkingSet, action: Action) -> None:
     step = work.get(row.key)
     if step.state == StepState.EVENT_TRANSMIT:
         step.returns = result
-        _leave_event(work, step, Signal.CONTINUE)
+        _leave_event(work, step, action, Signal.CONTINUE)
         work.queue.append(step)
         return
     ended = successor(step)
@@ -141,7 +143,7 @@ def skip(work: WorkingSet, action: Action) -> None:
     error = limited(problem(SKIPPED_BY_HAND, message, step.path), work.limits)
     if step.state == StepState.EVENT_TRANSMIT:
         step.error = error
-        _leave_event(work, step, catch.redirect(work, step, Signal.SKIP))
+        _leave_event(work, step, action, catch.redirect(work, step, Signal.SKIP))
         (work.skipped if step.is_final else work.queue).append(step)
         return
     ended = successor(step)
@@ -168,12 +170,13 @@ def _handled(outline: Outline, action: Action) -> OutlineRow:
     return row
 
 
-def _leave_event(work: WorkingSet, step: Step, signal: Signal) -> None:
+def _leave_event(work: WorkingSet, step: Step, action: Action, signal: Signal) -> None:
     work.changes.canceled_steps.append(step.id)
     work.changes.ended_waits.append(step.id)
     work.touch(step)
     work.run.open_steps -= 1
     step.state = next_state(step.object_type, step.path, step.state, signal)
+    cancellation.cancel_children_below(work, step, f"{action.kind} by hand", action.actor)
 
 
 def _replace(work: WorkingSet, outline: Outline, row: OutlineRow, ended: Step) -> None:

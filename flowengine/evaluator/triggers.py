@@ -135,10 +135,19 @@ class CancelSteps:
 
 @dataclass(frozen=True, slots=True)
 class CancelChildren:
-    """A cancelled run has child runs that are to be cancelled too."""
+    """Child runs are to be cancelled: all of a cancelled run, or those of some of its steps."""
 
     after: str  #: the id of the last child run before them
+    below: str = ""  #: only those of the step with this path, and of steps below it
+    superseded: bool = False  #: only those of steps that a retry has superseded
+    actor: str = ""  #: this and the next: who cancels those of steps, why, and when
+    reason: str = ""
+    at: int = 0
     step_key = ""
+
+    @property
+    def is_of_steps(self) -> bool:
+        return bool(self.below) or self.superseded
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, func, or_, select
 
 from flowengine.evaluator import RunView, Step
 from flowengine.evaluator.records import Waiter
-from flowengine.evaluator.states import RunState
+from flowengine.evaluator.states import RunState, StepState
 from flowengine.store.backend import in_dialect
 from flowengine.store.commits import RunHeader
 from flowengine.store.parts import MANY, Part
@@ -54,6 +54,15 @@ class KeyedRun(NamedTuple):
     key_expires: int | None
 
 
+class StartingStep(NamedTuple):
+    """A step that starts a child run; the last three are None if there is no such step."""
+
+    run_state: str
+    path: str | None
+    state: str | None
+    superseded: bool | None
+
+
 table = RunRow.__table__
 _columns = table.c[StoredRun._fields]
 _GET = f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run WHERE id = %s"
@@ -84,7 +93,17 @@ _FREE_QUEUES = (
 _OPEN_CHILDREN = (
     "SELECT r.id, s.path FROM flowengine_run r LEFT JOIN flowengine_step s "
     "ON s.id = r.parent_step_id WHERE r.parent_run_id = %s AND r.id > %s "
-    "AND r.finished IS NULL AND r.on_cancel IS NULL ORDER BY r.id LIMIT %s"
+    "AND r.finished IS NULL AND r.on_cancel IS NULL"
+)
+_IS_SUPERSEDED = " AND s.superseded"
+# Not those of a step of the same path that runs again.
+_IS_BELOW = (
+    " AND (s.path = %s OR substr(s.path, 1, %s) IN (%s, %s)) "
+    f"AND s.state IN ({', '.join(repr(state) for state in sorted(StepState.FINAL))})"
+)
+_STARTS_CHILD = (
+    "SELECT r.state, s.path, s.state, s.superseded FROM flowengine_run r LEFT JOIN flowengine_step "
+    "s ON s.id = %s WHERE r.id = %s"
 )
 _LAST_CHILD = (
     f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run "
@@ -193,13 +212,28 @@ class Runs(Part):
         ((count,),) = self._session.rows(_COUNT_OPEN, (tenant, workflow, most))
         return int(count)
 
-    def open_children(self, run_id: str, after: str, limit: int) -> list[tuple[str, str]]:
+    def open_children(
+        self, run_id: str, after: str, limit: int, *, below: str = "", superseded: bool = False
+    ) -> list[tuple[str, str]]:
         """Return the next open child runs that follow the run's cancellation.
 
-        Each with the path of the step that started it.
+        Each with the path of the step that started it: with `below` a step with this path, or one
+        below it, that has ended; with `superseded` a superseded one.
         """
-        rows = self._session.rows(_OPEN_CHILDREN, (run_id, after, limit))
+        text = _OPEN_CHILDREN
+        values: list[object] = [run_id, after]
+        if superseded:
+            text += _IS_SUPERSEDED
+        if below:
+            text += _IS_BELOW
+            values += [below, len(below) + 1, f"{below}.", f"{below}["]
+        rows = self._session.rows(f"{text} ORDER BY r.id LIMIT %s", (*values, limit))
         return [(child_id, path or "") for child_id, path in rows]
+
+    def starting_step(self, run_id: str, step_id: str) -> StartingStep | None:
+        """Return the states of a run and of a step of it that starts a child run."""
+        rows = self._session.rows(_STARTS_CHILD, (step_id, run_id))
+        return StartingStep(*rows[0]) if rows else None
 
     def page_in_state(
         self,

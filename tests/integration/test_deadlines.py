@@ -84,6 +84,37 @@ def cleans_up() -> int:
     )
 
 
+@workflow
+def asking(what: str) -> str:
+    return wait_for("answer", str)
+
+
+@event_facet
+def delegated(what: str) -> str:
+    return asking.call(what)
+
+
+@event_facet
+def closed(what: str) -> str:
+    return asking.call(what)
+
+
+@facet
+def two_parts(what: str) -> str:
+    return attempt(lambda: delegated(what), always=lambda: closed(what))
+
+
+@workflow
+def delegates() -> str:
+    beside = delegated.named("beside")("beside")
+    return concat(two_parts.within(60)("inside"), beside)
+
+
+@workflow
+def delegates_one() -> str:
+    return delegated.within(60)("alone")
+
+
 @pytest.fixture
 def flow(database_url: str) -> Iterator[Flow]:
     CALLS.clear()
@@ -222,3 +253,44 @@ def test_a_deadline_that_is_no_time_is_refused(flow: Flow) -> None:
         note.within(0)
     with pytest.raises(InvalidInputs, match="the deadline must be a number of seconds above 0"):
         flow.engine.start(in_time.program(), in_time.name, {"x": 1}, deadline=-1)
+
+
+# --- child runs ---
+
+
+def child_states(flow: Flow, parent: str) -> dict[str, str]:
+    """The states of the child runs, by the paths of the steps that started them."""
+    with flow.database.read() as session:
+        text = (
+            "SELECT s.path, r.state FROM flowengine_run r JOIN flowengine_step s "
+            "ON s.id = r.parent_step_id WHERE r.parent_run_id = %s"
+        )
+        return dict(session.rows(text, (parent,)))
+
+
+def test_the_deadline_of_a_facet_cancels_the_child_runs_below_it(flow: Flow) -> None:
+    run = flow.start(delegates)
+    flow.settle()
+    let_pass(flow, 61)
+    inside = "delegates.two_parts"
+    states = child_states(flow, run.id)
+    assert states.pop("delegates.beside") == "RUNNING"
+    assert states.pop(f"{inside}.attempt.delegated") == "CANCELLED"
+    assert list(states.values()) == ["RUNNING"]  # an always block runs to its end
+    for info in flow.engine.list(state="RUNNING", workflow=asking.name):
+        flow.engine.send(info.id, "answer", "yes")
+    flow.settle()
+    with pytest.raises(RunFailed, match=r"two_parts: DeadlineExceeded"):
+        run.result(timeout=0)
+
+
+def test_the_deadline_of_a_step_cancels_its_child_run(flow: Flow) -> None:
+    run = flow.start(delegates_one)
+    flow.settle()
+    let_pass(flow, 61)
+    assert run.state == "FAILED"
+    (child,) = flow.engine.list(workflow=asking.name)
+    assert child.state == "CANCELLED"
+    assert child.error is not None
+    assert "delegates_one.delegated" in child.error["message"]
+    assert "its deadline has passed" in child.error["message"]

@@ -9,6 +9,8 @@ import pytest
 from sqlalchemy import select
 
 from flowengine import attempt, event_facet, foreach, sleep, wait_for, workflow
+from flowengine.engine import Run
+from flowengine.engine.results import RunInfo
 from flowengine.errors import (
     ActionRefused,
     InvalidInputs,
@@ -98,6 +100,16 @@ def delegate(customer: str) -> str:
 @workflow
 def parent(customer: str) -> str:
     return mail(delegate(customer))
+
+
+@event_facet
+def detach(customer: str) -> str:
+    return order.options(on_cancel="leave").call(customer)
+
+
+@workflow
+def detaching(customer: str) -> str:
+    return detach(customer)
 
 
 @workflow
@@ -382,6 +394,62 @@ def test_a_child_run_that_is_retried_by_itself_does_not_change_its_parent(flow: 
     assert flow.engine.get(child.id).state == RunState.COMPLETED
     assert run.state == RunState.FAILED
     assert executed == {"ship": 1, "mail": 1}
+
+
+def children(flow: Flow, run: Run[str]) -> list[RunInfo]:
+    return [info for info in flow.engine.list() if info.parent == run.id]
+
+
+def test_a_retry_cancels_the_child_run_of_a_superseded_step(flow: Flow) -> None:
+    run = flow.start(parent, "eva")
+    worker = flow.worker("a")
+    worker.work_on(worker.claim(run, "delegate"))
+    (old,) = children(flow, run)
+    run.retry(from_step="parent.delegate", reason="wrong customer", actor="eva")
+    error = flow.engine.get(old.id).error
+    assert error is not None
+    assert (error["type"], error["actor"]) == ("Cancelled", "person:eva")
+    reason = f"the step of run {run.id} that started it was retried: wrong customer"
+    assert error["reason"] == reason
+    flow.settle()
+    assert run.result(timeout=0) == "mail: mail: shipped for 100"
+    states = sorted(info.state for info in children(flow, run))
+    assert states == [RunState.CANCELLED, RunState.COMPLETED]
+
+
+def test_a_retry_leaves_a_child_run_alone_that_is_left_on_cancel(flow: Flow) -> None:
+    run = flow.start(detaching, "eva")
+    worker = flow.worker("a")
+    worker.work_on(worker.claim(run, "detach"))
+    run.retry(from_step="detaching.detach")
+    flow.settle()
+    assert [info.state for info in children(flow, run)] == [RunState.COMPLETED] * 2
+
+
+def test_a_child_run_that_starts_while_its_step_is_retried_is_cancelled(flow: Flow) -> None:
+    run = flow.start(parent, "eva")
+    worker = flow.worker("slow")
+    task = worker.claim(run, "delegate")
+    run.retry(from_step="parent.delegate")
+    worker.work_on(task)  # it starts its child run, and its report is refused
+    (late,) = children(flow, run)
+    assert late.state == RunState.CANCELLED
+    flow.settle()
+    assert run.result(timeout=0) == "mail: mail: shipped for 100"
+
+
+@pytest.mark.parametrize("kind", ["complete", "skip"])
+def test_a_step_ended_by_hand_cancels_its_child_run(flow: Flow, kind: str) -> None:
+    run = flow.start(parent, "eva")
+    worker = flow.worker("a")
+    worker.work_on(worker.claim(run, "delegate"))
+    if kind == "complete":
+        run.complete("parent.delegate", "by hand", actor="eva")
+    else:
+        run.skip("parent.delegate", actor="eva")
+    (child,) = children(flow, run)
+    assert child.state == RunState.CANCELLED
+    assert f"{kind} by hand" in (flow.engine.get(child.id).error or {})["message"]
 
 
 # --- forks ---
