@@ -15,7 +15,14 @@ from typing import Any
 
 from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.records import Refusal, Step, TimerDefinition, id_within
-from flowengine.evaluator.states import MailboxState, ObjectType, Signal, StepState, next_state
+from flowengine.evaluator.states import (
+    MailboxState,
+    ObjectType,
+    RunState,
+    Signal,
+    StepState,
+    next_state,
+)
 from flowengine.evaluator.triggers import Answer, mailbox_key
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
@@ -61,6 +68,11 @@ def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
 
 def answer(work: WorkingSet, given: Answer) -> tuple[Step, dict[str, Any]] | None:
     """Return the step that an answer ends and its result; None if it is kept or refused."""
+    is_new = work.find(mailbox_key(given.name)) is None
+    if is_new and work.run.state == RunState.CANCELLING:
+        problem = f"the run is being cancelled, and no step of it waits for {given.name!r}"
+        work.changes.refusals.append(Refusal(given.id, problem))
+        return None
     box = _mailbox(work, given.name)
     answered = {"answer": given.id, "actor": given.actor, "at": given.at}
     if box.state == StepState.CREATED:

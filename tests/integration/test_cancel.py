@@ -238,6 +238,32 @@ def test_a_wide_loop_with_join_counters_is_cancelled(flow: Flow) -> None:
     assert flow.settle() == 0
 
 
+# --- answers ---
+
+
+@workflow
+def closing_talk(hotel: str) -> str:
+    return attempt(
+        lambda: wait_for("payment", str),
+        always=lambda: wait_for("confirmation", str),
+    )
+
+
+def test_an_answer_that_no_step_of_a_cancelling_run_waits_for_is_refused(flow: Flow) -> None:
+    run = flow.start(closing_talk, "Ritz")
+    run.cancel()
+    assert run.state == RunState.CANCELLING
+    with pytest.raises(AnswerRefused) as caught:
+        run.send("price", 7)
+    problem = "the run is being cancelled, and no step of it waits for 'price'"
+    assert caught.value.reason == problem
+    with pytest.raises(AnswerRefused, match=r"has stopped waiting for 'payment'"):
+        run.send("payment", "cash")
+    run.send("confirmation", "yes")  # an always block waits for it
+    assert run.state == RunState.CANCELLED
+    assert not [step for step in run.steps() if "price" in step.path]
+
+
 # --- child runs ---
 
 
