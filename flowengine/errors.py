@@ -380,7 +380,10 @@ class UnknownRun(FlowengineError, LookupError):
     """No run has that id."""
 
     run_id: str
-    _text = "there is no run {run_id!r} in this database; `flowengine list` shows the runs"
+    _text = (
+        "there is no run {run_id!r} in this database, or it was purged; `flowengine list` shows "
+        "the runs"
+    )
 
 
 @dataclass(eq=False, repr=False)

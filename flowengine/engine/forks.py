@@ -1,7 +1,9 @@
 """Forks: a new run that takes over steps of another one.
 
 The rows of the other run are copied inside the database, then retried as its own would be: what
-the fork keeps is adopted, everything else runs. Large values are shared.
+the fork keeps is adopted, everything else runs. Large values are shared. The other run is locked
+until the fork is committed with its references to them: a purge skips a locked run, so it cannot
+remove them in between.
 """
 
 from __future__ import annotations
@@ -71,10 +73,14 @@ class Forks:
             head, now = session.runs.lock(run_id), session.now()
             stored = session.runs.get(run_id)
             bound = self._settings.tenant
-            if head is None or stored is None or (bound and stored.tenant != bound):
+            earlier = None if key is None else session.runs.get(fork_id)
+            known = stored or earlier  # the run may have been purged since its fork
+            if known is None or (bound and known.tenant != bound):
                 raise UnknownRun(run_id)
-            if key is not None and session.runs.get(fork_id) is not None:
+            if earlier is not None:
                 return fork_id
+            assert head is not None
+            assert stored is not None
             prepared = self._programs.stored(session, stored.program_hash)
             if program is not None:
                 prepared = self._programs.prepare(program)
@@ -120,7 +126,8 @@ def stage_child_fork(
     if inputs_of(session, earlier.id, facet) != {**facet.defaults, **request.inputs}:
         return None
     head = session.runs.lock(earlier.id)
-    assert head is not None
+    if head is None:
+        return None
     options: dict[str, Json] = {"fork": earlier.id}
     reason = f"the step {parent.step_id} of run {parent.run_id} is retried"
     action = Action(request.run_id, ActionKind.RETRY, named_actor(""), reason, now, options=options)

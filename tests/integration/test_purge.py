@@ -21,6 +21,7 @@ from flowengine.errors import InvalidFilter, InvalidSetting, UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
+from flowengine.store.forks import Forks
 from flowengine.store.tables import metadata
 from flowengine.testing import Flow
 from flowengine.worker import TaskWorker
@@ -175,6 +176,53 @@ def test_a_value_that_another_run_has_stays(flow: Flow) -> None:
     assert next(s for s in second.steps() if s.path.endswith(".large")).returns
     flow.clock.advance(hours=48)
     assert flow.engine.purge(older_than=DAY).values == 1
+
+
+# --- forks ---
+
+
+def test_a_run_is_not_purged_while_it_is_forked(
+    flow: Flow, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = flow.start(values, 7)
+    settled(flow, run)
+    flow.clock.advance(seconds=1)
+    results: list[PurgeResult] = []
+    finish = Forks.finish
+
+    def purge_before_references(self: Forks, source: str, fork: str) -> Any:
+        # Between the copy of the steps and the references of the fork. SQLite has one writer, so
+        # nobody can purge then.
+        if flow.database.has_server:
+            results.append(flow.engine.purge(older_than=timedelta()))
+        return finish(self, source, fork)
+
+    monkeypatch.setattr(Forks, "finish", purge_before_references)
+    fork = run.fork(from_step="values.count")
+    assert [result.runs for result in results] == [0] * flow.database.has_server
+    assert flow.engine.purge(older_than=timedelta()).values == 0  # the fork has them
+    with pytest.raises(UnknownRun):
+        run.info()
+    flow.settle()
+    assert fork.result(timeout=0) == 20_000
+    flow.clock.advance(seconds=1)
+    assert flow.engine.purge(older_than=timedelta()).values == 1
+    assert "payload" not in rows(flow.engine)
+
+
+def test_a_fork_of_a_purged_run_is_refused(flow: Flow) -> None:
+    run = flow.start(values, 7)
+    settled(flow, run)
+    fork = run.fork(from_step="values.count", key="ticket 7")
+    flow.clock.advance(seconds=1)
+    assert flow.engine.purge(older_than=timedelta()).runs == 1
+    with pytest.raises(UnknownRun) as caught:
+        run.fork(from_step="values.count")
+    assert str(caught.value) == (
+        f"there is no run '{run.id}' in this database, or it was purged; `flowengine list` shows "
+        "the runs"
+    )
+    assert run.fork(from_step="values.count", key="ticket 7").id == fork.id
 
 
 def test_a_purge_that_died_is_continued(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
