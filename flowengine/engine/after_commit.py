@@ -183,14 +183,20 @@ class AfterCommit:
                 for effects in commits
             ]
             self._admit(drained)
-            following = [effects.parent_run_id for effects in drained if effects.parent_run_id]
-            following += [child for effects in drained for child in effects.canceled_children]
-            ended = [effects.singleton for effects in drained if effects.singleton]
-            following += filter(None, (self._singletons.begin_next(*each) for each in ended))
-            following += filter(None, (self._pass_share_on(each, served) for each in drained))
+            following = [run_id for each in drained for run_id in self._following(each, served)]
             advanced = [self.consume_inbox(run_id, continuation) for run_id in following]
             commits = [effects for effects in advanced if effects is not None]
         return continued
+
+    def _following(self, effects: CommitEffects, served: set[str] | None) -> list[str]:
+        """Return the runs that go on because of a commit of another one."""
+        if not (effects.has_ended or effects.canceled_children or effects.used_share):
+            return []  # like nearly all commits
+        following = [effects.parent_run_id, *effects.canceled_children]
+        if effects.singleton:
+            following.append(self._singletons.begin_next(*effects.singleton) or "")
+        following.append(self._pass_share_on(effects, served) or "")
+        return [run_id for run_id in following if run_id]
 
     def _admit(self, commits: Sequence[CommitEffects]) -> None:
         """Admit new tasks that have limits or rates, and those for which ended ones make room."""
@@ -237,9 +243,10 @@ class AfterCommit:
         Groups are dispatched at the end: a foreach is expanded over several commits, and its
         join needs one chord.
         """
-        total = CommitEffects(effects.run_id)
-        total.include(effects)
-        commits = 0
+        total, commits = effects, 0
+        if effects.has_more:
+            total = CommitEffects(effects.run_id)
+            total.include(effects)
         while effects.has_more:
             if total.used_share and (commits >= max_commits or time.monotonic() > ends):
                 break  # its share is passed on, by one message

@@ -48,7 +48,7 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
             return Signal.ADVANCE
         work.run.open_steps += 1
         return None
-    if result_cache.reuse(work, step):
+    if work.statement(step).options.cache is not None and result_cache.reuse(work, step):
         return Signal.ADVANCE
     keys = _keys_of(work, step)  # before anything is changed: it may fail the step
     event = EventDefinition(

@@ -161,7 +161,7 @@ def _advance(work: WorkingSet, row: Step) -> None:
     work.touch(row)
     is_cancelling = work.run.state == RunState.CANCELLING or work.plan.has_deadlines
     while not row.is_final:
-        if deadlines.is_expired(row):
+        if row.error is not None and deadlines.is_expired(row):
             if row.remaining:
                 return  # the rows below it are being cancelled
             deadlines.settle(row)

@@ -141,12 +141,14 @@ def _report(work: WorkingSet, report: Report) -> None:
     step = _waiting(work, task.step_key, task.step_id)
     if step is None:
         return
-    counts = (work.statement(step).options, task.try_number, task.losses, work.now)
+    options = work.statement(step).options
+    counts = (options, task.try_number, task.losses, work.now)
     match report.outcome:
         case Delegated():
             return
         case Succeeded(result):
-            result_cache.keep(work, step, result)
+            if options.cache is not None:
+                result_cache.keep(work, step, result)
             _answer(work, step, result)
             return
         case Failed(error, retry):
