@@ -20,6 +20,7 @@ from flowengine.engine.admission import Admissions
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.answers import Answers
 from flowengine.engine.bulk_actions import BulkActions
+from flowengine.engine.child_runs import ChildRuns
 from flowengine.engine.committer import Committer
 from flowengine.engine.control import Control
 from flowengine.engine.doctor import Doctor
@@ -94,7 +95,10 @@ class Engine:
         self.starter = Starter(
             database, self.programs, self.after_commit, self.notifier, self.settings
         )
-        self.start_child = self.starter.start_child
+        children = ChildRuns(
+            database, self.programs, self.after_commit, self.starter, self.settings
+        )
+        self.start_child = children.start
 
         self.queue = TaskQueue(database, self.notifier)
         self.claim_task = self.queue.claim_task

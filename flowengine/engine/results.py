@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from flowengine.engine.starter import child_run_id
+from flowengine.engine.child_runs import child_run_id
 from flowengine.engine.try_records import NOT_WAITED, TryInfo, Waited
 from flowengine.engine.waits_for import WaitKind, WaitsFor
 from flowengine.evaluator.states import RunState, StepState, TaskState

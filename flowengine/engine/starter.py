@@ -10,13 +10,9 @@ from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.authoring import OnCancel
 from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
-from flowengine.engine.committer import NewFact
-from flowengine.engine.control import named_actor
 from flowengine.engine.first_commit import origin_of, stage_first_commit
-from flowengine.engine.forks import stage_child_fork
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.singletons import (
@@ -27,27 +23,19 @@ from flowengine.engine.singletons import (
     start_fact,
 )
 from flowengine.engine.staging import CommitEffects
-from flowengine.engine.start_request import LEAVE, Parent, StartRequest, start_request
+from flowengine.engine.start_request import StartRequest, start_request
 from flowengine.engine.used_keys import earlier_run, release_keys
-from flowengine.errors import InvalidInputs, LimitReached, TooManyRuns, UnknownRun
-from flowengine.evaluator import RunState, TaskDefinition, cancellation
-from flowengine.evaluator.records import derived_id
-from flowengine.evaluator.states import StepState
+from flowengine.errors import InvalidInputs, TooManyRuns
 from flowengine.program import Program
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
 from flowengine.store import Session, Store
 from flowengine.store.caller_transaction import CallerTransaction
 from flowengine.store.commits import CommitPlan
-from flowengine.store.runs import StoredRun
 from flowengine.tenants import visible_tenant
 
 log = logging.getLogger("flowengine")
 
-#: Child runs before the limit from which each is counted under a lock: no more than so many
-#: threads start one at the same moment.
-_NEAR = 100
-_CANCELLED = StepState.CANCELLED
 _CALLER_COMMITS = 1  # of up to 1,000 rows; workers expand the rest of a long foreach
 
 
@@ -94,9 +82,10 @@ class Starter:
             if not problem.connection_invalidated:
                 raise
             commits = self._insert(requests)  # idempotent: an inserted run is found by its id
-        return self._finish(requests, commits)
+        return self.finish(requests, commits)
 
-    def _finish(self, requests: list[StartRequest], commits: list[CommitEffects]) -> list[str]:
+    def finish(self, requests: list[StartRequest], commits: list[CommitEffects]) -> list[str]:
+        """Handle the effects of committed starts; return the ids of the runs."""
         for request in requests:
             self._programs.saved(request.digest)
         self._after_commit.finish(commits, max_commits=_CALLER_COMMITS)
@@ -139,7 +128,7 @@ class Starter:
         """Insert runs; again if the run that had the singleton key has just ended."""
         while True:
             with suppress(SingletonEnded):
-                return self._insert_with(session, requests, now, replaced)
+                return self.insert_with(session, requests, now, replaced)
 
     def start_queued(self, request: StartRequest) -> str:
         """Insert a run that begins when no other run has its singleton key."""
@@ -170,7 +159,7 @@ class Starter:
         earlier = earlier_run(session, request, may_replace=False) if request.key else None
         return earlier.run_id if earlier else request.run_id
 
-    def _insert_with(
+    def insert_with(
         self,
         session: Session,
         requests: list[StartRequest],
@@ -219,119 +208,11 @@ class Starter:
         """Start the runs that take the keys of failed ones, in one transaction."""
         release_keys(session, set(replaced.values()), session.now())
         again = [request for request in requests if request.run_id in replaced]
-        inserted = iter(self._insert_with(session, again, session.now()))
+        inserted = iter(self.insert_with(session, again, session.now()))
         return [
             next(inserted) if request.run_id in replaced else effects
             for request, effects in zip(requests, commits, strict=True)
         ]
-
-    def start_child(
-        self,
-        task: TaskDefinition,
-        program: Program | None,
-        workflow: str,
-        inputs: Mapping[str, Json],
-        *,
-        waits: bool,
-        on_cancel: OnCancel = "cancel",
-    ) -> str:
-        """Start the child run of a step; with `waits` its end is the step's result.
-
-        Idempotent: the child's id is derived from the step's, so a second try finds the run of
-        the first. Without a program the child uses the parent's. Raises LimitReached if the root
-        run has too many runs below it, or inside each other.
-        """
-        run_id = child_run_id(task.step_id)
-        with self._database.read() as session:
-            parent = session.runs.get(task.workflow_id)
-            if parent is None:
-                raise UnknownRun(task.workflow_id)
-            left = self._check_children(session, parent, run_id)
-            if program is None:
-                prepared = self._programs.stored(session, task.flow_id)
-            else:
-                prepared = self._programs.prepare(program)
-        request = start_request(
-            prepared,
-            workflow,
-            inputs,
-            self._settings,
-            priority=parent.priority,
-            tenant=parent.tenant,
-            run_id=run_id,
-            parent=Parent(
-                run_id=parent.id,
-                step_id=task.step_id,
-                step_key=task.step_key,
-                root_run_id=parent.root_run_id,
-                depth=parent.depth + 1,
-                waits=waits,
-                on_cancel=on_cancel,
-            ),
-        )
-        started = self._fork_child(request) if parent.generation else None
-        if started is None:
-            is_last = left <= _NEAR
-            started = self._start_last(request, parent) if is_last else self.start([request])[0]
-        if on_cancel != LEAVE:
-            self._follow_cancellation(parent.id, task.step_id, waits=waits)
-        return started
-
-    def _fork_child(self, request: StartRequest) -> str | None:
-        """Start a child run with the results of the one that failed before; None: there is none."""
-        if request.parent is None or not request.parent.waits:
-            return None
-        with self._database.write() as session:
-            now = session.now()
-            self._programs.save(session, request.digest, request.text, now)
-            effects = stage_child_fork(session, request, request.parent, now)
-        return None if effects is None else self._finish([request], [effects])[0]
-
-    def _follow_cancellation(self, parent_id: str, step_id: str, *, waits: bool) -> None:
-        """Cancel the child runs of a run, or of a step, that was ended while it started one.
-
-        A cancellation lists child runs after it is committed: so either it sees the new one, or
-        this query sees the cancellation.
-        """
-        with self._database.read() as session:
-            found = session.runs.starting_step(parent_id, step_id)
-        if found is None:
-            return
-        about: dict[str, Json] = {"after": ""}
-        if found.run_state not in (RunState.CANCELLING, RunState.CANCELLED):
-            has_ended = found.state in StepState.FINAL if waits else found.state == _CANCELLED
-            if found.path is None or not (found.superseded or has_ended):
-                return
-            reason = f"the step {found.path} of run {parent_id} has ended, or was retried"
-            about |= {"actor": named_actor(""), "reason": reason, "at": self._database.now()}
-            about |= {"superseded": True} if found.superseded else {"below": found.path}
-        self._after_commit.advance(parent_id, fact=NewFact(cancellation.CHILDREN, about))
-
-    def _start_last(self, request: StartRequest, parent: StoredRun) -> str:
-        """Start one of the last child runs that the limit allows, counted under the root's lock."""
-        with self._database.write() as session:
-            session.runs.lock(parent.root_run_id)
-            self._check_children(session, parent, request.run_id)
-            commits = self._insert_with(session, [request], session.now())
-        return self._finish([request], commits)[0]
-
-    def _check_children(self, session: Session, parent: StoredRun, run_id: str) -> int:
-        """Return how many more child runs the limit allows.
-
-        Raises LimitReached for one child run too many, unless it was started before.
-        """
-        deepest, most = self._settings.max_child_depth, self._settings.max_child_runs
-        cure = "a workflow that starts itself must end"
-        if parent.depth >= deepest:
-            what = f"{parent.workflow} in run {parent.id} starts a run inside {deepest:,} others"
-            raise LimitReached(what, deepest, "max_child_depth", cure)
-        count = session.runs.count_below(parent.root_run_id, most)
-        if count >= most and session.runs.get(run_id) is None:
-            what = f"root run {parent.root_run_id} has {most:,} child runs, and starts another"
-            raise LimitReached(what, most, "max_child_runs", cure)
-        return most - count
-
-    # --- in a transaction of the caller ---
 
     def start_within(self, transaction: CallerTransaction, request: StartRequest) -> str:
         """Insert a run in the caller's transaction; workers are woken after its commit.
@@ -382,8 +263,3 @@ class Starter:
                 self._after_commit.admit(waiting)
         except Exception:  # the caller's transaction is committed; recovery notifies again
             log.warning("workers were not woken for new tasks; recovery will", exc_info=True)
-
-
-def child_run_id(step_id: str) -> str:
-    """Return the id of the run that a step starts."""
-    return derived_id(step_id, "run")
