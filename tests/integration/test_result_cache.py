@@ -12,7 +12,7 @@ from sqlalchemy import text
 from flowengine import Cache, Secret, event_facet, foreach, workflow
 from flowengine.assembly import EngineLauncher
 from flowengine.authoring.launcher_slot import StartOptions
-from flowengine.engine import Run
+from flowengine.engine import Run, purger
 from flowengine.settings import Settings
 from flowengine.testing import Flow, replay
 
@@ -155,14 +155,17 @@ def test_a_large_result_is_stored_once_and_stays_as_long_as_somebody_has_it(flow
     assert (count(flow, "reference"), count(flow, "payload"), count(flow, "lock")) == (0, 0, 1)
 
 
-def test_expired_results_are_removed_in_portions_an_hour_later(flow: Flow) -> None:
-    flow.run(prices, [f"c{n}" for n in range(250)])
-    assert count(flow, "cache") == 250
+def test_expired_results_are_removed_in_portions_an_hour_later(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purger, "_ROOTS", 8)
+    flow.run(prices, [f"c{n}" for n in range(20)])
+    assert count(flow, "cache") == 20
     flow.clock.advance(hours=1, minutes=59)
     flow.engine.purge(older_than=timedelta(days=1))
-    assert count(flow, "cache") == 250
+    assert count(flow, "cache") == 20
     flow.clock.advance(minutes=2)
-    assert flow.engine.purger.remove_expired(60, now=True).rows == 250
+    assert flow.engine.purger.remove_expired(60, now=True).rows == 20
     assert (count(flow, "cache"), count(flow, "reference")) == (0, 0)
     assert flow.engine.doctor() == []
 

@@ -8,16 +8,19 @@ die at any statement, and come back as new processes that know nothing. They rep
 after the watchdog has given them up, or record a result and leave the evaluation to others.
 
 After each commit the rows are held against the laws; at the end the run must be what it is
-when nothing goes wrong. The same seed gives the same interleaving, so a failure can be
+when nothing goes wrong. Of limits and rates: never more tries at a time than a limit allows, nor
+more beginnings in a period than a rate; and after a pass of the watchdog no task waits for a slot
+that is free. The same seed gives the same interleaving, so a failure can be
 repeated: its seed is in the name of the test.
 """
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,8 +31,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, event
 
-from flowengine.engine import Engine
-from flowengine.engine.recovery import fire_due_timers
+from flowengine.engine import Engine, purger
+from flowengine.engine.recovery import fire_due_timers, serve_queues
 from flowengine.errors import ActionRefused, AnswerRefused
 from flowengine.evaluator import StepState, TaskDefinition, TaskState, working_set
 from flowengine.evaluator.actions import ActionKind
@@ -77,6 +80,21 @@ FACETS = (
     event_facet("Flaky", "x", "y", options=OFTEN | {"retry": {"attempts": 3, "first_wait": 0.2}}),
     event_facet("Fail", "x", "y", options=OFTEN | {"retry": {"attempts": 2, "first_wait": 0.1}}),
     event_facet("Ask", "x", "y", options=OFTEN),  # no worker has it: a person answers
+    event_facet(
+        "Limited",
+        "x k",
+        "y",
+        options=OFTEN
+        | {"retry": {"attempts": 3, "first_wait": 0.2}}
+        | {"limit": [{"key": "of:{k}", "count": 1}, {"key": "all", "count": 2}]},
+    ),
+    event_facet(
+        "Rated",
+        "x",
+        "y",
+        options=OFTEN
+        | {"rate": [{"key": "r", "count": 1, "per": 2.0}], "limit": [{"key": "all", "count": 2}]},
+    ),
     facet(
         "Twice",
         "a",
@@ -88,7 +106,8 @@ FACETS = (
         ),
     ),
 )
-WORKED = ["Do", "Flaky", "Fail"]
+WORKED = ["Do", "Flaky", "Fail", "Limited", "Rated"]
+_FIRST_FAILS = ("Flaky", "Limited")
 
 
 def answer(task: TaskDefinition) -> Outcome:
@@ -96,7 +115,7 @@ def answer(task: TaskDefinition) -> Outcome:
     x = (task.data or {})["x"]
     if task.name == "Fail":
         return Failed({"type": "Oops", "message": f"never {x}"})
-    if task.name == "Flaky" and task.try_number == 1:
+    if task.name in _FIRST_FAILS and task.try_number == 1:
         return Failed({"type": "Oops", "message": "not yet"})
     return Succeeded({"y": x + 1})
 
@@ -181,6 +200,13 @@ PROGRAMS = {
         step("e", "Do", x=op(of("l.result"), "+", of("d.y"))),
         yields=[to("W", out=of("e.y"))],
     ),
+    "limits of several keys and a rate": block(
+        step("a", "Limited", x=given("v"), k="odd"),
+        step("b", "Limited", x=given("v"), k="even"),
+        step("c", "Rated", x=op(of("a.y"), "+", of("b.y"))),
+        foreach=("v", [1, 2, 3]),
+        yields=[collect("c")],
+    ),
     "a foreach with a limit that collects its errors": block(
         step("ok", "Flaky", x=given("v")),
         catching_when(
@@ -229,6 +255,7 @@ class Scheduler:
         self._here = threading.local()
         self._end = threading.Event()
         self.is_over = False
+        self._is_frozen = False
 
     def add(self, name: str, act: Callable[[], None], *, is_mortal: bool = False) -> None:
         actor = Actor(name, is_mortal)
@@ -249,7 +276,7 @@ class Scheduler:
     def switch(self, what: str) -> None:
         """Let an actor run, perhaps this one; this one may never run again."""
         me: Actor | None = getattr(self._here, "actor", None)
-        if me is None:
+        if me is None or self._is_frozen:
             return
         if self.is_over:
             raise Over
@@ -262,6 +289,15 @@ class Scheduler:
             if self.is_over:
                 raise Over
         self.perhaps_die()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Let this actor alone run; the others stay where they are, between two transactions."""
+        self._is_frozen = True
+        try:
+            yield
+        finally:
+            self._is_frozen = False
 
     def perhaps_die(self) -> None:
         me: Actor | None = getattr(self._here, "actor", None)
@@ -371,6 +407,7 @@ class World:
         self._time = 1_700_000_000_000
         self._boots = 0
         self._is_honest = workers == 0
+        self._has_limits = '"Limited"' in json.dumps(document["declarations"][-1])
         # About a hundred readings of the clock: some always blocks end in time, and some do not.
         self._settings = Settings(cleanup_timeout=2.0)
         self.scheduler.add("starter", self._reborn(self._start), is_mortal=not self._is_honest)
@@ -429,6 +466,8 @@ class World:
         while not self._is_over(engine):
             task = engine.claim_task(WORKED, identity=WorkerIdentity(boot, boot))
             if task is None:
+                if self._is_honest and self._has_limits:
+                    serve_queues(engine)  # nobody else moves the rate on
                 continue
             if self._is_honest:
                 assert engine.report(task, answer(task))
@@ -436,7 +475,8 @@ class World:
                 self._report(engine, task, boot)
 
     def _report(self, engine: Engine, task: TaskDefinition, boot: str) -> None:
-        way = self.random.choice(["well", "well", "twice", "late", "record", "release", "die"])
+        ways = ["well", "well", "twice", "late", "record", "release", "die"]
+        way = self.random.choice([*ways, "unadmitted"] if self._has_limits else ways)
         if way == "die":
             raise Died
         if way == "release":
@@ -452,6 +492,12 @@ class World:
             # It hangs so long that the watchdog gives it up, perhaps; then it goes on.
             self.suspects.add(boot)
             self._hang()
+        if way == "unadmitted":
+            # As if it died after its commit, before it could admit the next task.
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(engine.after_commit, "admit", lambda *_: None)
+                self.seen["unadmitted"] += engine.report(task, answer(task))
+            return
         accepted = engine.report(task, answer(task))
         if not accepted:
             self.seen["refused reports"] += 1
@@ -474,6 +520,15 @@ class World:
                         lost = engine.report(task, Lost("its process is gone"))
                         self.seen["losses"] += lost
             fire_due_timers(engine)
+            if self._has_limits:
+                serve_queues(engine)
+                self.seen["removed keys"] += engine.purger.remove_expired(60, now=True).rows
+                if self.random.random() < 0.5:
+                    with self.scheduler.frozen():
+                        before = self._time
+                        serve_queues(engine)
+                        self._laws.check_admitted(before)
+                    self.seen["settled"] += 1
             with engine.database.read() as session:
                 now = session.now()
                 reported = session.recovery.unevaluated_runs(now, 0)
@@ -528,7 +583,7 @@ class World:
             mine = [s for s in waiting if s.facet == "Ask"]
             if not self._is_honest and self.random.random() < 0.2:
                 # Past the tasks of workers, with what they would say in the end.
-                mine += [s for s in waiting if s.facet in ("Do", "Flaky")]
+                mine += [s for s in waiting if s.facet in ("Do", "Flaky", "Limited", "Rated")]
             if mine:
                 chosen = self.random.choice(mine)
                 engine.continue_step(chosen.id, {"y": chosen.params["x"] + 1})
@@ -572,6 +627,7 @@ class Laws:
         steps = [row for row in steps if row["object_type"] != ObjectType.MAILBOX]
         self._no_final_step_has_changed(steps)
         self._tasks_are_fenced(tasks)
+        self._limits_hold(tasks)
         replaced = {row["id"] for row in steps if row["superseded"]}
         steps = [row for row in steps if not row["superseded"]]
         assert len({row["key"] for row in steps}) == len(steps), "two current rows of one step"
@@ -615,6 +671,47 @@ class Laws:
             else:
                 assert row["uuid"] not in self._ended_tasks
 
+    def _limits_hold(self, tasks: list[sqlite3.Row]) -> None:
+        used: Counter[str] = Counter()
+        starts: defaultdict[tuple[str, int, int], list[int]] = defaultdict(list)
+        numbers: dict[str, int] = {}
+        for row in tasks:
+            for name, number, per, _ in json.loads(row["limits"] or "[]"):
+                if per is None:
+                    numbers[name] = number
+                    used[name] += row["state"] in TaskState.ADMITTED
+                elif row["started"] is not None:
+                    starts[name, number, per].append(row["started"])
+        for name, number in numbers.items():
+            assert used[name] <= number, f"{used[name]} tasks at a time under {name}"
+        for (name, number, per), times in starts.items():
+            times.sort()
+            for first, last in zip(times, times[number:], strict=False):
+                assert last - first >= per, f"{number + 1} beginnings in a period of {name}"
+
+    def check_admitted(self, now: int) -> None:
+        """After a pass of the watchdog each due task that waits lacks a slot of one of its keys."""
+        rows = self._connection.execute("SELECT * FROM flowengine_task").fetchall()
+        tasks = {row["uuid"]: row for row in rows}
+        looks = dict(self._connection.execute("SELECT key, due FROM flowengine_limit").fetchall())
+        taken: defaultdict[str, set[str]] = defaultdict(set)
+        for key, task_id, until in self._connection.execute(
+            "SELECT key, task_id, until FROM flowengine_slot"
+        ):
+            state = tasks[task_id]["state"]
+            if until is not None or state in (*TaskState.ADMITTED, TaskState.WAITING):
+                taken[key].add(task_id)
+        for row in rows:
+            if row["state"] != TaskState.WAITING or row["due"] > now:
+                continue
+            keys = json.loads(row["limits"])
+            full = [
+                name for name, number, _, _ in keys if len(taken[name] - {row["uuid"]}) >= number
+            ]
+            # The slot of a rate becomes free with time: somebody has to look at it then.
+            looked = [name for name, _, per, _ in keys if per is not None and looks.get(name)]
+            assert full or looked, f"{row['step_path']} waits, and slots of all its keys are free"
+
     def _each_result_is_recorded_once(self, tasks: list[sqlite3.Row]) -> None:
         results = Counter(r["step_id"] for r in tasks if r["outcome"] == "succeeded")
         assert all(count == 1 for count in results.values()), f"two results: {results}"
@@ -646,6 +743,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(working_set, "PORTION", 3)
     monkeypatch.setattr(working_set, "PAGE", 2)
+    monkeypatch.setattr(purger, "_DAY", 500)  # milliseconds until keys of limits count as idle
 
 
 def played(
