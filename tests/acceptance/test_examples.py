@@ -61,6 +61,10 @@ SAYS = {
         "300 words on 3 hosts\nnever more than 2 at a time: True\n"
         "never more than 12 in a second: True, with 15 tries\n"
     ],
+    "cached_rates": [
+        "Edsger pays 125.00\nthe last rate is from an earlier run: True\n"
+        "the bank was asked at most once: True, without a try: True\n"
+    ],
     "async_crawler": ["124,750 words on 500 pages\nat most 20 connections: True\n"],
     "loops": [
         "7 pages; missing: [5] 404 for site/gone\n",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from flowengine import event_facet, foreach, wait_for, workflow
+from flowengine import Cache, event_facet, foreach, wait_for, workflow
 from flowengine.errors import InvalidSetting, PayloadUnreadable
 from flowengine.payload_codecs import AesGcmCodec, codec_of
 from flowengine.settings import Settings
@@ -32,6 +32,16 @@ def echo(text: str) -> str:
     if text.startswith("fail"):
         raise ValueError(f"refused {text}")
     return text
+
+
+@event_facet(name="codec.kept", cache=Cache("kept:{n}", 60))
+def kept(n: int) -> str:
+    return WORD * n
+
+
+@workflow(name="codec.cached")
+def cached(n: int) -> str:
+    return echo(kept(n))
 
 
 @workflow(name="codec.flow")
@@ -72,6 +82,8 @@ def run_all(flow: Flow) -> None:
     run.send("word", WORD)
     flow.settle()
     assert run.result(timeout=0) == [WORD * 2_000, WORD]
+    for n in (1, 1, 2_000, 2_000):
+        assert flow.run(cached, n) == WORD * n
     failed = flow.start(fails, f"fail {WORD}")
     flow.settle()
     assert failed.info().error_text == f"fails.echo: ValueError: refused fail {WORD}"

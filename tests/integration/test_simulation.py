@@ -80,6 +80,7 @@ FACETS = (
     event_facet("Flaky", "x", "y", options=OFTEN | {"retry": {"attempts": 3, "first_wait": 0.2}}),
     event_facet("Fail", "x", "y", options=OFTEN | {"retry": {"attempts": 2, "first_wait": 0.1}}),
     event_facet("Ask", "x", "y", options=OFTEN),  # no worker has it: a person answers
+    event_facet("Cached", "x", "y", options=OFTEN | {"cache": {"key": "c:{x}", "max_age": 3_600}}),
     event_facet(
         "Limited",
         "x k",
@@ -106,8 +107,9 @@ FACETS = (
         ),
     ),
 )
-WORKED = ["Do", "Flaky", "Fail", "Limited", "Rated"]
+WORKED = ["Do", "Flaky", "Fail", "Cached", "Limited", "Rated"]
 _FIRST_FAILS = ("Flaky", "Limited")
+_ANSWERED = ("Do", "Flaky", "Cached", "Limited", "Rated")
 
 
 def answer(task: TaskDefinition) -> Outcome:
@@ -206,6 +208,18 @@ PROGRAMS = {
         step("c", "Rated", x=op(of("a.y"), "+", of("b.y"))),
         foreach=("v", [1, 2, 3]),
         yields=[collect("c")],
+    ),
+    "results from the cache": block(
+        step("a", "Cached", x=given("n")),
+        step("b", "Cached", x=op(of("a.y"), "-", 1)),
+        step(
+            "c",
+            "Cached",
+            block(step("i", "Cached", x=of("b.y")), yields=[to("Cached", y=of("i.y"))]),
+            x=of("b.y"),
+        ),
+        step("d", "Flaky", x=of("c.y")),
+        yields=[to("W", out=of("d.y"))],
     ),
     "a foreach with a limit that collects its errors": block(
         step("ok", "Flaky", x=given("v")),
@@ -583,7 +597,7 @@ class World:
             mine = [s for s in waiting if s.facet == "Ask"]
             if not self._is_honest and self.random.random() < 0.2:
                 # Past the tasks of workers, with what they would say in the end.
-                mine += [s for s in waiting if s.facet in ("Do", "Flaky", "Limited", "Rated")]
+                mine += [s for s in waiting if s.facet in _ANSWERED]
             if mine:
                 chosen = self.random.choice(mine)
                 engine.continue_step(chosen.id, {"y": chosen.params["x"] + 1})
