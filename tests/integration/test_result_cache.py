@@ -13,6 +13,7 @@ from flowengine import Cache, Secret, event_facet, foreach, workflow
 from flowengine.assembly import EngineLauncher
 from flowengine.authoring.launcher_slot import StartOptions
 from flowengine.engine import Run, purger
+from flowengine.evaluator.triggers import Report, Succeeded
 from flowengine.settings import Settings
 from flowengine.testing import Flow, replay
 
@@ -202,3 +203,26 @@ def test_a_run_goes_on_when_its_first_step_is_answered_from_the_cache(flow: Flow
     assert [flow.run(sizes, 10), flow.run(sizes, 10), flow.run(sizes, 9_000)] == [10, 10, 9_000]
     assert flow.run(sizes, 9_000) == 9_000
     assert CALLS == [10, 9_000]
+
+
+def test_many_runs_of_one_commit_keep_and_use_results(flow: Flow) -> None:
+    names = [f"c{n}" for n in range(12)]
+    worker = flow.worker("w")
+    first = price.start_many({"currency": name} for name in names)
+    tasks = [worker.claim(run, "price.rate") for run in first]
+    reports = [Report(task, Succeeded({"result": n})) for n, task in enumerate(tasks)]
+    accepted, _ = flow.engine.report_many(reports)
+    assert len(accepted) == 12
+    later = price.start_many({"currency": name} for name in names)
+    assert [run.result(timeout=0) for run in later] == list(range(12))
+    assert (CALLS, count(flow, "cache")) == ([], 12)
+
+
+def test_a_refused_report_leaves_nothing_in_the_cache(flow: Flow) -> None:
+    run, worker = flow.start(price, "EUR"), flow.worker("w")
+    task = worker.claim(run, "price.rate")
+    flow.engine.release(task)
+    assert not worker.report(task, 7)
+    assert count(flow, "cache") == 0
+    flow.settle()
+    assert flow.run(price, "EUR") == 1
