@@ -16,8 +16,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from flowengine.authoring.deadlines import deadline_mixins
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
@@ -38,6 +40,11 @@ _EXECUTION_OPTIONS = (
     *("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker"),
     *("limit", "rate", "cache"),
 )
+
+_OPTIONS: Mapping[FacetKind, Sequence[str]] = {
+    FacetKind.EVENT: _EXECUTION_OPTIONS,
+    FacetKind.WORKFLOW: ("deadline",),
+}
 
 
 class _Decorator:
@@ -131,9 +138,18 @@ def facet(fn: Any = None, /, **options: Any) -> Any:
 @overload
 def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
-def workflow(*, name: str | None = ..., aliases: Sequence[str] = ...) -> WorkflowDecorator: ...
+def workflow(
+    *,
+    name: str | None = ...,
+    aliases: Sequence[str] = ...,
+    deadline: timedelta | float | None = ...,
+) -> WorkflowDecorator: ...
 def workflow(fn: Any = None, /, **options: Any) -> Any:
-    """Make a function a workflow: ``.start(...)`` starts a durable run."""
+    """Make a function a workflow: ``.start(...)`` starts a durable run.
+
+    A run that has not ended at its `deadline`, in seconds or as a timedelta, fails with
+    DeadlineExceeded; ``.options(deadline=...)`` gives a run another.
+    """
     decorator = WorkflowDecorator(options)
     return decorator if fn is None else decorator(fn)
 
@@ -151,7 +167,7 @@ def _define(
             f"{user_location()}: {fn!r} is not a function; pass the options by keyword, "
             'as in @event_facet(task_list="io")'
         )
-    allowed = (*_NAME_OPTIONS, *_EXECUTION_OPTIONS) if kind is FacetKind.EVENT else _NAME_OPTIONS
+    allowed = (*_NAME_OPTIONS, *_OPTIONS.get(kind, ()))
     problems = [
         f"there is no option {name!r}, the options are {', '.join(allowed)}"
         for name in given
@@ -189,6 +205,7 @@ def _define(
         options=options,
         names_list="task_list" in given,
         find_list=find_list,
+        mixins=deadline_mixins(given.get("deadline")),
     )
 
 

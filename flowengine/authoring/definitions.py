@@ -19,7 +19,7 @@ from flowengine.authoring.locations import location_of
 from flowengine.authoring.signatures import Signature, signature_of, starred_parameters
 from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
-from flowengine.program.nodes import EventOptions, FacetKind, Location
+from flowengine.program.nodes import EventOptions, FacetKind, Location, Mixin
 from flowengine.program.standard import STANDARD, is_built_in
 
 # A child of multiprocessing's spawn runs the main file again, as `__mp_main__`.
@@ -39,6 +39,7 @@ class Definition:
     given: EventOptions  #: as the decorator was given them, with defaults
     names_list: bool = True  #: whether the task list among them is the author's
     find_list: TaskListSource = routed_list  #: otherwise
+    mixins: tuple[Mixin, ...] = ()  #: of its signature
 
     @property
     def options(self) -> EventOptions:
@@ -95,6 +96,7 @@ def define(
     options: EventOptions,
     names_list: bool = True,
     find_list: TaskListSource = routed_list,
+    mixins: tuple[Mixin, ...] = (),
 ) -> Definition:
     """Define a function; raises AuthoringError for problems visible before tracing."""
     location = location_of(fn)
@@ -117,7 +119,8 @@ def define(
             f"{title} is an `async def`: its body is traced once and never awaited; write `def`, "
             "the event facets it calls may be async"
         )
-    return Definition(kind, fn, qualified, others, location, options, names_list, find_list)
+    found = (names_list, find_list, mixins)
+    return Definition(kind, fn, qualified, others, location, options, *found)
 
 
 def _namespace_of(fn: Callable[..., Any]) -> str:

@@ -59,6 +59,7 @@ def declaration_of(definition: Definition) -> tuple[nodes.FacetDeclaration, Scop
         params=signature.fields(),
         returns=signature.returns(),
         body=body,
+        mixins=definition.mixins,
         options=definition.options,
         location=definition.location,
     )

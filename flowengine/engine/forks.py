@@ -88,10 +88,11 @@ class Forks:
                 session.payloads.save_program(*prepared[:2], now)
             about: dict[str, Any] = {"priority": stored.priority, "tenant": stored.tenant}
             about |= {"run_id": fork_id, "labels": codec.load(stored.labels) or {}}
+            facet = prepared[2].workflow(stored.workflow)
             if inputs is None:
+                about["deadline"] = facet.deadline
                 request = StartRequest(*prepared, stored.workflow, {}, **about)
             else:
-                facet = prepared[2].workflow(stored.workflow)
                 given = {**inputs_of(session, run_id, facet), **inputs}
                 request = start_request(prepared, stored.workflow, given, self._settings, **about)
                 options["inputs"] = request.inputs
@@ -152,6 +153,8 @@ def stage_fork(
         tenant=request.tenant,
         created=now if parent is None else 0,
     )
+    if request.deadline is not None:
+        view.deadline = now + round(request.deadline * 1000)
     if parent is not None and parent.waits:
         view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     run = CachedRun(RunHeader(view, 0, 0))

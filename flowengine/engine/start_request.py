@@ -87,6 +87,8 @@ def start_request(
         )
     plain = {name: codec.plain(value) for name, value in inputs.items()}
     check_inputs(facet, plain, plan.limits)
+    if options.get("deadline") is None:
+        options["deadline"] = facet.deadline
     request = StartRequest(digest, text, plan, facet.name, plain, **options)
     if problems := list(_invalid_options(request)):
         raise InvalidInputs(facet.name, problems)

@@ -107,15 +107,18 @@ class CallLinker:
             self._set_deadline(node.call, plan, where)
 
     def _set_deadline(self, call: Call, plan: StatementPlan, where: str) -> None:
-        mixin = next((m for m in call.mixins if self._is_deadline(m)), None)
-        if mixin is None:
-            return
-        found = deadlines.deadline_of(mixin)
+        plan.deadline = self.deadline(call.mixins, where)
+        if plan.deadline is not None:
+            self._context.plan.has_deadlines = True
+
+    def deadline(self, mixins: Iterable[Mixin], where: str) -> float | None:
+        """Return the seconds of the first deadline among mixins."""
+        mixin = next((m for m in mixins if self._is_deadline(m)), None)
+        found = None if mixin is None else deadlines.deadline_of(mixin)
         if isinstance(found, str):
             self._context.refuse(where, found)
-        else:
-            plan.deadline = found
-            self._context.plan.has_deadlines = True
+            return None
+        return found
 
     def _is_deadline(self, mixin: Mixin) -> bool:
         """Whether a mixin is a deadline: a program may declare a facet of that name."""

@@ -1,7 +1,8 @@
 """The deadline of a step: a mixin at its call, ``with Deadline(minutes = 5)``.
 
-It covers all tries of an event, and everything below a step that has a body. A program may declare
-a facet of that name; then the mixin is that facet.
+It covers all tries of an event, and everything below a step that has a body. In the signature of a
+workflow it is the deadline of its runs, unless a start gives another. A program may declare a facet
+of that name; then the mixin is that facet.
 """
 
 from __future__ import annotations

@@ -131,6 +131,8 @@ class Linker:
     def _mixins(self, facet: FacetPlan) -> None:
         """Link the mixins of a signature: steps that run before the event or the body."""
         frame, linked = Frame(RowKind.STEP, None, facet=facet), []
+        if facet.kind is FacetKind.WORKFLOW:
+            facet.deadline = self._calls.deadline(facet.node.mixins, facet.name)
         for mixin in (m for m in facet.node.mixins if not m.alias):
             where = f"{facet.name}, mixin {mixin.target!r}"
             self._calls.check_plain_mixin(mixin, None, where)

@@ -243,6 +243,7 @@ class FacetPlan:
     schemas: Schemas = field(default_factory=dict)  #: of the whole program
     is_recursive: bool = False  #: it may call itself, through other facets too
     read_set: ReadSet = NO_READS  #: of the root step of a run
+    deadline: float | None = None  #: of a workflow: seconds for a run that is started without one
 
     @property
     def kind(self) -> FacetKind:

@@ -22,6 +22,8 @@ from flowengine import (
 from flowengine.afl import compile_text
 from flowengine.errors import AuthoringError, InvalidInputs, InvalidProgram, RunFailed
 from flowengine.evaluator.triggers import Succeeded
+from flowengine.program import parse_program
+from flowengine.program.serializer import write_program
 from flowengine.store.claims import WorkerIdentity
 from flowengine.testing import Flow
 
@@ -222,6 +224,73 @@ namespace shop {
   }
 }
 """
+
+
+# --- of the runs of a workflow ---
+
+
+@workflow(deadline=timedelta(minutes=1))
+def asks_in_time() -> int:
+    return wait_for("answer", int)
+
+
+@event_facet
+def delegates_in_time(x: int) -> int:
+    return asks_in_time.call()
+
+
+@workflow
+def has_such_a_child(x: int) -> int:
+    return delegates_in_time(x)
+
+
+@workflow
+def calls_it(x: int) -> int:
+    return asks_in_time()
+
+
+AFL_RUN = """
+namespace shop {
+  event facet Pack(n: Long) => (box: String)
+  workflow Order(n: Long) => (box: String) with Deadline(minutes = 1) andThen {
+    packed = Pack(n = $.n)
+    yield Order(box = packed.box)
+  }
+}
+"""
+
+
+def test_the_runs_of_a_workflow_have_its_deadline(flow: Flow) -> None:
+    run, other = flow.start(asks_in_time), asks_in_time.options(deadline=3600).start()
+    child, called = flow.start(has_such_a_child, 1), flow.start(calls_it, 1)
+    flow.settle()
+    let_pass(flow, 61)
+    with pytest.raises(RunFailed, match="its deadline has passed"):
+        run.result(timeout=0)
+    assert other.state == "RUNNING"  # the start has given another
+    assert child.state == "FAILED"
+    assert called.state == "RUNNING"  # it is a step here, and no run
+    fork = run.fork()
+    assert (fork.state, timers(flow, fork.id)) == ("RUNNING", 1)
+    let_pass(flow, 61)
+    assert fork.state == "FAILED"
+
+
+def test_the_deadline_of_a_workflow_is_part_of_its_program(flow: Flow) -> None:
+    stored = parse_program(write_program(asks_in_time.program()))
+    run = flow.engine.start(stored, asks_in_time.name, {})
+    order = flow.engine.start(compile_text(AFL_RUN), "shop.Order", {"n": 1})
+    let_pass(flow, 61)
+    assert (run.state, order.state) == ("FAILED", "FAILED")
+    with pytest.raises(InvalidProgram, match="'seconds' of Deadline must be a constant"):
+        compile_text(AFL_RUN.replace("minutes = 1", "seconds = $.n"))
+    with pytest.raises(AuthoringError, match="greater than 0"):
+        workflow(deadline=0)(lambda: 1)
+    with pytest.raises(AuthoringError, match="there is no option 'deadline'"):
+        facet(deadline=1)(lambda: 1)  # type: ignore[call-overload]
+
+
+# --- mistakes ---
 
 
 def test_a_program_that_declares_a_facet_of_that_name_keeps_it() -> None:
