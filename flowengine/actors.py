@@ -31,6 +31,11 @@ class Actor:
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
+    @staticmethod
+    def shown(recorded: str) -> str:
+        """Return a recorded actor for readers: a person by the name alone."""
+        return recorded.removeprefix(f"{ActorKind.PERSON}:")
+
     @classmethod
     def of(cls, who: Actor | str) -> Actor:
         """Return the actor of a text: a kind before a colon, or the name of a person."""

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
+from flowengine.actors import Actor
 from flowengine.cli.database import open_engine
 from flowengine.cli.streams import json_of
 from flowengine.cli.terminal import console, line
-from flowengine.engine.history import HistoryEntry
+from flowengine.engine.history import HistoryEntry, StepTransition
 from flowengine.engine.presentation import clock
 from flowengine.engine.results import duration, step_status
+from flowengine.evaluator import cancellation, deadlines
 from flowengine.evaluator.states import StepState
+from flowengine.program.standard import WAITS
 from flowengine.shown_paths import shown_path
 from flowengine.store.database import system_clock
 
 _MAX_STEPS = 20  #: of one commit; `--json` has all
+_OTHER_ROWS = ("mailbox.", "state.block.")  #: states that no step has
+#: Paths of blocks; a script and a mixin are steps, with brackets too.
+_BLOCK = re.compile(r"\[(?!script\]|with-)[^\[\]]*\]$|\.[a-z]+-\d+$")
+_UNTIL = {deadlines.TIMER: "deadline", deadlines.RUN_TIMER: "deadline", cancellation.TIMER: "ends"}
 
 
 def show_history(run_id: str, after: int, limit: int, *, as_json: bool) -> None:
@@ -50,24 +58,51 @@ def _lines(entry: HistoryEntry) -> Iterator[str]:
         subject = f" {shown_path(act.subject)}" if act.subject else ""
         reason = f": {act.reason}" if act.reason else ""
         refused = f" (refused: {act.refused})" if act.refused else ""
-        yield f"{act.kind}{subject} by {act.actor or 'somebody'}{reason}{refused}"
+        yield f"{act.kind}{subject} by {Actor.shown(act.actor) or 'somebody'}{reason}{refused}"
     for one in entry.tries:
         if one.outcome != "succeeded" or one.number > 1:
             error = f" with {one.error_type}" if one.error_type else ""
             yield f"{shown_path(one.path)}: try {one.number} {one.outcome}{error}"
-    for step in entry.steps[:_MAX_STEPS]:
+    steps = steps_of(entry)
+    for step in steps[:_MAX_STEPS]:
         status = step_status(step.state)
         label = "begun" if step.state == StepState.EVENT_TRANSMIT else status.value
         yield f"{status.symbol} {shown_path(step.path)}  {label}"
-    hidden = len(entry.steps) - _MAX_STEPS + entry.omitted
-    if hidden > 0:
+    if (hidden := max(0, len(steps) - _MAX_STEPS) + entry.omitted) > 0:
         yield f"… {hidden:,} more steps"
     for retry in entry.retries:
         yield f"↻ {shown_path(retry.path)}  try {retry.number} at {written(retry.due)}"
     for hit in entry.reused:
         yield f"≡ {shown_path(hit.path)}  result of {shown_path(hit.source)} in run {hit.run[:8]}"
     for timer in entry.timers:
-        yield f"☾ {shown_path(timer.path)}  until {written(timer.due)}"
+        yield f"☾ {shown_path(timer.path)}  {_UNTIL.get(timer.kind, 'until')} {written(timer.due)}"
+
+
+def steps_of(entry: HistoryEntry) -> list[StepTransition]:
+    """Return the transitions of steps, one for each: neither of blocks nor of mailboxes.
+
+    A step that sleeps, or waits for an answer until a time, is shown by its timer.
+    """
+    waits = {timer.path for timer in entry.timers if timer.kind in WAITS}
+    found: dict[str, StepTransition] = {}
+    for step in entry.steps:
+        is_row = step.state.startswith(_OTHER_ROWS) or _BLOCK.search(step.path)
+        if is_row or (step.path in waits and step.state == StepState.EVENT_TRANSMIT):
+            continue
+        earlier = found.get(step.path)
+        if earlier is None or _rank(step) < _rank(earlier):
+            found[step.path] = step
+    return list(found.values())
+
+
+def _rank(step: StepTransition) -> int:
+    """Return which of a step and its only block, which has the same path, is the step: the lower.
+
+    A block ends before its step, and its failure may be caught.
+    """
+    if step.state not in StepState.FINAL:
+        return 0
+    return 1 if step.state == StepState.COMPLETE else 2
 
 
 def export(run_id: str, output: Path | None) -> None:

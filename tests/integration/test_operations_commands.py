@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 from sqlalchemy import text
 
-from flowengine import Retry, event_facet, wait_for, workflow
+from flowengine import Retry, attempt, event_facet, foreach, sleep, wait_for, workflow
 from flowengine.cli import main
 from flowengine.cli.operations import STATES, WAITS
 from flowengine.engine.waits_for import WaitKind
@@ -161,3 +161,43 @@ def test_doctor_finds_and_repairs(flow: Flow, command: Command) -> None:
     assert json.loads(command("doctor", "--json", code=1).stdout)
     assert "repaired" in command("doctor", "--repair").stdout
     assert "invariants hold" in command("doctor").stdout
+
+
+@workflow(name="operations.talks")
+def talks(n: int) -> list[int]:
+    return foreach(
+        [n],
+        lambda each: attempt(
+            lambda: work.after(sleep(60))(wait_for("size", int, timeout=90)),
+            catch=lambda error: 0,
+        ),
+    )
+
+
+def test_history_shows_each_step_once_and_neither_blocks_nor_mailboxes(
+    flow: Flow, command: Command
+) -> None:
+    run = talks.start(1)
+    run.hold(reason="lunch", actor="ada")
+    run.release(actor="token:ci")
+    lines = command("history", run.id[:8]).stdout.splitlines()
+    item = "talks.foreach[0].attempt"
+    # Times are those of the computer's zone.
+    assert [" ".join(line.partition("until")[0].split()) for line in lines] == [
+        "0 ms 1 Started RUNNING",
+        "… talks in progress",
+        "… talks.foreach in progress",
+        f"… {item} in progress",
+        f"· {item}.work waits for others",
+        f"☾ {item}.sleep",
+        f"☾ {item}.wait_for",
+        "0 ms 2 Action HELD",
+        "hold by ada: lunch",
+        "0 ms 3 Action RUNNING",
+        "release by token:ci",
+    ]
+    flow.clock.advance(seconds=91)
+    flow.watchdog()
+    lines = command("history", run.id[:8], "--after", "3").stdout.splitlines()
+    assert f"            ✓ {item}  complete" in lines  # its block has failed
+    assert len(set(lines)) == len(lines)
