@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _DRY_RUN = click.option(
     "--dry-run", is_flag=True, help="List the steps that would run, or count the runs; run none."
 )
+_CHECK = click.option("--dry-run", is_flag=True, help="Say whether it is possible; change nothing.")
 _FROM_STEP = click.option(
     "--from-step", metavar="STEP", help="Run this step, and every step that depends on it."
 )
@@ -96,6 +97,7 @@ def _retried(
 )
 @_PROGRAM
 @click.option("--key", help="A second fork with the same key returns the first.")
+@click.option("--dry-run", is_flag=True, help="List the steps that would run; start no run.")
 @with_options(REASON, ACTOR, JSON)
 def fork(
     run_id: str,
@@ -103,6 +105,7 @@ def fork(
     given: Sequence[str],
     program: str | None,
     key: str | None,
+    dry_run: bool,
     reason: str,
     actor: str | None,
     as_json: bool,
@@ -119,15 +122,14 @@ def fork(
     inputs = dict(map(_input, given)) if given else None
     with acting_engine() as engine:
         info = engine.find(run_id)
-        new = engine.forks.fork(
-            info.id,
-            from_step=from_step,
-            inputs=inputs,
-            program=moved,
-            reason=reason,
-            actor=named_actor(actor),
-            key=key,
-        )
+        chosen: dict[str, Any] = {"from_step": from_step, "inputs": inputs, "program": moved}
+        if dry_run:
+            steps = engine.forks.steps_to_run(info.id, **chosen)
+            shown = {"run": info.id, "state": info.state, "steps": steps, "dry_run": True}
+            _show([shown], as_json, dry_run=True, again="in a fork")
+            return
+        about: dict[str, Any] = {"reason": reason, "actor": named_actor(actor), "key": key}
+        new = engine.forks.fork(info.id, **chosen, **about)
         state = engine.get(new).state
     if as_json:
         click.echo(json_of({"run": new, "forked_from": info.id, "state": state}))
@@ -138,18 +140,14 @@ def fork(
 @click.command()
 @click.argument("run_id", metavar="RUN")
 @click.argument("step")
-@with_options(REASON, ACTOR, JSON)
-def skip(run_id: str, step: str, reason: str, actor: str | None, as_json: bool) -> None:
+@with_options(_CHECK, REASON, ACTOR, JSON)
+def skip(run_id: str, step: str, **given: Any) -> None:
     """End STEP of RUN, which waits or has failed, without a result; the run goes on without it.
 
     Steps that need its result are skipped too. STEP is a path or an id.
     """
     _end(
-        run_id,
-        step,
-        as_json,
-        lambda engine, run: engine.skip(run, step, reason=reason, actor=named_actor(actor)),
-        "skipped",
+        run_id, step, lambda engine, run, about: engine.skip(run, step, **about), "skipped", **given
     )
 
 
@@ -157,10 +155,8 @@ def skip(run_id: str, step: str, reason: str, actor: str | None, as_json: bool) 
 @click.argument("run_id", metavar="RUN")
 @click.argument("step")
 @click.argument("value", required=False)
-@with_options(REASON, ACTOR, JSON)
-def complete(
-    run_id: str, step: str, value: str | None, reason: str, actor: str | None, as_json: bool
-) -> None:
+@with_options(_CHECK, REASON, ACTOR, JSON)
+def complete(run_id: str, step: str, value: str | None, **given: Any) -> None:
     """Give STEP of RUN, which waits or has failed, its result: VALUE.
 
     VALUE is JSON, @file or - for the standard input; without it the result is null. STEP is a path
@@ -172,28 +168,42 @@ def complete(
     _end(
         run_id,
         step,
-        as_json,
-        lambda engine, run: engine.complete(
-            run, step, result, reason=reason, actor=named_actor(actor)
-        ),
+        lambda engine, run, about: engine.complete(run, step, result, **about),
         "completed",
+        **given,
     )
 
 
-def _end(run_id: str, step: str, as_json: bool, act: Callable[[Any, str], None], how: str) -> None:
+def _end(
+    run_id: str,
+    step: str,
+    act: Callable[[Engine, str, dict[str, Any]], None],
+    how: str,
+    *,
+    dry_run: bool,
+    reason: str,
+    actor: str | None,
+    as_json: bool,
+) -> None:
     from flowengine.cli.database import acting_engine
 
     with acting_engine() as engine:
         info = engine.find(run_id)
-        act(engine, info.id)
+        act(engine, info.id, {"reason": reason, "actor": named_actor(actor), "dry_run": dry_run})
         state = engine.get(info.id).state
     if as_json:
-        click.echo(json_of({"run": info.id, "step": step, "ended": how, "state": state}))
+        about = {"run": info.id, "step": step, "ended": how, "state": state, "dry_run": dry_run}
+        click.echo(json_of(about))
+        return
+    if dry_run:
+        _say(f"{step} would be {how}; a dry run changes nothing")
         return
     _say(f"{step} is {how}; run {info.id[:8]} is {state}")
 
 
-def _show(shown: Sequence[dict[str, Any]], as_json: bool, dry_run: bool) -> None:
+def _show(
+    shown: Sequence[dict[str, Any]], as_json: bool, dry_run: bool, again: str = "again"
+) -> None:
     if as_json:
         click.echo(json_of(list(shown)))
         return
@@ -207,7 +217,7 @@ def _show(shown: Sequence[dict[str, Any]], as_json: bool, dry_run: bool) -> None
             runs = "runs" if len(steps) == 1 else "run"
             _say(f"run {each['run'][:8]} is {each['state']}: {count} {runs} again")
             continue
-        _say(f"run {each['run'][:8]}: {count} would run again; a dry run changes nothing")
+        _say(f"run {each['run'][:8]}: {count} would run {again}; a dry run changes nothing")
         for path in steps[:_MAX_SHOWN]:
             _say(f"  {path}")
         if len(steps) > _MAX_SHOWN:

@@ -22,7 +22,7 @@ from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPoli
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import Missing, Snapshot
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Answer, Report
+from flowengine.evaluator.triggers import Action, Answer, Report
 from flowengine.program import Plan
 from flowengine.store import Session, Store
 from flowengine.store.commits import CommitPlan
@@ -239,6 +239,19 @@ class Committer:
         self.cache.keep(run)
         self._failures.forget(run_id)
         return effects, accepted
+
+    def preview(self, run_id: str, action: Action) -> str:
+        """Return the refusal of an action, or an empty text; nothing is written."""
+        with self._database.read() as session:
+            head = session.runs.headers([run_id]).get(run_id)
+            if head is None:
+                raise UnknownRun(run_id)
+            run, plan = CachedRun(head), self._programs.plan(session, head.view.program_hash)
+            decision = staging.decide(plan, run, [action], action.at)
+            while isinstance(decision, Missing):
+                staging.load_missing(session, {run_id: (run, decision)})
+                decision = staging.decide(plan, run, [action], action.at)
+        return "".join(refusal.reason for refusal in decision.changes.refusals)
 
     def next_waiting(self, tenant: str, after: str) -> str | None:
         """Return the next run of a tenant whose follow-ups wait for its share of evaluation."""

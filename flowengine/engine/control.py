@@ -15,6 +15,7 @@ from flowengine.engine.program_cache import PreparedProgram
 from flowengine.engine.staging import CommitEffects
 from flowengine.errors import ActionRefused, UnknownRun
 from flowengine.evaluator.actions import ActionKind
+from flowengine.evaluator.triggers import Action
 from flowengine.program.limits import clipped
 from flowengine.settings import Settings
 from flowengine.store import Store
@@ -48,11 +49,13 @@ class Control:
         options: dict[str, Any] | None = None,
         key: str | None = None,
         program: PreparedProgram | None = None,
+        dry_run: bool = False,
     ) -> None:
         """Apply an action in one commit, or raise ActionRefused: nothing is changed then.
 
         A second action of the run with the same `key` changes nothing. Without an actor the action
-        is recorded as that of this server. With `program` the run is moved to it before.
+        is recorded as that of this server. With `program` the run is moved to it before. A
+        `dry_run` only raises.
         """
         who = named_actor(actor)
         with self._database.read() as session:
@@ -63,9 +66,14 @@ class Control:
         if key is not None and not 0 < len(key) <= _LONGEST_KEY:
             problem = f"its key must have 1 to {_LONGEST_KEY} characters"
             raise ActionRefused(run_id, kind.value, problem)
+        action_id = uuid.uuid4().hex
+        if dry_run:
+            action = Action(action_id, kind, who, reason, now, step_key, options or {})
+            if problem := self._committer.preview(run_id, action):
+                raise ActionRefused(run_id, kind.value, problem)
+            return
         if program is not None:
             self._after_commit.advance(run_id)  # by its program so far
-        action_id = uuid.uuid4().hex
         about = {"actor": who, "reason": clipped(reason, self._max_reason), "at": now}
         fact = {"id": action_id, "kind": kind.value, "step_key": step_key, **about}
         fact["options"] = options or {}

@@ -17,7 +17,8 @@ from flowengine.engine import staging
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.control import named_actor
 from flowengine.engine.first_commit import origin_of
-from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.program_cache import PreparedProgram, ProgramCache
+from flowengine.engine.retries import chosen_steps
 from flowengine.engine.staging import CachedRun, CommitEffects
 from flowengine.engine.start_request import Parent, StartRequest, start_request
 from flowengine.errors import ActionRefused, UnknownRun
@@ -33,6 +34,7 @@ from flowengine.program.plan import FacetPlan
 from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
 from flowengine.store.commits import CommitPlan, RunHeader
+from flowengine.store.runs import StoredRun
 
 
 class Forks:
@@ -86,20 +88,57 @@ class Forks:
                 prepared = self._programs.prepare(program)
                 options["program"] = prepared[0]
                 session.payloads.save_program(*prepared[:2], now)
-            about: dict[str, Any] = {"priority": stored.priority, "tenant": stored.tenant}
-            about |= {"run_id": fork_id, "labels": codec.load(stored.labels) or {}}
-            facet = prepared[2].workflow(stored.workflow)
-            if inputs is None:
-                about["deadline"] = facet.deadline
-                request = StartRequest(*prepared, stored.workflow, {}, **about)
-            else:
-                given = {**inputs_of(session, run_id, facet), **inputs}
-                request = start_request(prepared, stored.workflow, given, self._settings, **about)
+            request = self._request(session, prepared, stored, inputs, fork_id)
+            if inputs is not None:
                 options["inputs"] = request.inputs
             action = Action(fork_id, ActionKind.RETRY, who, reason, now, options=options)
             effects = stage_fork(session, head, request, action, now)
         self._after_commit.finish([effects])
         return fork_id
+
+    def steps_to_run(
+        self,
+        run_id: str,
+        *,
+        from_step: str | None = None,
+        inputs: Mapping[str, Json] | None = None,
+        program: Program | Mapping[str, Any] | None = None,
+    ) -> list[str]:
+        """Return the paths of the known steps that such a fork would run; raises like `fork`."""
+        options: dict[str, Json] = {"fork": run_id}
+        if from_step is not None:
+            options["from_step"] = from_step
+        with self._database.read() as session:
+            head, stored = session.runs.headers([run_id]).get(run_id), session.runs.get(run_id)
+            bound = self._settings.tenant
+            if head is None or stored is None or (bound and stored.tenant != bound):
+                raise UnknownRun(run_id)
+            prepared = self._programs.stored(session, stored.program_hash)
+            if program is not None:
+                prepared = self._programs.prepare(program)
+                options["program"] = prepared[0]
+            if inputs is not None:
+                request = self._request(session, prepared, stored, inputs, "")
+                options["inputs"] = request.inputs
+            action = Action("", ActionKind.RETRY, "", "", session.now(), options=options)
+            return chosen_steps(session, prepared[2], head, action)
+
+    def _request(
+        self,
+        session: Session,
+        prepared: PreparedProgram,
+        source: StoredRun,
+        inputs: Mapping[str, Json] | None,
+        fork_id: str,
+    ) -> StartRequest:
+        about: dict[str, Any] = {"priority": source.priority, "tenant": source.tenant}
+        about |= {"run_id": fork_id, "labels": codec.load(source.labels) or {}}
+        facet = prepared[2].workflow(source.workflow)
+        if inputs is None:
+            about["deadline"] = facet.deadline
+            return StartRequest(*prepared, source.workflow, {}, **about)
+        given = {**inputs_of(session, source.id, facet), **inputs}
+        return start_request(prepared, source.workflow, given, self._settings, **about)
 
 
 def inputs_of(session: Session, run_id: str, facet: FacetPlan) -> dict[str, Json]:

@@ -20,12 +20,13 @@ from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import ObjectType, RunState
 from flowengine.evaluator.triggers import Action
 from flowengine.evaluator.working_set import WorkingSet
-from flowengine.program import Program
+from flowengine.program import Plan, Program
 from flowengine.program.addresses import RowKind
 from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
 from flowengine.store import Session, Store
+from flowengine.store.commits import RunHeader
 
 
 class Retries:
@@ -89,18 +90,7 @@ class Retries:
             if head.view.state in RunState.FINAL:
                 check_reopening(session, head.view, ActionKind.RETRY)
             action = Action("", ActionKind.RETRY, "", "", session.now(), options=options)
-            run = CachedRun(head)
-            while True:
-                work = WorkingSet(plan, head.view, run.snapshot, action.at)
-                try:
-                    outline, chosen = renewal.choose(work, action)
-                except Missing as missing:
-                    staging.load_missing(session, {run_id: (run, missing)})
-                except Refused as refused:
-                    raise ActionRefused(run_id, ActionKind.RETRY, str(refused)) from None
-                else:
-                    rows = [outline.rows[key] for key in chosen.rerun]
-                    return sorted(row.path for row in rows if row.object_type in ObjectType.STEPS)
+            return chosen_steps(session, plan, head, action)
 
     def skip(
         self,
@@ -110,16 +100,16 @@ class Retries:
         reason: str = "",
         actor: Actor | str = "",
         key: str | None = None,
+        dry_run: bool = False,
     ) -> None:
         """End a step that waits or has failed without a result; the run goes on without it.
 
         Steps that need its result are skipped too. A workflow whose own result needs it fails:
-        `complete` gives the step a result. Raises ActionRefused.
+        `complete` gives the step a result. Raises ActionRefused; a `dry_run` only does that.
         """
         options = {"step": step}
-        self._control.act(
-            run_id, ActionKind.SKIP, actor=actor, reason=reason, options=options, key=key
-        )
+        about: dict[str, Any] = {"reason": reason, "actor": actor, "key": key, "dry_run": dry_run}
+        self._control.act(run_id, ActionKind.SKIP, options=options, **about)
 
     def complete(
         self,
@@ -130,11 +120,13 @@ class Retries:
         reason: str = "",
         actor: Actor | str = "",
         key: str | None = None,
+        dry_run: bool = False,
     ) -> None:
         """Give a step that waits or has failed its result, as if its facet had returned it.
 
         `result` is a map of the facet's results by name, or the value of its only result. Raises
-        ValueRefused if it does not fit the declared types, and ActionRefused.
+        ValueRefused if it does not fit the declared types, and ActionRefused; a `dry_run` only does
+        that.
         """
         with self._database.read() as session:
             run = session.runs.get(run_id)
@@ -150,9 +142,25 @@ class Retries:
             if problem:
                 raise ValueRefused(problem)
         options = {"step": step, "result": answer}
-        self._control.act(
-            run_id, ActionKind.COMPLETE, actor=actor, reason=reason, options=options, key=key
-        )
+        about_it: dict[str, Any] = {"reason": reason, "actor": actor, "key": key}
+        self._control.act(run_id, ActionKind.COMPLETE, options=options, dry_run=dry_run, **about_it)
+
+
+def chosen_steps(session: Session, plan: Plan, head: RunHeader, action: Action) -> list[str]:
+    """Return the paths of the steps that a retry or a fork runs; raises ActionRefused."""
+    run, run_id = CachedRun(head), head.view.id
+    while True:
+        work = WorkingSet(plan, head.view, run.snapshot, action.at)
+        try:
+            outline, chosen = renewal.choose(work, action)
+        except Missing as missing:
+            staging.load_missing(session, {run_id: (run, missing)})
+        except Refused as refused:
+            kind = "fork" if "fork" in action.options else ActionKind.RETRY
+            raise ActionRefused(run_id, kind, str(refused)) from None
+        else:
+            rows = [outline.rows[key] for key in chosen.rerun]
+            return sorted(row.path for row in rows if row.object_type in ObjectType.STEPS)
 
 
 def _step(session: Session, run_id: str, name: str) -> Step | None:
