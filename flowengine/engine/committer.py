@@ -18,6 +18,7 @@ from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.intents import apply_intents
 from flowengine.engine.program_cache import PreparedProgram, ProgramCache
+from flowengine.engine.singletons import check_reopening
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.errors import UnknownRun
 from flowengine.evaluator import Missing, Snapshot
@@ -241,7 +242,10 @@ class Committer:
         return effects, accepted
 
     def preview(self, run_id: str, action: Action) -> str:
-        """Return the refusal of an action, or an empty text; nothing is written."""
+        """Return the refusal of an action, or an empty text; nothing is written.
+
+        Raises ActionRefused like `consume_inbox`.
+        """
         with self._database.read() as session:
             head = session.runs.headers([run_id]).get(run_id)
             if head is None:
@@ -251,6 +255,9 @@ class Committer:
             while isinstance(decision, Missing):
                 staging.load_missing(session, {run_id: (run, decision)})
                 decision = staging.decide(plan, run, [action], action.at)
+            is_final = decision.view.state in RunState.FINAL
+            if head.view.state in RunState.FINAL and not is_final:
+                check_reopening(session, head.view, action.kind)
         return "".join(refusal.reason for refusal in decision.changes.refusals)
 
     def next_waiting(self, tenant: str, after: str) -> str | None:

@@ -20,6 +20,7 @@ from flowengine.evaluator.states import StepState
 from flowengine.evaluator.triggers import (
     Action,
     Answer,
+    CancelChildren,
     Expand,
     Failed,
     Lost,
@@ -185,7 +186,8 @@ class _Replayed:
             elif act_id not in refused:  # a refused one has changed nothing
                 yield Answer(act_id, subject, self._answer(subject), actor, at)
         for name, step_key in recorded.get("inputs", ()):
-            yield self._input(name, step_key)
+            if name != CancelChildren.__name__:  # it changes other runs alone
+                yield self._input(name, step_key)
 
     def _reused(
         self, recorded: Mapping[str, Any], now: int
@@ -225,7 +227,7 @@ class _Replayed:
             if fact["kind"] in kinds and body.get("step_key") == step_key:
                 del self._facts[place]
                 if name == "TimerFired":
-                    return TimerFired(body["step_id"], step_key)
+                    return TimerFired(body["step_id"], step_key, body.get("kind", ""))
                 if name == "StepFail":
                     return StepFail(body["step_id"], step_key, body["error"])
                 outputs = body["outputs"] if fact["kind"] == "ChildCompleted" else None

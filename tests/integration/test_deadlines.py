@@ -25,7 +25,7 @@ from flowengine.evaluator.triggers import Succeeded
 from flowengine.program import parse_program
 from flowengine.program.serializer import write_program
 from flowengine.store.claims import WorkerIdentity
-from flowengine.testing import Flow
+from flowengine.testing import Flow, replay
 
 CALLS: list[str] = []
 
@@ -363,3 +363,11 @@ def test_the_deadline_of_a_step_cancels_its_child_run(flow: Flow) -> None:
     assert child.error is not None
     assert "delegates_one.delegated" in child.error["message"]
     assert "its deadline has passed" in child.error["message"]
+
+
+def test_a_run_whose_step_was_too_late_can_be_replayed(flow: Flow) -> None:
+    run = flow.start(delegates_one)
+    flow.settle()
+    let_pass(flow, 61)
+    done = replay(flow.engine.export(run.id)).check()
+    assert done.state == "FAILED"

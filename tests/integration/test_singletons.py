@@ -185,6 +185,8 @@ def test_a_step_completed_by_hand_does_not_reopen_its_run_either(flow: Flow) -> 
     second = monthly.options(singleton="sync").start("b")
     with pytest.raises(ActionRefused, match=f"run {second.id} is open.* then complete this run"):
         first.complete("monthly.sync", "by hand")
+    with pytest.raises(ActionRefused, match="has the same singleton key"):
+        flow.engine.complete(first.id, "monthly.sync", "by hand", dry_run=True)
     second.cancel()
     first.complete("monthly.sync", "by hand")
     assert first.state == "RUNNING"
