@@ -4,7 +4,7 @@ from flowengine.authoring.annotations import json_value
 from flowengine.authoring.attempts import CaughtError, attempt
 from flowengine.authoring.branches import when
 from flowengine.authoring.decorators import event_facet, facet, workflow
-from flowengine.authoring.facets import EventFacet, Facet, Start, Workflow, offer_standard
+from flowengine.authoring.facets import EventFacet, Facet, Workflow, offer_standard
 from flowengine.authoring.launcher_slot import (
     IfFailed,
     IfRunning,
@@ -36,6 +36,7 @@ from flowengine.authoring.registry import (
 )
 from flowengine.authoring.secrets import Secret
 from flowengine.authoring.standard import WorkflowCall, now, uuid
+from flowengine.authoring.starts import Start
 from flowengine.authoring.task_lists import set_task_list_source
 from flowengine.authoring.waits import sleep, sleep_until, wait_for
 from flowengine.program.event_options import Cache, Limit, Rate
