@@ -33,7 +33,7 @@ def check_reopening(session: Session, view: RunView, kind: str) -> None:
     """Raise ActionRefused if an open run has the singleton key of a run that has ended."""
     if view.singleton is None:
         return
-    other = session.runs.with_singleton(view.tenant, view.workflow, view.singleton)
+    other = session.run_keys.with_singleton(view.tenant, view.workflow, view.singleton)
     if other is not None:
         problem = (
             f"run {other} is open, and has the same singleton key {view.singleton!r}: wait for its "
@@ -49,7 +49,7 @@ def start_fact(run_id: str) -> str:
 def open_run(session: Session, request: StartRequest) -> CommitEffects:
     """Return the open run of the key instead of a new one, or raise AlreadyRunning."""
     assert request.singleton is not None
-    found = session.runs.with_singleton(request.tenant, request.workflow, request.singleton)
+    found = session.run_keys.with_singleton(request.tenant, request.workflow, request.singleton)
     if found == request.run_id:
         return CommitEffects(found)  # inserted by an unanswered statement
     if found is None:
@@ -82,9 +82,9 @@ class Singletons:
         """
         try:
             with self._database.write() as session:
-                if session.runs.with_singleton(tenant, workflow, key) is not None:
+                if session.run_keys.with_singleton(tenant, workflow, key) is not None:
                     return None
-                run_id = session.runs.take_queued(tenant, workflow, key)
+                run_id = session.run_keys.take_queued(tenant, workflow, key)
                 if run_id is not None:
                     session.inbox.release_fact(start_fact(run_id))
                 return run_id
@@ -95,10 +95,10 @@ class Singletons:
     def free(self, first: str) -> list[tuple[str, str, str]]:
         """Return tenant, workflow and key of queued runs whose key no run has."""
         with self._database.read() as session:
-            return session.runs.free_queues(first)
+            return session.run_keys.free_queues(first)
 
     def queued(self, tenant: str, workflow: str, key: str) -> list[str]:
         """Return the runs that have the key or wait for it, the open one first."""
         with self._database.read() as session:
-            held = session.runs.with_singleton(tenant, workflow, key)
-            return [*([held] if held else []), *session.runs.queued(tenant, workflow, key)]
+            held = session.run_keys.with_singleton(tenant, workflow, key)
+            return [*([held] if held else []), *session.run_keys.queued(tenant, workflow, key)]

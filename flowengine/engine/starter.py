@@ -115,7 +115,7 @@ class Starter:
         where = (request.tenant, request.workflow)
         if session.runs.count_open(*where, most) < most:
             return
-        if request.key is None or session.runs.with_key(*where, request.key) is None:
+        if request.key is None or session.run_keys.with_key(*where, request.key) is None:
             raise TooManyRuns(request.workflow, most)
 
     def _insert_until_written(
@@ -142,7 +142,7 @@ class Starter:
             self._programs.save(session, request.digest, request.text, now)
             where = (request.tenant, request.workflow, request.singleton or "")
             # Later than the one before, also within a millisecond: the queue is in this order.
-            created = max(now, session.runs.last_queued(*where) + 1)
+            created = max(now, session.run_keys.last_queued(*where) + 1)
             origin = origin_of(request, now)._replace(created=created)
             stage_queued(request, rows, origin, now)
             if request.run_id not in session.commit(rows):

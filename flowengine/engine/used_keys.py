@@ -50,7 +50,7 @@ def earlier_run(
     if request.if_failed != "return" and session.runs.get(request.run_id) is not None:
         # Inserted by an unanswered statement, or by the same message.
         return Earlier(request.run_id, is_replaced=False)
-    found = session.runs.with_key(request.tenant, request.workflow, request.key or "")
+    found = session.run_keys.with_key(request.tenant, request.workflow, request.key or "")
     if found is None:
         return None
     expires = found.key_expires
@@ -68,4 +68,4 @@ def release_keys(session: Session, run_ids: Iterable[str], now: int) -> None:
     """Take the keys of failed runs, and expired keys, away, in the caller's transaction."""
     # Lock order: by id. Two starts of several runs could deadlock.
     for run_id in sorted(run_ids):
-        session.runs.release_key(run_id, now)
+        session.run_keys.release_key(run_id, now)

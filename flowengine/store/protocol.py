@@ -27,6 +27,7 @@ from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
 from flowengine.store.result_cache import ResultCache
+from flowengine.store.run_keys import RunKeys
 from flowengine.store.run_lists import RunLists
 from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
@@ -54,6 +55,8 @@ class Session(Protocol):
 
     @property
     def runs(self) -> Runs: ...
+    @property
+    def run_keys(self) -> RunKeys: ...
     @property
     def steps(self) -> Steps: ...
     @property

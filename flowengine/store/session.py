@@ -25,6 +25,7 @@ from flowengine.store.purge import Purge
 from flowengine.store.recovery_queries import RecoveryQueries
 from flowengine.store.reports import Reports
 from flowengine.store.result_cache import ResultCache
+from flowengine.store.run_keys import RunKeys
 from flowengine.store.run_lists import RunLists
 from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
@@ -102,6 +103,7 @@ class SqlSession:
     # --- rows ---
 
     runs = _PartOf(Runs)
+    run_keys = _PartOf(RunKeys)
     steps = _PartOf(Steps)
     tasks = _PartOf(Tasks)
     claims = _PartOf(Claims)

@@ -13,7 +13,7 @@ from flowengine import AlreadyRunning, InvalidInputs, TooManyRuns, event_facet, 
 from flowengine.engine import Run
 from flowengine.errors import ActionRefused, AnswerRefused
 from flowengine.settings import Settings
-from flowengine.store.runs import Runs
+from flowengine.store.run_keys import RunKeys
 from flowengine.testing import Flow
 
 broken: set[str] = set()
@@ -203,7 +203,7 @@ def test_a_key_that_is_taken_after_the_check_is_refused_too(
         looks["all"] += 1
         return None if looks["all"] == 1 else look(self, *where)
 
-    monkeypatch.setattr(Runs, "with_singleton", late)
+    monkeypatch.setattr(RunKeys, "with_singleton", late)
     with pytest.raises(ActionRefused) as caught:
         first.retry()
     assert caught.value.reason == taken("retry", second)

@@ -1,0 +1,86 @@
+"""Keys of runs: the idempotency key of a start, and the singleton key of one open run at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flowengine.evaluator.states import RunState
+from flowengine.store.parts import MANY, Part
+from flowengine.store.tables import RUN_IS_QUEUED
+
+
+class KeyedRun(NamedTuple):
+    """The run that has a key."""
+
+    id: str
+    state: str
+    error: str | None
+    key_expires: int | None
+
+
+_WITH_KEY = (
+    f"SELECT {', '.join(KeyedRun._fields)} FROM flowengine_run "
+    "WHERE tenant = %s AND workflow = %s AND idempotency_key = %s"
+)
+_RELEASE_KEY = (
+    "UPDATE flowengine_run SET released_key = idempotency_key, idempotency_key = NULL "
+    f"WHERE id = %s AND (state IN ('{RunState.FAILED}', '{RunState.CANCELLED}') "
+    "OR key_expires <= %s) AND idempotency_key IS NOT NULL RETURNING id"
+)
+_OF_WORKFLOW = "FROM flowengine_run WHERE tenant = %s AND workflow = %s"
+_WITH_SINGLETON = f"SELECT id {_OF_WORKFLOW} AND singleton_key = %s AND finished IS NULL"
+_QUEUED = f"SELECT id {_OF_WORKFLOW} AND queued_key = %s AND {RUN_IS_QUEUED} ORDER BY created, id"
+_LAST_QUEUED = f"SELECT max(created) {_OF_WORKFLOW} AND queued_key = %s AND {RUN_IS_QUEUED}"
+_TAKE_QUEUED = (
+    "UPDATE flowengine_run SET singleton_key = queued_key, queued_key = NULL "
+    f"WHERE id = %s AND {RUN_IS_QUEUED} AND state = '{RunState.QUEUED}' RETURNING id"
+)
+_FREE_QUEUES = (
+    "SELECT DISTINCT q.tenant, q.workflow, q.queued_key FROM (SELECT tenant, workflow, queued_key "
+    f"FROM flowengine_run WHERE {RUN_IS_QUEUED} AND id >= %s ORDER BY id LIMIT {MANY}) q "
+    "WHERE NOT EXISTS (SELECT 1 FROM flowengine_run r WHERE r.tenant = q.tenant "
+    "AND r.workflow = q.workflow AND r.singleton_key = q.queued_key AND r.finished IS NULL)"
+)
+
+
+class RunKeys(Part):
+    def with_key(self, tenant: str, workflow: str, key: str) -> KeyedRun | None:
+        """Return the run that has this key."""
+        rows = self._session.rows(_WITH_KEY, (tenant, workflow, key))
+        return KeyedRun(*rows[0]) if rows else None
+
+    def release_key(self, run_id: str, now: int) -> None:
+        """Take the key away from a run that has failed, or whose key has expired."""
+        self._session.rows(_RELEASE_KEY, (run_id, now))
+
+    def with_singleton(self, tenant: str, workflow: str, key: str) -> str | None:
+        """Return the open run that has this singleton key."""
+        rows = self._session.rows(_WITH_SINGLETON, (tenant, workflow, key))
+        return rows[0][0] if rows else None
+
+    def queued(self, tenant: str, workflow: str, key: str) -> list[str]:
+        """Return the runs that wait for a singleton key, the oldest first."""
+        return [row[0] for row in self._session.rows(_QUEUED, (tenant, workflow, key))]
+
+    def last_queued(self, tenant: str, workflow: str, key: str) -> int:
+        """Return when the last of the runs was started that wait for a singleton key."""
+        ((created,),) = self._session.rows(_LAST_QUEUED, (tenant, workflow, key))
+        return int(created or 0)
+
+    def take_queued(self, tenant: str, workflow: str, key: str) -> str | None:
+        """Give the singleton key to the oldest run that waits for it; return the run."""
+        dialect = self._session.dialect
+        text = f"{_QUEUED} LIMIT 1{dialect.LOCK}{dialect.SKIP_LOCKED}"
+        for (run_id,) in self._session.rows(text, (tenant, workflow, key)):
+            taken = self._session.rows(_TAKE_QUEUED, (run_id,))
+            return run_id if taken else None
+        return None
+
+    def free_queues(self, first: str) -> list[tuple[str, str, str]]:
+        """Return tenant, workflow and key of runs that wait for a singleton key which is free.
+
+        A page of the queued runs is looked at, from the id `first` on, and from the start.
+        """
+        pages = [self._session.rows(_FREE_QUEUES, (start,)) for start in (first, "")]
+        found = {(tenant, workflow, key) for page in pages for tenant, workflow, key in page}
+        return sorted(found)
