@@ -197,9 +197,9 @@ def test_a_key_that_is_taken_after_the_check_is_refused_too(
 ) -> None:
     first = failed(flow, "a")
     second = start(flow, "b")
-    look, looks = Runs.with_singleton, Counter[str]()
+    look, looks = RunKeys.with_singleton, Counter[str]()
 
-    def late(self: Runs, *where: str) -> str | None:
+    def late(self: RunKeys, *where: str) -> str | None:
         looks["all"] += 1
         return None if looks["all"] == 1 else look(self, *where)
 
