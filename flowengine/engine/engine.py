@@ -100,7 +100,7 @@ class Engine:
         )
         self.start_child = children.start
 
-        self.queue = TaskQueue(database, self.notifier)
+        self.queue = TaskQueue(database, self.notifier, self.admit)
         self.claim_task = self.queue.claim_task
         self.claim = self.queue.claim
         self.claim_batch = self.queue.claim_batch

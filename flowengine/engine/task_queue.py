@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from flowengine.dispatch import Notifier
-from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator import TaskDefinition, TaskState
 from flowengine.store import Store
 from flowengine.store.claims import Claim, WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask
@@ -19,8 +19,14 @@ _MIN_PARK_SECONDS = 0.1  # below it, workers would claim and park the same tasks
 
 
 class TaskQueue:
-    def __init__(self, database: Store, notifier: Notifier) -> None:
-        self._database, self._notifier = database, notifier
+    def __init__(
+        self,
+        database: Store,
+        notifier: Notifier,
+        admit: Callable[[Mapping[str, str]], object] = lambda _: None,
+    ) -> None:
+        """`admit` is called with the queues of tasks that wait for limits again."""
+        self._database, self._notifier, self._admit = database, notifier, admit
         self._last_tenant = ""  #: of the tasks that a poller has claimed
 
     def claim_task(
@@ -112,10 +118,18 @@ class TaskQueue:
 
     def release_held(self, held: Sequence[tuple[str, int]]) -> bool:
         """Release tasks, given by id and lease, in one statement; False if none was still held."""
-        with self._database.autocommit() as session:
+        with self._database.write() as session:
             released = session.reports.release(held, session.now())
-        if released:
-            self._notifier.notify(Counter(released))
+        due = Counter(task.task_list for task in released if task.state == TaskState.PENDING)
+        if due:
+            self._notifier.notify(due)
+        waiting = {
+            task.queue: task.limits or ""
+            for task in released
+            if task.queue is not None and task.state == TaskState.WAITING
+        }
+        if waiting:
+            self._admit(waiting)
         return bool(released)
 
     def park(self, tasks: Sequence[TaskDefinition], circuit: str, seconds: float) -> int:

@@ -275,7 +275,8 @@ TASK_TRANSITIONS: Mapping[str, frozenset[str]] = {
     # A task with keys waits for them again: while it was held it took no slot.
     TaskState.HELD: frozenset({TaskState.PENDING, TaskState.WAITING, TaskState.CANCELED}),
     # Ignored: a child run continues its step.
-    TaskState.RUNNING: frozenset({TaskState.PENDING, TaskState.HELD}) | TaskState.FINAL,
+    TaskState.RUNNING: frozenset({TaskState.PENDING, TaskState.WAITING, TaskState.HELD})
+    | TaskState.FINAL,
     **dict.fromkeys(sorted(TaskState.FINAL), frozenset()),
 }
 
@@ -288,9 +289,10 @@ def tasks_that_may_become(state: str) -> list[str]:
 _ENDED = {EventState.COMPLETED, EventState.ERROR}
 EVENT_TRANSITIONS: Mapping[str, frozenset[str]] = {
     EventState.CREATED: frozenset({EventState.DISPATCHED, EventState.ERROR}),
-    EventState.DISPATCHED: frozenset({EventState.PROCESSING, *_ENDED}),
+    # A task with limits that was held or released waits for them again.
+    EventState.DISPATCHED: frozenset({EventState.CREATED, EventState.PROCESSING, *_ENDED}),
     # A task that is released, or followed by another try, waits for a worker again.
-    EventState.PROCESSING: frozenset({EventState.DISPATCHED, *_ENDED}),
+    EventState.PROCESSING: frozenset({EventState.CREATED, EventState.DISPATCHED, *_ENDED}),
     EventState.COMPLETED: frozenset(),
     EventState.ERROR: frozenset(),
 }

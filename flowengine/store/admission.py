@@ -66,6 +66,16 @@ _TAKE = statement(
     "INSERT INTO flowengine_slot (key, task_id, per) VALUES (:key, :task, :per) "
     "ON CONFLICT DO NOTHING"
 )
+# A started task has used its rates, whoever starts it again: that slot is kept under another id.
+_KEEP_STARTS = statement(
+    "UPDATE flowengine_slot SET until = per + (SELECT t.started FROM flowengine_task t "
+    "WHERE t.uuid = flowengine_slot.task_id), task_id = substr(task_id, 1, 26) || '-' || "
+    "(SELECT t.lease FROM flowengine_task t WHERE t.uuid = flowengine_slot.task_id) "
+    "WHERE task_id IN :ids AND per IS NOT NULL AND EXISTS (SELECT 1 FROM flowengine_task t "
+    "WHERE t.uuid = flowengine_slot.task_id AND t.started IS NOT NULL)",
+    "ids",
+)
+_GIVE_BACK = statement("DELETE FROM flowengine_slot WHERE task_id IN :ids", "ids")
 _RESERVED = statement(
     "SELECT key FROM flowengine_slot WHERE key IN :keys AND task_id = :task", "keys"
 )
@@ -187,6 +197,16 @@ class AdmissionRows(Part):
         rows = [{"key": key, "task": task, "per": periods[key]} for task, key in taken]
         if rows:
             self._session.execute(_TAKE, rows)
+
+    def give_back(self, task_ids: Sequence[str]) -> None:
+        """Free the slots of tasks that wait again; of rates only if the task was not started.
+
+        Invariant: a task that has just begun to wait has no slot. Its own would keep it waiting.
+        """
+        for start in range(0, len(task_ids), MANY):
+            ids = {"ids": list(task_ids[start : start + MANY])}
+            self._session.execute(_KEEP_STARTS, ids)
+            self._session.execute(_GIVE_BACK, ids)
 
     def reserved(self, task_id: str, keys: Collection[str]) -> frozenset[str]:
         """Return the keys of which a waiting task has a slot."""

@@ -121,8 +121,11 @@ class Dialect(Protocol):
 
     def release(
         self, executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
-    ) -> list[str]:
-        """Release tasks, or park them until `due`; return their task lists."""
+    ) -> list[tuple[Any, ...]]:
+        """Release tasks, or park them until `due`.
+
+        Returns the task list, id, state, queue and limits of each.
+        """
 
 
 @functools.cache

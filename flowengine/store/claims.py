@@ -42,7 +42,9 @@ IS_CLAIMABLE = (
 )
 #: The state of a task that its worker gives back. The task itself knows that its run is held: so
 #: the row lock of the task orders the hold of a run and the release of its tasks.
-RELEASED = "CASE WHEN is_held THEN 'held' ELSE 'pending' END"
+PARKED = "CASE WHEN is_held THEN 'held' ELSE 'pending' END"
+#: A task with limits or rates waits for them again: the slot of a rate may be free since then.
+RELEASED = "CASE WHEN is_held THEN 'held' WHEN queue IS NOT NULL THEN 'waiting' ELSE 'pending' END"
 #: Priorities order the tasks of one tenant.
 ORDER = "tenant, rank, due, position"
 _RETURNED = ", ".join(f"flowengine_task.{name}" for name in TASK_COLUMNS)

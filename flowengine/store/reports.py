@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from flowengine.evaluator import TaskState
 from flowengine.evaluator.states import tasks_that_may_become
@@ -46,7 +47,7 @@ _END_HOLD = statement(
     f"WHEN queue IS NULL THEN '{TaskState.PENDING}' ELSE '{TaskState.WAITING}' END "
     f"WHERE run_id = :run "
     f"AND (state = '{TaskState.HELD}' OR is_held AND state = '{TaskState.RUNNING}') "
-    "RETURNING task_list_name, state, due, queue, limits"
+    "RETURNING uuid, task_list_name, state, due, queue, limits"
 )
 COUNT_DOWN = (
     "UPDATE flowengine_join SET remaining = remaining - %s, updated = %s WHERE id = %s "
@@ -57,6 +58,16 @@ _RECORDED_COUNTS = (
     f"AND {TASK_IS_REPORTED} AND state = '{TaskState.COMPLETED}' LIMIT %s) AS c) "
     "FROM {IDS}"
 )
+
+
+class ReleasedTask(NamedTuple):
+    """A task that its worker has given back."""
+
+    task_list: str
+    uuid: str
+    state: str
+    queue: str | None
+    limits: str | None
 
 
 class Reports(Part):
@@ -76,9 +87,16 @@ class Reports(Part):
             encoded.append(EncodedReport(task.uuid, task.lease, ending, encoder.payloads))
         return self._session.dialect.record(self._session.executor, encoded, now)
 
-    def release(self, held: Sequence[tuple[str, int]], now: int) -> list[str]:
-        """Release tasks unfinished, given by id and lease; return their task lists."""
-        return self._session.dialect.release(self._session.executor, held, now)
+    def release(self, held: Sequence[tuple[str, int]], now: int) -> list[ReleasedTask]:
+        """Release tasks unfinished, given by id and lease.
+
+        Those with limits or rates give their slots back, and wait for new ones.
+        """
+        rows = self._session.dialect.release(self._session.executor, held, now)
+        released = [ReleasedTask(*row) for row in rows]
+        waiting = [task.uuid for task in released if task.state == TaskState.WAITING]
+        self._session.admission.give_back(waiting)
+        return released
 
     def park(self, held: Sequence[tuple[str, int]], due: int, now: int) -> int:
         """Release tasks until `due`; that counts neither as a try nor as a loss."""
@@ -126,6 +144,8 @@ class Reports(Part):
         Returns the number of due ones by task list, and the queues of the others with their limits.
         """
         rows = self._session.execute(_END_HOLD, {"run": run_id, "now": now}).all()
+        again = [row.uuid for row in rows if row.state == TaskState.WAITING]
+        self._session.admission.give_back(again)
         due = Counter(
             row.task_list_name for row in rows if row.state == TaskState.PENDING and row.due <= now
         )

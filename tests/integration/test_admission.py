@@ -80,6 +80,11 @@ def slowly() -> list[int]:
 
 
 @workflow
+def slowly_once(n: int) -> int:
+    return slow(n)
+
+
+@workflow
 def flakily(n: int) -> int:
     return flaky(n)
 
@@ -343,3 +348,48 @@ def test_a_facet_says_when_it_is_tried_again_and_when_not(flow: Flow) -> None:
     with pytest.raises(RunFailed, match="no such account") as caught:
         run.result(timeout=0)
     assert "GiveUp" in str(caught.value)
+
+
+def test_a_limited_task_that_was_held_goes_on_after_the_release(flow: Flow) -> None:
+    run = flow.start(slowly)
+    run.hold()
+    run.release()
+    assert states(flow, run) == {"pending": 1, "waiting": 2}, "its own slot does not keep it out"
+    assert slots(flow) == {"limit:slow": 1, "rate:slow": 1}
+
+
+def test_a_task_that_is_given_back_starts_again_within_the_rate(flow: Flow) -> None:
+    """A worker that was killed may have claimed a task long before it is given back."""
+    first, second = flow.start(slowly_once, 1), flow.start(slowly_once, 2)
+    task = flow.worker("dead").claim_next()
+    assert task is not None
+    flow.clock.now += 10_000  # the period has passed, the task is still claimed
+    assert flow.engine.release(task)
+    assert states(flow, first) == {"pending": 1}, "it is admitted anew"
+    flow.clock.now += 10_000
+    flow.watchdog()
+    assert flow.settle() == 1
+    assert states(flow, first, second) == {"completed": 1, "waiting": 1}
+    flow.clock.now += 9_999
+    flow.watchdog()
+    assert flow.settle() == 0, "the period begins with the last start"
+    flow.clock.now += 1
+    flow.watchdog()
+    assert flow.settle() == 1
+
+
+def test_a_start_counts_although_its_task_was_given_back(flow: Flow) -> None:
+    """The worker may have begun before it was shut down: the service has got that call."""
+    run = flow.start(slowly_once, 1)
+    task = flow.worker("ending").claim_next()
+    assert task is not None
+    assert flow.engine.release(task)
+    assert states(flow, run) == {"waiting": 1}
+    flow.clock.now += 9_999
+    flow.watchdog()
+    assert states(flow, run) == {"waiting": 1}
+    flow.clock.now += 1
+    flow.watchdog()
+    assert states(flow, run) == {"pending": 1}
+    assert flow.settle() == 1
+    assert run.result(timeout=0) == 1

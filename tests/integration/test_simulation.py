@@ -712,8 +712,9 @@ class Laws:
         for key, task_id, until in self._connection.execute(
             "SELECT key, task_id, until FROM flowengine_slot"
         ):
-            state = tasks[task_id]["state"]
-            if until is not None or state in (*TaskState.ADMITTED, TaskState.WAITING):
+            # The start of a task that was given back counts under an id of its own.
+            is_open = until is None and tasks[task_id]["state"] in TaskState.OPEN - {TaskState.HELD}
+            if until is not None or is_open:
                 taken[key].add(task_id)
         for row in rows:
             if row["state"] != TaskState.WAITING or row["due"] > now:

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from flowengine.store import claims
 from flowengine.store.backend import EncodedReport, Executor
@@ -78,19 +79,19 @@ def listed(values: Collection[str]) -> list[str]:
 
 # --- reports ---
 
-_TO_PENDING = (
-    f"UPDATE flowengine_task t SET state = {claims.RELEASED}, lease = t.lease + 1, "
-    "updated = g.now{} "
+_GIVE_BACK = (
+    "UPDATE flowengine_task t SET state = {}, lease = t.lease + 1, updated = g.now{} "
     "FROM json_to_recordset(%s::json) AS g(uuid text, lease integer, due bigint, now bigint) "
-    f"WHERE {IS_HELD} RETURNING t.task_list_name"
+    f"WHERE {IS_HELD} RETURNING t.task_list_name, t.uuid, t.state, t.queue, t.limits"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.
-_PARK = _TO_PENDING.format(
+_PARK = _GIVE_BACK.format(
+    claims.PARKED,
     ", due = g.due, published = NULL, "
     "waited_circuit = COALESCE(t.waited_circuit, 0) + g.due - g.now, "
-    "waited_backoff = COALESCE(t.waited_backoff, t.due - t.created)"
+    "waited_backoff = COALESCE(t.waited_backoff, t.due - t.created)",
 )
-_RELEASE = _TO_PENDING.format("")
+_RELEASE = _GIVE_BACK.format(claims.RELEASED, "")
 PARK_WAITING = claims.park_waiting_text(MANY, " FOR UPDATE SKIP LOCKED")
 _RECORD = f"""
 WITH reports AS (
@@ -135,10 +136,10 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
 
 def release(
     executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
-) -> list[str]:
+) -> list[tuple[Any, ...]]:
     rows = [{"uuid": uuid, "lease": lease, "due": due, "now": now} for uuid, lease in held]
     text = _RELEASE if due is None else _PARK
-    return [row[0] for row in executor.rows(text, (json.dumps(rows),))]
+    return executor.rows(text, (json.dumps(rows),))
 
 
 # --- locks ---

@@ -73,16 +73,17 @@ def listed(values: Collection[str]) -> str:
 # --- reports ---
 
 _IS_HELD = "uuid = %s AND lease = %s AND state = 'running'"
-_TO_PENDING = (
-    f"UPDATE flowengine_task SET state = {claims.RELEASED}, lease = lease + 1, updated = %s{{}} "
-    f"WHERE {_IS_HELD} RETURNING task_list_name"
+_GIVE_BACK = (
+    "UPDATE flowengine_task SET state = {}, lease = lease + 1, updated = %s{} "
+    f"WHERE {_IS_HELD} RETURNING task_list_name, uuid, state, queue, limits"
 )
 # `published` is empty: recovery sends the wake-up when the task is due.
-_PARK = _TO_PENDING.format(
+_PARK = _GIVE_BACK.format(
+    claims.PARKED,
     ", due = %s, published = NULL, waited_circuit = COALESCE(waited_circuit, 0) + %s, "
-    "waited_backoff = COALESCE(waited_backoff, due - created)"
+    "waited_backoff = COALESCE(waited_backoff, due - created)",
 )
-_RELEASE = _TO_PENDING.format("")
+_RELEASE = _GIVE_BACK.format(claims.RELEASED, "")
 PARK_WAITING = claims.park_waiting_text(MANY)
 _RECORD = (
     "UPDATE flowengine_task SET state = %s, outcome = %s, result = %s, error = %s, "
@@ -112,10 +113,10 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
 
 def release(
     executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None
-) -> list[str]:
+) -> list[tuple[Any, ...]]:
     text, times = (_RELEASE, (now,)) if due is None else (_PARK, (now, due, due - now))
     with executor.atomic():
-        return [row[0] for one in held for row in executor.rows(text, (*times, *one))]
+        return [row for one in held for row in executor.rows(text, (*times, *one))]
 
 
 # --- locks ---
