@@ -7,6 +7,7 @@ from pathlib import Path
 
 from flowengine import event_facet, foreach, workflow
 from flowengine.errors import RunFailed
+from flowengine.store.postgres.database import PostgresDatabase
 from flowengine.store.sqlite.database import SqliteDatabase
 from tests.acceptance.thirty_steps import kill_at
 
@@ -47,7 +48,9 @@ def run_and_die(url: str, commits: int, moment: str, healed: str) -> None:
     os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
     os.environ["HEALED"] = healed
     if commits:
-        kill_at(SqliteDatabase, commits, moment)
+        kill_at(
+            PostgresDatabase if url.startswith("postgresql") else SqliteDatabase, commits, moment
+        )
     run = parcels.options(key="the one").start()
     try:
         run.result(timeout=60)

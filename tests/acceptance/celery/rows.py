@@ -72,7 +72,7 @@ def check_runs(engine: Engine, runs: dict[str, Any], tasks: int | None = None) -
 
 
 def check_rows(engine: Engine, ids: list[str], tasks: int | None = None) -> HandledCounters:
-    """Runs that ended: each step has one row and is final, each result is recorded once.
+    """Runs that ended: each step has one current row and is final, each result is recorded once.
 
     `tasks` is the number of results that each run has recorded.
     """
@@ -85,13 +85,15 @@ def check_rows(engine: Engine, ids: list[str], tasks: int | None = None) -> Hand
         assert alarms == []
         doubled = rows(
             "SELECT run_id, path, count(*) FROM flowengine_step WHERE run_id IN :ids "
-            "AND object_type = 'VariableAssignment' GROUP BY run_id, path HAVING count(*) > 1"
+            "AND object_type = 'VariableAssignment' AND NOT superseded "
+            "GROUP BY run_id, path HAVING count(*) > 1"
         )
         assert doubled == []
         open_steps = rows(
             "SELECT run_id, path, state FROM flowengine_step WHERE run_id IN :ids "
-            "AND object_type = 'VariableAssignment' AND state NOT IN ('state.statement.Complete', "
-            "'state.statement.Error', 'state.statement.Skipped')"
+            "AND object_type = 'VariableAssignment' AND NOT superseded AND state NOT IN "
+            "('state.statement.Complete', 'state.statement.Error', 'state.statement.Skipped', "
+            "'state.statement.Cancelled')"
         )
         assert open_steps == []
         recorded = rows(

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 from flowengine.engine import Engine, Run
+from flowengine.errors import ActionRefused
 from tests.acceptance.celery.rows import check_rows, runs_below, wait_for
 from tests.acceptance.chaos.model import WORKFLOWS, End
 from tests.celery_nodes import Fleet
@@ -18,7 +19,7 @@ class Load:
     def __init__(self, fleet: Fleet, lots: Random) -> None:
         self._fleet, self._lots = fleet, lots
         self.expected: dict[str, End] = {}
-        self._count = 0
+        self._count = self.retries = self.refused = 0
         # A start may block for as long as a fault lasts; the fault must be healed meanwhile.
         self._starter = ThreadPoolExecutor(1)
 
@@ -36,6 +37,31 @@ class Load:
         """Make starts again that failed: a key starts one run, whoever stored it."""
         for start in tried.result(timeout=120):
             self._start(*start)
+
+    def retry(self, count: int) -> None:
+        """Retry so many runs, from any of their steps or what has failed of them.
+
+        Workflows are functions of their inputs: a retried run ends as the model says, too.
+        """
+        for _ in range(count):
+            run = self._fleet.engine.run(self._lots.choice(list(self.expected)))
+            paths = sorted({step.path for step in run.steps()})
+            has_failed = run.state == "FAILED" and self._lots.random() < 0.5
+            try:
+                run.retry(from_step=None if has_failed else self._lots.choice(paths))
+                self.retries += 1
+            except ActionRefused:  # the step has not begun, or its path is that of a block
+                self.refused += 1
+
+    def retry_during_a_fault(self, count: int) -> Future[None]:
+        """Try to: some of the retries are committed."""
+        return self._starter.submit(self._try_to_retry, count)
+
+    def _try_to_retry(self, count: int) -> None:
+        try:
+            self.retry(count)
+        except Exception as error:
+            print(f"  a retry failed during the fault: {type(error).__name__}")
 
     def _try(self, drawn: list[Any]) -> list[Any]:
         for start in drawn:

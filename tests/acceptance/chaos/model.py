@@ -1,4 +1,4 @@
-"""How every workflow of the chaos run ends, as plain Python."""
+"""How every workflow of the chaos run ends, as plain Python; however often it is retried."""
 
 from __future__ import annotations
 

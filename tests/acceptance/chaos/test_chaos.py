@@ -88,14 +88,19 @@ def test_every_run_ends_as_the_model_says_whatever_fails(
         for name in each.faults:
             FAULTS[name].inject(scene)
         during = load.start_during_a_fault(2)
+        retried = load.retry_during_a_fault(2)
         time.sleep(each.lasts)
         heal(scene, each.faults)
         load.start_again(during)
+        retried.result(timeout=120)
+        load.retry(4)
         ended += restart_ended_nodes(fleet)
     load.start(8)
     load.close()
     wait_and_check(fleet.engine, load.expected, 180)
-    print(f"seed {seed}: {len(load.expected)} runs in {time.monotonic() - began:.0f} s")
+    took = f"{len(load.expected)} runs, {load.retries} retries in {time.monotonic() - began:.0f} s"
+    print(f"seed {seed}: {took}")
+    assert load.retries >= 8, f"{load.refused} were refused"
     assert ended == [], "nodes end by a fault, never by themselves"
 
 
