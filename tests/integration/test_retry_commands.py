@@ -17,6 +17,7 @@ from flowengine.cli import main
 from flowengine.engine import Run
 from flowengine.evaluator.states import RunState
 from flowengine.testing import Flow
+from tests.registries import empty_registry
 
 Command = Callable[..., Result]
 broken: set[str] = set()
@@ -249,6 +250,15 @@ def order(customer: str) -> int:
 """
 
 
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """Only the workflows of the command: other tests define some that cannot be traced."""
+    with empty_registry():
+        yield
+    sys.modules.pop("versions_shop", None)
+
+
+@pytest.mark.usefixtures("alone")
 def test_diff_tells_which_runs_differ_from_the_code(
     flow: Flow, command: Command, tmp_path: Path
 ) -> None:
