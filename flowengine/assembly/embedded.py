@@ -42,8 +42,8 @@ from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.tasks.celery_tasks import register_celery_tasks
-from flowengine.tasks.heartbeat import Heartbeat
 from flowengine.worker import TaskWorker
+from flowengine.worker.heartbeat import Heartbeat
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.script_runner import offer_scripts
 

@@ -43,9 +43,9 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.tasks import celery_tasks
 from flowengine.tasks.control_queue import ControlQueue
 from flowengine.tasks.flower_events import StepEvents
-from flowengine.tasks.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.worker import CircuitBreakers, TaskWorker
+from flowengine.worker.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker.orphan_guard import OrphanGuard
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.redis_address import redis_address

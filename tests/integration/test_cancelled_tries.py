@@ -19,9 +19,9 @@ from flowengine.errors import RunCancelled, TryCancelled
 from flowengine.evaluator import RunState
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
-from flowengine.tasks.heartbeat import PoolChildren, server_of
 from flowengine.worker import TaskWorker, lost_leases
 from flowengine.worker.cancel_token import CancelToken
+from flowengine.worker.heartbeat import PoolChildren, server_of
 from tests.integration.engines import opened
 
 SECONDS = 20

@@ -23,9 +23,9 @@ from flowengine.evaluator.triggers import Outcome, Report, Succeeded
 from flowengine.program.nodes import EventOptions
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
-from flowengine.tasks.heartbeat import server_of, worker_heartbeat
 from flowengine.worker import TaskWorker
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
+from flowengine.worker.heartbeat import server_of, worker_heartbeat
 from flowengine.worker.spool import Spool
 from tests.integration.engines import MovedClock, opened
 from tests.integration.engines import one as one_event

@@ -26,7 +26,7 @@ from flowengine.store.lock_tokens import LockState, LockToken
 from flowengine.store.postgres.database import PostgresDatabase
 from flowengine.store.postgres.session_lock import SessionLock
 from flowengine.store.servers import ServerDefinition, ServerState
-from flowengine.tasks.heartbeat import Heartbeat
+from flowengine.worker.heartbeat import Heartbeat
 from tests.celery_nodes import RestartablePostgres, until
 from tests.fork_server import context
 from tests.integration.engines import MovedClock, cut_off, opened
