@@ -134,6 +134,7 @@ class EventFacet(Decorated[P, R]):
     #: Whether an error is not worth a retry; for a Celery task, the errors Celery would not retry.
     is_final: Callable[[BaseException], bool] = staticmethod(lambda problem: False)
     breaker: Breaker | None = None  #: as described by the decorator
+    validates = True  #: its annotation validates the result
 
     @property
     def fn(self) -> Callable[P, Any]:

@@ -24,6 +24,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
 from flowengine.worker.execution import Attempt, ChildNotStarted
+from flowengine.worker.handlers import FindHandler
 from flowengine.worker.loop_probe import LoopProbe
 from flowengine.worker.task_client import TaskClient
 
@@ -48,12 +49,14 @@ class AsyncTries:
         begin: Begin,
         settle: Settle,
         flush: Callable[[], object],
+        find: FindHandler = event_facet_named,
     ) -> None:
         """`begin` begins a claimed task; `settle` checks an outcome, finishes its task with it by
         a function that it is given, and counts it.
         """
         self._engine, self._identity, self._client = engine, identity, client
         self._names, self._begin, self._settle, self._flush = names, begin, settle, flush
+        self._find = find
         self._limit = engine.settings.async_concurrency
         self._blocked_seconds = engine.settings.async_blocked_seconds
         self._changed = threading.Condition()
@@ -70,6 +73,11 @@ class AsyncTries:
 
     # --- called by pool threads ---
 
+    def is_async(self, name: str) -> bool:
+        """Whether the facet of that name is an async one, with code in this process."""
+        handler = self._find(name)
+        return handler is not None and handler.is_async
+
     @property
     def room(self) -> int:
         return self._limit - len(self._places)
@@ -85,14 +93,14 @@ class AsyncTries:
             with self._changed:
                 self._lists[task_list] = max(wake, self._lists.get(task_list, 0))
                 self._changed.notify()
-        return [name for name in names if not is_async(name)]
+        return [name for name in names if not self.is_async(name)]
 
     def declined(self) -> Sequence[str]:
         """Return the facets that this process has no room for."""
         return [] if self.room > 0 else self._async_names()
 
     def _async_names(self) -> list[str]:
-        return [name for name in self._names() if is_async(name)]
+        return [name for name in self._names() if self.is_async(name)]
 
     @property
     def is_busy(self) -> bool:
@@ -182,7 +190,9 @@ class AsyncTries:
             self._changed.notify_all()
         if not finished:
             return []
-        policy = None if self._is_stopping else _Continuation(self._identity, self.room)
+        policy = (
+            None if self._is_stopping else _Continuation(self._identity, self.room, self.is_async)
+        )
         return self._client.report(finished, continuation=policy)
 
     def _end(self, entry: ClaimedTask, finish: Callable[[], bool]) -> bool:
@@ -298,16 +308,13 @@ class AsyncTries:
 class _Continuation:
     """The next tasks of async facets that their report makes ready, while there is room."""
 
-    def __init__(self, identity: WorkerIdentity, room: int) -> None:
+    def __init__(
+        self, identity: WorkerIdentity, room: int, is_async: Callable[[str], bool]
+    ) -> None:
         self.identity = identity
-        self._room = room
+        self._room, self._is_async = room, is_async
 
     def choose(self, due: Sequence[TaskDefinition]) -> Collection[str]:
-        chosen = [task.uuid for task in due if is_async(task.name)][: max(0, self._room)]
+        chosen = [task.uuid for task in due if self._is_async(task.name)][: max(0, self._room)]
         self._room -= len(chosen)
         return chosen
-
-
-def is_async(name: str) -> bool:
-    facet = event_facet_named(name)
-    return facet is not None and facet.is_async

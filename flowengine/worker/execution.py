@@ -31,6 +31,7 @@ from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
 from flowengine.worker.breakers import PERMANENT, TaskPermit
 from flowengine.worker.cancel_token import CancelToken
+from flowengine.worker.handlers import FindHandler
 from flowengine.worker.progress import ProgressReports, written
 
 log = logging.getLogger("flowengine")
@@ -115,13 +116,14 @@ def execute_try(
     task: TaskDefinition,
     beat: Callable[[str | None], bool],
     permit: TaskPermit | None = None,
+    find: FindHandler = event_facet_named,
 ) -> Outcome:
     """Run the facet of a task to its end, and start the workflow that it may return.
 
     An error of the facet is an outcome like any other, and not raised. Raises `ChildNotStarted`
     for an error of the engine, and an exception that ends the thread, as `SystemExit`.
     """
-    attempt = Attempt(engine, task, beat, permit)
+    attempt = Attempt(engine, task, beat, permit, find)
     begun = attempt.begin(event_loop().submit)
     if not isinstance(begun, LoopCall):
         return begun
@@ -141,9 +143,10 @@ class Attempt:
         task: TaskDefinition,
         beat: Callable[[str | None], bool],
         permit: TaskPermit | None,
+        find: FindHandler = event_facet_named,
     ) -> None:
         self._engine, self._task, self._permit = engine, task, permit
-        self._facet = event_facet_named(task.name)
+        self._facet = find(task.name)
         self._send_beat = beat
         self._progress: ProgressReports | None = None
         self.last_sign = 0.0  #: when the coroutine began or sent its last heartbeat
@@ -199,7 +202,7 @@ class Attempt:
             return _failed(self._engine, self._task, problem, retry=not is_final)
         if isinstance(written, WorkflowCall):
             return written
-        return Succeeded(written, is_from_code=True)
+        return Succeeded(written, is_from_code=facet.validates)
 
     def _outcome(self, ended: Outcome | WorkflowCall) -> Outcome:
         if not isinstance(ended, WorkflowCall):

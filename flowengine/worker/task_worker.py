@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.evaluator import TaskDefinition
@@ -18,6 +19,7 @@ from flowengine.worker.batch import Batch, BatchGuard, BatchSizing, Continuation
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTasks
 from flowengine.worker.execution import on_own_stack_chunk
+from flowengine.worker.handlers import FindHandler
 from flowengine.worker.lost_leases import LostLeases
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage
@@ -36,8 +38,12 @@ class TaskWorker:
         show: Show | None = None,
         breakers: CircuitBreakers | None = None,
         flush: Callable[[], object] = lambda: None,
+        find: FindHandler = event_facet_named,
     ) -> None:
-        """`show` is called for each try that has ended, `flush` after some of them."""
+        """`show` is called for each try that has ended, `flush` after some of them.
+
+        `names` are the facets that `find` has code for.
+        """
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         settings = engine.settings
         markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
@@ -55,6 +61,7 @@ class TaskWorker:
             show,
             names=names,
             flush=flush,
+            find=find,
         )
         self.async_tries = self._tries.in_loop
         self.lost_leases = LostLeases(engine, identity, self.claimed_tasks, self.async_tries)

@@ -6,22 +6,25 @@ quick one is awaited, a slow one is adopted by `AsyncTries`, and the thread goes
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
+from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Outcome
 from flowengine.store.claims import WorkerIdentity
-from flowengine.worker.async_tries import AsyncTries, is_async
+from flowengine.worker.async_tries import AsyncTries
 from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.background import HandledCounters
 from flowengine.worker.batch import Batch, BatchSizing
 from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
 from flowengine.worker.execution import Attempt, ChildNotStarted
+from flowengine.worker.handlers import FindHandler
 from flowengine.worker.task_client import TaskClient
 
 log = logging.getLogger("flowengine")
@@ -46,14 +49,16 @@ class Tries:
         *,
         names: Callable[[], Sequence[str]],
         flush: Callable[[], object],
+        find: FindHandler = event_facet_named,
     ) -> None:
         self._engine, self._client, self._sizing = engine, client, sizing
         self._counters, self._breakers, self._show = counters, breakers, show
+        self._find = find
         self._claimed_tasks = client.claimed
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
-            engine, identity, client, names, self._begin_async, self._settle, flush
+            engine, identity, client, names, self._begin_async, self._settle, flush, find
         )
 
     def run(self, entry: ClaimedTask, batch: Batch) -> bool:
@@ -101,11 +106,12 @@ class Tries:
         if permit is not None and not permit.granted:
             self._client.park([entry, *also()], permit.retry_after)
             return None
-        takes_place = is_async(task.name)
+        takes_place = self.in_loop.is_async(task.name)
         if takes_place and not self.in_loop.reserve(entry):
             self._client.release([entry])
             return None
-        attempt = Attempt(self._engine, task, lambda progress: self._beat(task, progress), permit)
+        beat = functools.partial(self._beat, task)
+        attempt = Attempt(self._engine, task, beat, permit, self._find)
         entry.lose = attempt.lose
         self._claimed_tasks.start(entry)
         begun = attempt.begin(lambda awaitable: self.in_loop.submit(entry, attempt, awaitable))
