@@ -29,6 +29,7 @@ from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.forks import Forks
 from flowengine.engine.handles import Run
 from flowengine.engine.hooks import Hooks, outbox_rule
+from flowengine.engine.pollers import NotifierWithPollers, Pollers
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.purger import Purger
 from flowengine.engine.queries import RunQueries
@@ -66,7 +67,10 @@ class Engine:
         settings: Settings | None = None,
     ) -> None:
         self.database = database
-        self.notifier: Notifier = notifier or NullNotifier()
+        #: Whether it can wake workers by messages; without, they must poll.
+        self.sends_messages = not isinstance(notifier, NullNotifier | None)
+        self.pollers = Pollers(database)
+        self.notifier: Notifier = NotifierWithPollers(notifier or NullNotifier(), self.pollers)
         self.settings = settings or Settings()
         limit_records(self.settings.max_log_length)
         codec.use_payload_codec(codec_of(self.settings))

@@ -275,8 +275,28 @@ def notify_due_tasks(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
             if any(liveness.consumes(server, task_list) for server in alive)
             and session.locks.acquire(f"wakeup:{task_list}", uuid.uuid4().hex, pause, now)
         ]
-    if overdue or retries:
-        engine.notifier.repeat({**dict.fromkeys(overdue, settings.wakeup_fanout), **retries})
+    wake_ups = {**dict.fromkeys(overdue, settings.wakeup_fanout), **retries}
+    # A message for a list that pollers alone consume would stay in its queue.
+    polled = {name: wake_ups[name] for name in wake_ups if _is_polled(alive, name)}
+    if messages := {name: wake_ups[name] for name in wake_ups if name not in polled}:
+        engine.notifier.repeat(messages)
+    engine.pollers.wake(polled)
+
+
+def _is_polled(alive: Sequence[ServerDefinition], task_list: str) -> bool:
+    """Whether pollers consume the list, and nobody who receives messages."""
+    consumers = [server for server in alive if liveness.consumes(server, task_list)]
+    return bool(consumers) and all(server.is_poller for server in consumers)
+
+
+def wake_pollers(engine: Engine, alive: Sequence[ServerDefinition]) -> None:
+    """Wake the pollers of task lists that have due tasks of theirs; send no message."""
+    pollers = [server for server in alive if server.is_poller]
+    names = sorted({name for server in pollers for name in server.handlers})
+    if names:
+        with engine.database.read() as session:
+            due = session.recovery.due_lists(names, session.now())
+        engine.pollers.wake(dict.fromkeys(due, engine.settings.wakeup_fanout))
 
 
 def alarm_unserved_tasks(engine: Engine, alive: Sequence[ServerDefinition] | None = None) -> None:
@@ -302,8 +322,8 @@ class Watchdog:
     database too, because each pass may run in another process.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, wake: Wake = notify_due_tasks) -> None:
+        self._engine, self._wake = engine, wake
         self._duration = round(engine.settings.watchdog_interval * 900)
 
     def tick(self) -> bool:
@@ -324,17 +344,20 @@ class Watchdog:
             engine,
             observation,
             death_rule(engine.settings, window, lock_probe(engine.database)),
-            notify_due_tasks,
+            self._wake,
         )
         return True
 
-    def is_late(self) -> bool:
-        """Whether the next pass is overdue by an interval: no beat ticks, or all pools are busy."""
+    def is_late(self, patience: float = 0.0) -> bool:
+        """Whether the next pass is overdue by an interval: no beat ticks, or all pools are busy.
+
+        With `patience`, by so many seconds more.
+        """
         with self._engine.database.read() as session:
             now = session.now()
             until = session.locks.ends(LEASE)
-        interval = self._engine.settings.watchdog_interval * 1000
-        return now - until > interval or liveness.is_out_of_reach(until, now, self._duration)
+        most = (self._engine.settings.watchdog_interval + patience) * 1000
+        return now - until > most or liveness.is_out_of_reach(until, now, self._duration)
 
     def _window(self, session: Session, now: int) -> LivenessWindow:
         rows = session.locks.ends_of(LEASE)

@@ -215,7 +215,7 @@ class Reporter:
         try:
             if not isinstance(result, Mapping):  # of a poller, which is not typed
                 result = {OF_PYTHON: result}
-            declared = self._declared(facet, program_hash)
+            declared = self.declared(facet, program_hash)
             if declared is not None:
                 names = [field.name for field in declared.returns]
                 if not result:  # of a poller: nothing is None
@@ -232,7 +232,8 @@ class Reporter:
             return outcome
         return Succeeded(outcome.result if result is outcome.result else dict(result), True)
 
-    def _declared(self, facet_name: str, program_hash: str) -> FacetPlan | None:
+    def declared(self, facet_name: str, program_hash: str) -> FacetPlan | None:
+        """Return a facet as the program declares it."""
         plan = self._programs.known(program_hash)
         if plan is None:
             with self._database.autocommit() as session:

@@ -179,6 +179,15 @@ class Database:
         """
         return None
 
+    def listen_for_tasks(
+        self, on_due: Callable[[str], object], on_connect: Callable[[], object]
+    ) -> CompletionListener | None:
+        """Subscribe to the texts of `notify_pollers`; None if the database cannot notify."""
+        return None
+
+    def notify_pollers(self, text: str) -> None:
+        """Send a text to all pollers that listen; does nothing if the database cannot notify."""
+
     def server_lock(self) -> ServerLock | None:
         """Return a lock for the server of this process; None if the database has no sessions."""
         return None

@@ -102,7 +102,7 @@ class Session(Protocol):
 
 
 class CompletionListener(Protocol):
-    """A subscription to the ends of runs in all processes."""
+    """A subscription to the ends of runs, or to due tasks, in all processes."""
 
     is_listening: bool
 
@@ -181,6 +181,14 @@ class Store(Protocol):
 
         `on_connect` is called after each connection: notifications before it are lost.
         """
+
+    def listen_for_tasks(
+        self, on_due: Callable[[str], object], on_connect: Callable[[], object]
+    ) -> CompletionListener | None:
+        """Subscribe to the texts of `notify_pollers`; None if the database cannot notify."""
+
+    def notify_pollers(self, text: str) -> None:
+        """Send a text to all pollers that listen; does nothing if the database cannot notify."""
 
     def server_lock(self) -> ServerLock | None:
         """Return a lock for the server of this process; None if the database has no sessions."""

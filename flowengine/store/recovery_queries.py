@@ -91,7 +91,8 @@ _FIRST_OF_TENANTS = statement(
     f"SELECT uuid FROM flowengine_task WHERE {_OF_LIST} AND tenant = found.tenant "
     f"ORDER BY {ORDER} LIMIT 1) LIMIT {MANY}"
 )
-_IS_DUE = statement("SELECT 1 " + _FIRST.format(" AND due <= :now AND name IN :names", 1), "names")
+_IS_OF_THEM = "(name IN :names OR short_name IN :names)"  # a poller may serve a short name
+_IS_DUE = statement("SELECT 1 " + _FIRST.format(f" AND due <= :now AND {_IS_OF_THEM}", 1), "names")
 # Reports of a join are left to its last report, or to its chord's callback, for some seconds.
 _WITH_REPORTS = _distinct("run_id", TASK_IS_REPORTED, " LIMIT :limit")
 _REPORTED_ALONE = statement(

@@ -27,6 +27,10 @@ class ServerState:
     ENDED = frozenset({SHUTDOWN, ERROR})
 
 
+#: The `manager` of a poller: no message wakes it, it asks the database for tasks.
+POLLER = "poller"
+
+
 @dataclass(slots=True)
 class HandledCount:
     """How many tries of one facet a server has run."""
@@ -58,12 +62,17 @@ class ServerDefinition:
     lock_file: str | None = None  #: held while an embedded process lives
     lock_token: str | None = None  #: of its session lock, on PostgreSQL
 
+    @property
+    def is_poller(self) -> bool:
+        return self.manager == POLLER
+
 
 _COLUMNS = [field.name for field in fields(ServerDefinition) if field.name != "handled"]
 _JSON = ("server_ips", "topics", "handlers", "error")
 _SELECT = f"SELECT {', '.join(_COLUMNS)} FROM flowengine_server"
 _IS_ALIVE = f"state IN ({quoted(ServerState.ALIVE)})"
 _ALIVE = statement(f"{_SELECT} WHERE {_IS_ALIVE}")
+_POLLERS = f"SELECT uuid, topics FROM flowengine_server WHERE manager = '{POLLER}' AND {_IS_ALIVE}"
 _OF_BOOTS = statement(f"{_SELECT} WHERE boot_id IN :boots", "boots")
 _REGISTER = statement(
     f"INSERT INTO flowengine_server ({', '.join(_COLUMNS)}) "
@@ -135,6 +144,10 @@ class Servers(Part):
     def alive(self) -> list[ServerDefinition]:
         """Return the servers that have not deregistered; some of them may be dead."""
         return [_server_of(row) for row in self._session.execute(_ALIVE)]
+
+    def lists_of_pollers(self) -> dict[str, list[str]]:
+        """Return the task lists of the pollers that have not deregistered, by server id."""
+        return {uuid: codec.load(topics) for uuid, topics in self._session.rows(_POLLERS, ())}
 
     def by_boot_ids(self, boot_ids: Sequence[str]) -> list[ServerDefinition]:
         """Return the servers with these boot ids, in any state."""

@@ -223,7 +223,13 @@ class WakeupRelay:
         if now - read_at >= _CACHED:
             with self._engine.database.read() as session:
                 alive = session.servers.alive()
-            others = [s for s in alive if s.uuid != self._server_id and consumes(s, task_list)]
+            others = [
+                server
+                for server in alive  # a poller receives no wake-ups
+                if not server.is_poller
+                and server.uuid != self._server_id
+                and consumes(server, task_list)
+            ]
             theirs = {name for server in others for name in server.handlers}
             names = sorted(theirs.difference(event_facet_names()))
             self._foreign[task_list] = now, names

@@ -22,6 +22,7 @@ from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecut
 from flowengine.store.postgres.row_encoder import Encoding, decode, encode
 
 CHANNEL = "flowengine_run"  #: of NOTIFY: the runs that ended
+TASK_CHANNEL = "flowengine_task"  #: of NOTIFY: task lists that have due tasks, for pollers
 #: The row `g` names the task `t`, which is still held. One condition about both: given the state
 #: by itself, the planner may scan all running tasks.
 IS_HELD = "t.uuid = g.uuid AND CASE t.lease WHEN g.lease THEN t.state = 'running' END"

@@ -18,7 +18,7 @@ from flowengine.fork import at_fork
 from flowengine.store.backend import Executor
 from flowengine.store.database import Clock, Database, missing_driver
 from flowengine.store.postgres import dialect
-from flowengine.store.postgres.commit import CHANNEL
+from flowengine.store.postgres.commit import CHANNEL, TASK_CHANNEL
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
 from flowengine.store.postgres.session_lock import SessionLock
@@ -42,6 +42,7 @@ class PostgresDatabase(Database):
         super().__init__(url, schema=schema, clock=clock)
         # All schemas of a database share its channels.
         self._channel = f"{CHANNEL}_{self.scope}" if self.scope else CHANNEL
+        self._task_channel = f"{TASK_CHANNEL}_{self.scope}" if self.scope else TASK_CHANNEL
         self._clock_reading = (-math.inf, 0)  #: monotonic time, and the server's time then
         self._pinging = threading.local()
         self._kept = threading.local()
@@ -89,6 +90,16 @@ class PostgresDatabase(Database):
 
     def listen(self, on_end: Callable[[str], object], on_connect: Callable[[], object]) -> Listener:
         return Listener(self.engine, self._channel, on_end, on_connect)
+
+    def listen_for_tasks(
+        self, on_due: Callable[[str], object], on_connect: Callable[[], object]
+    ) -> Listener:
+        return Listener(self.engine, self._task_channel, on_due, on_connect)
+
+    def notify_pollers(self, text: str) -> None:
+        with self.autocommit() as session:
+            values = {"channel": self._task_channel, "text": text}
+            session.rows("SELECT pg_notify(%(channel)s, %(text)s)", values)
 
     def server_lock(self) -> SessionLock:
         self._locks.append(SessionLock(self.engine, self.schema, self._clock))

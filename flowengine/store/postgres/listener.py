@@ -1,4 +1,4 @@
-"""Listen for ended runs, whichever process ended them (PostgreSQL's LISTEN)."""
+"""Listen for ended runs, or for due tasks, whichever process wrote them (PostgreSQL's LISTEN)."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ log = safe_logger(__name__)
 
 
 class Listener:
-    """A thread with its own connection that calls `on_end` with the id of each ended run.
+    """A thread with its own connection that calls `on_note` with the text of each notification.
 
     Notifications are lost while it is not connected: `on_connect` is called after each LISTEN,
-    so that waiting callers check their runs again.
+    so that callers who wait check the rows again.
     """
 
     def __init__(
         self,
         engine: Engine,
         channel: str,
-        on_end: Callable[[str], object],
+        on_note: Callable[[str], object],
         on_connect: Callable[[], object],
     ) -> None:
         self._engine, self._channel = engine, channel
-        self._on_end, self._on_connect = on_end, on_connect
+        self._on_note, self._on_connect = on_note, on_connect
         self.is_listening = False
         self._stop = threading.Event()
         self._woken, self._waker = socket.socketpair()
@@ -44,7 +44,7 @@ class Listener:
             try:
                 self._receive()
             except Exception:
-                log.debug("the connection that listens for ended runs is lost", exc_info=True)
+                log.debug("the connection that listens on %s is lost", self._channel, exc_info=True)
                 self._stop.wait(_RECONNECT_SECONDS)
 
     def _receive(self) -> None:
@@ -63,7 +63,7 @@ class Listener:
                 while not self._stop.is_set():
                     connection.pgconn.consume_input()
                     while note := connection.pgconn.notifies():
-                        self._on_end(note.extra.decode())
+                        self._on_note(note.extra.decode())
                     selector.select()
         finally:
             self.is_listening = False
