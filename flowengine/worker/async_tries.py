@@ -50,14 +50,15 @@ class AsyncTries:
         settle: Settle,
         flush: Callable[[], object],
         find: FindHandler = event_facet_named,
+        limit: int = 0,
     ) -> None:
         """`begin` begins a claimed task; `settle` checks an outcome, finishes its task with it by
-        a function that it is given, and counts it.
+        a function that it is given, and counts it. `limit` replaces the setting.
         """
         self._engine, self._identity, self._client = engine, identity, client
         self._names, self._begin, self._settle, self._flush = names, begin, settle, flush
         self._find = find
-        self._limit = engine.settings.async_concurrency
+        self._limit = limit or engine.settings.async_concurrency
         self._blocked_seconds = engine.settings.async_blocked_seconds
         self._changed = threading.Condition()
         self._places: set[ClaimedTask] = set()  #: one for each try that has begun

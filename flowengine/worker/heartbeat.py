@@ -50,8 +50,11 @@ class Heartbeat:
         server: ServerDefinition,
         task_lists: TaskLists,
         jobs: Sequence[Callable[[Engine], object]],
+        names: Callable[[], list[str]] = event_facet_names,
     ) -> None:
+        """`names` are the facets that the server has code for."""
         self._engine, self._settings, self._server = engine, settings, server
+        self._names = names
         self._task_lists, self._jobs = task_lists, jobs
         self._spool = Spool(settings.spool_directory)
         self._outages = outage_log(settings.database_url)
@@ -101,7 +104,7 @@ class Heartbeat:
         server = self._server
         is_due = time.monotonic() - self._sent >= self._settings.heartbeat_interval
         token = self._hold_lock(engine, verify=is_due)
-        serves = event_facet_names(), list(self._task_lists())
+        serves = self._names(), list(self._task_lists())
         if not is_due and self._written == (*serves, token):
             if self._beat():
                 return
@@ -117,6 +120,12 @@ class Heartbeat:
                 session.servers.register(server)
         self._is_registered, self._written = True, (*serves, token)
         self._sent = self._beaten = time.monotonic()
+
+    def run(self, engine: Engine) -> None:
+        """Register the server that starts, if it is not registered, and say that it runs."""
+        self.send(engine)
+        self._server.state, self._written = ServerState.RUNNING, None
+        self.send(engine)
 
     def _hold_lock(self, engine: Engine, *, verify: bool) -> str | None:
         if self._lock is None and self._settings.lock_heartbeat_interval > 0:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 
 from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
@@ -23,7 +24,7 @@ from flowengine.worker.handlers import FindHandler
 from flowengine.worker.lost_leases import LostLeases
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage
-from flowengine.worker.tries import Show, Tries
+from flowengine.worker.tries import Show, Storable, Tries
 
 
 class TaskWorker:
@@ -39,10 +40,13 @@ class TaskWorker:
         breakers: CircuitBreakers | None = None,
         flush: Callable[[], object] = lambda: None,
         find: FindHandler = event_facet_named,
+        storable: Storable | None = None,
+        async_limit: int = 0,
     ) -> None:
         """`show` is called for each try that has ended, `flush` after some of them.
 
-        `names` are the facets that `find` has code for.
+        `names` are the facets that `find` has code for. `storable` checks outcomes in place of the
+        engine, `async_limit` replaces the setting `async_concurrency`.
         """
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         settings = engine.settings
@@ -62,6 +66,8 @@ class TaskWorker:
             names=names,
             flush=flush,
             find=find,
+            storable=storable,
+            async_limit=async_limit,
         )
         self.async_tries = self._tries.in_loop
         self.lost_leases = LostLeases(engine, identity, self.claimed_tasks, self.async_tries)
@@ -105,6 +111,20 @@ class TaskWorker:
             if time.monotonic() > ends:
                 self._engine.notifier.notify({task_list: 1})
                 return done
+        return done
+
+    @on_own_stack_chunk
+    def poll(self, task_list: str, most: int) -> int:
+        """Work on up to `most` due tasks in this thread; return their number. Starts no thread.
+
+        One by one: the timeout of a task that is claimed runs, also while it waits for another.
+        """
+        done = 0
+        while done < most and not self._stopping:
+            tasks = self._engine.claim(self._names(), task_list, self._identity, most=1)
+            if not tasks:
+                break
+            done += self._work_through(tasks, 0.0, is_guarded=False)
         return done
 
     def _claim(self, task_list: str, wake: int = 1) -> Claim:
@@ -218,7 +238,12 @@ class TaskWorker:
     # --- one batch ---
 
     def _work_through(
-        self, tasks: Sequence[TaskDefinition], ends: float, *, in_chord: bool = False
+        self,
+        tasks: Sequence[TaskDefinition],
+        ends: float,
+        *,
+        in_chord: bool = False,
+        is_guarded: bool = True,
     ) -> int:
         """Work on claimed tasks, and on their continuations, until the batch is empty."""
         ours = self.claimed_tasks.claim(tasks)
@@ -226,7 +251,8 @@ class TaskWorker:
             return 0
         batch, done, began = Batch(self.claimed_tasks, ours), 0, time.monotonic()
         try:
-            with self._guard.over(batch), self._engine.database.keep_connection():
+            guard = self._guard.over(batch) if is_guarded else nullcontext()
+            with guard, self._engine.database.keep_connection():
                 while True:
                     entry = None if self._stopping else batch.next()
                     if entry is not None:

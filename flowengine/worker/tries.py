@@ -31,6 +31,8 @@ log = logging.getLogger("flowengine")
 
 T = TypeVar("T")
 Show: TypeAlias = Callable[[TaskDefinition, Outcome, float], object]
+#: Returns an outcome as it is recorded: checked, or as a failure.
+Storable: TypeAlias = Callable[[TaskDefinition, Outcome], Outcome]
 _BACKOFF = 1.0  # seconds until a task is due again that the engine failed to start
 
 
@@ -50,15 +52,25 @@ class Tries:
         names: Callable[[], Sequence[str]],
         flush: Callable[[], object],
         find: FindHandler = event_facet_named,
+        storable: Storable | None = None,
+        async_limit: int = 0,
     ) -> None:
         self._engine, self._client, self._sizing = engine, client, sizing
         self._counters, self._breakers, self._show = counters, breakers, show
-        self._find = find
+        self._find, self._storable = find, storable or self._stored
         self._claimed_tasks = client.claimed
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
-            engine, identity, client, names, self._begin_async, self._settle, flush, find
+            engine,
+            identity,
+            client,
+            names,
+            self._begin_async,
+            self._settle,
+            flush,
+            find,
+            async_limit,
         )
 
     def run(self, entry: ClaimedTask, batch: Batch) -> bool:
@@ -146,10 +158,13 @@ class Tries:
     def _checked(self, task: TaskDefinition, outcome: Outcome) -> Outcome:
         """Check a result as part of its try: the timeout ends it, and its time is measured."""
         try:
-            return self._engine.storable(task.name, task.flow_id, outcome)
+            return self._storable(task, outcome)
         except Exception as problem:  # of the engine; the report checks it again
             log.debug("the result of %s was not checked: %s", task.step_path, problem)
             return outcome
+
+    def _stored(self, task: TaskDefinition, outcome: Outcome) -> Outcome:
+        return self._engine.storable(task.name, task.flow_id, outcome)
 
     def _beat(self, task: TaskDefinition, progress: str | None) -> bool:
         try:

@@ -1,0 +1,167 @@
+"""The handlers of a poller: callbacks and event facets, by qualified or short name.
+
+A task names its facet by the qualified name. Its handler is the one of that name, else the one of
+the short name, the part behind the last dot. A claim asks for both; a qualified name that was met
+once is remembered, so that its tasks are batched and continued like those of a registered one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from flowengine.authoring import EventFacet, WorkflowCall, event_facet_named
+from flowengine.errors import FlowengineError, ValueRefused
+from flowengine.event_loop import event_loop
+from flowengine.program.nodes import Json
+from flowengine.program.standard import CHILD, is_built_in
+from flowengine.worker.handlers import Handler
+
+#: Takes the arguments of a step, and returns its results, both by name.
+Callback: TypeAlias = Callable[
+    [dict[str, Any]], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None
+]
+
+
+@dataclass(eq=False, repr=False)
+class HandlerRefused(FlowengineError, ValueError):
+    """A handler cannot be registered."""
+
+    name: str
+    reason: str
+    _text = "the handler of {name!r} cannot be registered: {reason}"
+
+
+class CallbackHandler:
+    """A callback as the handler of a facet."""
+
+    validates = False  #: the types of the program do, as for an answer from outside
+    is_final = staticmethod(lambda problem: False)
+
+    def __init__(self, name: str, callback: Callback) -> None:
+        self._name, self.callback = name, callback
+        called = getattr(callback, "__call__", None)  # noqa: B004 - its own, of an object
+        self.is_async = inspect.iscoroutinefunction(callback) or inspect.iscoroutinefunction(called)
+
+    def call(self, data: Mapping[str, Json]) -> Any:
+        return self.callback(dict(data))
+
+    def written(self, returned: Any) -> dict[str, Json] | WorkflowCall:
+        if isinstance(returned, WorkflowCall):
+            return returned
+        if returned is None:
+            return {}
+        if isinstance(returned, Mapping):
+            return dict(returned)
+        raise ValueRefused(
+            f"the callback of {self._name} returned a value of type {type(returned).__name__}: "
+            "it must return a dict with the results of the facet by name"
+        )
+
+
+class Blocking:
+    """A handler whose coroutine is awaited by the thread that calls it."""
+
+    is_async = False
+
+    def __init__(self, handler: Handler, run: Callable[[Any], Any]) -> None:
+        self._handler, self._run = handler, run
+        self.validates, self.is_final = handler.validates, handler.is_final
+        self.written = handler.written
+
+    def call(self, data: Mapping[str, Json]) -> Any:
+        returned = self._handler.call(data)
+        return self._run(returned) if inspect.isawaitable(returned) else returned
+
+
+def run_in_place(awaitable: Awaitable[Any]) -> Any:
+    """Run a coroutine in this thread, in an event loop of its own."""
+
+    async def awaited() -> Any:
+        return await awaitable
+
+    return asyncio.run(awaited())
+
+
+class HandlerTable:
+    """Shared by all threads of a poller."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handlers: dict[str, Handler] = {}
+        self._met: set[str] = set()  #: qualified names that a short one serves
+
+    def add(self, names: tuple[str, ...], handler: Handler) -> None:
+        with self._lock:
+            for name in names:
+                self._check(name, handler)
+            self._handlers.update(dict.fromkeys(names, handler))
+
+    def _check(self, name: str, handler: Handler) -> None:
+        if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
+            reason = 'it must be the name of an event facet, as "billing.ProcessPayment"'
+            raise HandlerRefused(name, f"{reason} or the short name behind its last dot")
+        if is_built_in(name):
+            raise HandlerRefused(name, "the engine runs the facets of its own namespace")
+        if name in self._handlers:
+            raise HandlerRefused(name, "this name has a handler; a facet is handled by one")
+
+    def registered(self) -> list[str]:
+        return sorted(self._handlers.copy())
+
+    def names(self) -> list[str]:
+        """Return the names to claim tasks of; the start of a child run needs no user's code."""
+        return sorted({*self._handlers.copy(), *self._met.copy(), CHILD})
+
+    def served(self) -> list[str]:
+        """Return the names that the row of the server shows."""
+        return [*self.registered(), CHILD]
+
+    def find(self, name: str) -> Handler | None:
+        if name == CHILD:
+            return event_facet_named(name)
+        handlers = self._handlers
+        if (exact := handlers.get(name)) is not None:
+            return exact
+        short = handlers.get(name.rpartition(".")[2])
+        if short is not None and name not in self._met:
+            self._met.add(name)
+        return short
+
+    def find_blocking(self, name: str) -> Handler | None:
+        """Return the handler so that its thread waits for it, in the event loop of the process."""
+        return _blocking(self.find(name), event_loop().run)
+
+    def find_in_place(self, name: str) -> Handler | None:
+        """Return the handler so that it needs no other thread."""
+        return _blocking(self.find(name), run_in_place)
+
+    @property
+    def has_async(self) -> bool:
+        return any(handler.is_async for handler in self._handlers.copy().values())
+
+    @property
+    def is_all_async(self) -> bool:
+        return all(handler.is_async for handler in self._handlers.copy().values())
+
+
+def _blocking(handler: Handler | None, run: Callable[[Any], Any]) -> Handler | None:
+    return None if handler is None else Blocking(handler, run)
+
+
+def handler_of(facet: str | EventFacet[..., Any], callback: Callback | None) -> Handler:
+    """Return the handler for what somebody registers; refuse anything that cannot be called."""
+    if isinstance(facet, EventFacet):
+        if callback is not None:
+            raise HandlerRefused(facet.name, "an event facet has code; register it alone")
+        return facet
+    if isinstance(callback, EventFacet):
+        return callback
+    if not callable(callback):
+        kind = type(callback).__name__
+        raise HandlerRefused(facet, f"a callback is a function of one dict, not a {kind}")
+    return CallbackHandler(facet, callback)

@@ -1,0 +1,35 @@
+"""Recovery by a poller, while nobody else does it.
+
+A pass of recovery wakes workers. A poller without a broker cannot send their messages, so it stands
+back while others live that can, and waits longer before it takes their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowengine.engine import Engine
+from flowengine.engine.recovery import Watchdog, notify_due_tasks, wake_pollers
+from flowengine.store.servers import ServerDefinition
+
+_PATIENCE = 3.0  # seconds that recovery is late before a poller takes the place of workers
+
+
+class PollerStandIn:
+    def __init__(self) -> None:
+        self._is_active, self._has_workers = False, True  #: until a pass has looked
+
+    def watch(self, engine: Engine) -> None:
+        stands_back = self._has_workers and not engine.sends_messages
+        watchdog = Watchdog(engine, self._wake)
+        if (self._is_active and not stands_back) or watchdog.is_late(
+            _PATIENCE if stands_back else 0.0
+        ):
+            self._is_active = watchdog.tick()
+
+    def _wake(self, engine: Engine, alive: Sequence[ServerDefinition]) -> None:
+        self._has_workers = any(not server.is_poller for server in alive)
+        if self._has_workers and not engine.sends_messages:
+            wake_pollers(engine, alive)  # the wake-ups of workers are left to workers
+        else:
+            notify_due_tasks(engine, alive)
