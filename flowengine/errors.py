@@ -627,6 +627,36 @@ class InvalidSetting(FlowengineError):
         return f"{self.variable}={masked_url(self.value)!r} is not {self.expected}"
 
 
+# --- the agent SDK ---
+
+
+@dataclass(eq=False, repr=False)
+class InvalidConfig(FlowengineError, ValueError):
+    """A field of a poller's configuration has a value with which it could not work."""
+
+    name: str
+    value: object
+    expected: str
+    _text = "AgentPollerConfig: {name} is {value!r}, and must be {expected}"
+
+
+@dataclass(eq=False, repr=False)
+class HandlerRefused(FlowengineError, ValueError):
+    """A handler cannot be registered."""
+
+    name: object
+    reason: str
+    _text = "the handler of {name!r} cannot be registered: {reason}"
+
+
+@dataclass(eq=False, repr=False)
+class PollerRefused(FlowengineError, RuntimeError):
+    """A poller cannot do this in its present state."""
+
+    reason: str
+    _text = "{reason}"
+
+
 # --- raised by the code of event facets ---
 
 

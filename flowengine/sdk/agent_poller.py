@@ -16,16 +16,16 @@ import os
 import threading
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from flowengine.authoring import EventFacet
 from flowengine.engine import Engine
 from flowengine.engine.pollers import KNOWN_SECONDS
-from flowengine.errors import FlowengineError, UnknownRun
+from flowengine.errors import HandlerRefused, PollerRefused, UnknownRun
 from flowengine.sdk.config import AgentPollerConfig
-from flowengine.sdk.handlers import Callback, HandlerRefused, HandlerTable, handler_of
+from flowengine.sdk.handlers import Callback, HandlerTable, handler_of
 from flowengine.sdk.pace import PollPace
 from flowengine.sdk.poll_threads import PollThreads
 from flowengine.sdk.results import CallbackResults
@@ -45,14 +45,6 @@ F = TypeVar("F", bound=EventFacet[..., Any])
 
 _STOP_SECONDS = 30.0  # that running callbacks get when the poller stops
 _JOIN_SECONDS = 0.1  # that a thread gets to end after its callback has
-
-
-@dataclass(eq=False, repr=False)
-class PollerRefused(FlowengineError, RuntimeError):
-    """A poller cannot do what it is asked for, in its present state."""
-
-    reason: str
-    _text = "{reason}"
 
 
 class AgentPoller:

@@ -5,17 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, fields
 
-from flowengine.errors import FlowengineError
-
-
-@dataclass(eq=False, repr=False)
-class InvalidConfig(FlowengineError, ValueError):
-    """A field of a configuration has a value with which the poller could not work."""
-
-    name: str
-    value: object
-    expected: str
-    _text = "AgentPollerConfig: {name} is {value!r}, and must be {expected}"
+from flowengine.errors import InvalidConfig
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,10 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from flowengine.authoring import EventFacet, WorkflowCall, event_facet_named
-from flowengine.errors import FlowengineError, ValueRefused
+from flowengine.errors import HandlerRefused, ValueRefused
 from flowengine.event_loop import event_loop
 from flowengine.program.nodes import Json
 from flowengine.program.standard import CHILD, is_built_in
@@ -25,15 +24,6 @@ from flowengine.worker.handlers import Handler
 Callback: TypeAlias = Callable[
     [dict[str, Any]], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None
 ]
-
-
-@dataclass(eq=False, repr=False)
-class HandlerRefused(FlowengineError, ValueError):
-    """A handler cannot be registered."""
-
-    name: str
-    reason: str
-    _text = "the handler of {name!r} cannot be registered: {reason}"
 
 
 class CallbackHandler:

@@ -27,7 +27,7 @@ from tests.warm import warm_commands
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-RUNNABLE = [ROOT / "README.md", *GUIDE]
+RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "agent-sdk.md", *GUIDE]
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -49,7 +49,7 @@ def followed(
     directory = tmp_path_factory.mktemp
 
     def follow(document: Path) -> list[str]:
-        commands = warm if document in GUIDE else None
+        commands = None if document == ROOT / "README.md" else warm
         return Reader(directory(document.stem), shared_redis.url, commands).follow(document)
 
     with warm_commands(directory("warm")) as warm, ThreadPoolExecutor(5) as pool:

@@ -23,6 +23,10 @@ EXAMPLES = [
 ]
 SAYS = {
     "quickstart": ["29 words"],
+    "agent_poller": [
+        "mail to ada: thanks for 4200\n{'receipt': 'receipt for ada', 'sent': True}\n"
+        "failed: 0 cents cannot be paid\n"
+    ],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
     "fan_out": ["'stations': 60"],
     "branches": [

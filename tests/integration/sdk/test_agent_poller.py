@@ -15,11 +15,9 @@ import pytest
 
 from flowengine import current_step, event_facet, workflow
 from flowengine.engine import Engine
-from flowengine.errors import RunFailed, UnknownRun
+from flowengine.errors import HandlerRefused, InvalidConfig, PollerRefused, RunFailed, UnknownRun
 from flowengine.program.nodes import EventOptions, RetryPolicy
-from flowengine.sdk import AgentPoller, AgentPollerConfig, HandlerRefused
-from flowengine.sdk.agent_poller import PollerRefused
-from flowengine.sdk.config import InvalidConfig
+from flowengine.sdk import AgentPoller, AgentPollerConfig
 from flowengine.settings import Settings
 from tests.integration.engines import chain, one, opened, side_by_side
 from tests.integration.sdk.pollers import WAIT, row_of, started, state_of, until

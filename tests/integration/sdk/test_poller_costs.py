@@ -43,6 +43,7 @@ def poller_of(engine: Engine, *, with_callbacks: bool) -> AgentPoller:
 def counted(work: WorkingSet, a_workflow: Workflow[..., Any], *inputs: list[Any]) -> dict[str, int]:
     with work.counted() as statements:
         work.run(a_workflow, *inputs)
+    statements.pop("SELECT", None)  # the server's clock, read every five seconds
     return dict(statements)
 
 
