@@ -38,6 +38,16 @@ def with_child(n: int) -> int:
     return doubled.start(n).result()
 
 
+@event_facet(name="sdk_tests.Total")
+def total(ns: list[int]) -> int:
+    raise AssertionError("a callback is called")
+
+
+@workflow
+def joined(n: int) -> int:
+    return total([double.named(f"d{i}")(n) for i in range(8)])
+
+
 @pytest.fixture
 def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:
     settings = Settings(spool_directory=str(tmp_path / "spool"))
@@ -425,6 +435,56 @@ def test_sys_exit_in_a_callback_ends_neither_its_thread_nor_the_poller(engine: E
         run = engine.start(one(), "t.Flow", {"x": 1})
         assert run.result(timeout=WAIT) == {"y": 1}  # as after the loss of a worker
     assert len(calls) == 2
+
+
+# --- 9 concurrency ---
+
+
+@pytest.fixture
+def impatient_threads() -> Iterator[None]:
+    """Threads that take turns a thousand times as often."""
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(usual)
+
+
+@pytest.mark.usefixtures("impatient_threads")
+def test_eight_events_in_eight_threads_are_joined_once(engine: Engine) -> None:
+    """The original ran the join more than once in 40 of 40 trials."""
+    trials, joins, lock = 20, list[int](), threading.Lock()
+
+    def join(payload: dict[str, Any]) -> dict[str, Any]:
+        with lock:
+            joins.append(1)
+        return {"result": sum(payload["ns"])}
+
+    poller = AgentPoller(engine, AgentPollerConfig(max_concurrent=8))
+    poller.register(double)
+    poller.register("sdk_tests.Total", join)
+    with started(poller):
+        for n in range(trials):
+            run = engine.start(joined.program(), joined.name, joined.inputs(n))
+            assert run.result(timeout=WAIT) == 16 * n
+    assert len(joins) == trials
+
+
+def test_two_pollers_of_one_list_never_run_the_same_task(engine: Engine) -> None:
+    ran, lock = list[str](), threading.Lock()
+
+    def work(payload: dict[str, Any]) -> dict[str, Any]:
+        with lock:
+            ran.append(payload["x"])
+        return echo(payload)
+
+    first, second = AgentPoller(engine), AgentPoller(engine)
+    first.register("Work", work)
+    second.register("t.Work", work)
+    names = [f"s{number}" for number in range(60)]
+    with started(first), started(second):
+        run = engine.start(side_by_side(*names), "t.Flow", {})
+        assert run.result(timeout=WAIT) == {name: name for name in names}
+    assert sorted(ran) == sorted(names)
 
 
 # --- steps of the engine's own, programs, connections ---
