@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any, cast
 
 from flowengine import attempt, current_step, event_facet, facet, foreach, sleep, workflow
-from flowengine.engine import Run
+from flowengine.engine import Engine, Run
 from flowengine.errors import RunCancelled
 from flowengine.evaluator.states import StepState
 from flowengine.store.postgres.database import PostgresDatabase
@@ -47,13 +47,13 @@ def trip(legs: list[int]) -> list[str]:
     return foreach(legs, lambda leg: one_leg(leg))
 
 
-def is_asleep(run: Run[Any]) -> bool:
-    """Whether all legs sleep, and the child run has been started."""
-    states = Counter((step.path.rpartition(".")[2], step.state) for step in run.steps())
+def is_asleep(engine: Engine) -> bool:
+    """Whether all legs sleep and are booked, that of the child run too."""
+    steps = [step for run in engine.list() for step in engine.steps(run.id)]
+    states = Counter((step.path.rpartition(".")[2], step.state) for step in steps)
     return (
-        states["sleep", StepState.EVENT_TRANSMIT] == LEGS
-        and states["book", StepState.COMPLETE] == LEGS
-        and states["other_trip", StepState.COMPLETE] == 1
+        states["sleep", StepState.EVENT_TRANSMIT] == LEGS + 1
+        and states["book", StepState.COMPLETE] == LEGS + 1
     )
 
 
@@ -69,7 +69,7 @@ def run_and_die(url: str, commits: int, moment: str) -> None:
     engine = run._engine
     while not all(info.is_final for info in engine.list()):  # the child run, too
         assert time.monotonic() < ends, f"run {run.id} is {run.state}"
-        if is_asleep(run):
+        if is_asleep(engine):
             run.cancel(reason="killed", actor="eva", key="the cancellation")
         time.sleep(0.01)
     try:
