@@ -84,7 +84,7 @@ def test_make_demo_draws_the_tree_that_the_readme_shows(tmp_path: Path) -> None:
         env={**shell_environment(), "TERM": "xterm"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     lines = done.stdout.replace("\r\n", "\n").splitlines()[-len(shown.splitlines()) :]
