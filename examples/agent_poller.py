@@ -9,6 +9,7 @@ reaches the database and nothing else.
 
 import asyncio
 import threading
+from typing import Any
 
 from flowengine import RunFailed
 from flowengine.afl import compile_text
@@ -31,14 +32,14 @@ poller = AgentPoller.connect("sqlite:///flowengine.db", AgentPollerConfig(servic
 
 
 @poller.register("billing.ProcessPayment")
-def pay(payload: dict) -> dict:
+def pay(payload: dict[str, Any]) -> dict[str, Any]:
     if payload["cents"] <= 0:
         raise ValueError(f"{payload['cents']} cents cannot be paid")
     return {"receipt": f"receipt for {payload['customer']}", "paid": payload["cents"]}
 
 
 @poller.register("SendMail")  # the short name: of any namespace
-async def send_mail(payload: dict) -> dict:
+async def send_mail(payload: dict[str, Any]) -> dict[str, Any]:
     await asyncio.sleep(0.05)
     print(f"mail to {payload['to']}: {payload['text']}")
     return {"sent": True}

@@ -94,7 +94,7 @@ def test_the_counters_count_every_row_and_statement(sqlite: Counted) -> None:
     found = measure(engine, counts, SHAPES["chain"](10), 10)
     before = Counts(**vars(counts))
     assert len(engine.steps(engine.list()[0].id)) == 12
-    assert counts.rows - before.rows == 1 + 1 + 10 + 12 + 1, "the run twice, its tasks, its steps"
+    assert counts.rows - before.rows == 1 + 1 + 10 + 12 + 1 + 1, "with its tasks, steps and program"
     assert found.instructions > found.statements > found.rows / 2 > 0
 
 
