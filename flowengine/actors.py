@@ -41,6 +41,8 @@ class Actor:
         """Return the actor of a text: a kind before a colon, or the name of a person."""
         if isinstance(who, Actor):
             return who
+        if not isinstance(who, str):
+            raise InvalidActor(repr(who), MAX_LENGTH)
         kind, colon, name = who.partition(":")
         if colon and kind in set(ActorKind):
             return cls(ActorKind(kind), name)

@@ -22,7 +22,7 @@ def purge(
 ) -> None:
     with open_engine() as engine:
         done = engine.purge(
-            older_than=older_than,
+            older_than=older_than / 1000,
             state=[state.upper() for state in states] or None,
             workflow=workflow,
             dry_run=dry_run,
@@ -37,3 +37,6 @@ def purge(
     else:
         values = f", {done.values:,} large values" if done.values else ""
         console.print(line(f"removed {runs} with {done.steps:,} steps{values}"))
+    if workflow and "." not in workflow and not done.runs:
+        note = f"--workflow takes the whole name, as in `flowengine list`: MODULE.{workflow}"
+        console.print(line((note, "yellow")))

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 from flowengine.actors import Actor
 from flowengine.engine.control import Control
+from flowengine.engine.filter_values import age_of
 from flowengine.engine.retries import Retries
 from flowengine.errors import ActionRefused, InvalidFilter, UnknownRun
 from flowengine.evaluator.actions import RUN_ACTIONS, ActionKind
@@ -33,7 +34,7 @@ class BulkOptions(TypedDict, total=False):
     workflow: str | None  #: its qualified or short name
     state: str | None  #: None: every state in which a run takes the action
     labels: Mapping[str, str] | None  #: a run has all of them
-    older_than: timedelta | None  #: since its start
+    older_than: timedelta | float | None  #: since its start; a number: of seconds
     dry_run: bool
     reason: str
     actor: Actor | str
@@ -126,14 +127,13 @@ class BulkActions:
         state, older_than = options.get("state"), options.get("older_than")
         if state is not None and state not in RunState.ALL:
             raise InvalidFilter(f"no run has the state {state!r}: {', '.join(RunState.ALL)}")
-        if older_than is not None and older_than < timedelta():
-            raise InvalidFilter("older_than is negative: give the age that a run has at least")
+        age = None if older_than is None else age_of("older_than", older_than)
+        labels = options.get("labels") or {}
+        if not isinstance(labels, Mapping):
+            raise InvalidFilter.of("labels", labels, "a map of names and values")
         with self._database.read() as session:
             now = session.now()
-        before = now + 1
-        if older_than is not None:
-            before = now - round(older_than / timedelta(milliseconds=1))
-        wanted = (options.get("labels") or {}).items()
+        before = now + 1 if age is None else now - age
         for each in [state] if state else default_states(kind):
             after = (0, "")
             while True:
@@ -147,8 +147,8 @@ class BulkActions:
                         limit=_PAGE,
                     )
                 for run_id, _, stored in page:
-                    labels = codec.load(stored) or {}
-                    if all(labels.get(name) == value for name, value in wanted):
+                    own = codec.load(stored) or {}
+                    if all(own.get(name) == value for name, value in labels.items()):
                         yield run_id
                 if len(page) < _PAGE:
                     break

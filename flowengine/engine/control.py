@@ -58,6 +58,8 @@ class Control:
         `dry_run` only raises.
         """
         who = named_actor(actor)
+        if not isinstance(reason, str):
+            raise ActionRefused(run_id, kind.value, f"its reason must be a text, not {reason!r}")
         with self._database.read() as session:
             run = session.runs.get(run_id)
             now = session.now()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowengine import retention
+from flowengine.engine.filter_values import age_of
 from flowengine.errors import InvalidFilter
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
@@ -65,7 +66,7 @@ class Purger:
     def purge(
         self,
         *,
-        older_than: timedelta | int,
+        older_than: timedelta | float,
         state: str | Sequence[str] | None = None,
         workflow: str | None = None,
         dry_run: bool = False,
@@ -73,13 +74,16 @@ class Purger:
     ) -> PurgeResult:
         """Remove runs that ended longer ago than that, with their child runs and all their rows.
 
-        `older_than` is a timedelta, or milliseconds. Without `state`, runs in every final state.
-        An open run, and one with an open child run, is never removed. With `seconds` it stops
-        after that time; a second call continues.
+        `older_than` is a timedelta, or a number of seconds. Without `state`, runs in every final
+        state. An open run, and one with an open child run, is never removed. With `seconds` it
+        stops after that time; a second call continues.
         """
         with self._database.read() as session:
             now = session.now()
-        rule: dict[str, Any] = {"before": now - _age(older_than), "workflow": workflow}
+        rule: dict[str, Any] = {
+            "before": now - age_of("older_than", older_than),
+            "workflow": workflow,
+        }
         rule["tenant"] = self._settings.tenant or None
         rules: list[dict[str, Any]] = [{"state": each, **rule} for each in _final(state)]
         return self._apply(rules, dry_run, seconds)
@@ -203,7 +207,9 @@ class Purger:
             with self._database.write() as session:
                 removed = session.purge.remove_rows(run_ids, _ROWS)
             done = done.plus(PurgeResult(rows=removed))
-            if removed >= _ROWS:
+            if (
+                removed >= _ROWS and until is None
+            ):  # recovery, which has others to do, pauses itself
                 time.sleep(_pause(time.monotonic() - began, self._settings.purge_load))
             if not removed:
                 done = done.plus(PurgeResult(values=self._remove_values(run_ids)))
@@ -265,15 +271,6 @@ def _remove_markers(spool: Path, alive: set[str]) -> None:
                 path.unlink(missing_ok=True)
         except OSError as problem:
             log.debug("in-flight marker %s was not removed: %s", path, problem)
-
-
-def _age(older_than: timedelta | int) -> int:
-    age = older_than
-    if isinstance(age, timedelta):
-        age = round(age / timedelta(milliseconds=1))
-    if isinstance(age, bool) or not isinstance(age, int) or age < 0:
-        raise InvalidFilter.of("older_than", older_than, "a timedelta, or milliseconds")
-    return age
 
 
 def _final(state: str | Sequence[str] | None) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine.cache_hits import cache_hits
+from flowengine.engine.filter_values import number_of_rows
 from flowengine.engine.history import HistoryEntry, entries
 from flowengine.engine.results import (
     RetryWait,
@@ -128,7 +129,9 @@ class RunQueries:
         filters |= {"workflow": workflow, "state": state, "named": named, "waits": kind is not None}
         with self._database.read() as session:
             wanted = run_filter(session, tenant, **filters)
-            found, waits, following = read_page(session, wanted, kind, cursor, limit)
+            found, waits, following = read_page(
+                session, wanted, kind, cursor, number_of_rows("limit", limit)
+            )
             retries = _retries(session, found)
             page = RunPage(_info(session, row, retries.get(row.id), waits) for row in found)
         page.cursor = following
@@ -142,7 +145,9 @@ class RunQueries:
         with self._database.read() as session:
             if _visible(session, run_id, tenant) is None:
                 raise UnknownRun(run_id)
-            return entries(session, run_id, after, limit)
+            return entries(
+                session, run_id, number_of_rows("after", after, 0), number_of_rows("limit", limit)
+            )
 
     def steps(self, run_id: str, *, tenant: str | None = None) -> Sequence[StepInfo]:
         """Return all steps of a run, in the order of their creation."""

@@ -13,7 +13,7 @@ from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.records import CachedResult, ReusedResult, Step, derived_id, id_within
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.event_options import Cache
-from flowengine.program.limit_keys import rendered
+from flowengine.program.limit_keys import typed_parts
 from flowengine.program.plan import FacetPlan
 
 
@@ -75,8 +75,8 @@ def _key(work: WorkingSet, step: Step, cache: Cache) -> str:
     facet = work.facet(step)
     assert facet is not None
     tenant = work.run.tenant
-    named = rendered(cache.key, lambda name: work.read(step.params[name]), tenant)
-    return derived_id("cache", json.dumps([tenant, facet.name, _types(facet), named]))
+    parts = typed_parts(cache.key, lambda name: work.read(step.params[name]), tenant)
+    return derived_id("cache", json.dumps([tenant, facet.name, _types(facet), parts]))
 
 
 def _types(facet: FacetPlan) -> list[list[str]]:

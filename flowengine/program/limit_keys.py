@@ -60,7 +60,27 @@ def rendered(template: str, value_of: Callable[[str], Any], tenant: str) -> str:
     return f"{key[: LONGEST_KEY - len(digest) - 1]}~{digest}"
 
 
+def typed_parts(template: str, value_of: Callable[[str], Any], tenant: str) -> list[Any]:
+    """Return the texts and the values of a key: no two lists of arguments have the same.
+
+    Raises as `rendered` does, whose text two of them may share: "a:b" and "c", "a" and "b:c".
+    """
+    found: list[Any] = []
+    for text, path in _parts(template):
+        found.append(text)
+        if path is not None:
+            found.append([_value(path, value_of, tenant)])
+    return found
+
+
 def _text(path: str, value_of: Callable[[str], Any], tenant: str) -> str:
+    value = _value(path, value_of, tenant)
+    # A NUL or a lone surrogate has no place in a database.
+    is_plain = isinstance(value, str) and "\0" not in value and value.isprintable()
+    return value if is_plain else json.dumps(value)
+
+
+def _value(path: str, value_of: Callable[[str], Any], tenant: str) -> Any:
     name, *rest = path.split(".")
     try:
         value = value_of(name)
@@ -69,11 +89,9 @@ def _text(path: str, value_of: Callable[[str], Any], tenant: str) -> str:
             raise
         value = tenant
     for part in rest:
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or part not in value:
             raise KeyError(path)
         value = value[part]
     if isinstance(value, dict | list):
         raise TypeError(path)
-    # A NUL or a lone surrogate has no place in a database.
-    is_plain = isinstance(value, str) and "\0" not in value and value.isprintable()
-    return value if is_plain else json.dumps(value)
+    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import select
@@ -440,5 +440,20 @@ def test_a_refusal_does_not_hold_up_the_others(flow: Flow) -> None:
 def test_a_filter_that_matches_nothing_by_mistake_is_refused(flow: Flow) -> None:
     with pytest.raises(InvalidFilter, match="no run has the state 'DONE': QUEUED, RUNNING"):
         flow.engine.cancel_all(state="DONE")
-    with pytest.raises(InvalidFilter, match="older_than is negative"):
+    with pytest.raises(InvalidFilter, match="an age of 0 or more"):
         flow.engine.cancel_all(older_than=timedelta(days=-1))
+    with pytest.raises(InvalidFilter, match="older_than is 'x'"):
+        flow.engine.cancel_all(older_than=cast(Any, "x"))
+    with pytest.raises(InvalidFilter, match="a map of names and values"):
+        flow.engine.cancel_all(labels=cast(Any, "x"))
+    with pytest.raises(InvalidFilter, match="the filter limit is -1"):
+        flow.engine.list(limit=-1)
+
+
+def test_an_action_has_a_text_as_its_reason_and_an_actor(flow: Flow) -> None:
+    run = flow.start(trip, "a")
+    with pytest.raises(ActionRefused, match="its reason must be a text, not 5"):
+        run.cancel(reason=cast(Any, 5))
+    with pytest.raises(InvalidActor, match="names no actor"):
+        run.cancel(actor=cast(Any, 5))
+    assert run.state == RunState.RUNNING

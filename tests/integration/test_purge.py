@@ -160,7 +160,7 @@ def test_state_workflow_and_age_choose_the_runs(flow: Flow) -> None:
     }.items():
         with pytest.raises(InvalidFilter, match=message):
             flow.engine.purge(older_than=DAY, state=bad)
-    with pytest.raises(InvalidFilter, match="a timedelta, or milliseconds"):
+    with pytest.raises(InvalidFilter, match="an age of 0 or more: a timedelta, or seconds"):
         flow.engine.purge(older_than="30d")  # type: ignore[arg-type]
 
 

@@ -32,6 +32,11 @@ def large(n: int) -> str:
     return "x" * n
 
 
+@event_facet(name="cached.pair", cache=Cache("pair:{a}:{b}", 3600))
+def pair(a: str | None, b: str) -> str:
+    return f"{a!r} and {b!r}"
+
+
 @event_facet(name="cached.size")
 def size(text: str) -> int:
     return len(text)
@@ -56,6 +61,11 @@ def price(currency: str) -> int:
 @workflow(name="cached.prices")
 def prices(currencies: list[str]) -> list[int]:
     return foreach(currencies, lambda currency: rate(currency))
+
+
+@workflow(name="cached.paired")
+def paired(a: str | None, b: str) -> str:
+    return pair(a, b)
 
 
 @workflow(name="cached.sizes")
@@ -226,3 +236,9 @@ def test_a_refused_report_leaves_nothing_in_the_cache(flow: Flow) -> None:
     assert count(flow, "cache") == 0
     flow.settle()
     assert flow.run(price, "EUR") == 1
+
+
+def test_other_arguments_never_share_a_result(flow: Flow) -> None:
+    """The texts of their keys are the same: pair:a:b:c, pair:null:x."""
+    for a, b in (("a", "b:c"), ("a:b", "c"), (None, "x"), ("null", "x")):
+        assert flow.run(paired, a, b) == f"{a!r} and {b!r}"
