@@ -12,6 +12,11 @@ from hypothesis import settings
 AT_RANDOM = "EXAMPLES_AT_RANDOM" in os.environ
 
 settings.register_profile(
-    "flowengine", deadline=None, derandomize=not AT_RANDOM, print_blob=True, database=None
+    "flowengine",
+    deadline=None,
+    derandomize=not AT_RANDOM,
+    max_examples=100 if AT_RANDOM else 60,
+    print_blob=True,
+    database=None,
 )
 settings.load_profile("flowengine")

@@ -139,8 +139,18 @@ class GuardedProcess:
                 env=environment,
                 process_group=0,
             )
+        self._wait_for_pid()
         if wait:
             self.wait_until_ready()
+
+    def _wait_for_pid(self) -> None:
+        """Wait until it can be sent a signal, or has ended."""
+        deadline = time.monotonic() + TIMEOUT
+        while not self._pid_file.exists() and self._guard and self._guard.poll() is None:
+            if time.monotonic() > deadline:
+                self.stop()
+                raise ProcessDidNotStart(f"{self.name} (no process id)", self.recent_log())
+            time.sleep(0.01)
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + TIMEOUT

@@ -22,15 +22,10 @@ from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import held_task
 from flowengine.worker import TaskWorker
+from tests.fork_server import context
 from tests.integration.engines import opened
 
 BOOT = "b" * 32
-KILLED = """
-import os, signal, sys
-from flowengine.engine.in_flight import InFlightMarkers
-InFlightMarkers(sys.argv[1], sys.argv[2]).start(sys.argv[3])
-os.kill(os.getpid(), signal.SIGKILL)
-"""
 #: A worker that is killed when it has finished its tasks and is about to report them.
 KILLED_BEFORE_REPORT = """
 import os, signal, sys
@@ -99,9 +94,16 @@ def careful(n: int) -> int:
 
 def killed_process(directory: Path, task_id: str) -> int:
     """Return the pid of a process that was killed while it executed a task."""
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(directory), BOOT, task_id])
-    assert process.wait() == -signal.SIGKILL
-    return process.pid
+    process = context.Process(target=mark_and_die, args=(directory, task_id))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    return int(process.pid)
+
+
+def mark_and_die(directory: Path, task_id: str) -> None:
+    InFlightMarkers(directory, BOOT).start(task_id)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_the_marker_of_a_killed_process_can_be_read(tmp_path: Path) -> None:
