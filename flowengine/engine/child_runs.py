@@ -12,6 +12,7 @@ from flowengine.engine.forks import stage_child_fork
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.start_request import LEAVE, Parent, StartRequest, start_request
 from flowengine.engine.starter import Starter
+from flowengine.engine.taken_children import take_child
 from flowengine.errors import LimitReached, UnknownRun
 from flowengine.evaluator import RunState, TaskDefinition, cancellation
 from flowengine.evaluator.records import derived_id
@@ -60,15 +61,17 @@ class ChildRuns:
         """Start the child run of a step; with `waits` its end is the step's result.
 
         Idempotent: the child's id is derived from the step's, so a second try finds the run of
-        the first. Without a program the child uses the parent's. Raises LimitReached if the root
-        run has too many runs below it, or inside each other.
+        the first. A retried step may take up the child run of its earlier generation, or fork it.
+        Without a program the child uses the parent's. Raises LimitReached if the root run has too
+        many runs below it, or inside each other.
         """
         run_id = child_run_id(task.step_id)
         with self._database.read() as session:
             parent = session.runs.get(task.workflow_id)
             if parent is None:
                 raise UnknownRun(task.workflow_id)
-            left = self._check_children(session, parent, run_id)
+            may_take = bool(parent.generation) and waits
+            left = 0 if may_take else self._check_children(session, parent, run_id)
             if program is None:
                 prepared = self._programs.stored(session, task.flow_id)
             else:
@@ -91,7 +94,7 @@ class ChildRuns:
                 on_cancel=on_cancel,
             ),
         )
-        started = self._fork_child(request) if parent.generation else None
+        started = self._renew_child(request, parent) if may_take else None
         if started is None:
             is_last = left <= _NEAR
             started = (
@@ -101,14 +104,19 @@ class ChildRuns:
             self._follow_cancellation(parent.id, task.step_id, waits=waits)
         return started
 
-    def _fork_child(self, request: StartRequest) -> str | None:
-        """Start a child run with the results of the one that failed before; None: there is none."""
-        if request.parent is None or not request.parent.waits:
-            return None
+    def _renew_child(self, request: StartRequest, parent: StoredRun) -> str | None:
+        """Take up the child run that failed before, if it was repaired, or start a fork of it.
+
+        None: there is none, or the step now starts another.
+        """
+        assert request.parent is not None
         with self._database.write() as session:
             now = session.now()
             self._programs.save(session, request.digest, request.text, now)
-            effects = stage_child_fork(session, request, request.parent, now)
+            effects = take_child(session, request, request.parent, now)
+            if effects is None:
+                self._check_children(session, parent, request.run_id)
+                effects = stage_child_fork(session, request, request.parent, now)
         return None if effects is None else self._starter.finish([request], [effects])[0]
 
     def _follow_cancellation(self, parent_id: str, step_id: str, *, waits: bool) -> None:

@@ -149,6 +149,14 @@ def inputs_of(session: Session, run_id: str, facet: FacetPlan) -> dict[str, Json
     return {field.name: params[field.name] for field in facet.params if field.name in params}
 
 
+def is_repeated(session: Session, request: StartRequest, earlier: StoredRun) -> bool:
+    """Whether a start has the workflow, the program and the inputs of an earlier run."""
+    if (earlier.workflow, earlier.program_hash) != (request.workflow, request.digest):
+        return False
+    facet = request.plan.facets[request.workflow]
+    return inputs_of(session, earlier.id, facet) == {**facet.defaults, **request.inputs}
+
+
 def stage_child_fork(
     session: Session, request: StartRequest, parent: Parent, now: int
 ) -> CommitEffects | None:
@@ -157,13 +165,12 @@ def stage_child_fork(
     So a retry of the parent's step keeps what the child had completed. None if there is none, or
     if the step now starts another program or passes other inputs.
     """
-    earlier = session.runs.failed_child(parent.run_id, parent.step_key)
-    if earlier is None or session.runs.get(request.run_id) is not None:
+    last = session.children.last(parent.run_id, parent.step_key)
+    if last is None or last.run.state not in (RunState.FAILED, RunState.CANCELLED):
         return None
-    if (earlier.workflow, earlier.program_hash) != (request.workflow, request.digest):
-        return None
-    facet = request.plan.facets[request.workflow]
-    if inputs_of(session, earlier.id, facet) != {**facet.defaults, **request.inputs}:
+    earlier = last.run
+    is_started = session.runs.get(request.run_id) is not None
+    if is_started or not is_repeated(session, request, earlier):
         return None
     head = session.runs.lock(earlier.id)
     if head is None:

@@ -339,7 +339,7 @@ def _step_info(
     return replace(
         found,
         updated=max(step.updated, tried.updated),
-        child_run=child_run_of(step.id, step.facet_name, state, tried.state),
+        child_run=child_run_of(step.id, step.facet_name, state, tried.child_run),
         all_tries=tried.all,
         **tried.shown(allowed.get(step.facet_name)),
     )

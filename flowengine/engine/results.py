@@ -212,10 +212,10 @@ class StepInfo:
     cached_from: CacheHit | None = None
 
 
-def child_run_of(step_id: str, facet: str, state: str, task_state: str | None) -> str | None:
-    """Return the run that a step has started, if it has."""
+def child_run_of(step_id: str, facet: str, state: str, handed: str | None) -> str | None:
+    """Return the run that a step has started, if it has; `handed` is the one it waits for."""
     has_started = facet == CHILD and state == StepState.COMPLETE
-    return child_run_id(step_id) if has_started or task_state == TaskState.IGNORED else None
+    return child_run_id(step_id) if has_started else handed
 
 
 class StepStatus(StrEnum):

@@ -291,6 +291,6 @@ def _with_tries(
     return replace(
         line,
         updated=max(line.updated, tried.updated),
-        child_run=child_run_of(step_id, line.facet, line.state, tried.state),
+        child_run=child_run_of(step_id, line.facet, line.state, tried.child_run),
         **tried.shown(allowed.get(line.facet)),
     )

@@ -41,6 +41,7 @@ class StepTries:
     all: list[TryInfo]
     ran: int | None  #: how long workers ran its tries; None: no try has begun
     failed: list[FailedTry]
+    child_run: str | None  #: that the last try has started, or taken up
 
     def shown(self, allowed: int | None) -> dict[str, Any]:
         """Return the fields that a step has in every read model; `allowed` tries it may have."""
@@ -97,6 +98,7 @@ def _together(rows: Sequence[Row[Any]], queues: Mapping[str, StoredQueue], now: 
         all=tries,
         ran=_ran(rows, now),
         failed=[_failed(row) for row in rows[:-1] if row.error],
+        child_run=codec.load(last.handed)["run"] if last.handed else None,
     )
 
 

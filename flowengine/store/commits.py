@@ -281,7 +281,8 @@ class CommitPlan:
         else:
             error = view.error or {"type": view.state, "message": "the run did not complete"}
             kind, fact["error"] = "ChildFailed", {**error, "run": view.id}
-        again = (view.generation,) if view.generation else ()
+        # A retried step may take up a run whose end another generation of it has seen.
+        again = (view.generation, waiter.step_id) if view.generation else ()
         fact_id = id_within(view.id, "ended", *again)
         self.parent_facts.append(
             ParentFact(view.id, waiter.run_id, fact_id, kind, codec.dump_value(fact), now)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
+from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
 from flowengine.store.forks import Forks
@@ -99,6 +100,8 @@ class Session(Protocol):
     def result_cache(self) -> ResultCache: ...
     @property
     def idle_keys(self) -> IdleKeys: ...
+    @property
+    def children(self) -> Children: ...
 
 
 class CompletionListener(Protocol):

@@ -66,7 +66,10 @@ _OPEN_CHILDREN = (
     "ON s.id = r.parent_step_id WHERE r.parent_run_id = %s AND r.id > %s "
     "AND r.finished IS NULL AND r.on_cancel IS NULL"
 )
-_IS_SUPERSEDED = " AND s.superseded"
+# Not the open child run of a step that has failed: somebody retried it, and the new step waits.
+_IS_SUPERSEDED = (
+    f" AND s.superseded AND (r.waiting_step_key IS NULL OR s.state <> '{StepState.ERROR}')"
+)
 # Not those of a step of the same path that runs again.
 _IS_BELOW = (
     " AND (s.path = %s OR substr(s.path, 1, %s) IN (%s, %s)) "
@@ -75,10 +78,6 @@ _IS_BELOW = (
 _STARTS_CHILD = (
     "SELECT r.state, s.path, s.state, s.superseded FROM flowengine_run r LEFT JOIN flowengine_step "
     "s ON s.id = %s WHERE r.id = %s"
-)
-_LAST_CHILD = (
-    f"SELECT {', '.join(StoredRun._fields)} FROM flowengine_run "
-    "WHERE parent_run_id = %s AND waiting_step_key = %s ORDER BY created DESC, id LIMIT 1"
 )
 _MOVE = "UPDATE flowengine_run SET program_hash = %s WHERE id = %s RETURNING id"
 _COUNT_BELOW = (
@@ -193,13 +192,6 @@ class Runs(Part):
             statement = statement.where(_is_of(tenant))
         rows = self._session.execute(statement)
         return [(row.id, row.created, row.labels) for row in rows]
-
-    def failed_child(self, parent_run_id: str, step_key: str) -> StoredRun | None:
-        """Return the last run that a step has waited for, if it failed or was cancelled."""
-        rows = self._session.rows(_LAST_CHILD, (parent_run_id, step_key))
-        found = StoredRun(*rows[0]) if rows else None
-        has_failed = found is not None and found.state in (RunState.FAILED, RunState.CANCELLED)
-        return found if has_failed else None
 
     def move(self, run_id: str, program_hash: str) -> None:
         """Give a locked run another program."""

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, CursorResult, Executable
 
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
+from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
 from flowengine.store.forks import Forks
@@ -124,3 +125,4 @@ class SqlSession:
     forks = _PartOf(Forks)
     result_cache = _PartOf(ResultCache)
     idle_keys = _PartOf(IdleKeys)
+    children = _PartOf(Children)

@@ -21,7 +21,8 @@ _OF_RUN = statement(
 _TRY = (
     "SELECT step_id, try_number, losses, state, task_list_name, created, updated, lease, due, "
     "started, limit_key, limits, queue, outcome, server_id, pid, progress, waited_backoff, "
-    "waited_limit, waited_rate, waited_circuit, waited_hold, {} AS error "
+    "waited_limit, waited_rate, waited_circuit, waited_hold, {} AS error, "
+    "CASE WHEN outcome = 'handed' THEN result END AS handed "
     "FROM flowengine_task WHERE run_id = :run{} ORDER BY position"
 )
 _TRIES_OF_RUN = statement(_TRY.format("error", ""))
