@@ -627,6 +627,16 @@ class InvalidSetting(FlowengineError):
         return f"{self.variable}={masked_url(self.value)!r} is not {self.expected}"
 
 
+@dataclass(eq=False, repr=False)
+class NotReplayable(FlowengineError, ValueError):
+    """The export of a run does not have all that a replay needs."""
+
+    run_id: str
+    revision: int  #: of the first commit that cannot be evaluated again
+    reason: str
+    _text = "run {run_id} cannot be replayed at revision {revision}: {reason}"
+
+
 # --- the agent SDK ---
 
 
