@@ -18,9 +18,11 @@ def send(run_id: str, name: str, text: str | None, actor: str | None) -> None:
     value = json_value(text)
     with acting_engine() as engine:
         info = engine.find(run_id)
-        engine.send(info.id, name, value, actor=actor if actor is not None else _user())
+        by = actor if actor is not None else _user()
+        is_taken = engine.send(info.id, name, value, actor=by)
         after = engine.get(info.id)
-    console.print(line(f"{name} is answered; run {info.id[:8]} is {after.state}"))
+    done = "is answered" if is_taken else "is kept until a step waits for it"
+    console.print(line(f"{name} {done}; run {info.id[:8]} is {after.state}"))
 
 
 def json_value(text: str | None) -> Any:

@@ -12,6 +12,7 @@ from flowengine.answer_links import AnswerLinks, LinkedAnswer
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.committer import Committer, NewFact
 from flowengine.errors import AnswerRefused, UnknownRun
+from flowengine.evaluator.states import MailboxState
 from flowengine.evaluator.triggers import Answer, mailbox_key
 from flowengine.settings import Settings
 from flowengine.store import Session, Store, codec
@@ -30,15 +31,17 @@ class Answers:
         self._value_limits = (settings.max_value_bytes, settings.max_json_depth)
         self._links = AnswerLinks(settings.link_keys, settings.link_url)
 
-    def send(self, run_id: str, name: str, value: Any = None, *, actor: str = "") -> None:
+    def send(self, run_id: str, name: str, value: Any = None, *, actor: str = "") -> bool:
         """Answer the step of a run that waits for `name`, or will.
 
-        An answer before the step begins is kept for it. Raises AnswerRefused for an answer that
-        does not fit, comes too late, or is a second one.
+        Returns whether a step has taken it: an answer before the step begins is kept for it.
+        Raises AnswerRefused for an answer that fits no step of the run's program, comes too late,
+        or is a second one.
         """
         self._check(name, value)
         answer = Answer(uuid.uuid4().hex, name, value, actor, self._database.now())
         effects = self._committer.commit_answer(run_id, answer, self._tenant)
+        may_be_kept = effects is None
         if effects is None:
             with self._database.read() as session:
                 self._run(session, run_id)
@@ -48,6 +51,7 @@ class Answers:
         self._after_commit.finish([effects])
         if (reason := effects.refusals.get(answer.id)) is not None:
             raise AnswerRefused(run_id, name, reason)
+        return not (may_be_kept and self._is_kept(run_id, answer))
 
     def answer_link(
         self,
@@ -93,6 +97,14 @@ class Answers:
             return None
         schema = step.params.get("schema")
         return schema if isinstance(schema, Mapping) else {}
+
+    def _is_kept(self, run_id: str, answer: Answer) -> bool:
+        key = mailbox_key(answer.name)
+        with self._database.read() as session:
+            box = session.steps.load({run_id: {key}}).get(run_id, {}).get(key)
+        if box is None or box.state != MailboxState.KEPT:
+            return False
+        return bool(box.params.get("answer") == answer.id)
 
     def _check(self, name: str, value: Any) -> None:
         codec.check_names("the name of an answer", {name: None})

@@ -198,6 +198,11 @@ def summary(
         ]
     if changes.refusals:
         found["refused"] = {one.answer_id: one.reason[:_REASON] for one in changes.refusals}
+    if changes.dropped_answers:
+        found["dropped"] = [
+            [one.path[:MAX_PATH], one.name, one.actor, one.at, one.reason[:_REASON]]
+            for one in changes.dropped_answers
+        ]
     return found
 
 
@@ -293,6 +298,10 @@ def entry_of(row: StoredEntry, body: Mapping[str, Any], paths: Mapping[str, str]
         interventions=[
             Intervention(kind, path_of(subject), actor, reason, at, refused.get(act_id))
             for act_id, kind, subject, actor, reason, at in body.get("acts", ())
+        ]
+        + [
+            Intervention("answer", name, actor, f"kept until {path} began", at, refusal)
+            for path, name, actor, at, refusal in body.get("dropped", ())
         ],
         reused=[
             ResultReused(path_of(name), run, source, at)

@@ -230,6 +230,18 @@ class Refusal:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class DroppedAnswer:
+    """An answer that was kept for a step, and did not fit when the step began."""
+
+    answer_id: str
+    name: str
+    actor: str
+    at: int  #: when it was given
+    path: str  #: of the step, which waits for another one
+    reason: str
+
+
 class TaskHold(StrEnum):
     """A change of the unclaimed tasks of a run."""
 
@@ -289,6 +301,7 @@ class IterationChanges:
     ended_waits: list[str] = field(default_factory=list)
     ended_timers: list[str] = field(default_factory=list)  #: intents, like `ended_waits`, by id
     refusals: list[Refusal] = field(default_factory=list)  #: of answers that no step takes
+    dropped_answers: list[DroppedAnswer] = field(default_factory=list)
     #: Intents: tasks of these steps that are still open are to be stopped and fenced.
     canceled_steps: list[str] = field(default_factory=list)
     task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run

@@ -14,7 +14,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from flowengine.evaluator.failures import StepFailed
-from flowengine.evaluator.records import Refusal, Step, TimerDefinition, id_within
+from flowengine.evaluator.records import (
+    DroppedAnswer,
+    Refusal,
+    Step,
+    TimerDefinition,
+    id_within,
+)
 from flowengine.evaluator.states import (
     MailboxState,
     ObjectType,
@@ -26,6 +32,7 @@ from flowengine.evaluator.states import (
 from flowengine.evaluator.triggers import Answer, mailbox_key
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.addresses import RowKind
+from flowengine.program.questions import early_misfit
 from flowengine.program.standard import RESULT, SLEEP, SLEEP_UNTIL
 from flowengine.program.validator import Checks, schema_misfit
 
@@ -58,8 +65,7 @@ def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
         if not problem:
             _enter(work, box, Signal.WAIT, box.params)
             return {RESULT: value}
-        work.changes.refusals.append(Refusal(box.params["answer"], problem))
-        box.state = StepState.CREATED  # an answer that does not fit counts as none
+        _drop(work, box, step.path, name, problem)
     _enter(work, box, Signal.WAIT, {"step": step.key, "id": step.id, "path": step.path})
     if timeout is not None:
         _set_timer(work, step, _after(timeout, "timeout", step, work.now))
@@ -68,9 +74,8 @@ def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
 
 def answer(work: WorkingSet, given: Answer) -> tuple[Step, dict[str, Any]] | None:
     """Return the step that an answer ends and its result; None if it is kept or refused."""
-    is_new = work.find(mailbox_key(given.name)) is None
-    if is_new and work.run.state == RunState.CANCELLING:
-        problem = f"the run is being cancelled, and no step of it waits for {given.name!r}"
+    is_early = work.find(mailbox_key(given.name)) is None
+    if is_early and (problem := _early_problem(work, given)):
         work.changes.refusals.append(Refusal(given.id, problem))
         return None
     box = _mailbox(work, given.name)
@@ -131,6 +136,25 @@ def _enter(work: WorkingSet, box: Step, signal: Signal, params: Mapping[str, Any
 def _kept(work: WorkingSet, box: Step, schema: Any) -> tuple[Any, str]:
     value = work.read(box.returns[RESULT])
     return value, _misfit(work, schema, value)
+
+
+def _drop(work: WorkingSet, box: Step, path: str, name: str, problem: str) -> None:
+    """Empty a mailbox: an answer that does not fit counts as none, and is told in the history."""
+    kept = box.params
+    work.changes.dropped_answers.append(
+        DroppedAnswer(kept["answer"], name, kept["actor"], kept["at"], path, problem)
+    )
+    box.state = StepState.CREATED
+
+
+def _early_problem(work: WorkingSet, given: Answer) -> str:
+    """Return why an answer is not kept, although no step waits for its name yet."""
+    if work.run.state == RunState.CANCELLING:
+        return f"the run is being cancelled, and no step of it waits for {given.name!r}"
+    checks = Checks(work.limits.max_schema_checks)
+    problem = early_misfit(work.plan, given.name, given.value, checks)
+    work.count_checks(checks)
+    return problem
 
 
 def _why_refused(box: Step, name: str) -> str:
