@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from flowengine.authoring.annotations import Annotation
@@ -19,6 +20,7 @@ from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.errors import AuthoringError
 from flowengine.program import nodes
 from flowengine.program.standard import SLEEP, SLEEP_UNTIL, WAIT_FOR
+from flowengine.program.wait_times import sleep_problem, timeout_problem
 
 T = TypeVar("T")
 
@@ -60,12 +62,11 @@ def sleep(duration: datetime.timedelta | float, *, after: object = None) -> Wake
     The step begins with its body, or when the step whose result is `after` has completed;
     ``sleep(60).after(answer)`` is the same as ``sleep(60, after=answer)``.
     """
-    seconds = _seconds(duration)
     if current_scope() is None:
-        # Outside a run: a unit test calls the body as plain Python.
-        time.sleep(seconds)
+        # Outside a run: a unit test calls the body as plain Python, with computed values.
+        time.sleep(max(_seconds(duration), 0))
         return WakeTime.now(datetime.UTC)
-    return _sleep(SLEEP, {"seconds": seconds}, after)
+    return _sleep(SLEEP, {"seconds": _checked(duration, sleep_problem)}, after)
 
 
 def sleep_until(moment: datetime.datetime, *, after: object = None) -> WakeTime:
@@ -101,7 +102,7 @@ def wait_for(
     schema = annotation.adapter.json_schema() if annotation.schema is None else annotation.schema
     arguments: dict[str, Any] = {"name": name}
     if timeout is not None:
-        arguments["timeout"] = _seconds(timeout)
+        arguments["timeout"] = _checked(timeout, timeout_problem)
     if schema:
         arguments["schema"] = dict(schema)
     return _step(WAIT_FOR, arguments, type, after)
@@ -114,6 +115,14 @@ def _step(facet: str, arguments: dict[str, Any], hint: type[T], after: object) -
     order = preceding_steps(short, () if after is None else (after,), "completed")
     found = scope.call_standard(facet, arguments, hint, after_nodes(order, scope))
     return cast(T, found)
+
+
+def _checked(duration: Any, problem_of: Callable[[Any], str]) -> Any:
+    """Return the seconds of a duration; raise for a constant that is none."""
+    seconds = _seconds(duration)
+    if not isinstance(seconds, Symbol) and (problem := problem_of(seconds)):
+        raise AuthoringError(f"{user_location()}: {problem}")
+    return seconds
 
 
 def _seconds(duration: Any) -> Any:

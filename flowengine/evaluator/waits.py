@@ -206,10 +206,12 @@ def _due_of(values: Mapping[str, Any], step: Step, now: int) -> int:
 
 def _after(seconds: Any, what: str, step: Step, now: int) -> int:
     is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not is_number or not math.isfinite(seconds):
+    if not is_number or (isinstance(seconds, float) and not math.isfinite(seconds)):
         message = f"{what} is {seconds!r}: it is a number of seconds"
         raise StepFailed("InvalidWait", message, step.path)
-    return min(now + round(max(float(seconds), 0.0) * 1000), _LATEST)
+    # Bounded before it is multiplied: a float may overflow, and a whole number have 400 digits.
+    bounded = float(min(max(seconds, 0), _LATEST // 1000))
+    return min(now + round(bounded * 1000), _LATEST)
 
 
 def _iso(milliseconds: int) -> str:

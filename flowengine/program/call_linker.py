@@ -31,6 +31,7 @@ from flowengine.program.option_mixins import is_option, with_mixins
 from flowengine.program.plan import FacetPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.standard import is_built_in
 from flowengine.program.types import field_misfit
+from flowengine.program.wait_times import time_problems
 
 _Given = dict[str, Expression]
 
@@ -105,6 +106,8 @@ class CallLinker:
             plan.arguments = (*given.items(), *nested.items())
             plan.own_options = self._own_options(node.call, facet, where)
             self._set_deadline(node.call, plan, where)
+            for problem in time_problems(facet.name, given):
+                self._context.refuse(where, problem)
 
     def _set_deadline(self, call: Call, plan: StatementPlan, where: str) -> None:
         plan.deadline = self.deadline(call.mixins, where)
