@@ -69,7 +69,8 @@ def _masked(value: Any) -> Any:
 
 
 def _without_tokens(value: Any) -> Any:
-    if is_stored_secret(value):
+    # The schema of a secret, in a program, has a map in the place of the token.
+    if is_stored_secret(value) and not isinstance(value[MARK], dict):
         return {MARK: HIDDEN}
     if isinstance(value, dict):
         return {name: _without_tokens(item) for name, item in value.items()}

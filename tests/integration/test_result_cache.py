@@ -188,6 +188,8 @@ def test_a_secret_result_is_encrypted_in_the_cache(database_url: str) -> None:
     with Flow(store_url=database_url, settings=settings) as flow:
         assert [flow.run(logins), flow.run(logins)] == [14, 14]
         assert CALLS == ["token"]
+        for run in flow.engine.list():
+            replay(flow.engine.export(run.id)).check()
         with flow.database.read() as session:
             rows = session.execute(text("SELECT returns FROM flowengine_cache")).scalars().all()
     assert len(rows) == 1
