@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,13 @@ WAITS = (
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-class _Age(click.ParamType[Any]):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:  # the oldest supported click has no generic one
+    _ParamType = click.ParamType
+
+
+class _Age(_ParamType):
     name = "age"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
@@ -31,7 +37,7 @@ class _Age(click.ParamType[Any]):
             self.fail(f"{value!r} is no age: it must be {problem}", param, ctx)
 
 
-class _Pair(click.ParamType[Any]):
+class _Pair(_ParamType):
     name = "NAME=VALUE"
 
     def convert(
