@@ -85,6 +85,9 @@ def _start(socket: Path, *kind: str) -> subprocess.Popen[bytes]:
             stderr=out,
         )
     assert server.stdout
-    assert server.stdout.readline() == b"ready\n", log.read_text()
-    server.stdout.close()
+    with server.stdout:
+        is_ready = server.stdout.readline() == b"ready\n"
+    if not is_ready:
+        _end(server)
+        raise AssertionError(log.read_text())
     return server
