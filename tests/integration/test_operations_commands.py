@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -51,11 +52,18 @@ def command(tmp_path: Path) -> Command:
     environment = {"FLOWENGINE_DATABASE_URL": f"sqlite:///{tmp_path}/flow.db", "COLUMNS": "200"}
 
     def invoke(*arguments: str, code: int = 0) -> Result:
-        done = CliRunner().invoke(main, list(arguments), env=environment)
-        assert done.exit_code == code, done.output
+        done = runner().invoke(main, list(arguments), env=environment)
+        assert done.exit_code == code, done.output + done.stderr
         return done
 
     return invoke
+
+
+def runner() -> CliRunner:
+    """A runner that keeps the two streams apart: before 8.2 click mixes them by default."""
+    if "mix_stderr" in inspect.signature(CliRunner).parameters:
+        return CliRunner(mix_stderr=False)  # type: ignore[call-arg]
+    return CliRunner()
 
 
 def test_choices_are_the_states_and_waits_of_the_engine() -> None:
@@ -105,7 +113,8 @@ def test_list_filters_and_continues(flow: Flow, command: Command) -> None:
 def test_a_wrong_call_says_what_is_expected(
     flow: Flow, command: Command, arguments: list[str], code: int, message: str
 ) -> None:
-    assert message in command(*arguments, code=code).output
+    done = command(*arguments, code=code)
+    assert message in done.output + done.stderr
 
 
 def test_history_shows_commits_in_order(flow: Flow, command: Command) -> None:
