@@ -31,20 +31,9 @@ from flowengine.evaluator.failures import (
 )
 from flowengine.evaluator.propagation import ended
 from flowengine.evaluator.read_sets import prefetch, read_by_ends
-from flowengine.evaluator.records import (
-    IterationChanges,
-    RunView,
-    Step,
-)
-from flowengine.evaluator.states import (
-    RunState,
-    Signal,
-    StepState,
-    next_state,
-)
-from flowengine.evaluator.triggers import (
-    Trigger,
-)
+from flowengine.evaluator.records import IterationChanges, RunView, Step
+from flowengine.evaluator.states import RunState, Signal, StepState, next_state
+from flowengine.evaluator.triggers import Trigger
 from flowengine.evaluator.working_set import Missing, Snapshot, WorkingSet
 from flowengine.program.plan import Plan
 

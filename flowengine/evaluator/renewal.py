@@ -12,10 +12,7 @@ from typing import Any
 
 from flowengine.evaluator import cancellation, catch, deadlines, generations
 from flowengine.evaluator.failures import SKIPPED_BY_HAND, Refused, limited, problem
-from flowengine.evaluator.generations import (
-    Generation,
-    foreign_rows,
-)
+from flowengine.evaluator.generations import Generation, foreign_rows
 from flowengine.evaluator.outline import Outline, OutlineRow
 from flowengine.evaluator.records import Step, id_within, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_state
