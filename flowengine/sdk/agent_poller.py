@@ -23,13 +23,14 @@ from typing import Any, Self, TypeVar, overload
 from flowengine.authoring import EventFacet
 from flowengine.engine import Engine
 from flowengine.engine.pollers import KNOWN_SECONDS
-from flowengine.errors import HandlerRefused, PollerRefused, UnknownRun
+from flowengine.errors import PollerRefused, UnknownRun
 from flowengine.sdk.config import AgentPollerConfig
-from flowengine.sdk.handlers import Callback, HandlerTable, handler_of
+from flowengine.sdk.handlers import Callback
 from flowengine.sdk.pace import PollPace
 from flowengine.sdk.poll_threads import PollThreads
 from flowengine.sdk.results import CallbackResults
 from flowengine.sdk.stand_in import PollerStandIn
+from flowengine.sdk.tool_registry import ToolRegistry
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
@@ -53,7 +54,8 @@ class AgentPoller:
     def __init__(self, engine: Engine, config: AgentPollerConfig | None = None) -> None:
         self.engine, self.config = engine, config or AgentPollerConfig()
         self.config.check_heartbeat(engine.settings.server_timeout)
-        self._handlers = HandlerTable()
+        self._tools = ToolRegistry()
+        self._handlers = self._tools.table
         self._server_id, self._boot_id = uuid.uuid4().hex, uuid.uuid4().hex
         self._owns_engine = False
         self._lock = threading.Lock()
@@ -102,22 +104,7 @@ class AgentPoller:
         be an ``async def``. With a name alone this is a decorator. An `EventFacet` is registered
         under its own name.
         """
-        if isinstance(facet_name, EventFacet):
-            names = (facet_name.name, *facet_name.aliases)
-            self._handlers.add(names, handler_of(facet_name, callback))
-            return facet_name
-        if callable(facet_name):
-            name = getattr(facet_name, "__name__", type(facet_name).__name__)
-            reason = 'name its facet: @poller.register("billing.ProcessPayment")'
-            raise HandlerRefused(name, reason)
-        if callback is None:
-            return functools.partial(self._registered, facet_name)
-        self._registered(facet_name, callback)
-        return None
-
-    def _registered(self, name: str, callback: C) -> C:
-        self._handlers.add((name,), handler_of(name, callback))
-        return callback
+        return self._tools.register(facet_name, callback)
 
     def registered_names(self) -> list[str]:
         """Return the names with which handlers are registered, sorted."""

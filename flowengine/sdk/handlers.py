@@ -1,4 +1,4 @@
-"""The handlers of a poller: callbacks and event facets, by qualified or short name.
+"""The handlers of an agent: callbacks and event facets, by qualified or short name.
 
 A task names its facet by the qualified name. Its handler is the one of that name, else the one of
 the short name, the part behind the last dot. A claim asks for both; a qualified name that was met
@@ -78,18 +78,25 @@ def run_in_place(awaitable: Awaitable[Any]) -> Any:
 
 
 class HandlerTable:
-    """Shared by all threads of a poller."""
+    """Shared by all threads of an agent."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handlers: dict[str, Handler] = {}
-        self._met: set[str] = set()  #: qualified names that a short one serves
+        self._default: Handler | None = None  #: for facets without one
+        self._met: set[str] = set()  #: qualified names that a short one or the default serves
 
     def add(self, names: tuple[str, ...], handler: Handler) -> None:
         with self._lock:
             for name in names:
                 self._check(name, handler)
             self._handlers.update(dict.fromkeys(names, handler))
+
+    def set_default(self, handler: Handler) -> None:
+        with self._lock:
+            if self._default is not None:
+                raise HandlerRefused("any facet", "there is a default handler already")
+            self._default = handler
 
     def _check(self, name: str, handler: Handler) -> None:
         if not isinstance(name, str) or not all(part.isidentifier() for part in name.split(".")):
@@ -117,10 +124,10 @@ class HandlerTable:
         handlers = self._handlers
         if (exact := handlers.get(name)) is not None:
             return exact
-        short = handlers.get(name.rpartition(".")[2])
-        if short is not None and name not in self._met:
+        other = handlers.get(name.rpartition(".")[2], None if is_built_in(name) else self._default)
+        if other is not None and name not in self._met:
             self._met.add(name)
-        return short
+        return other
 
     def find_blocking(self, name: str) -> Handler | None:
         """Return the handler so that its thread waits for it, in the event loop of the process."""
@@ -132,11 +139,19 @@ class HandlerTable:
 
     @property
     def has_async(self) -> bool:
-        return any(handler.is_async for handler in self._handlers.copy().values())
+        return any(handler.is_async for handler in self._all())
 
     @property
     def is_all_async(self) -> bool:
-        return all(handler.is_async for handler in self._handlers.copy().values())
+        return all(handler.is_async for handler in self._all())
+
+    @property
+    def has_default(self) -> bool:
+        return self._default is not None
+
+    def _all(self) -> list[Handler]:
+        default = self._default
+        return [*self._handlers.copy().values(), *([] if default is None else [default])]
 
 
 def _blocking(handler: Handler | None, run: Callable[[Any], Any]) -> Handler | None:

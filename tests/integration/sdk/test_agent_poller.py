@@ -137,7 +137,7 @@ def test_a_handler_is_registered_by_a_call_by_a_decorator_or_as_an_event_facet(
         ("flowengine.child", echo, "the engine runs the facets of its own namespace"),
         ("ns.Other", 7, "a callback is a function of one dict, not a int"),
         (double, echo, "an event facet has code; register it alone"),
-        (echo, None, r'name its facet: @poller\.register\("billing\.ProcessPayment"\)'),
+        (echo, None, r'name its facet: @register\("billing\.ProcessPayment"\)'),
     ],
 )
 def test_a_handler_that_cannot_be_called_for_a_facet_is_refused(
