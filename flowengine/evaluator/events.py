@@ -28,7 +28,7 @@ from flowengine.program.addresses import RowKind
 from flowengine.program.event_options import EventOptions, RetryPolicy
 from flowengine.program.nodes import FacetKind
 from flowengine.program.option_checks import LONGEST_SECONDS
-from flowengine.program.plan import EdgeKind
+from flowengine.program.plan import EdgeKind, StatementPlan
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: In the error of a try: the seconds before the next one, as the code of the facet demands.
@@ -48,9 +48,10 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
             return Signal.ADVANCE
         work.run.open_steps += 1
         return None
-    if work.statement(step).options.cache is not None and result_cache.reuse(work, step):
+    options = work.statement(step).options
+    if options.cache is not None and result_cache.reuse(work, step):
         return Signal.ADVANCE
-    keys = _keys_of(work, step)  # before anything is changed: it may fail the step
+    keys = _keys_of(work, step, options)  # before anything is changed: it may fail the step
     event = EventDefinition(
         id=id_within(step.id, "event"),
         step_id=step.id,
@@ -65,9 +66,8 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
     return None
 
 
-def _keys_of(work: WorkingSet, step: Step) -> list[StatedKey]:
+def _keys_of(work: WorkingSet, step: Step, options: EventOptions) -> list[StatedKey]:
     """Return the keys of limits and rates that the tries of a step need."""
-    options = work.statement(step).options
     if not options.limit and not options.rate:
         return []
     try:
@@ -86,11 +86,11 @@ def create_task(
     work: WorkingSet, step: Step, again: TryAgain, keys: list[StatedKey] | None = None
 ) -> None:
     """Open one try of a step's event."""
-    if keys is None:
-        keys = _keys_of(work, step)
     plan = work.statement(step)
     facet, options = plan.facet, plan.options
     assert facet is not None
+    if keys is None:
+        keys = _keys_of(work, step, options)
     timeout = options.timeout
     work.changes.add_created_task(
         TaskDefinition(
@@ -118,17 +118,16 @@ def create_task(
             runs_once=options.on_loss == "fail",
             circuit=options.breaker,
             # A second try is not part of a group: it is evaluated when it is reported.
-            join=_join_of(work, step) if again.try_number + again.losses == 1 else "",
+            join=_join_of(work, step, plan) if again.try_number + again.losses == 1 else "",
         )
     )
 
 
-def _join_of(work: WorkingSet, step: Step) -> str:
+def _join_of(work: WorkingSet, step: Step, statement: StatementPlan) -> str:
     """Return the key of the row that the end of this step only counts down, or nothing.
 
     A wrong answer costs time, not correctness: every report is evaluated in the end.
     """
-    statement = work.statement(step)
     if statement.body or statement.always or len(statement.edges) > 1:
         return ""
     if statement.options.cache is not None:

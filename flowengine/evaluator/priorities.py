@@ -19,4 +19,6 @@ def rank_of(priority: int, due: int, aging: float) -> int:
     if priority:
         ahead = round(max(-_FARTHEST, min(priority * aging, _FARTHEST)))
         seconds -= ahead
+    elif 0 <= seconds <= _LARGEST:
+        return seconds
     return max(_SMALLEST, min(seconds, _LARGEST))

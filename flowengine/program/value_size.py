@@ -7,15 +7,15 @@ level, and the count ends at the limit.
 
 from __future__ import annotations
 
-import json
 from typing import Protocol
 
 from flowengine.errors import FlowengineError
+from flowengine.program.compact_json import encoder
 from flowengine.program.nodes import Json
 
 #: Most bytes that one character takes as JSON: two escapes of a surrogate pair.
 _MOST_PER_CHARACTER = 12
-_written = json.JSONEncoder(separators=(",", ":")).encode
+_written = encoder(allow_nan=True)
 _SCALARS = frozenset({int, float, bool, type(None)})
 
 

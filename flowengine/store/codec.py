@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from flowengine.errors import NotJson, PayloadUnreadable, TooLarge
 from flowengine.evaluator import PayloadRef
+from flowengine.program.compact_json import encoder
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
 
@@ -26,7 +27,7 @@ _REFERENCE, _ESCAPED = "$payload", "$escaped"
 
 
 #: ASCII, because databases refuse a NUL or half a surrogate pair.
-dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+dump = encoder(allow_nan=False)
 
 
 def load(text: str | None) -> Json:
@@ -170,7 +171,10 @@ class Encoder:
 
     def attributes(self, values: Mapping[str, Any]) -> str | None:
         """Encode a map of attributes; None for an empty one."""
-        return sealed(self._attributes(values)) if values else None
+        if not values:
+            return None
+        text = self._attributes(values)
+        return text if _codec is None else sealed(text)
 
     def _attributes(self, values: Mapping[str, Any]) -> str:
         if _PLAIN.issuperset(map(type, values.values())):

@@ -8,7 +8,6 @@ passed value by value.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from typing import NamedTuple
 from sqlalchemy import String
 from sqlalchemy.dialects import postgresql
 
+from flowengine.program.compact_json import encoder
 from flowengine.store.commit_rows import SECTIONS
 from flowengine.store.commits import CommitPlan
 from flowengine.store.records import Row
@@ -41,7 +41,7 @@ _SHARED = {
         if column not in ("uuid", "step_id", "step_key", "step_path", "position", "join_id")
     ),
 }
-_json = json.JSONEncoder(separators=(",", ":")).encode
+_json = encoder(allow_nan=True)
 
 
 class Encoding(NamedTuple):
