@@ -173,7 +173,7 @@ class Settings:
     #: Seconds between two purges by `retention`.
     purge_interval: float = 60.0
     #: Part of the time in which a purge of many runs works; it pauses in between. 1: no pauses.
-    purge_load: float = 0.2
+    purge_load: float = 0.1
     #: Directory of the spool: reports on disk while the database is unreachable.
     spool_directory: str = "flowengine-spool"
     #: Newest tries that Flower keeps, of each facet, outcome and pool child; 0: it is shown none.
