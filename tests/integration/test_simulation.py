@@ -421,6 +421,7 @@ class World:
         self._time = 1_700_000_000_000
         self._boots = 0
         self._is_honest = workers == 0
+        self._has_operator = operator  #: who has not left yet
         self._has_limits = '"Limited"' in json.dumps(document["declarations"][-1])
         # About a hundred readings of the clock: some always blocks end in time, and some do not.
         self._settings = Settings(cleanup_timeout=2.0)
@@ -472,6 +473,10 @@ class World:
         engine.start(self.document, "W", {"n": 1}, key="once")
 
     def _is_over(self, engine: Engine) -> bool:
+        """Whether the run has ended for good: an operator who is there may retry it."""
+        return not self._has_operator and self._has_ended(engine)
+
+    def _has_ended(self, engine: Engine) -> bool:
         found = engine.list(limit=2)
         assert len(found) <= 1, "started twice"
         return bool(found) and found[0].is_final
@@ -553,7 +558,7 @@ class World:
     def _operate(self, engine: Engine, boot: str) -> None:
         """Hold, release, cancel and retry at any time; a held run is released some time."""
         kinds = [*[ActionKind.HOLD] * 3, *[ActionKind.RELEASE] * 5, ActionKind.CANCEL]
-        while not self._is_over(engine):
+        while not self._has_ended(engine):
             for _ in range(self.random.randrange(10)):
                 self.scheduler.switch("waits")
             for run in engine.list(limit=1):
@@ -568,6 +573,7 @@ class World:
                     self.seen["refused actions"] += 1
                 else:
                     self.seen[kind] += 1
+        self._has_operator = False
 
     def _retry(self, engine: Engine, run_id: str) -> None:
         """Retry from any step that has begun: the run ends as without it."""
