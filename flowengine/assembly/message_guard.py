@@ -10,6 +10,7 @@ from __future__ import annotations
 import binascii
 import functools
 import logging
+import struct
 from contextlib import suppress
 from typing import Any
 
@@ -21,8 +22,14 @@ _OPTIONAL_TEXTS = (
     *("root_id", "shadow"),
 )
 _SIGNATURE_LISTS = ("callbacks", "chain", "errbacks")
-#: Raised by Celery for a message of another form than it expects. Errors of the connection differ.
-_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+#: Longest header, in bytes of UTF-8, that Celery also sends as a property of AMQP.
+_LONGEST = 255
+#: Raised by Celery for a message of another form than it expects, and by amqp (`struct.error`) for
+#: a reply that it cannot write. Errors of the connection differ.
+_ERRORS = (
+    *(ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError),
+    struct.error,
+)
 
 
 def guard_consumers() -> None:
@@ -110,6 +117,8 @@ def malformed(message: Any) -> str:
     for name in _TEXTS:
         if not isinstance(headers.get(name), str) or not headers[name]:
             return f"its header {name!r} is no text"
+    if len(headers["id"].encode(errors="replace")) > _LONGEST:
+        return f"its header 'id' has more than {_LONGEST} bytes"
     for name in _OPTIONAL_TEXTS:
         if not isinstance(headers.get(name), str | None):
             return f"its header {name!r} is no text"

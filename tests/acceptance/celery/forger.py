@@ -166,6 +166,8 @@ class Forger:
         self.sent: Counter[str] = Counter()
 
     def send(self, count: int) -> None:
+        for task in ("no.such.task", "guarded.is_here"):
+            self._push(task, [[], {}, {}], "long id")
         for _ in range(count):
             task = self._random.choice(TASKS)
             args, kwargs = self._arguments(task)
@@ -204,7 +206,7 @@ class Forger:
         values = ([signature], [[signature]], signature, None, 5)
         return self._random.choice([{key: self._random.choice(values) for key in keys}, None, 5])
 
-    def _push(self, task: str, body: Any) -> None:
+    def _push(self, task: str, body: Any, how: str = "") -> None:
         odd, random = self._random.choice, self._random
         queue = odd(QUEUES)
         headers = {
@@ -223,10 +225,11 @@ class Forger:
         }
         kind = "application/json"
         text = json.dumps(body).encode()
-        how = "arguments"
-        if random.random() < 0.35:
+        if not how and random.random() < 0.35:
             how = odd(["header", "no header", "body", "type", "deep", "envelope"])
         match how:
+            case "long id":  # a reply cannot have it as a property
+                headers["id"] = "9" * 300
             case "header":
                 headers[odd(sorted(headers))] = odd(ODD)
             case "no header":
@@ -243,7 +246,7 @@ class Forger:
                 )
             case "deep":
                 text = b"[" * 100_000
-        self.sent[how] += 1
+        self.sent[how or "arguments"] += 1
         message = Forged(queue, headers, kind, text, odd([queue, "elsewhere"]))
         if how == "envelope":
             self._queues.push_odd_envelope(message, random)
