@@ -29,6 +29,7 @@ from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.forks import Forks
 from flowengine.engine.handles import Run
 from flowengine.engine.hooks import Hooks, outbox_rule
+from flowengine.engine.locks import Locks
 from flowengine.engine.pollers import NotifierWithPollers, Pollers
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.purger import Purger
@@ -84,6 +85,7 @@ class Engine:
             tenant_shares=self.settings.max_tenant_evaluations,
         )
         self.singletons = Singletons(database)
+        self.locks = Locks(database)
         self.after_commit = AfterCommit(
             committer,
             self.notifier,

@@ -118,7 +118,7 @@ class Purger:
         return done
 
     def remove_expired(self, seconds: float, *, now: bool = False) -> PurgeResult:
-        """Remove expired results of the cache and idle keys, whatever `retention` says.
+        """Remove expired results and locks and idle keys, whatever `retention` says.
 
         Once in ten minutes of this process, and not in its first: those who have none pay nothing.
         """
@@ -126,7 +126,8 @@ class Purger:
             return PurgeResult()
         self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
         until = time.monotonic() + seconds
-        return self._remove_cached(until).plus(self._remove_idle_keys(until))
+        done = self._remove_cached(until).plus(self._remove_idle_keys(until))
+        return done.plus(self._remove_expired_locks())
 
     def remove_orphans(self, run_ids: Sequence[str]) -> PurgeResult:
         """Remove the rows of runs that have no row of their own."""
@@ -151,7 +152,7 @@ class Purger:
         for rule in rules:
             done = done.plus(self._apply_rule(rule, until))
         done = done.plus(self._remove_cached(until)).plus(self._remove_idle_keys(until))
-        return done.plus(self._remove_leftovers())
+        return done.plus(self._remove_expired_locks()).plus(self._remove_leftovers())
 
     def _remove_cached(self, until: float | None) -> PurgeResult:
         """Remove results of the cache that nobody reads any more."""
@@ -177,6 +178,12 @@ class Purger:
             if not page.last:
                 return done
         return done.plus(PurgeResult(is_complete=False))
+
+    def _remove_expired_locks(self) -> PurgeResult:
+        """Remove locks whose holder neither released nor acquired them again for a day."""
+        with self._database.write() as session:
+            removed = session.work_locks.remove_expired(session.now() - _DAY, _ROWS)
+        return PurgeResult(rows=removed)
 
     def _apply_rule(self, rule: dict[str, Any], until: float | None) -> PurgeResult:
         done, last = PurgeResult(), None

@@ -82,6 +82,9 @@ class Dialect(Protocol):
     PAIRS: str  #: a table `w` of a JSON array of objects with run_id and key
     PAIR_RUN: str
     PAIR_KEY: str
+    LOCK_ROWS: str  #: a table `w` of a JSON array of objects with key and meta
+    LOCK_KEY: str
+    LOCK_META: str
     JOIN: str  #: joins `w`, which is read first, with a table that has an index
     LOCK: str
     SKIP_LOCKED: str

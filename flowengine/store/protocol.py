@@ -36,6 +36,7 @@ from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
 from flowengine.store.waits import WaitQueries
+from flowengine.store.work_locks import WorkLocks
 
 
 class Session(Protocol):
@@ -78,6 +79,8 @@ class Session(Protocol):
     def servers(self) -> Servers: ...
     @property
     def locks(self) -> Locks: ...
+    @property
+    def work_locks(self) -> WorkLocks: ...
     @property
     def lists(self) -> RunLists: ...
     @property

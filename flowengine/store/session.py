@@ -34,6 +34,7 @@ from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
 from flowengine.store.waits import WaitQueries
+from flowengine.store.work_locks import WorkLocks
 
 if TYPE_CHECKING:
     from flowengine.store.database import Database
@@ -115,6 +116,7 @@ class SqlSession:
     recovery = _PartOf(RecoveryQueries)
     servers = _PartOf(Servers)
     locks = _PartOf(Locks)
+    work_locks = _PartOf(WorkLocks)
     waits = _PartOf(WaitQueries)
     outbox = _PartOf(Outbox)
     run_rows = _PartOf(RunRows)

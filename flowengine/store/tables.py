@@ -485,3 +485,15 @@ class LockRow(_Table, table=True):
     name: str = _name(primary_key=True)
     owner: str = _id()
     until: int = _time()
+
+
+class WorklockRow(_Table, table=True):
+    """A lock on work: of an item that a runner works on, or of a user's key."""
+
+    __table_args__ = (Index("flowengine_worklock_expires", "expires"),)
+
+    key: str = _name(primary_key=True)
+    holder: str = _id()
+    acquired: int = _time()
+    expires: int = _time()
+    meta: str | None = _text()  #: the work, for people

@@ -19,6 +19,8 @@ from flowengine.store.postgres.executors import PipelineExecutor
 IDS = "json_array_elements_text(%s::json) AS w(value)"
 PAIRS = "json_to_recordset(%s::json) AS w(run_id text, key text)"
 PAIR_RUN, PAIR_KEY = "w.run_id", "w.key"
+LOCK_ROWS = "json_to_recordset(%(rows)s::json) AS w(key text, meta text)"
+LOCK_KEY, LOCK_META = "w.key", "w.meta"
 JOIN = "JOIN"
 LOCK, SKIP_LOCKED = " FOR UPDATE", " SKIP LOCKED"
 ROW_ID, ROW_IDS, ROW_END = "ctid", "ctid = ANY(ARRAY", ")"

@@ -19,6 +19,8 @@ from flowengine.store.reports import COUNT_DOWN
 
 IDS = PAIRS = "json_each(%s) w"
 PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
+LOCK_ROWS = "json_each(%(rows)s) w"
+LOCK_KEY, LOCK_META = "json_extract(w.value, '$.key')", "json_extract(w.value, '$.meta')"
 JOIN = "CROSS JOIN"  # keeps its order: each wanted row is looked up by the index
 LOCK = SKIP_LOCKED = ""  # the transaction has the write lock
 ROW_ID, ROW_IDS, ROW_END = "rowid", "rowid IN", ""
