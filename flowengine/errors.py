@@ -667,6 +667,24 @@ class PollerRefused(FlowengineError, RuntimeError):
     _text = "{reason}"
 
 
+@dataclass(eq=False, repr=False)
+class HttpServerRefused(FlowengineError, OSError):
+    """An HTTP server cannot be started."""
+
+    host: str
+    port: int
+    reason: str
+    attempts: int = 1  #: ports that were tried
+
+    def __str__(self) -> str:
+        last = self.port + self.attempts - 1
+        ports = f"port {self.port}" if self.attempts == 1 else f"ports {self.port} to {last}"
+        return (
+            f"an HTTP server cannot be started on {self.host}, {ports}: {self.reason}; name a "
+            "free port, or 0 for any, and a host of this machine"
+        )
+
+
 # --- raised by the code of event facets ---
 
 

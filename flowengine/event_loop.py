@@ -149,7 +149,7 @@ class EventLoop:
         with self._lock:
             if self._loop is None:
                 loop = asyncio.new_event_loop()
-                loop.set_default_executor(_DaemonThreads(_THREADS))
+                loop.set_default_executor(DaemonThreads(_THREADS, "flowengine-to-thread"))
                 loop.set_task_factory(self._create_task)
                 self._thread = threading.Thread(
                     target=_serve, args=(loop,), name="flowengine-event-loop", daemon=True
@@ -207,15 +207,15 @@ async def _end(loop: asyncio.AbstractEventLoop) -> None:
     loop.stop()
 
 
-class _DaemonThreads(ThreadPoolExecutor):
-    """The threads of `asyncio.to_thread`. Python waits at its exit for those of the base class."""
+class DaemonThreads(ThreadPoolExecutor):
+    """Threads of an event loop. Python waits at its exit for those of the base class."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, name: str) -> None:
         super().__init__(max_workers=1)  # its own thread is never started
-        self._most, self._number = most, 0
+        self._most, self._name, self._number = most, name, 0
         self._state = threading.Lock()
         self._idle = threading.Semaphore(0)  #: threads that wait for a call, and have none yet
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         future: Future[T] = Future()
@@ -225,8 +225,7 @@ class _DaemonThreads(ThreadPoolExecutor):
                 is_needed = self._number < self._most
                 self._number += is_needed
             if is_needed:
-                name = "flowengine-to-thread"
-                threading.Thread(target=self._work, name=name, daemon=True).start()
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
         return future
 
     def _work(self) -> None:
@@ -236,11 +235,18 @@ class _DaemonThreads(ThreadPoolExecutor):
             except queue.Empty:
                 self._idle.release()
                 call = self._calls.get()
+            if call is None:
+                return
             call()
             del call  # or it would keep its arguments alive until the next one
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        return None  # the threads end with the process
+        return None  # the threads end with the process, or with `end`
+
+    def end(self) -> None:
+        """Let each thread end after the calls that were submitted before."""
+        for _ in range(self._number):
+            self._calls.put(None)
 
 
 def _fulfil(

@@ -1,0 +1,376 @@
+"""An HTTP server beside the work of a process: tornado's loop in a daemon thread of its own.
+
+    server = HttpServer([Route("GET", "/health", health)], port=8080)
+    server.start()
+    ...
+    server.stop()
+
+A handler that is a plain function is called in one of a few threads, as it may block; one that is
+a coroutine function in the loop. Only this module and `flowengine.web` import tornado.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import http
+import logging
+import socket
+import ssl
+import threading
+import weakref
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+from urllib.parse import parse_qs
+
+from flowengine.errors import HttpServerRefused
+from flowengine.event_loop import DaemonThreads
+from flowengine.fork import at_fork
+from flowengine.http.messages import Request, Response, Route, RouteTable, problem
+
+try:
+    from tornado.http1connection import HTTP1Connection
+    from tornado.httpserver import HTTPServer
+    from tornado.httputil import (
+        HTTPConnection,
+        HTTPHeaders,
+        HTTPMessageDelegate,
+        HTTPServerConnectionDelegate,
+        RequestStartLine,
+        ResponseStartLine,
+    )
+    from tornado.iostream import IOStream, StreamClosedError
+except ImportError:
+    raise ImportError("the HTTP server needs tornado: pip install 'flowengine[http]'") from None
+
+log = logging.getLogger("flowengine")
+
+_MAX_PORT = 65535
+_HEADER_BYTES = 32 * 1024
+_QUERY_FIELDS = 100
+_IDLE_SECONDS = 75.0  # that a connection may wait for its next request, or need for its headers
+_BODY_SECONDS = 60.0  # that a client may need to send a body
+_WRITE_SECONDS = 60.0  # that a client may need to read a response
+#: A body that is too large is read and dropped up to this size, so that its sender reads the
+#: response; the connection of a larger one is closed at once, and its sender may only see that.
+_DROPPED_BYTES = 64 * 1024 * 1024
+_BACKLOG = 128
+_JOIN_SECONDS = 2.0  # that the thread gets to end after its requests have
+_TAKEN = {errno.EADDRINUSE, errno.EACCES}  # another port may do
+
+
+class HttpServer:
+    """Serves routes until `stop`. A forked child leaves it to its parent."""
+
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        host: str = "127.0.0.1",
+        port: int = 8080,
+        port_attempts: int = 1,
+        ssl_options: ssl.SSLContext | None = None,
+        max_body_bytes: int = 1024 * 1024,
+        *,
+        threads: int = 4,
+        max_connections: int = 1000,
+    ) -> None:
+        """`port` 0 takes any free one; with `port_attempts` the ports above it are tried, too."""
+        self._table = RouteTable(routes)
+        self._host, self._first, self._attempts = host, port, port_attempts
+        self._ssl, self.max_body_bytes = ssl_options, max_body_bytes
+        self._pool, self._most = DaemonThreads(threads, "flowengine-http"), max_connections
+        self.port = 0  #: that it is bound to, from `start` on
+        self._sockets: list[socket.socket] = []
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._idle: asyncio.Event | None = None  #: no request is being answered
+        self._grace = 0.0
+        self.streams: weakref.WeakSet[IOStream] = weakref.WeakSet()  #: of open connections
+        self.active = 0  #: requests that are being answered
+
+    @property
+    def url(self) -> str:
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        return f"{'https' if self._ssl else 'http'}://{host}:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Bind a port and serve. Raises HttpServerRefused if no port can be bound."""
+        if self._thread is not None:
+            raise HttpServerRefused(self._host, self._first, "it was started before")
+        self._sockets = self._bound()
+        self.port = int(self._sockets[0].getsockname()[1])
+        at_fork(in_child=self._forget)
+        started = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(started,), name="flowengine-http", daemon=True
+        )
+        self._thread.start()
+        started.wait()
+
+    def stop(self, timeout: float = 10.0) -> None:
+        """Accept nothing more, give running requests that many seconds, and close."""
+        loop, thread, stopping = self._loop, self._thread, self._stopping
+        if loop is None or thread is None or stopping is None:
+            return
+        self._grace = timeout
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(stopping.set)
+        if thread is not threading.current_thread():
+            thread.join(timeout + _JOIN_SECONDS)
+
+    def _bound(self) -> list[socket.socket]:
+        tried = range(self._first, min(self._first + max(self._attempts, 1), _MAX_PORT + 1))
+        reason = f"a port is a number from 0 to {_MAX_PORT}"
+        if self._first < 0 or not tried:
+            raise HttpServerRefused(self._host, self._first, reason)
+        for port in tried:
+            try:
+                return _listening(self._host, port)
+            except OSError as refused:  # also `gaierror`: an unknown host
+                reason = refused.strerror or str(refused)
+                if refused.errno not in _TAKEN:
+                    break
+        raise HttpServerRefused(self._host, self._first, reason, len(tried))
+
+    def _run(self, started: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(started))
+        except Exception:
+            log.exception("the HTTP server has ended", extra={"action": "http_server_failed"})
+        finally:
+            started.set()
+            self._pool.end()
+
+    async def _serve(self, started: threading.Event) -> None:
+        self._loop, self._stopping, self._idle = (
+            asyncio.get_running_loop(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
+        self._idle.set()
+        server = _Server(
+            _Requests(self),
+            ssl_options=self._ssl,
+            max_header_size=_HEADER_BYTES,
+            max_body_size=_DROPPED_BYTES,
+            idle_connection_timeout=_IDLE_SECONDS,
+            body_timeout=_BODY_SECONDS,
+        )
+        server.known, server.most = self.streams, self._most
+        server.add_sockets(self._sockets)
+        started.set()
+        await self._stopping.wait()
+        server.stop()  # closes the sockets
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._grace):
+                await self._idle.wait()
+        for stream in list(self.streams):
+            stream.close()
+        await asyncio.sleep(0)  # for the callbacks of closed connections
+
+    def _forget(self) -> None:
+        """Close the copies of a forked child: a connection ends when its last copy is closed."""
+        for copied in [*self._sockets, *(stream.socket for stream in list(self.streams))]:
+            with contextlib.suppress(OSError, AttributeError):
+                copied.close()
+        self._loop = self._thread = None
+
+    # --- requests ---
+
+    def count(self, change: int) -> None:
+        self.active += change
+        if self._idle is not None:
+            self._idle.clear() if self.active else self._idle.set()
+
+    async def answer(self, request: Request) -> Response:
+        found = self._table.find(request.method, request.path)
+        if isinstance(found, Response):
+            return found
+        route, arguments = found
+        request = replace(request, arguments=arguments)
+        try:
+            if route.is_async:
+                return await cast(Awaitable[Response], route.handler(request))
+            call = asyncio.get_running_loop().run_in_executor(self._pool, route.handler, request)
+            return cast(Response, await call)
+        except Exception:
+            log.exception(
+                "%s %s failed", route.method, route.path, extra={"action": "http_request_failed"}
+            )
+            hint = "the log of the server has the cause"
+            return problem(500, "internal_error", "the server could not answer", hint)
+
+
+def _listening(host: str, port: int) -> list[socket.socket]:
+    """Return a socket for each address of a host, all of one port."""
+    listening: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, *_, address in dict.fromkeys(found):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            listening.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            # With port 0 the first address chooses one for all.
+            sock.bind((address[0], listening[0].getsockname()[1] or port, *address[2:]))
+            sock.listen(_BACKLOG)
+    except OSError:
+        for sock in listening:
+            sock.close()
+        raise
+    return listening
+
+
+class _Server(HTTPServer):
+    known: weakref.WeakSet[IOStream]
+    most: int
+
+    def handle_stream(self, stream: IOStream, address: Any) -> None:
+        if len(self.known) >= self.most:
+            stream.close()
+            return
+        self.known.add(stream)
+        stream.set_nodelay(True)
+        super().handle_stream(stream, address)
+
+    def on_close(self, server_conn: object) -> None:
+        self.known.discard(cast(Any, server_conn).stream)
+        super().on_close(server_conn)
+
+
+class _Requests(HTTPServerConnectionDelegate):
+    def __init__(self, server: HttpServer) -> None:
+        self._server = server
+
+    def start_request(
+        self, server_conn: object, request_conn: HTTPConnection
+    ) -> HTTPMessageDelegate:
+        return _Exchange(self._server, cast(HTTP1Connection, request_conn))
+
+
+class _Exchange(HTTPMessageDelegate):
+    """Reads one request and writes its response."""
+
+    def __init__(self, server: HttpServer, connection: HTTP1Connection) -> None:
+        self._server, self._connection = server, connection
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._gone = asyncio.Event()
+        self._line: RequestStartLine | None = None
+        self._headers: dict[str, str] = {}
+        self._is_answered = False
+
+    def headers_received(
+        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
+    ) -> Awaitable[None] | None:
+        self._line = cast(RequestStartLine, start_line)
+        self._headers = {name.lower(): text for name, text in headers.get_all()}
+        length = self._headers.get("content-length", "")
+        size = int(length) if length.isascii() and length.isdigit() and len(length) < 19 else 0
+        is_asked = "expect" in self._headers  # the client waits before it sends the body
+        if size > _DROPPED_BYTES or (is_asked and size > self._server.max_body_bytes):
+            self._connection.set_max_body_size(size)
+            return self._begin(self._too_large())
+        return None
+
+    def data_received(self, chunk: bytes) -> None:
+        self._size += len(chunk)
+        if self._size <= self._server.max_body_bytes:
+            self._parts.append(chunk)
+        else:
+            self._parts.clear()
+
+    def finish(self) -> None:
+        if self._is_answered:
+            return
+        if self._size > self._server.max_body_bytes:
+            self._begin(self._too_large())
+            return
+        self._connection.set_close_callback(self._gone.set)
+        self._begin(None)
+
+    def on_connection_close(self) -> None:
+        self._gone.set()
+
+    def _too_large(self) -> Response:
+        most = self._server.max_body_bytes
+        message = f"the body of the request has more than {most} bytes"
+        hint = "write the data to a file or an object store and send its address"
+        return problem(413, "body_too_large", message, hint)
+
+    def _begin(self, response: Response | None) -> asyncio.Task[None]:
+        self._is_answered = True
+        self._server.count(1)
+        task = asyncio.ensure_future(self._answer(response))
+        _running.add(task)
+        task.add_done_callback(_running.discard)
+        return task
+
+    async def _answer(self, response: Response | None) -> None:
+        try:
+            if response is None:
+                response = await self._server.answer(self._request())
+            await self._write(response)
+        except ValueError as refused:
+            hint = f"a query has at most {_QUERY_FIELDS} fields, in UTF-8"
+            await self._write(problem(400, "bad_query", str(refused), hint))
+        finally:
+            self._server.count(-1)
+
+    def _request(self) -> Request:
+        assert self._line is not None
+        path, _, query = self._line.path.partition("?")
+        fields = parse_qs(
+            query, keep_blank_values=True, errors="strict", max_num_fields=_QUERY_FIELDS
+        )
+        context = self._connection.context
+        return Request(
+            self._line.method,
+            path,
+            fields,
+            self._headers,
+            b"".join(self._parts),
+            remote=str(getattr(context, "remote_ip", "")),
+            gone=self._gone,
+        )
+
+    async def _write(self, response: Response) -> None:
+        assert self._line is not None
+        stream = self._connection.stream
+        headers = HTTPHeaders({"Content-Length": str(len(response.body)), "Server": "flowengine"})
+        if response.body:
+            headers["Content-Type"] = response.content_type
+        headers["Cache-Control"] = "no-store"
+        headers["X-Content-Type-Options"] = "nosniff"
+        for name, text in response.headers.items():
+            headers[name] = text
+        reason = http.HTTPStatus(response.status).phrase
+        line = ResponseStartLine("HTTP/1.1", response.status, reason)
+        body = b"" if self._line.method == "HEAD" else response.body
+        try:
+            written = self._connection.write_headers(line, headers, body)
+            async with asyncio.timeout(_WRITE_SECONDS):
+                await written
+            is_delivered = not stream.closed()
+            self._connection.finish()
+        except (StreamClosedError, TimeoutError, OSError):
+            is_delivered = False
+            stream.close()
+        if not is_delivered and response.undelivered is not None:
+            response.undelivered()
+
+
+_running: set[asyncio.Task[None]] = set()  # the loop has weak references alone
