@@ -118,6 +118,22 @@ class WorkflowNotImported(UnknownWorkflow):
 
 
 @dataclass(eq=False, repr=False)
+class WorkflowNotServed(FlowengineError, LookupError):
+    """A request asks for a workflow that the runner which claimed it does not have."""
+
+    name: str
+    known: list[str]
+
+    def __str__(self) -> str:
+        known = printable(", ".join(self.known)) or "none"
+        return (
+            f"this runner has no workflow {self.name!r}; it has: {known}. Give its module or its "
+            "program to each runner of the task list, or give the program to enqueue_execute; the "
+            "request is tried again some times, and then by flowengine retry"
+        )
+
+
+@dataclass(eq=False, repr=False)
 class StartRefused(ProgramError):
     """A `flowengine.execute` message started no run."""
 

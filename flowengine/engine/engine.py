@@ -24,6 +24,7 @@ from flowengine.engine.child_runs import ChildRuns
 from flowengine.engine.committer import Committer
 from flowengine.engine.control import Control
 from flowengine.engine.doctor import Doctor
+from flowengine.engine.executions import request_inputs, request_program
 from flowengine.engine.exports import Exports
 from flowengine.engine.failed_evaluations import FailedEvaluations
 from flowengine.engine.forks import Forks
@@ -47,6 +48,7 @@ from flowengine.log_filter import limit_records
 from flowengine.payload_codecs import codec_of
 from flowengine.program import Program
 from flowengine.program.nodes import Json
+from flowengine.program.standard import REQUEST
 from flowengine.settings import Settings
 from flowengine.store import Database, codec
 from flowengine.store.caller_transaction import CallerTransaction, SqlalchemyTransaction
@@ -293,6 +295,41 @@ class Engine:
         """Start a run and return its first fixed point: its end, or its first events."""
         run_id = self.start(program, workflow, inputs, **options).id
         return self.queries.get_of(None, run_id).as_result()
+
+    def enqueue_execute(
+        self,
+        workflow: str,
+        inputs: Mapping[str, Json],
+        *,
+        program: Program | Mapping[str, Any] | None = None,
+        task_list: str = "default",
+        key: str | None = None,
+        if_failed: IfFailed = "return",
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        tenant: str = "",
+    ) -> Run[Run[Any]]:
+        """Store a request to start a workflow by its name; a runner service of the list starts it.
+
+        The request is durable when this returns, and starts one run, whatever dies in between. It
+        is a run itself: its `result()` is the handle of the run that was started. Without
+        `program` the runner has the workflow under that name. With `key` a second request for
+        the workflow returns the first. Priority, labels and tenant are those of the started run.
+        """
+        if program is not None:  # raises for invalid inputs before anything is stored
+            self.starter.request(program, workflow, inputs, tenant=tenant)
+        options: dict[str, Any] = {"priority": priority, "labels": dict(labels or {})}
+        given = {name: value for name, value in options.items() if value}
+        request = self.start(
+            request_program(task_list),
+            REQUEST,
+            request_inputs(workflow, inputs, program, task_list, given),
+            key=None if key is None else f"{workflow}:{key}",
+            if_failed=if_failed,
+            tenant=tenant,
+            **options,
+        )
+        return Run(self, request.id, lambda run_id: Run(self, run_id))
 
     def resume(
         self,

@@ -57,9 +57,7 @@ class Locks:
 
     # --- several in one statement ---
 
-    def acquire_locks(
-        self, keys: Mapping[str, LockMetaData | None], duration_ms: int
-    ) -> set[str]:
+    def acquire_locks(self, keys: Mapping[str, LockMetaData | None], duration_ms: int) -> set[str]:
         """Acquire those of these locks that nobody holds; return their keys."""
         _check_duration(duration_ms)
         with self._database.autocommit() as session:

@@ -146,10 +146,10 @@ class TaskQueue:
             for task_list in sorted({task.task_list_name for task in tasks}):
                 parked += session.reports.park_waiting(task_list, circuit, now + wait, now)
         log.info(
-            "parked %d tasks for %.1f s: circuit breaker %r is open",
+            "parked %d tasks for %.1f s%s",
             parked,
             wait / 1000,
-            circuit,
+            f": circuit breaker {circuit!r} is open" if circuit else "",
             extra={"action": "tasks_parked", "circuit": circuit},
         )
         return parked

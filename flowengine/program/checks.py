@@ -19,7 +19,7 @@ from flowengine.program.nodes import (
 )
 from flowengine.program.plan import BlockPlan, Body, FacetPlan, Plan, StatementPlan
 from flowengine.program.schemas import schema_problems
-from flowengine.program.standard import NAMESPACE, STANDARD, is_built_in
+from flowengine.program.standard import NAMESPACE, REQUEST, STANDARD, is_built_in
 
 _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
 
@@ -65,6 +65,7 @@ def reserved_names(names: Names) -> list[Problem]:
         Problem(name, f"{what}; choose another namespace")
         for name, declared in names.callables.items()
         if is_built_in(name)
+        and name != REQUEST
         and (name not in STANDARD or getattr(declared.node, "kind", None) != STANDARD[name].kind)
     ]
 

@@ -6,6 +6,7 @@ declares the result of that body. `now` and `uuid` have no body: the evaluator a
 `child` is an event facet: a worker starts a run for it. `script` is one too: for the evaluator
 a script is an event like any other; the worker runs it and limits its time and memory. A script
 reads the parameters and results of its step so far as ``params``, and fills the map ``result``.
+`execute` is the event facet of a request to start a workflow by name, which a runner service does.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from flowengine.program.nodes import (
     Field,
     Json,
     Literal,
+    RetryPolicy,
     Type,
 )
 
@@ -34,6 +36,8 @@ SLEEP_UNTIL = f"{NAMESPACE}.sleep_until"
 WAIT_FOR = f"{NAMESPACE}.wait_for"
 CHILD = f"{NAMESPACE}.child"
 SCRIPT = f"{NAMESPACE}.script"
+EXECUTE = f"{NAMESPACE}.execute"
+REQUEST = f"{NAMESPACE}.Execute"  #: the workflow of a request, with one step `execute`
 SCRIPT_LIST = "scripts"  #: its task list: scripts do not delay other work
 
 
@@ -114,6 +118,19 @@ STANDARD: Mapping[str, FacetDeclaration] = {
         kind=FacetKind.EVENT,
         # Starting a run is idempotent: it is tried again after any number of losses.
         options=EventOptions(max_losses=1_000_000),
+    ),
+    EXECUTE: _facet(
+        EXECUTE,
+        Field("workflow", "String"),
+        Field("inputs"),
+        Field("program", default=Literal(None)),
+        Field("options", default=Literal(None)),
+        result="String",
+        kind=FacetKind.EVENT,
+        # A runner may not have the code of a workflow yet, while others are deployed.
+        options=EventOptions(
+            max_losses=1_000_000, retry=RetryPolicy(attempts=10, first_wait=1.0, max_wait=60.0)
+        ),
     ),
 }
 

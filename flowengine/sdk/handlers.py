@@ -26,6 +26,9 @@ Callback: TypeAlias = Callable[
 ]
 
 
+_MAX_MET = 1_000  # names that a claim asks for besides the registered ones
+
+
 class CallbackHandler:
     """A callback as the handler of a facet."""
 
@@ -126,6 +129,8 @@ class HandlerTable:
             return exact
         other = handlers.get(name.rpartition(".")[2], None if is_built_in(name) else self._default)
         if other is not None and name not in self._met:
+            if len(self._met) >= _MAX_MET:
+                self._met.pop()  # it is met again with its next task
             self._met.add(name)
         return other
 
@@ -138,12 +143,20 @@ class HandlerTable:
         return _blocking(self.find(name), run_in_place)
 
     @property
+    def is_empty(self) -> bool:
+        return not self._handlers
+
+    @property
     def has_async(self) -> bool:
         return any(handler.is_async for handler in self._all())
 
     @property
     def is_all_async(self) -> bool:
         return all(handler.is_async for handler in self._all())
+
+    def met(self) -> list[str]:
+        """Return the qualified names that a short name, or the default handler, has served."""
+        return sorted(self._met.copy())
 
     @property
     def has_default(self) -> bool:

@@ -16,6 +16,7 @@ from flowengine.store.backend import Executor
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
+from flowengine.store.due_names import DueTasks
 from flowengine.store.forks import Forks
 from flowengine.store.history import History
 from flowengine.store.idle_keys import IdleKeys
@@ -65,6 +66,8 @@ class Session(Protocol):
     def tasks(self) -> Tasks: ...
     @property
     def claims(self) -> Claims: ...
+    @property
+    def due_tasks(self) -> DueTasks: ...
     @property
     def reports(self) -> Reports: ...
     @property

@@ -13,6 +13,7 @@ from flowengine.store.backend import Executor
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
+from flowengine.store.due_names import DueTasks
 from flowengine.store.forks import Forks
 from flowengine.store.history import History
 from flowengine.store.idle_keys import IdleKeys
@@ -109,6 +110,7 @@ class SqlSession:
     steps = _PartOf(Steps)
     tasks = _PartOf(Tasks)
     claims = _PartOf(Claims)
+    due_tasks = _PartOf(DueTasks)
     reports = _PartOf(Reports)
     inbox = _PartOf(Inbox)
     history = _PartOf(History)

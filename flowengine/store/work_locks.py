@@ -91,10 +91,7 @@ class WorkLocks(Part):
     def held(self, keys: Sequence[str]) -> dict[str, LockDefinition]:
         """Return those of these locks that somebody holds."""
         rows = self._rows(_HELD, dict.fromkeys(keys), {})
-        return {
-            row[0]: LockDefinition(*row[:4], LockMetaData(**json.loads(row[4])) if row[4] else None)
-            for row in rows
-        }
+        return {row[0]: _definition(*row) for row in rows}
 
     def remove_expired(self, before: int, most: int) -> int:
         """Remove locks that expired before that time."""
@@ -111,6 +108,13 @@ class WorkLocks(Part):
         ]
         values |= {"rows": json.dumps(rows), "now": now}
         return session.rows(_text(template, session.dialect, now is not None), values)
+
+
+def _definition(
+    key: str, holder: str, acquired: int, expires: int, meta: str | None
+) -> LockDefinition:
+    known = LockMetaData(**json.loads(meta)) if meta else None
+    return LockDefinition(key, holder, acquired, expires, known)
 
 
 @functools.cache

@@ -250,7 +250,7 @@ class AsyncTries:
                 self._engine.notifier.notify({task_list: wake - 1})
             elif claim.passed_over:
                 self._engine.notifier.notify({task_list: claim.passed_over})
-            self._start(self._client.claimed.claim(claim.tasks))
+            self._start(self._client.take(claim.tasks))
 
     def _start(self, entries: Sequence[ClaimedTask]) -> None:
         finished: list[ClaimedTask] = []

@@ -60,6 +60,10 @@ class Heartbeat:
         self._outages = outage_log(settings.database_url)
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
+        self._failure, self._reached = (
+            "",
+            time.monotonic(),
+        )  #: of the last pass, and the last good one
         self._sent = self._beaten = 0.0  #: the last full heartbeat, and the last of any kind
         self._lock: ServerLock | None = None
         #: The columns of the server's row that the last full heartbeat wrote.
@@ -74,10 +78,11 @@ class Heartbeat:
             try:
                 with self._outages.watch():
                     self.run_once()
-                self._has_failed = False
+                self._has_failed, self._failure, self._reached = False, "", time.monotonic()
             except Exception as problem:
                 if self._stop.is_set():
                     return
+                self._failure = f"{type(problem).__name__}: {problem}"
                 if not is_unavailable(problem) and not self._has_failed:
                     self._has_failed = True  # logged once
                     log.warning(
@@ -89,6 +94,16 @@ class Heartbeat:
                     )
             if self._stop.wait(self._settings.watchdog_interval):
                 return
+
+    @property
+    def problem(self) -> str:
+        """Why the database does not know that this server lives; empty: it does."""
+        silent = time.monotonic() - self._reached
+        if self._failure:
+            return f"the heartbeat fails: {self._failure}"
+        if self._thread.is_alive() and silent > self._settings.server_timeout:
+            return f"the heartbeat has not ended for {silent:.0f} s"
+        return ""
 
     def run_once(self) -> None:
         engine = self._engine()

@@ -16,10 +16,12 @@ from flowengine.engine.recovery import release_dropped, release_unstarted
 from flowengine.engine.reporter import NotAllReported
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import IllegalTransition
+from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimEvent, ClaimState
+from flowengine.worker.item_gate import ItemGate
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.spool import Spool, SpooledOutcome, decoded, deliver_report, spool_record
 
@@ -29,10 +31,31 @@ log = logging.getLogger("flowengine")
 class TaskClient:
     """Shared by all threads of a process."""
 
-    def __init__(self, engine: Engine, identity: WorkerIdentity, claimed: ClaimedTasks) -> None:
-        self._engine, self._identity, self.claimed = engine, identity, claimed
+    def __init__(
+        self,
+        engine: Engine,
+        identity: WorkerIdentity,
+        claimed: ClaimedTasks,
+        gate: ItemGate | None = None,
+    ) -> None:
+        self._engine, self._identity, self.claimed, self._gate = engine, identity, claimed, gate
         self._spool = Spool(engine.settings.spool_directory)
         self._outages = outage_log(engine.settings.database_url)
+
+    def take(self, tasks: Sequence[TaskDefinition]) -> list[ClaimedTask]:
+        """Add tasks that the database gave to this process; return those that may start."""
+        entries = self.claimed.claim(tasks)
+        if self._gate is None or not entries:
+            return entries
+        try:
+            let_in = set(self._gate.enter(entries))
+        except Exception as problem:
+            log.debug("claimed tasks are given back: %s", problem)
+            self.release(entries)
+            return []
+        if kept_out := [entry for entry in entries if entry not in let_in]:
+            self.park(kept_out, self._gate.seconds)
+        return [entry for entry in entries if entry in let_in]
 
     def report(
         self,
@@ -42,6 +65,7 @@ class TaskClient:
         continuation: ContinuationPolicy | None = None,
     ) -> list[ClaimedTask]:
         """Report tasks; return those to continue with. A report that fails is spooled."""
+        self._leave(finished)
         reports = [entry.report for entry in finished]
         failed: Sequence[tuple[Report, Exception]] = ()
         try:
@@ -60,7 +84,7 @@ class TaskClient:
                     self.spool(entry, entry.report.outcome, problems[entry.key])
             finished = [entry for entry in finished if entry.key not in problems]
         self.claimed.close(ClaimEvent.REPORT, finished)
-        return self.claimed.claim(taken)
+        return self.take(taken)
 
     def spool(self, entry: ClaimedTask, outcome: SpooledOutcome, why: object) -> None:
         """Keep a report for later delivery: on disk or, if that fails, in memory."""
@@ -83,7 +107,13 @@ class TaskClient:
             level = logging.INFO if self._outages.note(why) else logging.WARNING
             log.log(level, "the report of %s is spooled as %s: %s", path, file, why, extra=about)
 
+    def _leave(self, entries: Sequence[ClaimedTask]) -> None:
+        # First: another process may claim a task as soon as it is released.
+        if self._gate is not None:
+            self._gate.leave(entries)
+
     def release(self, unstarted: Sequence[ClaimedTask]) -> None:
+        self._leave(unstarted)
         try:
             self._engine.release_held([entry.key for entry in unstarted])
         except Exception as problem:
@@ -92,6 +122,7 @@ class TaskClient:
             self.claimed.close(ClaimEvent.RELEASE, unstarted)
 
     def park(self, unstarted: Sequence[ClaimedTask], seconds: float) -> None:
+        self._leave(unstarted)
         tasks = [entry.task for entry in unstarted]
         try:
             self._engine.park(tasks, tasks[0].circuit, seconds)

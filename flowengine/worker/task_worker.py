@@ -21,6 +21,7 @@ from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTasks
 from flowengine.worker.execution import on_own_stack_chunk
 from flowengine.worker.handlers import FindHandler
+from flowengine.worker.item_gate import ItemGate
 from flowengine.worker.lost_leases import LostLeases
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage
@@ -42,17 +43,19 @@ class TaskWorker:
         find: FindHandler = event_facet_named,
         storable: Storable | None = None,
         async_limit: int = 0,
+        gate: ItemGate | None = None,
     ) -> None:
         """`show` is called for each try that has ended, `flush` after some of them.
 
         `names` are the facets that `find` has code for. `storable` checks outcomes in place of the
-        engine, `async_limit` replaces the setting `async_concurrency`.
+        engine, `async_limit` replaces the setting `async_concurrency`, `gate` lets claimed tasks
+        start.
         """
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
         settings = engine.settings
         markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
         self.claimed_tasks = ClaimedTasks(markers)
-        self.client = TaskClient(engine, identity, self.claimed_tasks)
+        self.client = TaskClient(engine, identity, self.claimed_tasks, gate)
         self.counters = HandledCounters(engine.database, identity.server_id)
         self._sizing = BatchSizing(settings.quick_seconds)
         self._tries = Tries(
@@ -246,7 +249,7 @@ class TaskWorker:
         is_guarded: bool = True,
     ) -> int:
         """Work on claimed tasks, and on their continuations, until the batch is empty."""
-        ours = self.claimed_tasks.claim(tasks)
+        ours = self.client.take(tasks)
         if not ours:
             return 0
         batch, done, began = Batch(self.claimed_tasks, ours), 0, time.monotonic()

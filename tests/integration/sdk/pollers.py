@@ -6,15 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from flowengine.sdk import AgentPoller
+from flowengine.sdk import AgentPoller, RunnerService
 from flowengine.store.servers import ServerDefinition
+
+P = TypeVar("P", AgentPoller, RunnerService)
 
 WAIT = 20.0  #: seconds after which something that should happen does not
 
 
 @contextmanager
-def started(poller: AgentPoller) -> Iterator[AgentPoller]:
+def started(poller: P) -> Iterator[P]:
     """A poller that runs, stopped at the end."""
     problems: list[BaseException] = []
 
@@ -44,13 +47,13 @@ def until(holds: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def row_of(poller: AgentPoller) -> ServerDefinition | None:
+def row_of(poller: AgentPoller | RunnerService) -> ServerDefinition | None:
     with poller.engine.database.read() as session:
-        rows = session.servers.by_boot_ids([poller._boot_id])
+        rows = session.servers.by_boot_ids([poller._server.boot_id])
         session.servers.load_handled(rows)
     return rows[0] if rows else None
 
 
-def state_of(poller: AgentPoller) -> str:
+def state_of(poller: AgentPoller | RunnerService) -> str:
     row = row_of(poller)
     return row.state if row else ""

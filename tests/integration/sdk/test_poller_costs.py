@@ -59,7 +59,7 @@ def test_a_poller_needs_as_many_statements_as_a_worker(
         work.run(a_workflow, *inputs)  # their programs are stored
     of_worker = [counted(work, a_workflow, *inputs) for a_workflow, inputs in runs]
     poller = poller_of(work.engine, with_callbacks=with_callbacks)
-    work.task_worker = poller._worker("p" * 32, poller._handlers.find_blocking)
+    work.task_worker = poller._server._worker("p" * 32, poller._tools.table.find_blocking)
     for _ in range(3):
         work.run(small, [1])  # it learns that the facets are quick
     of_poller = [counted(work, a_workflow, *inputs) for a_workflow, inputs in runs]
