@@ -658,12 +658,12 @@ class NotReplayable(FlowengineError, ValueError):
 
 @dataclass(eq=False, repr=False)
 class InvalidConfig(FlowengineError, ValueError):
-    """A field of a poller's configuration has a value with which it could not work."""
+    """A field of the configuration of a poller or runner has a value that it cannot work with."""
 
     name: str
     value: object
     expected: str
-    _text = "AgentPollerConfig: {name} is {value!r}, and must be {expected}"
+    _text = "{name} is {value!r} in the configuration, and must be {expected}"
 
 
 @dataclass(eq=False, repr=False)

@@ -178,6 +178,9 @@ class Settings:
     spool_directory: str = "flowengine-spool"
     #: Newest tries that Flower keeps, of each facet, outcome and pool child; 0: it is shown none.
     flower_steps: int = 20
+    #: Port of /health, /status and /metrics of a Celery worker, on 127.0.0.1. If it is taken, one
+    #: of the 19 ports above it. 0: a worker serves none.
+    status_port: int = 0
     #: Modules with facets that `celery -A flowengine` imports, separated by commas.
     imports: str = ""
     #: Celery queue of messages without a task list: evaluate, execute, watchdog.
@@ -249,7 +252,7 @@ _MAY_BE_ZERO = frozenset(
     {
         *("lock_heartbeat_interval", "flower_steps", "quick_seconds"),
         *("worker_time_slice", "chord_time_slice", "wakeup_repeat", "wakeup_debounce"),
-        "max_open_runs",
+        *("max_open_runs", "status_port"),
     }
 )
 

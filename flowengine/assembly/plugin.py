@@ -310,6 +310,7 @@ def _consume_now(consumer: Any, queue: str) -> None:
 
 class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     label = "flowengine"
+    status: Any = None  #: the pages of the worker, if they are served
 
     def include_if(self, worker: Any) -> bool:
         return bool(worker.app.flowengine.takes_part(worker.pool_cls))
@@ -322,13 +323,22 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
             outage_log(flowengine.settings.database_url).note(problem)
         self.heartbeat = flowengine.heartbeat(worker)
         self.heartbeat.start()
+        if flowengine.settings.status_port:
+            from flowengine.assembly.worker_status import serve_status  # needs tornado
+
+            self.status = serve_status(flowengine, worker, self.heartbeat)
 
     def stop(self, worker: Any) -> None:
         # Running tries are finished first: the pool is stopped after this step, and a
         # deregistered server would be asked for them.
+        if self.status is not None:
+            self.status.stopping()
+
         def shut_down(**_: Any) -> None:
             worker.app.flowengine.finish_coroutines()
             self.heartbeat.stop()
+            if self.status is not None:
+                self.status.stop()
 
         signals.worker_shutdown.connect(shut_down, weak=False)
 

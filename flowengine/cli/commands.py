@@ -24,6 +24,7 @@ from flowengine.cli import (
     diff_command,
     operations,
     retry_command,
+    runner_command,
 )
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
@@ -243,6 +244,7 @@ for _command in (
     *control_command.commands(),
     *retry_command.commands(),
     diff_command.diff,
+    runner_command.runner,
 ):
     main.add_command(_command)
 

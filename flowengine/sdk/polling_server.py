@@ -109,8 +109,8 @@ class PollingServer:
 
     # --- the loop ---
 
-    def run(self) -> None:
-        """Register this server, and work on tasks until `stop` is called. Blocks."""
+    def run(self, ready: Callable[[], object] = lambda: None) -> None:
+        """Register this server, call `ready`, and work on tasks until `stop` is called. Blocks."""
         config, facets, engine = self._config, self._facets, self._engine
         with self._lock:
             self.check_start()
@@ -134,6 +134,7 @@ class PollingServer:
             subscribed = engine.pollers.subscribed(self.server_id, config.task_list, threads.wake)
             with subscribed as listener:
                 threads.start()
+                ready()
                 is_notified = lambda: listener is not None and listener.is_listening  # noqa: E731
                 threads.keep_polling(is_notified)
         finally:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from types import TracebackType
@@ -125,16 +125,16 @@ class RunnerService:
 
     # --- the loop ---
 
-    def start(self) -> None:
+    def start(self, ready: Callable[[], object] | None = None) -> None:
         """Register this server, serve HTTP, and run handlers until `stop` or a signal. Blocks.
 
-        In the main thread SIGTERM and SIGINT stop it, and a second one ends the process. Raises
-        HttpServerRefused if no port can be bound.
+        In the main thread SIGTERM and SIGINT stop it, and a second one ends the process. `ready`
+        is called when it is registered. Raises HttpServerRefused if no port can be bound.
         """
         self._server.check_start()
         with stopped_by_signals(self.stop), self._serving_http(), self._locks.extended():
             if not self._server.is_stopped:  # by a signal, before it began
-                self._server.run()
+                self._server.run(ready or (lambda: None))
 
     @contextmanager
     def _serving_http(self) -> Iterator[None]:

@@ -53,7 +53,7 @@ class Heartbeat:
         names: Callable[[], list[str]] = event_facet_names,
     ) -> None:
         """`names` are the facets that the server has code for."""
-        self._engine, self._settings, self._server = engine, settings, server
+        self._engine, self._settings, self.server = engine, settings, server
         self._names = names
         self._task_lists, self._jobs = task_lists, jobs
         self._spool = Spool(settings.spool_directory)
@@ -116,7 +116,7 @@ class Heartbeat:
 
     def send(self, engine: Engine) -> None:
         """Send a heartbeat if it is due or the row of the server changes; register first."""
-        server = self._server
+        server = self.server
         is_due = time.monotonic() - self._sent >= self._settings.heartbeat_interval
         token = self._hold_lock(engine, verify=is_due)
         serves = self._names(), list(self._task_lists())
@@ -139,7 +139,7 @@ class Heartbeat:
     def run(self, engine: Engine) -> None:
         """Register the server that starts, if it is not registered, and say that it runs."""
         self.send(engine)
-        self._server.state, self._written = ServerState.RUNNING, None
+        self.server.state, self._written = ServerState.RUNNING, None
         self.send(engine)
 
     def _hold_lock(self, engine: Engine, *, verify: bool) -> str | None:
@@ -152,10 +152,10 @@ class Heartbeat:
         settings, now = self._settings, time.monotonic()
         # Half a tick early rather than half a tick late.
         pause = settings.lock_heartbeat_interval - settings.watchdog_interval / 2
-        if self._lock is None or self._server.lock_token is None or now - self._beaten < pause:
+        if self._lock is None or self.server.lock_token is None or now - self._beaten < pause:
             return True
         self._beaten = now
-        return self._lock.beat(self._server.uuid)
+        return self._lock.beat(self.server.uuid)
 
     def stop(self) -> None:
         """End the thread, release the tasks that the server still holds, and deregister it."""
@@ -164,7 +164,7 @@ class Heartbeat:
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
-        boot_id = self._server.boot_id
+        boot_id = self.server.boot_id
         try:
             engine = self._engine()
             self._spool.deliver(engine)
@@ -173,13 +173,13 @@ class Heartbeat:
             # Tasks with a spooled report stay claimed until the report is delivered.
             release_dropped(engine, [t for t in held if not self._spool.has(t.task_id, t.lease)])
             with engine.database.write() as session:
-                session.servers.deregister(self._server.uuid)
+                session.servers.deregister(self.server.uuid)
             InFlightMarkers(self._settings.spool_directory, boot_id).forget_all()
         except Exception as problem:
             log.warning(
                 "deregistration failed: %s; the tasks of %s run again after its timeout",
                 problem,
-                self._server.server_name,
+                self.server.server_name,
                 exc_info=not is_unavailable(problem),
                 extra={"action": "deregistration_failed"},
             )

@@ -261,7 +261,7 @@ def test_a_server_is_registered_as_starting_before_it_runs(engine: Engine) -> No
     states: list[str] = []
     poller = AgentPoller(engine)
     poller.register("t.Work", echo)
-    heartbeat = poller._heartbeat()
+    heartbeat = poller._server._heartbeat()
     heartbeat.send(engine)
     states.append(state_of(poller))
     heartbeat.run(engine)
