@@ -20,6 +20,7 @@ context.set_forkserver_preload(
         "tests.acceptance.commands",
         "tests.acceptance.cancelled_trip",
         "tests.acceptance.thirty_steps",
+        "tests.acceptance.sdk.contest",
         "tests.acceptance.messaging.caller",
         "tests.acceptance.messaging.consumer",
         "tests.integration.engines",
