@@ -27,7 +27,8 @@ from tests.warm import warm_commands
 ROOT = Path(__file__).parent.parent.parent
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "agent-sdk.md", *GUIDE]
+SDK = sorted((ROOT / "docs" / "sdk").glob("*.md"))
+RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "agent-sdk.md", *SDK, *GUIDE]
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 

@@ -27,6 +27,10 @@ SAYS = {
         "mail to ada: thanks for 4200\n{'receipt': 'receipt for ada', 'sent': True}\n"
         "failed: 0 cents cannot be paid\n"
     ],
+    "runner_service": [
+        "billing.SendMail: 4200 cents of ada\n{'receipt': '4200 cents of ada', 'sent': True}\n"
+        "running ['billing.ProcessPayment', 'billing.SendMail', 'flowengine.execute']\n"
+    ],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
     "fan_out": ["'stations': 60"],
     "branches": [
