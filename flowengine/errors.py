@@ -701,6 +701,29 @@ class HttpServerRefused(FlowengineError, OSError):
         )
 
 
+# --- events ---
+
+
+@dataclass(eq=False, repr=False)
+class FeedDisabled(FlowengineError, RuntimeError):
+    """The events of all runs were asked for, and their commits are not numbered."""
+
+    _text = (
+        "the events of all runs need the setting event_feed: set FLOWENGINE_EVENT_FEED=on in every "
+        "process that starts runs or works on them; those of one run need none: events(run_id, "
+        "after=0)"
+    )
+
+
+@dataclass(eq=False, repr=False)
+class EventRefused(FlowengineError, ValueError):
+    """An event does not take this in its state."""
+
+    event: str
+    reason: str
+    _text = "event {event}: {reason}"
+
+
 # --- raised by the code of event facets ---
 
 

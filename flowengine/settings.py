@@ -168,6 +168,9 @@ class Settings:
     #: Outcomes that are delivered, separated by commas: run_completed, run_failed, run_cancelled,
     #: step_failed, step_completed.
     hook_events: str = "run_completed,run_failed,run_cancelled,step_failed"
+    #: Whether the feed of the events of all runs is kept, `engine.events(after=0)`; the same in
+    #: every process.
+    event_feed: bool = False
     #: How long ended runs are kept, by state: COMPLETED=30d,FAILED=90d. Empty: for ever.
     retention: str = ""
     #: Seconds between two purges by `retention`.

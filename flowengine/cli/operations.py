@@ -97,6 +97,24 @@ def history(run_id: str, after: int, limit: int, as_json: bool) -> None:
 
 
 @click.command()
+@click.argument("run_id", metavar="[RUN]", required=False)
+@click.option("--after", type=click.IntRange(0), default=0, help="Only behind this number.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more, until the run has ended.")
+@click.option("--timeout", type=click.FloatRange(0), help="Seconds without a change that end it.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object on each line.")
+def events(
+    run_id: str | None, after: int, follow: bool, timeout: float | None, as_json: bool
+) -> None:
+    """Show the changes of events in order: of a run, or of all runs.
+
+    The numbers are places to go on behind, with --after. All runs need the setting event_feed.
+    """
+    from flowengine.cli import events_command
+
+    events_command.show_events(run_id, after, timeout, follow=follow, as_json=as_json)
+
+
+@click.command()
 @click.argument("run_id", metavar="RUN")
 @click.option(
     "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file."
@@ -152,4 +170,4 @@ def doctor(repair: bool, as_json: bool) -> None:
     doctor_command.check(repair=repair, as_json=as_json)
 
 
-COMMANDS: tuple[click.Command, ...] = (list_runs, history, export, purge, doctor)
+COMMANDS: tuple[click.Command, ...] = (list_runs, history, events, export, purge, doctor)

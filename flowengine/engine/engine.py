@@ -150,7 +150,7 @@ class Engine:
         self.release_all = self.bulk_actions.release_all
         self.retry_all = self.bulk_actions.retry_all
 
-        self.queries = RunQueries(database, self.settings.tenant)
+        self.queries = RunQueries(database, self.settings.tenant, has_feed=self.settings.event_feed)
         self.get = self.queries.get
         self.find = self.queries.find
         self.list = self.queries.list
@@ -363,6 +363,7 @@ class Engine:
     def close(self) -> None:
         self.hooks.close()
         self.completions.close()
+        self.queries.feed.close()
         self.database.close()
 
 

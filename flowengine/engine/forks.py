@@ -211,7 +211,7 @@ def stage_fork(
         decision = staging.decide(request.plan, run, [action], now)
     for refusal in decision.changes.refusals:
         raise ActionRefused(before.id, "fork", refusal.reason)
-    rows = CommitPlan()
+    rows = CommitPlan(rule=session.outbox_rule)
     effects = staging.stage(decision, rows, now)
     rows.insert_run(origin_of(request, now), request.labels)
     session.commit(rows)

@@ -48,6 +48,10 @@ class Run(Generic[R]):
     def __repr__(self) -> str:
         return f"<Run {self.id}>"
 
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
     def info(self) -> RunInfo:
         """Return the current state of the run."""
         return self._engine.get(self.id)

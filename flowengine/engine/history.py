@@ -13,7 +13,7 @@ from typing import Any
 
 from flowengine.evaluator import IterationChanges
 from flowengine.evaluator.records import CachedResult, Step
-from flowengine.evaluator.states import StepState
+from flowengine.evaluator.states import EventState, StepState
 from flowengine.evaluator.triggers import (
     Action,
     Answer,
@@ -36,6 +36,7 @@ _PREFIX = "state."  #: of the states of steps and blocks, left out
 #: The first try of these steps succeeded, and that completed them: two facts in one word.
 _SUCCEEDED = "succeeded"
 _REASON = 500  #: characters of a refusal
+_AT_EVENT = StepState.EVENT_TRANSMIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,9 @@ def summary(
         kinds[name] = kinds.get(name, 0) + 1
         if isinstance(trigger, Report):
             task = trigger.task
+            before = stored.get(task.step_key)
+            if before is None or before.id != task.step_id or before.state != _AT_EVENT:
+                found.setdefault("late", []).append(task.uuid)
             if isinstance(trigger.outcome, Succeeded) and task.try_number == 1 and not task.losses:
                 first_tries.add(task.step_key)
             else:
@@ -196,6 +200,8 @@ def summary(
         found["reused"] = [
             [_named(one.path, one.step_key), *_source(one.source)] for one in changes.reused_results
         ]
+    if changes.canceled_steps:
+        found["left"] = _left(changes)
     if changes.refusals:
         found["refused"] = {one.answer_id: one.reason[:_REASON] for one in changes.refusals}
     if changes.dropped_answers:
@@ -204,6 +210,14 @@ def summary(
             for one in changes.dropped_answers
         ]
     return found
+
+
+def _left(changes: IterationChanges) -> dict[str, list[str]]:
+    """Return the steps whose event an input from outside has ended, by the state of the event."""
+    answered = set(changes.answered_steps)
+    failed = [step_id for step_id in changes.canceled_steps if step_id not in answered]
+    found = {EventState.COMPLETED: sorted(answered), EventState.ERROR: failed}
+    return {state: step_ids for state, step_ids in found.items() if step_ids}
 
 
 def has_outcome(entry: Mapping[str, Any], events: Collection[str], has_ended: bool) -> bool:

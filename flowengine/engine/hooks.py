@@ -81,12 +81,13 @@ Sink = Callable[[Delivery], None]  #: raises if the delivery has failed
 
 
 def outbox_rule(settings: Settings) -> OutboxRule | None:
-    """Return which commits are delivered, and to which sinks; None: no sink is configured."""
+    """Return which commits are delivered, and to which sinks; None: nothing is configured."""
     sinks = [SIGNALS] if settings.outcome_signals else []
     sinks += [WEBHOOK] if settings.webhook_url else []
-    if not sinks:
+    if not sinks and not settings.event_feed:
         return None
-    return OutboxRule(tuple(sinks), frozenset(filter(None, settings.hook_events.split(","))))
+    events = frozenset(filter(None, settings.hook_events.split(","))) if sinks else frozenset()
+    return OutboxRule(tuple(sinks), events, settings.event_feed)
 
 
 def pause_before(tries: int) -> int:

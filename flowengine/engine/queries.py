@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from sqlalchemy.exc import DBAPIError
 
 from flowengine.engine.cache_hits import cache_hits
+from flowengine.engine.event_feed import EventFeed, FeedReader
 from flowengine.engine.filter_values import number_of_rows
 from flowengine.engine.history import HistoryEntry, entries
 from flowengine.engine.results import (
@@ -46,6 +47,7 @@ _FILTERS = frozenset(
     }
 )
 _NAMES = ", ".join(sorted({*_FILTERS, "workflow", "state", "tenant", "named", "waits_for"}))
+_MAX_SEQUENCE = 2**63 - 1
 #: Steps that a page counts, of all its runs and at least of each.
 _MAX_COUNTED, _MIN_COUNTED = 500_000, 1_000
 
@@ -56,8 +58,9 @@ class RunQueries:
     A run of another tenant is unknown, as one that does not exist.
     """
 
-    def __init__(self, database: Store, bound: str = "") -> None:
+    def __init__(self, database: Store, bound: str = "", *, has_feed: bool = False) -> None:
         self._database, self._bound = database, bound
+        self.feed = FeedReader(database, has_feed=has_feed)
 
     def get(self, run_id: str, *, tenant: str | None = None) -> RunInfo:
         """Return the state of a run, and what it waits for."""
@@ -180,9 +183,41 @@ class RunQueries:
                 return []
             return session.tasks.of_run(run_id)
 
-    def events(self, run_id: str, *, tenant: str | None = None) -> Sequence[EventDefinition]:
-        """Return the events of a run: the outside work it asked for, with its state."""
+    @overload
+    def events(self, run_id: str, *, tenant: str | None = None) -> Sequence[EventDefinition]: ...
+    @overload
+    def events(
+        self,
+        run_id: str | None = None,
+        *,
+        after: int,
+        follow: bool = False,
+        timeout: float | None = None,
+        tenant: str | None = None,
+    ) -> EventFeed: ...
+    def events(
+        self,
+        run_id: str | None = None,
+        *,
+        after: int | None = None,
+        follow: bool = False,
+        timeout: float | None = None,
+        tenant: str | None = None,
+    ) -> Sequence[EventDefinition] | EventFeed:
+        """Return the events of a run: the outside work it asked for, with its state.
+
+        With `after`, return the feed of their changes behind that sequence number, 0: from the
+        beginning; without a run, of all runs. It is iterated with ``for`` or ``async for``. With
+        `follow` it waits for more, until the run has ended, or no change came for `timeout`
+        seconds.
+        """
         tenant = visible_tenant(self._bound, tenant)
+        if after is not None:
+            if number_of_rows("after", after, 0) > _MAX_SEQUENCE:
+                raise InvalidFilter.of("after", after, "a sequence number of the feed")
+            return EventFeed(self.feed, run_id, after, tenant, follow=follow, timeout=timeout)
+        if run_id is None or follow:
+            raise InvalidFilter.of("after", after, "a sequence number, 0: from the beginning")
         with self._database.read() as session:
             run_info(session, run_id, tenant)
             return session.tasks.events_of_run(run_id)

@@ -134,7 +134,7 @@ class Starter:
         """Insert a run that begins when no other run has its singleton key."""
         with self._database.write() as session:
             self._check_open(session, request)
-            now, rows = session.now(), CommitPlan()
+            now, rows = session.now(), CommitPlan(rule=session.outbox_rule)
             if request.key is not None and (earlier := earlier_run(session, request)):
                 if not earlier.is_replaced:
                     return earlier.run_id

@@ -66,7 +66,8 @@ def _is_to_be_cancelled(session: Session, run_id: str) -> bool:
 def _give(
     session: Session, head: RunHeader, last: LastChild, parent: Parent, now: int
 ) -> CommitEffects:
-    effects, rows, view = CommitEffects(last.run.id), CommitPlan(), head.view.copied()
+    effects, rows = CommitEffects(last.run.id), CommitPlan(rule=session.outbox_rule)
+    view = head.view.copied()
     view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     if view.state == RunState.COMPLETED:
         view.outputs = codec.attributes(last.run.outputs)

@@ -67,6 +67,7 @@ def apply(work: WorkingSet, trigger: Trigger) -> None:
         case StepContinue():
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
+                work.changes.answered_steps.append(step.id)
                 result_cache.keep(work, step, trigger.result)
                 _answer(work, step, trigger.result)
         case StepFail():

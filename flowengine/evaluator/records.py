@@ -304,6 +304,7 @@ class IterationChanges:
     dropped_answers: list[DroppedAnswer] = field(default_factory=list)
     #: Intents: tasks of these steps that are still open are to be stopped and fenced.
     canceled_steps: list[str] = field(default_factory=list)
+    answered_steps: list[str] = field(default_factory=list)  #: those of them that got a result
     task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run
     child_cancellations: list[ChildCancellation] = field(default_factory=list)  #: intents
     superseded: dict[str, str] = field(default_factory=dict)  #: key and id of replaced rows

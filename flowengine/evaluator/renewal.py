@@ -117,6 +117,7 @@ def complete(work: WorkingSet, action: Action) -> None:
     step = work.get(row.key)
     if step.state == StepState.EVENT_TRANSMIT:
         step.returns = result
+        work.changes.answered_steps.append(step.id)
         _leave_event(work, step, action, Signal.CONTINUE)
         work.queue.append(step)
         return

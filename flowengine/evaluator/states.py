@@ -286,9 +286,18 @@ def tasks_that_may_become(state: str) -> list[str]:
     return sorted(before for before, after in TASK_TRANSITIONS.items() if state in after)
 
 
+#: An event on its way to success: the next state.
+EVENT_TRANSITIONS: dict[str, str] = {
+    EventState.CREATED: EventState.DISPATCHED,
+    EventState.DISPATCHED: EventState.PROCESSING,
+    EventState.PROCESSING: EventState.COMPLETED,
+}
+
 _ENDED = {EventState.COMPLETED, EventState.ERROR}
-EVENT_TRANSITIONS: Mapping[str, frozenset[str]] = {
-    EventState.CREATED: frozenset({EventState.DISPATCHED, EventState.ERROR}),
+#: All states that may follow. An event ends from any state: by an answer from outside, a result of
+#: the cache, a cancellation.
+EVENT_CHANGES: Mapping[str, frozenset[str]] = {
+    EventState.CREATED: frozenset({EventState.DISPATCHED, *_ENDED}),
     # A task with limits that was held or released waits for them again.
     EventState.DISPATCHED: frozenset({EventState.CREATED, EventState.PROCESSING, *_ENDED}),
     # A task that is released, or followed by another try, waits for a worker again.
@@ -306,17 +315,31 @@ _EVENT_OF_TASK: Mapping[str, str] = {
     TaskState.COMPLETED: EventState.COMPLETED,
     TaskState.FAILED: EventState.PROCESSING,
     TaskState.IGNORED: EventState.PROCESSING,
+    TaskState.CANCELED: EventState.ERROR,  # a retry has superseded its step
 }
 
 
-def event_state(step_state: str, task_state: str | None) -> str:
-    """Return the state of an event, derived from its step and its last task."""
-    if step_state in StepState.UNSUCCESSFUL:
+def event_state(step_state: str, task_state: str | None, ended: str | None = None) -> str:
+    """Return the state of an event, derived from its step and its last task.
+
+    `ended` is the end that an input from outside gave it, if the history has one.
+    """
+    if ended is not None:
+        return ended
+    if step_state == StepState.EVENT_TRANSMIT:
+        return _EVENT_OF_TASK.get(task_state or "", EventState.CREATED)
+    if task_state == TaskState.COMPLETED:
+        return EventState.COMPLETED  # its step may have failed since, in its body
+    if step_state in StepState.UNSUCCESSFUL or task_state == TaskState.FAILED:
         return EventState.ERROR
-    if step_state != StepState.EVENT_TRANSMIT:
-        # Completed, by a task or from outside; or failed, and caught.
-        return EventState.ERROR if task_state == TaskState.FAILED else EventState.COMPLETED
-    return _EVENT_OF_TASK.get(task_state or "", EventState.CREATED)
+    return EventState.COMPLETED
+
+
+def is_ended_from_outside(step_state: str, task_state: str | None) -> bool:
+    """Whether only the history knows how an event has ended: its last task does not."""
+    if step_state == StepState.EVENT_TRANSMIT:
+        return task_state == TaskState.IGNORED  # superseded while a child run went on
+    return task_state not in (TaskState.COMPLETED, TaskState.FAILED)
 
 
 def next_state(object_type: str, path: str, state: str, signal: Signal) -> str:

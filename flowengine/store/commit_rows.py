@@ -22,6 +22,7 @@ from flowengine.store.tables import (
     StepRow,
     TaskRow,
     TimerRow,
+    UnnumberedRow,
 )
 
 
@@ -220,6 +221,14 @@ class Outcome(NamedTuple):
     created: int
 
 
+class Unnumbered(NamedTuple):
+    """A commit that the feed of all runs is to have."""
+
+    run_id: str
+    revision: int
+    created: int
+
+
 class Section(NamedTuple):
     """A list of a commit plan: into which table and columns its rows go."""
 
@@ -256,4 +265,5 @@ SECTIONS: dict[str, Section] = {
     "cached": Section(CacheRow.__table__, Cached._fields),
     "labels": Section(LabelRow.__table__, Label._fields),
     "outbox": Section(OutboxRow.__table__, Outcome._fields),
+    "unnumbered": Section(UnnumberedRow.__table__, Unnumbered._fields),
 }

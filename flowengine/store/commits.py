@@ -45,6 +45,7 @@ from flowengine.store.commit_rows import (
     RunUpdate,
     SupersededStep,
     TaskReport,
+    Unnumbered,
 )
 from flowengine.store.records import Row
 
@@ -60,10 +61,11 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True)
 class OutboxRule:
-    """Which outcomes are delivered, and to which sinks."""
+    """Which outcomes are delivered, and to which sinks; whether all commits are in the feed."""
 
     sinks: tuple[str, ...]
     events: frozenset[str]
+    feed: bool = False
 
 
 @dataclass(slots=True)
@@ -92,6 +94,7 @@ class CommitPlan:
     cached: list[Cached] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     outbox: list[Outcome] = field(default_factory=list)
+    unnumbered: list[Unnumbered] = field(default_factory=list)
     rule: OutboxRule | None = None  #: None: outcomes are not delivered
     encoder: codec.Encoder = field(default_factory=codec.Encoder)
     _gathered: set[tuple[str, str]] = field(default_factory=set)
@@ -163,6 +166,8 @@ class CommitPlan:
             )
         )
         self.history.append(History(view.id, after.revision, now, codec.dump(summary)))
+        if self.rule is not None and self.rule.feed:
+            self.unnumbered.append(Unnumbered(view.id, after.revision, now))
         return after
 
     def insert_run(self, origin: RunOrigin, labels: Mapping[str, str] | None = None) -> None:

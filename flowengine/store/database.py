@@ -179,6 +179,12 @@ class Database:
         """
         return None
 
+    def listen_for_events(
+        self, on_commit: Callable[[str], object], on_connect: Callable[[], object]
+    ) -> CompletionListener | None:
+        """Subscribe to commits that the feed is to have; None if the database cannot notify."""
+        return None
+
     def listen_for_tasks(
         self, on_due: Callable[[str], object], on_connect: Callable[[], object]
     ) -> CompletionListener | None:

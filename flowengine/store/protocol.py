@@ -17,6 +17,7 @@ from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
 from flowengine.store.due_names import DueTasks
+from flowengine.store.feed import Feed
 from flowengine.store.forks import Forks
 from flowengine.store.history import History
 from flowengine.store.idle_keys import IdleKeys
@@ -100,6 +101,8 @@ class Session(Protocol):
     def waits(self) -> WaitQueries: ...
     @property
     def admission(self) -> AdmissionRows: ...
+    @property
+    def feed(self) -> Feed: ...
     @property
     def forks(self) -> Forks: ...
     @property
@@ -190,6 +193,11 @@ class Store(Protocol):
 
         `on_connect` is called after each connection: notifications before it are lost.
         """
+
+    def listen_for_events(
+        self, on_commit: Callable[[str], object], on_connect: Callable[[], object]
+    ) -> CompletionListener | None:
+        """Subscribe to commits that the feed is to have; None if the database cannot notify."""
 
     def listen_for_tasks(
         self, on_due: Callable[[str], object], on_connect: Callable[[], object]

@@ -61,7 +61,10 @@ _TIMERS = (
     f"AND t.id < substr(w.value, 1, {ID_PREFIX}) || 'g' "
     "WHERE t.run_id = w.value LIMIT %s) RETURNING 1"
 )
-_TABLES = ("task", "step", "event", "history", "fact", "join", "label", "outbox")
+_TABLES = (
+    *("task", "step", "event", "history", "fact", "join", "label", "outbox"),
+    *("unnumbered", "feed"),
+)
 _HASHES = (
     "SELECT DISTINCT f.hash FROM {IDS} {JOIN} flowengine_reference f ON f.run_id = w.value LIMIT %s"
 )

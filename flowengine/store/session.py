@@ -14,6 +14,7 @@ from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
 from flowengine.store.due_names import DueTasks
+from flowengine.store.feed import Feed
 from flowengine.store.forks import Forks
 from flowengine.store.history import History
 from flowengine.store.idle_keys import IdleKeys
@@ -126,6 +127,7 @@ class SqlSession:
     purge = _PartOf(Purge)
     lists = _PartOf(RunLists)
     admission = _PartOf(AdmissionRows)
+    feed = _PartOf(Feed)
     forks = _PartOf(Forks)
     result_cache = _PartOf(ResultCache)
     idle_keys = _PartOf(IdleKeys)

@@ -365,6 +365,40 @@ class HistoryRow(_Table, table=True):
     summary: str = _text("")
 
 
+class UnnumberedRow(_Table, table=True):
+    """A commit of a run that has no place in the feed of all runs yet.
+
+    Written by that commit, only with the setting `event_feed`; removed when it is numbered.
+    """
+
+    __table_args__ = (Index("flowengine_unnumbered_created", "created"),)
+
+    run_id: str = _id(primary_key=True)
+    revision: int = Field(primary_key=True)
+    created: int = _time()
+
+
+class FeedRow(_Table, table=True):
+    """A place in the feed of all runs: numbers without gaps, each a commit of a run."""
+
+    __table_args__ = (
+        Index("flowengine_feed_run", "run_id", "revision", unique=True),
+        Index("flowengine_feed_tenant", "tenant", "position"),
+    )
+
+    position: int = _time(primary_key=True, sa_column_kwargs={"autoincrement": False})
+    run_id: str = _id()
+    revision: int = 0
+    tenant: str = _name("", 64)  #: of the run
+
+
+class CounterRow(_Table, table=True):
+    """A number that only grows. Its lock orders those who raise it."""
+
+    name: str = _name(primary_key=True, length=64)
+    value: int = _time()
+
+
 class TimerRow(_Table, table=True):
     """Something that is due at a time: a sleep, a deadline."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Row
 
 from flowengine.evaluator import EventDefinition, TaskDefinition
-from flowengine.evaluator.states import event_state
+from flowengine.evaluator.states import event_state, is_ended_from_outside
 from flowengine.store import codec
 from flowengine.store.parts import Part, statement
 from flowengine.store.records import TASK_COLUMNS, task_from
@@ -106,12 +106,16 @@ class Tasks(Part):
         """Return the events of a run; their state follows from that of step and task."""
         rows = self._session.execute(_EVENTS, {"run": run_id}).all()
         tries = self.last_tries(run_id, [row.step_id for row in rows])
+        states = {row.step_id: (row.step_state, _state_of(tries.get(row.step_id))) for row in rows}
+        ended: dict[str, str] = {}
+        if any(is_ended_from_outside(*of_step) for of_step in states.values()):
+            ended = self._session.history.ended_events(run_id)
         return [
             EventDefinition(
                 id=row.id,
                 step_id=row.step_id,
                 workflow_id=row.run_id,
-                state=event_state(row.step_state, _state_of(tries.get(row.step_id))),
+                state=event_state(*states[row.step_id], ended.get(row.step_id)),
                 event_type=row.event_type,
                 payload=self._session.payloads.resolved(codec.attributes(row.params)),
             )

@@ -210,3 +210,18 @@ def test_history_shows_each_step_once_and_neither_blocks_nor_mailboxes(
     lines = command("history", run.id[:8], "--after", "3").stdout.splitlines()
     assert f"            ✓ {item}  complete" in lines  # its block has failed
     assert len(set(lines)) == len(lines)
+
+
+def test_events_shows_changes_and_goes_on_behind_one(flow: Flow, command: Command) -> None:
+    run = flow.start(one, 1)
+    flow.settle()
+    shown = command("events", run.id[:8]).stdout.splitlines()
+    states = ["Created", "Dispatched", "Processing", "Completed"]
+    assert [line.split()[-3] for line in shown] == states
+    found = [json.loads(line) for line in command("events", run.id, "--json").stdout.splitlines()]
+    assert [change["state"] for change in found] == [f"event.{state}" for state in states]
+    last = str(found[2]["seq"])
+    (rest,) = command("events", run.id, "--follow", "--after", last, "--json").stdout.splitlines()
+    assert json.loads(rest) == found[3]
+    failed = command("events", code=1)
+    assert "FLOWENGINE_EVENT_FEED=on" in failed.stderr

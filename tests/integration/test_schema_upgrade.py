@@ -179,6 +179,7 @@ def test_an_upgrade_from_0001_changes_the_columns_and_keeps_the_rows(
         *("flowengine_task_waiting", "flowengine_limit_due"),
         *("flowengine_queue_turn", "flowengine_queue_due"),
         *("flowengine_cache_key", "flowengine_cache_expires", "flowengine_worklock_expires"),
+        *("flowengine_unnumbered_created", "flowengine_feed_run", "flowengine_feed_tenant"),
         *("flowengine_run_queued", "flowengine_run_queued_id"),
     }
     del before["flowengine_task_due"]  # 0005 gives it the tenant

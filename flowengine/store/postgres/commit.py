@@ -22,6 +22,7 @@ from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecut
 from flowengine.store.postgres.row_encoder import Encoding, decode, encode
 
 CHANNEL = "flowengine_run"  #: of NOTIFY: the runs that ended
+FEED = "_feed"  #: behind the channel of ended runs: commits that the feed is to have
 TASK_CHANNEL = "flowengine_task"  #: of NOTIFY: task lists that have due tasks, for pollers
 #: The row `g` names the task `t`, which is still held. One condition about both: given the state
 #: by itself, the planner may scan all running tasks.
@@ -79,14 +80,15 @@ def _statement(encodings: tuple[Encoding, ...], guarded: bool, is_alone: bool, c
         for name in names
         if not (is_checked and name in ("runs", "reports"))
     ]
+    feed = f", pg_notify('{channel}{FEED}', '')" if "unnumbered" in names else ""
     if "runs" not in names:
         source = "new_runs_w" if "new_runs" in names else "ok"
-        return f"WITH {', '.join(parts)} SELECT g.id, NULL FROM {source} g"
+        return f"WITH {', '.join(parts)} SELECT g.id, NULL{feed} FROM {source} g"
     source = _allowed_rows("runs", is_alone)
     if is_checked and "reports" in names:
         source += " JOIN checked ON checked.held = 1"
     notify = f"CASE WHEN g.finished IS NOT NULL THEN pg_notify('{channel}', g.run_id) END"
-    return f"WITH {', '.join(parts)} SELECT g.run_id, {notify} FROM {source}"
+    return f"WITH {', '.join(parts)} SELECT g.run_id, {notify}{feed} FROM {source}"
 
 
 def _allowed(names: list[str], guarded: bool) -> list[str]:

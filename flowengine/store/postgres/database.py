@@ -18,7 +18,7 @@ from flowengine.fork import at_fork
 from flowengine.store.backend import Executor
 from flowengine.store.database import Clock, Database, missing_driver
 from flowengine.store.postgres import dialect
-from flowengine.store.postgres.commit import CHANNEL, TASK_CHANNEL
+from flowengine.store.postgres.commit import CHANNEL, FEED, TASK_CHANNEL
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
 from flowengine.store.postgres.session_lock import SessionLock
@@ -90,6 +90,11 @@ class PostgresDatabase(Database):
 
     def listen(self, on_end: Callable[[str], object], on_connect: Callable[[], object]) -> Listener:
         return Listener(self.engine, self._channel, on_end, on_connect)
+
+    def listen_for_events(
+        self, on_commit: Callable[[str], object], on_connect: Callable[[], object]
+    ) -> Listener:
+        return Listener(self.engine, self._channel + FEED, on_commit, on_connect)
 
     def listen_for_tasks(
         self, on_due: Callable[[str], object], on_connect: Callable[[], object]

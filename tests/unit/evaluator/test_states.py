@@ -8,6 +8,7 @@ from flowengine.errors import IllegalTransition
 from flowengine.evaluator.fixed_point import HANDLERS
 from flowengine.evaluator.states import (
     BLOCK_TRANSITIONS,
+    EVENT_CHANGES,
     EVENT_TRANSITIONS,
     MACHINES,
     STEP_TRANSITIONS,
@@ -120,10 +121,12 @@ def test_every_state_of_a_task_has_a_row_and_ended_tasks_stay_ended() -> None:
 
 
 def test_every_state_of_an_event_has_a_row_and_ended_events_stay_ended() -> None:
-    assert set(EVENT_TRANSITIONS) == names_in(EventState)
-    for state, following in EVENT_TRANSITIONS.items():
-        assert following <= set(EVENT_TRANSITIONS)
+    assert set(EVENT_CHANGES) == names_in(EventState)
+    for state, following in EVENT_CHANGES.items():
+        assert following <= set(EVENT_CHANGES)
         assert bool(following) != EventState.is_terminal(state)
+    for state, following in EVENT_TRANSITIONS.items():
+        assert following in EVENT_CHANGES[state]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +138,9 @@ def test_every_state_of_an_event_has_a_row_and_ended_events_stay_ended() -> None
         (StepState.COMPLETE, TaskState.CANCELED, EventState.COMPLETED),
         (StepState.BLOCKS_CONTINUE, TaskState.COMPLETED, EventState.COMPLETED),
         (StepState.ERROR, TaskState.FAILED, EventState.ERROR),
+        (StepState.ERROR, TaskState.COMPLETED, EventState.COMPLETED),  # its body failed
+        (StepState.CANCELLED, TaskState.CANCELED, EventState.ERROR),
+        (StepState.EVENT_TRANSMIT, TaskState.CANCELED, EventState.ERROR),  # superseded
     ],
 )
 def test_an_event_is_where_its_step_and_its_last_try_are(step: str, task: str, event: str) -> None:
