@@ -19,6 +19,7 @@ context.set_forkserver_preload(
         "pytest",
         "tests.acceptance.commands",
         "tests.acceptance.cancelled_trip",
+        "tests.acceptance.sdk.killed_runner",
         "tests.acceptance.thirty_steps",
         "tests.acceptance.sdk.contest",
         "tests.acceptance.messaging.caller",

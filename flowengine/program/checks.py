@@ -18,6 +18,7 @@ from flowengine.program.nodes import (
     WhenCase,
 )
 from flowengine.program.plan import BlockPlan, Body, FacetPlan, Plan, StatementPlan
+from flowengine.program.prompts import prompt_problems
 from flowengine.program.schemas import schema_problems
 from flowengine.program.standard import NAMESPACE, REQUEST, STANDARD, is_built_in
 
@@ -26,10 +27,6 @@ _Waits = Mapping[BlockPlan, Mapping[StatementPlan, set[StatementPlan]]]
 _NO_SCRIPTS = (
     "uses a script block; scripts are run only where the setting `scripts` is on "
     "(FLOWENGINE_SCRIPTS=on)"
-)
-_NO_AGENTS = (
-    "has a prompt block; prompts are for agents, and this version of flowengine has none to "
-    "run them"
 )
 
 
@@ -40,8 +37,7 @@ def unsupported(names: Names, allow_scripts: bool) -> list[Problem]:
         node = declared.node
         if not isinstance(node, FacetDeclaration):
             continue
-        if node.prompt:
-            problems.append(Problem(declared.name, _NO_AGENTS))
+        problems += [Problem(declared.name, what) for what in prompt_problems(node)]
         scripts = [node.pre_script] if node.pre_script else []
         for part in _parts(node.body, node.catch, with_always=True):
             scripts += [part.script] if isinstance(part, Block) and part.script else []

@@ -8,6 +8,7 @@ from flowengine.engine.event_feed import EventFeed
 from flowengine.evaluator import EventDefinition, EventState
 from flowengine.evaluator.states import EVENT_TRANSITIONS
 from flowengine.sdk.agent_poller import AgentPoller
+from flowengine.sdk.claude_agent_runner import ClaudeAgentRunner
 from flowengine.sdk.config import AgentPollerConfig, RunnerConfig
 from flowengine.sdk.events import STEP_CONTINUE, EventDispatcher, EventManager, LocalEventHandler
 from flowengine.sdk.handlers import Callback
@@ -21,6 +22,7 @@ __all__ = [
     "AgentPoller",
     "AgentPollerConfig",
     "Callback",
+    "ClaudeAgentRunner",
     "EventChange",
     "EventDefinition",
     "EventDispatcher",

@@ -22,7 +22,10 @@ _NO_RUN = (
     "LEFT JOIN flowengine_run r ON r.id = t.run_id LEFT JOIN flowengine_lock l "
     f"ON l.name = '{MARKER}' || t.run_id WHERE r.id IS NULL AND l.name IS NULL"
 )
-_OF_RUNS = ("step", "task", "event", "fact", "history", "timer", "join", "label", "reference")
+_OF_RUNS = (
+    *("step", "task", "event", "fact", "history", "timer", "join", "label", "reference"),
+    "exchange",
+)
 #: The references of the result cache have the id of an entry in place of a run's.
 _NO_ENTRY = " AND NOT EXISTS (SELECT 1 FROM flowengine_cache c WHERE c.id = t.run_id)"
 

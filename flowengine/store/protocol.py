@@ -16,7 +16,9 @@ from flowengine.store.backend import Executor
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
+from flowengine.store.driven_runs import DrivenRuns
 from flowengine.store.due_names import DueTasks
+from flowengine.store.exchanges import Exchanges
 from flowengine.store.feed import Feed
 from flowengine.store.forks import Forks
 from flowengine.store.history import History
@@ -111,6 +113,10 @@ class Session(Protocol):
     def idle_keys(self) -> IdleKeys: ...
     @property
     def children(self) -> Children: ...
+    @property
+    def exchanges(self) -> Exchanges: ...
+    @property
+    def driven_runs(self) -> DrivenRuns: ...
 
 
 class CompletionListener(Protocol):

@@ -63,7 +63,7 @@ _TIMERS = (
 )
 _TABLES = (
     *("task", "step", "event", "history", "fact", "join", "label", "outbox"),
-    *("unnumbered", "feed"),
+    *("unnumbered", "feed", "exchange"),
 )
 _HASHES = (
     "SELECT DISTINCT f.hash FROM {IDS} {JOIN} flowengine_reference f ON f.run_id = w.value LIMIT %s"

@@ -13,7 +13,9 @@ from flowengine.store.backend import Executor
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule
+from flowengine.store.driven_runs import DrivenRuns
 from flowengine.store.due_names import DueTasks
+from flowengine.store.exchanges import Exchanges
 from flowengine.store.feed import Feed
 from flowengine.store.forks import Forks
 from flowengine.store.history import History
@@ -132,3 +134,5 @@ class SqlSession:
     result_cache = _PartOf(ResultCache)
     idle_keys = _PartOf(IdleKeys)
     children = _PartOf(Children)
+    exchanges = _PartOf(Exchanges)
+    driven_runs = _PartOf(DrivenRuns)

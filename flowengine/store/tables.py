@@ -463,6 +463,20 @@ class CacheRow(_Table, table=True):
     expires: int = _time()
 
 
+class ExchangeRow(_Table, table=True):
+    """One answer of a model in a step, or one result of a tool that it asked for.
+
+    Written under the lease of the step's task, before anything follows from it. Never changed.
+    """
+
+    run_id: str = _id(primary_key=True)
+    step_id: str = _id(primary_key=True)
+    number: int = Field(primary_key=True)  #: in the step, from 0
+    kind: str = _name("", 16)  #: answer, result, end
+    content: str = _text("")
+    created: int = _time()
+
+
 class OutboxRow(_Table, table=True):
     """A commit of a run whose outcomes are to be delivered to a sink: signals or the webhook.
 

@@ -130,6 +130,12 @@ class TaskWorker:
             done += self._work_through(tasks, 0.0, is_guarded=False)
         return done
 
+    @on_own_stack_chunk
+    def poll_this(self, task_list: str, task_id: str) -> int:
+        """Work on one due task in this thread; 0 if another holds it. Starts no thread."""
+        task = self._engine.claim_one(task_id, task_list, self._identity)
+        return 0 if task is None else self._work_through([task], 0.0, is_guarded=False)
+
     def _claim(self, task_list: str, wake: int = 1) -> Claim:
         """Claim due tasks of a list, last of all those of the tenant that was served longest."""
         names = self.async_tries.claimable(self._names(), task_list, wake)

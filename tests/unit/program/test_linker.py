@@ -911,12 +911,17 @@ def test_scripts_have_one_language() -> None:
         link_program(parse_program(program(script)), allow_scripts=True)
 
 
-def test_a_prompt_block_is_refused_because_only_agents_run_it() -> None:
-    prompt = event("F") | {"body": {"type": "PromptBlock", "template": "x"}}
-    assert problems(prompt) == [
-        "F: has a prompt block; prompts are for agents, and this version of flowengine has none "
-        "to run them"
+def test_a_prompt_names_parameters_of_its_event_facet() -> None:
+    body = {"type": "PromptBlock", "template": "{x} {{y}}", "system": "{z} {"}
+    assert problems(event("F", "x") | {"body": body}) == [
+        "F: the system of its prompt names the unknown parameter 'z' (it takes: x)",
+        "F: the system of its prompt has a single '{' at character 5; write {{",
     ]
+
+
+def test_only_an_event_facet_has_a_prompt() -> None:
+    prompt = facet("F") | {"body": {"type": "PromptBlock", "template": "x"}}
+    assert problems(prompt) == ["F: has a prompt block, which only an event facet may have"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,302 @@
+"""Let a model do one step: the conversation is recorded entry by entry, and gone on with.
+
+Invariant: an entry is recorded, under the lease of the step's task, before anything follows from
+it. So a process that is killed loses at most the request it was waiting for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from flowengine.authoring import WorkflowCall, event_facet_named
+from flowengine.engine import Engine
+from flowengine.errors import (
+    ModelAuthenticationFailed,
+    ModelError,
+    ModelPackageMissing,
+    ModelRequestRefused,
+    ModelStreamCut,
+    TryCancelled,
+)
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.triggers import Failed, Outcome, Succeeded
+from flowengine.models import (
+    Answer,
+    Chunk,
+    Message,
+    Model,
+    ModelRequest,
+    ModelRetry,
+    Tool,
+    ToolResult,
+    Usage,
+)
+from flowengine.models.messages import part_from
+from flowengine.models.protocol import MAX_TOKENS, TIMEOUT
+from flowengine.program.json_schemas import object_schema
+from flowengine.program.nodes import Json
+from flowengine.program.plan import FacetPlan
+from flowengine.program.prompts import filled
+from flowengine.sdk.conversation import Ask, Call, Entry, Fail, Finish, Reply, Rules, next_move
+from flowengine.sdk.model_tools import SUBMIT, ModelTools
+from flowengine.secret_keys import without_secrets
+from flowengine.store.database import is_unavailable
+from flowengine.store.exchanges import Exchange
+from flowengine.worker.execution import StepContext, current_step
+
+log = logging.getLogger("flowengine")
+
+_SYSTEM = (
+    "You carry out one step of a workflow. Use the tools if you need them. When you have the "
+    f"result, call {SUBMIT} with it, once. Do not answer with text."
+)
+_FINAL = (ModelAuthenticationFailed, ModelPackageMissing, ModelRequestRefused)
+_OUTAGE_SECONDS = 1.0  # between two attempts to record an entry while the database is away
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLimits:
+    """What a model may use for one step."""
+
+    max_turns: int = 20  #: answers
+    max_tokens: int = MAX_TOKENS  #: of each answer
+    timeout: float = TIMEOUT  #: seconds for each answer
+    retry: ModelRetry = field(default_factory=ModelRetry)
+
+
+def prompt_of(facet: FacetPlan, values: Mapping[str, Json]) -> tuple[Message, ...]:
+    """Return the first messages: of the prompt block of a facet, or of its name and arguments."""
+    shown: dict[str, Json] = without_secrets(dict(values))
+    prompt = facet.node.prompt
+    system = filled(prompt.system, shown) if prompt else ""
+    text = filled(prompt.template, shown) if prompt else ""
+    if not text:
+        code = event_facet_named(facet.name)
+        about = (inspect.getdoc(code.fn) if code is not None else None) or ""
+        parts = [f"Carry out the step {facet.name!r}.", about]
+        parts += [f"{name}: {_written(value)}" for name, value in shown.items()]
+        text = "\n".join(part for part in parts if part)
+    joined = f"{system}\n\n{_SYSTEM}" if system else _SYSTEM
+    return Message.of("system", joined), Message.of("user", text)
+
+
+def _written(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def submit_tool(facet: FacetPlan) -> Tool:
+    """Return the tool by which a model gives the declared results."""
+    schema = object_schema(facet.returns, facet.schemas, all_required=True)
+    return Tool(SUBMIT, f"Give the result of the step {facet.name}.", schema)
+
+
+class Journal:
+    """The recorded entries of one step."""
+
+    def __init__(self, engine: Engine, task: TaskDefinition) -> None:
+        self._engine, self._task = engine, task
+        with engine.database.read() as session:
+            rows = session.exchanges.of_step(task.workflow_id, task.step_id)
+        self.number = len(rows)  #: of the next entry
+        self._usage, self._turns, self._model = Usage(), 0, ""
+        self.entries: list[Entry] = []  #: since the last failed conversation
+        for row in rows:
+            if row.kind == "end":
+                self.entries.clear()
+            else:
+                self._keep(_entry(row))
+
+    def _keep(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if isinstance(entry, Answer):
+            self._usage, self._turns = self._usage + entry.usage, self._turns + 1
+            self._model = entry.model
+
+    def add(self, entry: Entry) -> None:
+        """Record an entry; raises TryCancelled if the lease was lost."""
+        self._keep(entry)
+        self._write("answer" if isinstance(entry, Answer) else "result", entry.to_json())
+
+    def end(self, problem: ModelError) -> None:
+        """Record that this conversation has failed: another try begins a new one."""
+        self._write("end", {"type": type(problem).__name__, "message": str(problem)})
+
+    def _write(self, kind: str, content: Json) -> None:
+        exchange = Exchange(self.number, kind, content)
+        shown = {"model": self._model, "turns": self._turns, **self._usage.to_json()}
+        while True:
+            try:
+                with self._engine.database.write() as session:
+                    is_held = session.exchanges.add(
+                        self._task, exchange, json.dumps(shown), session.now()
+                    )
+                break
+            except Exception as problem:
+                # An answer is paid for: it is kept until the database is back.
+                if not is_unavailable(problem):
+                    raise
+                log.warning(
+                    "an answer for %s cannot be recorded: %s; it is tried again",
+                    self._task.step_path,
+                    problem,
+                    extra={"action": "exchange_not_recorded", "run": self._task.workflow_id},
+                )
+                time.sleep(_OUTAGE_SECONDS)
+        if not is_held:
+            raise TryCancelled(self._task.step_path)
+        self.number += 1
+
+
+def _entry(row: Exchange) -> Entry:
+    if row.kind == "answer":
+        return Answer.from_json(row.content)
+    result = part_from(row.content)
+    assert isinstance(result, ToolResult)
+    return result
+
+
+class ModelSteps:
+    """The handler of facets that have none: a model."""
+
+    is_async, validates = False, False
+    is_final = staticmethod(lambda problem: isinstance(problem, _FINAL))
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: Model,
+        tools: Callable[[TaskDefinition], ModelTools],
+        task: Callable[[str], TaskDefinition],
+        storable: Callable[[TaskDefinition, Outcome], Outcome],
+        limits: ModelLimits,
+        only: Collection[str] | None = None,
+        on_chunk: Callable[[Chunk], object] | None = None,
+    ) -> None:
+        """`task` returns the task that this process works on for a step."""
+        self._engine, self._model, self._tools, self._task = engine, model, tools, task
+        self._storable, self._limits, self._only = storable, limits, only
+        self._on_chunk = on_chunk
+
+    def written(self, returned: Mapping[str, Json]) -> dict[str, Json] | WorkflowCall:
+        return dict(returned)
+
+    def call(self, data: Mapping[str, Json]) -> Mapping[str, Json]:
+        step = current_step()
+        task = self._task(step.idempotency_key)
+        facet = self._engine.reporter.declared(task.name, task.flow_id)
+        assert facet is not None, "the plan of a run has the facets of its tasks"
+        tools = self._tools(task)
+        offered = tools.offered(task.name, self._only)
+        rules = Rules(
+            self._model.provider,
+            prompt_of(facet, data),
+            offered,
+            SUBMIT,
+            lambda result: self._misfit(task, result),
+            self._limits.max_turns,
+        )
+        request = ModelRequest(
+            (),
+            (*offered.values(), submit_tool(facet)),
+            facet.node.prompt.model if facet.node.prompt else "",
+            "required",
+            self._limits.max_tokens,
+            self._limits.timeout,
+        )
+        journal = Journal(self._engine, task)
+        while True:
+            step.cancel_token.check()
+            match next_move(journal.entries, rules):
+                case Finish(result):
+                    return result
+                case Fail(problem):
+                    journal.end(problem)
+                    raise problem
+                case Reply(result):
+                    journal.add(result)
+                case Call(call):
+                    with kept_alive(step, self._every, _seconds(task)):
+                        result = tools.call(call, step, journal.number)
+                    journal.add(result)
+                case Ask(messages):
+                    journal.add(self._asked(replace(request, messages=messages), step))
+
+    def _misfit(self, task: TaskDefinition, result: Mapping[str, Json]) -> str:
+        """Return why a result would be refused, as the report of the try would."""
+        checked = self._storable(task, Succeeded(dict(result)))
+        return str(checked.error["message"]) if isinstance(checked, Failed) else ""
+
+    # --- requests ---
+
+    @property
+    def _every(self) -> float:
+        return self._engine.settings.server_timeout / 4
+
+    def _asked(self, request: ModelRequest, step: StepContext) -> Answer:
+        attempt, retry = 1, self._limits.retry
+        with kept_alive(step, self._every, None):
+            while True:
+                try:
+                    return self._once(request, step)
+                except ModelError as problem:
+                    wait = retry.wait_after(problem, attempt)
+                    if wait is None:
+                        raise
+                    log.warning(
+                        "%s: request %d of %d failed; the next one follows in %.1f s: %s",
+                        step.path,
+                        attempt,
+                        retry.attempts,
+                        wait,
+                        problem,
+                        extra={"action": "model_retry", "run": step.run_id, "facet": step.facet},
+                    )
+                    step.cancel_token.wait(wait)
+                    step.cancel_token.check()
+                    attempt += 1
+
+    def _once(self, request: ModelRequest, step: StepContext) -> Answer:
+        token = step.cancel_token
+        for piece in self._model.stream(request):
+            if isinstance(piece, Answer):
+                return piece
+            token.check()
+            if self._on_chunk is not None:
+                self._on_chunk(piece)
+        raise ModelStreamCut(self._model.provider)
+
+
+def _seconds(task: TaskDefinition) -> float | None:
+    return None if task.timeout_ms is None else task.timeout_ms / 1000
+
+
+@contextmanager
+def kept_alive(step: StepContext, every: float, most: float | None) -> Iterator[None]:
+    """Send heartbeats for a step while code runs that sends none, for `most` seconds at most.
+
+    After that its silence counts: a facet with a timeout is taken for hanging.
+    """
+    ended = threading.Event()
+    ends = None if most is None else time.monotonic() + most
+
+    def beat() -> None:
+        while not ended.wait(every):
+            if ends is not None and time.monotonic() > ends:
+                return
+            if not step.heartbeat():
+                return  # the cancel token is set
+
+    thread = threading.Thread(target=beat, name="flowengine-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
