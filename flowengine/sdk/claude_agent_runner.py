@@ -14,7 +14,8 @@ import socket
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from flowengine.authoring import Workflow, event_facet_named
 from flowengine.engine import Engine
@@ -30,12 +31,14 @@ from flowengine.program import Program
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Json, Namespace
 from flowengine.program.parser import parse_program
 from flowengine.program.standard import SLEEP, SLEEP_UNTIL, is_built_in
+from flowengine.sdk.connection import connected_engine
 from flowengine.sdk.handlers import Blocking, run_in_place
 from flowengine.sdk.model_step import ModelLimits, ModelSteps
 from flowengine.sdk.model_tools import ModelTools
 from flowengine.sdk.results import CallbackResults
 from flowengine.sdk.stand_in import PollerStandIn
 from flowengine.sdk.tool_registry import ToolRegistry
+from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.driven_runs import OpenTask
 from flowengine.worker import TaskWorker
@@ -92,6 +95,46 @@ class ClaudeAgentRunner:
             engine, self.model, self._tools_of, self._task_of, storable, limits, tools, on_chunk
         )
         self._identity, self._recovery = identity, PollerStandIn()
+        self._owns_engine = False
+
+    @classmethod
+    def connect(
+        cls,
+        database_url: str = "",
+        tool_registry: ToolRegistry | None = None,
+        model: Model | str = "",
+        *,
+        settings: Settings | None = None,
+        **options: Any,
+    ) -> Self:
+        """Return a runner on a database, with an engine of its own; `close` closes it.
+
+        Without a URL it takes the one of the settings, those of the environment by default.
+        """
+        engine = connected_engine(database_url, settings)
+        try:
+            runner = cls(engine, tool_registry, model, **options)
+        except BaseException:
+            engine.close()
+            raise
+        runner._owns_engine = True
+        return runner
+
+    def close(self) -> None:
+        """Close the engine if `connect` has made it."""
+        if self._owns_engine:
+            self.engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
 
     # --- runs ---
 

@@ -28,7 +28,8 @@ ROOT = Path(__file__).parent.parent.parent
 GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 SDK = sorted((ROOT / "docs" / "sdk").glob("*.md"))
-RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "agent-sdk.md", *SDK, *GUIDE]
+MODELS = ROOT / "docs" / "reference" / "models.md"
+RUNNABLE = [ROOT / "README.md", ROOT / "docs" / "agent-sdk.md", *SDK, MODELS, *GUIDE]
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 

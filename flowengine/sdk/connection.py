@@ -1,0 +1,23 @@
+"""An engine for an agent that is given the address of a database."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flowengine.engine import Engine
+from flowengine.settings import Settings
+from flowengine.store import Database, ensure_schema
+
+
+def connected_engine(database_url: str, settings: Settings | None) -> Engine:
+    """Return an engine on a database; without a URL, on the one of the settings."""
+    settings = settings or Settings.from_environment()
+    if database_url:
+        settings = replace(settings, database_url=database_url)
+    database = Database(settings.database_url, schema=settings.schema)
+    try:
+        ensure_schema(database, upgrade=not database.has_server)
+        return Engine(database, settings=settings)
+    except BaseException:
+        database.close()
+        raise
