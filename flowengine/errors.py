@@ -684,6 +684,15 @@ class PollerRefused(FlowengineError, RuntimeError):
 
 
 @dataclass(eq=False, repr=False)
+class TokenRefused(FlowengineError, ValueError):
+    """An access token cannot be created or revoked so."""
+
+    name: str
+    reason: str
+    _text = "access token {name!r}: {reason}"
+
+
+@dataclass(eq=False, repr=False)
 class HttpServerRefused(FlowengineError, OSError):
     """An HTTP server cannot be started."""
 

@@ -126,6 +126,19 @@ class Settings:
     max_execute_bytes: int = 4 * 1024 * 1024
     #: Maximum size of one message between agents as JSON, in bytes.
     max_message_bytes: int = 1024 * 1024
+    #: Maximum size of the body of a request of the wire protocol, in bytes: that of a value, and
+    #: 64 KiB for the rest of the request.
+    max_request_bytes: int = 1024 * 1024 + 64 * 1024
+    #: Maximum number of tasks that one request of the wire protocol claims.
+    max_claimed_tasks: int = 50
+    #: Maximum number of seconds that a claim of the wire protocol waits for a task.
+    max_claim_seconds: float = 30.0
+    #: Maximum number of claims that wait at once, of one token of the wire protocol.
+    max_waiting_claims: int = 100
+    #: Wrong tokens in a minute, after which the wire protocol refuses requests of their address.
+    max_wrong_tokens: int = 20
+    #: Maximum number of steps in an answer of the wire protocol.
+    max_listed_steps: int = 1_000
     #: Maximum number of runs on a page of Flower.
     max_page_runs: int = 500
     #: Maximum number of lines on the page of one run in Flower.

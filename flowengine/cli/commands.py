@@ -19,12 +19,14 @@ import click
 
 import flowengine
 from flowengine.cli import (
+    api_command,
     configuration,
     control_command,
     diff_command,
     operations,
     retry_command,
     runner_command,
+    token_command,
 )
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
@@ -245,6 +247,8 @@ for _command in (
     *retry_command.commands(),
     diff_command.diff,
     runner_command.runner,
+    api_command.api,
+    token_command.token,
 ):
     main.add_command(_command)
 

@@ -42,6 +42,7 @@ from flowengine.engine.singletons import Singletons
 from flowengine.engine.start_request import StartRequest
 from flowengine.engine.starter import Starter
 from flowengine.engine.task_queue import TaskQueue
+from flowengine.engine.tokens import Tokens
 from flowengine.engine.used_keys import key_options
 from flowengine.errors import ActionRefused, PartlyStarted
 from flowengine.log_filter import limit_records
@@ -160,6 +161,7 @@ class Engine:
         self.servers = self.queries.servers
         self.history = self.queries.history
 
+        self.tokens = Tokens(database, self.settings.tenant)
         self.export = Exports(database, self.settings).export
         self.doctor = Doctor(self).check
         self.hooks = Hooks(database, self.settings)

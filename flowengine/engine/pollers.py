@@ -13,7 +13,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from flowengine.dispatch import Group, Notifier
@@ -25,6 +25,8 @@ log = logging.getLogger("flowengine")
 
 KNOWN_SECONDS = 5.0  #: for which the rows of pollers are cached
 Wake = Callable[[int], object]  #: called with the number of due tasks, 0: it is not known
+#: The same, with the task list before it; without a name: any list may have due tasks.
+WakeList = Callable[[str, int], object]
 
 
 class Pollers:
@@ -34,6 +36,7 @@ class Pollers:
         self._database, self._clock = database, clock
         self._sender = uuid.uuid4().hex  #: in each notification: its own are ignored
         self._own: dict[str, tuple[str, Wake]] = {}  #: by server: its task list
+        self._routers: list[tuple[WakeList, Callable[[], Collection[str]]]] = []
         self._read_at, self._lists = -KNOWN_SECONDS, frozenset[str]()  #: of other processes
 
     @contextmanager
@@ -56,8 +59,35 @@ class Pollers:
             if listener is not None:
                 listener.stop()
 
+    @contextmanager
+    def routed(
+        self, wake: WakeList, server_ids: Callable[[], Collection[str]]
+    ) -> Iterator[CompletionListener | None]:
+        """Call `wake` for due tasks of any list: one listener for many servers.
+
+        `server_ids` are the servers for which it passes notifications on.
+        """
+
+        def on_due(text: str) -> None:
+            note = json.loads(text)
+            if note["from"] != self._sender:
+                wake(note["list"], note["due"])
+
+        listener = self._database.listen_for_tasks(on_due, lambda: wake("", 0))
+        router = wake, server_ids
+        self._routers.append(router)
+        try:
+            yield listener
+        finally:
+            self._routers.remove(router)
+            if listener is not None:
+                listener.stop()
+
     def wake(self, due: Mapping[str, int]) -> None:
         """Wake pollers of these lists; each has about this number of due tasks."""
+        for wake_list, _ in self._routers:
+            for task_list, number in due.items():
+                wake_list(task_list, number)
         for task_list, wake in list(self._own.values()):
             if task_list in due:
                 wake(due[task_list])
@@ -77,7 +107,8 @@ class Pollers:
             self._read_at = now
             with self._database.autocommit_read() as session:
                 found = session.servers.lists_of_pollers()
-            others = [lists for server, lists in found.items() if server not in self._own]
+            own = set(self._own).union(*(ids() for _, ids in self._routers))
+            others = [lists for server, lists in found.items() if server not in own]
             self._lists = frozenset().union(*others)
         return self._lists
 

@@ -40,11 +40,26 @@ class TaskQueue:
         return claimed[0] if claimed else None
 
     def claim(
-        self, task_names: Sequence[str], task_list: str, identity: WorkerIdentity, *, most: int
+        self,
+        task_names: Sequence[str],
+        task_list: str,
+        identity: WorkerIdentity,
+        *,
+        most: int,
+        tenant: str | None = None,
     ) -> list[TaskDefinition]:
-        """Claim up to `most` due tasks of those facets, of one tenant after the other."""
+        """Claim up to `most` due tasks of those facets, of one tenant after the other.
+
+        With `tenant`, tasks of this one alone.
+        """
         claim = self.claim_batch(
-            task_names, task_list, identity, most=most, quick=task_names, after=self._last_tenant
+            task_names,
+            task_list,
+            identity,
+            most=most,
+            quick=task_names,
+            after=self._last_tenant,
+            tenant=tenant,
         )
         if claim.tasks:
             self._last_tenant = claim.tasks[0].tenant
@@ -59,6 +74,7 @@ class TaskQueue:
         most: int,
         quick: Collection[str],
         after: str = "",
+        tenant: str | None = None,
     ) -> Claim:
         """Claim the most urgent due task, and up to `most` tasks if it is of a `quick` facet.
 
@@ -69,7 +85,13 @@ class TaskQueue:
             return Claim([])
         with self._database.autocommit() as session:
             return session.claims.claim(
-                task_names, task_list, identity, limit=most, quick=quick, after=after
+                task_names,
+                task_list,
+                identity,
+                limit=most,
+                quick=quick,
+                after=after,
+                tenant=tenant,
             )
 
     def claim_one(

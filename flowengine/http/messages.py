@@ -57,7 +57,7 @@ class Route:
 
     @property
     def is_async(self) -> bool:
-        return inspect.iscoroutinefunction(self.handler)
+        return inspect.iscoroutinefunction(self.handler)  # also of a partial
 
 
 def problem(

@@ -20,7 +20,7 @@ import socket
 import ssl
 import threading
 import weakref
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 from urllib.parse import parse_qs
@@ -80,7 +80,7 @@ class HttpServer:
         self._table = RouteTable(routes)
         self._host, self._first, self._attempts = host, port, port_attempts
         self._ssl, self.max_body_bytes = ssl_options, max_body_bytes
-        self._pool, self._most = DaemonThreads(threads, "flowengine-http"), max_connections
+        self.pool, self._most = DaemonThreads(threads, "flowengine-http"), max_connections
         self.port = 0  #: that it is bound to, from `start` on
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
@@ -122,10 +122,15 @@ class HttpServer:
         if loop is None or thread is None or stopping is None:
             return
         self._grace = timeout
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(stopping.set)
+        self.call(stopping.set)
         if thread is not threading.current_thread():
             thread.join(timeout + _JOIN_SECONDS)
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, if it runs."""
+        if (loop := self._loop) is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(function)
 
     def _bound(self) -> list[socket.socket]:
         tried = range(self._first, min(self._first + max(self._attempts, 1), _MAX_PORT + 1))
@@ -148,7 +153,7 @@ class HttpServer:
             log.exception("the HTTP server has ended", extra={"action": "http_server_failed"})
         finally:
             started.set()
-            self._pool.end()
+            self.pool.end()
 
     async def _serve(self, started: threading.Event) -> None:
         self._loop, self._stopping, self._idle = (
@@ -200,7 +205,7 @@ class HttpServer:
         try:
             if route.is_async:
                 return await cast(Awaitable[Response], route.handler(request))
-            call = asyncio.get_running_loop().run_in_executor(self._pool, route.handler, request)
+            call = asyncio.get_running_loop().run_in_executor(self.pool, route.handler, request)
             return cast(Response, await call)
         except Exception:
             log.exception(

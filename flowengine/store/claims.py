@@ -22,9 +22,9 @@ from flowengine.store.records import TASK_COLUMNS, task_from
 
 # --- the SQL that PostgreSQL and SQLite share ---
 
+_IS_PENDING = "state = 'pending' AND task_list_name = %(task_list)s"
 IS_DUE = (
-    "state = 'pending' AND task_list_name = %(task_list)s AND due <= {now} "
-    "AND (name {in_names} OR short_name {in_short_names})"
+    f"{_IS_PENDING} AND due <= {{now}} AND (name {{in_names}} OR short_name {{in_short_names}})"
 )
 IS_QUICK = "(name {in_quick} AND losses = 0 AND NOT runs_once)"
 #: Whether another tenant has due tasks in the list of the chosen ones.
@@ -69,6 +69,12 @@ def claim_text(chosen: str, member: str, *, skipped: str = "0", count: str = "0"
     for name in ("names", "short_names", "quick"):
         text = text.replace(f"{{in_{name}}}", member.format(name))
     return text
+
+
+@functools.cache
+def of_tenant(text: str) -> str:
+    """Return the statement that claims due tasks, for the tasks of one tenant alone."""
+    return text.replace(_IS_PENDING, f"{_IS_PENDING} AND tenant = %(tenant)s")
 
 
 def park_waiting_text(limit: int, lock: str = "") -> str:
@@ -120,16 +126,19 @@ class Claims(Part):
         limit: int = 1,
         quick: Collection[str] = (),
         after: str = "",
+        tenant: str | None = None,
     ) -> Claim:
         """Claim the most urgent due task of those facets, and up to `limit` quick ones behind it.
 
         All are of one tenant: the next behind `after` in the order of names, which has no end, so
-        `after` itself comes last. A name without a dot matches facets of any namespace with that
-        short name.
+        `after` itself comes last; or `tenant`. A name without a dot matches facets of any
+        namespace with that short name.
         """
-        listed = self._session.dialect.listed
+        listed, text = self._session.dialect.listed, self._session.dialect.CLAIM
         values = {"task_list": task_list, "quick": listed(quick), "limit": limit, "after": after}
-        rows = self._take(self._session.dialect.CLAIM, values, identity, names)
+        if tenant is not None:
+            text, values["tenant"] = of_tenant(text), tenant
+        rows = self._take(text, values, identity, names)
         if not rows:
             return Claim([])
         skipped, due = rows[0][-3:-1]

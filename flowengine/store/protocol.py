@@ -39,6 +39,7 @@ from flowengine.store.runs import Runs
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
+from flowengine.store.tokens import Tokens
 from flowengine.store.waits import WaitQueries
 from flowengine.store.work_locks import WorkLocks
 
@@ -117,6 +118,7 @@ class Session(Protocol):
     def exchanges(self) -> Exchanges: ...
     @property
     def driven_runs(self) -> DrivenRuns: ...
+    def tokens(self) -> Tokens: ...
 
 
 class CompletionListener(Protocol):

@@ -37,6 +37,7 @@ from flowengine.store.runs import Runs
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
+from flowengine.store.tokens import Tokens
 from flowengine.store.waits import WaitQueries
 from flowengine.store.work_locks import WorkLocks
 
@@ -136,3 +137,4 @@ class SqlSession:
     children = _PartOf(Children)
     exchanges = _PartOf(Exchanges)
     driven_runs = _PartOf(DrivenRuns)
+    tokens = _PartOf(Tokens)

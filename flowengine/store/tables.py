@@ -518,6 +518,25 @@ class ServerRow(_Table, table=True):
     lock_token: str | None = _text()  #: of the session lock that it holds, on PostgreSQL
 
 
+class TokenRow(_Table, table=True):
+    """An access token of the wire protocol, as a digest."""
+
+    __table_args__ = (
+        Index("flowengine_token_name", "name", unique=True),
+        Index("flowengine_token_digest", "digest", unique=True),
+    )
+
+    id: str = _id(primary_key=True)
+    name: str = _name(length=100)
+    digest: str = _name(length=64)  #: SHA-256 of the token, which is not stored
+    scopes: str | None = _text()
+    task_lists: str | None = _text()
+    tenant: str = _name("", 64)
+    created: int = _time()
+    expires: int | None = _time(None)
+    revoked: int | None = _time(None)
+
+
 class HandledRow(_Table, table=True):
     """How many tries of one facet a server has run; the sum of its processes."""
 

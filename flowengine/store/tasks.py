@@ -18,6 +18,9 @@ _OF_RUN = statement(
     f"SELECT {', '.join(f't.{name}' for name in TASK_COLUMNS)}, s.params FROM flowengine_task t "
     "JOIN flowengine_step s ON s.id = t.step_id WHERE t.run_id = :run ORDER BY t.position"
 )
+_BY_ID = statement(
+    f"SELECT {', '.join(TASK_COLUMNS)}, outcome FROM flowengine_task WHERE uuid = :task"
+)
 _TRY = (
     "SELECT step_id, try_number, losses, state, task_list_name, created, updated, lease, due, "
     "started, limit_key, limits, queue, outcome, server_id, pid, progress, waited_backoff, "
@@ -66,6 +69,11 @@ class Tasks(Part):
             task_from(row, resolved(codec.attributes(row.params)))
             for row in self._session.execute(_OF_RUN, {"run": run_id}).all()
         ]
+
+    def by_id(self, task_id: str) -> tuple[TaskDefinition, str | None] | None:
+        """Return a task without its data, and how it ended."""
+        row = self._session.execute(_BY_ID, {"task": task_id}).first()
+        return None if row is None else (task_from(row, {}), row.outcome)
 
     def event_results(
         self, run_id: str, step_keys: Iterable[str]

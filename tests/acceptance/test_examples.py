@@ -31,6 +31,10 @@ SAYS = {
         "billing.SendMail: 4200 cents of ada\n{'receipt': '4200 cents of ada', 'sent': True}\n"
         "running ['billing.ProcessPayment', 'billing.SendMail', 'flowengine.execute']\n"
     ],
+    "payments": [
+        "ada {'receipt': '4200 cents of ada'}\ngrace nothing to pay\n"
+        "the agent has deregistered: True\n"
+    ],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
     "fan_out": ["'stations': 60"],
     "branches": [

@@ -181,6 +181,7 @@ def test_an_upgrade_from_0001_changes_the_columns_and_keeps_the_rows(
         *("flowengine_cache_key", "flowengine_cache_expires", "flowengine_worklock_expires"),
         *("flowengine_unnumbered_created", "flowengine_feed_run", "flowengine_feed_tenant"),
         *("flowengine_run_queued", "flowengine_run_queued_id"),
+        *("flowengine_token_name", "flowengine_token_digest"),
     }
     del before["flowengine_task_due"]  # 0005 gives it the tenant
     del before["flowengine_server_state"]  # 0007 takes the heartbeat out of it
