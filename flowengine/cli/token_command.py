@@ -25,7 +25,7 @@ def token() -> None:
     "--scope",
     "scopes",
     multiple=True,
-    type=click.Choice([*Scope]),
+    type=click.Choice([scope.value for scope in Scope]),
     help="What it may do; several are possible. By default claim.",
 )
 @click.option("--task-list", "lists", multiple=True, help="It claims from this list alone.")
