@@ -47,6 +47,7 @@ class _Waiter:
     identity: WorkerIdentity
     most: int
     ends: float
+    is_alive: Callable[[], bool]  #: called in a thread
     answer: asyncio.Future[list[TaskDefinition]]
     is_asking: bool = False
 
@@ -88,9 +89,14 @@ class Claims:
         most: int,
         seconds: float,
         gone: asyncio.Event,
+        is_alive: Callable[[], bool],
         request_id: str | None,
     ) -> list[TaskDefinition]:
-        """Return claimed tasks; none if none became due in that time. Raises Refused."""
+        """Return claimed tasks; none if none became due in that time. Raises Refused.
+
+        `is_alive` says whether the server of a request that has waited still sends heartbeats: a
+        connection whose peer is suspended, or behind a dead proxy, looks open.
+        """
         self._loop = loop = asyncio.get_running_loop()
         if self._is_stopping:
             raise Refused("stopping", "this server stops")
@@ -101,7 +107,9 @@ class Claims:
         if self._waiting[token_id] >= self._engine.settings.max_waiting_claims:
             message = f"{self._waiting[token_id]} claims of this token wait already"
             raise Refused("too_many_claims", message)
-        waiting = loop.create_task(self._wait(token_id, identity, wanted, most, seconds, gone))
+        waiting = loop.create_task(
+            self._wait(token_id, identity, wanted, most, seconds, gone, is_alive)
+        )
         if key is None:
             return await asyncio.shield(waiting)
         self._repeats[key] = waiting
@@ -127,11 +135,12 @@ class Claims:
         most: int,
         seconds: float,
         gone: asyncio.Event,
+        is_alive: Callable[[], bool],
     ) -> list[TaskDefinition]:
         loop = asyncio.get_running_loop()
         group = self._groups.setdefault(wanted, _Group())
         self._groups.move_to_end(wanted)
-        waiter = _Waiter(identity, most, loop.time() + seconds, loop.create_future())
+        waiter = _Waiter(identity, most, loop.time() + seconds, is_alive, loop.create_future())
         group.waiters.append(waiter)
         self._waiting[token_id] += 1
         closed = loop.create_task(gone.wait())
@@ -232,13 +241,17 @@ class Claims:
             waiter.is_asking = True
             tasks = await loop.run_in_executor(self._pool, self._claim, wanted, waiter)
             waiter.is_asking = False
-            if not tasks:
+            if tasks is not None and not tasks:
                 return
-            group.pace.worked()
+            if tasks:
+                group.pace.worked()
             group.waiters.remove(waiter)
-            waiter.answer.set_result(tasks)
+            waiter.answer.set_result(tasks or [])
 
-    def _claim(self, wanted: Wanted, waiter: _Waiter) -> list[TaskDefinition]:
+    def _claim(self, wanted: Wanted, waiter: _Waiter) -> list[TaskDefinition] | None:
+        """Claim for a request; None: its server is silent, so it gets nothing."""
+        if not waiter.is_alive():
+            return None
         tasks = self._engine.claim(
             wanted.facets,
             wanted.task_list,

@@ -63,6 +63,7 @@ class Operations:
         caller.need_list(wanted.task_list)
         facets = server.row.handlers if wanted.facets is None else wanted.facets
         check_facets(facets)
+        self.servers.note(server)
         tasks = await self.claims.claim(
             caller.token.id,
             server.identity,
@@ -70,6 +71,7 @@ class Operations:
             min(wanted.most, settings.max_claimed_tasks),
             min(wanted.wait_seconds, settings.max_claim_seconds),
             request.gone,
+            lambda: self.servers.is_alive(server),
             wanted.request_id,
         )
         claimed = documents.Claimed(tasks=[_task(task) for task in tasks])

@@ -34,6 +34,7 @@ class WireServer:
     row: ServerDefinition
     counters: HandledCounters
     read_at: float
+    seen_at: float  #: when it last claimed or sent a heartbeat
 
     @property
     def identity(self) -> WorkerIdentity:
@@ -80,10 +81,9 @@ class WireServers:
             session.servers.register(row)
         self._cache(row)
         settings = self._engine.settings
-        interval = min(settings.heartbeat_interval, settings.server_timeout / 3)
         return documents.Registered(
             server_id=server_id,
-            heartbeat_interval_ms=round(interval * 1000),
+            heartbeat_interval_ms=round(self._interval * 1000),
             server_timeout_ms=round(settings.server_timeout * 1000),
             max_claimed_tasks=settings.max_claimed_tasks,
             max_claim_seconds=settings.max_claim_seconds,
@@ -115,7 +115,9 @@ class WireServers:
             now = session.now()
             session.servers.record_heartbeat(row, now)
             holds = session.recovery.held_by_boots([row.boot_id]) if beat.held is not None else []
-        self._cache(row).counters.flush()
+        server = self._cache(row)
+        self.note(server)
+        server.counters.flush()
         listed: set[Key] = {(held.task_id, held.lease) for held in beat.held or ()}
         lost = listed - {(task.task_id, task.lease) for task in holds}
         # The response of a newer claim may be on its way.
@@ -129,6 +131,29 @@ class WireServers:
         release_unstarted(self._engine, unknown)
         self._known.remove([*keys, *lost])
         return documents.HeartbeatAnswer(lost=_held(sorted(lost)), released=_held(keys))
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between two heartbeats of a server, at most."""
+        settings = self._engine.settings
+        return min(settings.heartbeat_interval, settings.server_timeout / 3)
+
+    def note(self, server: WireServer) -> None:
+        """Note a sign of life."""
+        server.seen_at = self._clock()
+
+    def is_alive(self, server: WireServer) -> bool:
+        """Whether a server has missed no heartbeat; it may send them to another process."""
+        longest = 1.5 * self._interval
+        if self._clock() - server.seen_at < longest:
+            return True
+        with self._engine.database.read() as session:
+            rows, now = session.servers.by_boot_ids([server.row.boot_id]), session.now()
+        if not rows or rows[0].state not in ServerState.ALIVE:
+            return False
+        silent = (now - rows[0].ping_time) / 1000
+        server.seen_at = max(server.seen_at, self._clock() - silent)
+        return silent < longest
 
     def deregister(self, caller: Caller, server_id: str) -> documents.Deregistered:
         """Give the tasks of a server back, and end its registration. Idempotent."""
@@ -169,7 +194,10 @@ class WireServers:
             known = self._cached.get(row.boot_id)
             counters = known.counters if known else None
             server = WireServer(
-                row, counters or HandledCounters(self._engine.database, row.uuid), self._clock()
+                row,
+                counters or HandledCounters(self._engine.database, row.uuid),
+                self._clock(),
+                known.seen_at if known else self._clock(),
             )
             self._cached[row.boot_id] = server
             self._cached.move_to_end(row.boot_id)

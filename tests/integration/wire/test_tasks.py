@@ -317,3 +317,28 @@ def test_a_stopping_server_answers_waiting_claims(
     wire.server.stop()
     thread.join(WAIT)
     assert answers == [[]]
+
+
+def test_a_waiting_claim_of_a_silent_server_gets_no_task(
+    engine: Engine, wire: Wire, client: Client
+) -> None:
+    """The process of the first agent is suspended: its connection stays open."""
+    frozen, other = client, wire.client("other", ["claim"])
+    frozen.register()
+    other.register()
+    thread, answers = in_background(lambda: frozen.claim(wait_seconds=WAIT))
+    until(lambda: waiting(wire) == 1)
+    boot = engine.servers()[0].boot_id
+    servers = wire.server._operations.servers
+    for server in servers._cached.values():
+        if server.row.uuid == frozen.server_id:
+            server.seen_at -= 3_600
+            boot = server.row.boot_id
+    with engine.database.write() as session:
+        (row,) = session.servers.by_boot_ids([boot])
+        session.servers.mark_dead(row)
+    run = start(engine)
+    (task,) = other.claim(wait_seconds=WAIT)
+    assert task["run_id"] == run.id
+    thread.join(WAIT)
+    assert answers == [[]]
