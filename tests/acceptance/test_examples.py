@@ -35,6 +35,10 @@ SAYS = {
         "ada {'receipt': '4200 cents of ada'}\ngrace nothing to pay\n"
         "the agent has deregistered: True\n"
     ],
+    "claude_agent": [
+        "the model asks for the order of ada\nCOMPLETED {'receipt': '4200 cents for ada'}\n",
+        "'turns': 2, 'input_tokens': 20, 'output_tokens': 10",
+    ],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
     "fan_out": ["'stations': 60"],
     "branches": [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,21 @@ from flowengine.errors import (
     RunnerRefused,
     UnknownRun,
 )
-from flowengine.models import Answer, ModelRequest, ModelRetry, ScriptedModel, StopReason, calling
+from flowengine.models import (
+    Answer,
+    Anthropic,
+    Chunk,
+    ModelRequest,
+    ModelRetry,
+    ScriptedModel,
+    StopReason,
+    calling,
+)
 from flowengine.sdk import ClaudeAgentRunner, ToolRegistry
 from flowengine.settings import Settings
 from flowengine.worker.execution import current_step
 from tests.integration.engines import opened
+from tests.model_server import KEY, Refuses, Says, Sends, serving
 
 TEXT = """
 namespace press {
@@ -320,6 +332,70 @@ def test_a_function_without_a_prompt_is_described_by_its_docstring_and_arguments
     assert "Carry out the step 'claude_runner.judge'.\nJudge a complaint from 1 to 5.\n" in asked
     assert "ticket: It leaks" in asked
     assert "password: ****" in asked
+
+
+# --- the real package ---
+
+
+def test_a_run_survives_every_transient_failure_of_the_api(on_sqlite: Engine) -> None:
+    use = {"type": "tool_use", "id": "t1", "name": "submit_result"}
+    found = {**use, "input": {"summary": "they boil", "card": CARD}}
+    replies = [
+        Refuses(429, "rate_limit_error", "slow down", {"retry-after": "0"}),
+        Refuses(529, "overloaded_error", "Overloaded"),
+        Says([found], cut_after=3),
+        Sends(b"{garbage"),
+        Says([found], "tool_use", pings=2),
+    ]
+    pieces: list[Chunk] = []
+    with serving(replies) as server, closing(Anthropic(api_key=KEY, base_url=server.url)) as model:
+        retry = ModelRetry(attempts=5, first_wait=0.0)
+        runner = ClaudeAgentRunner(
+            on_sqlite, registry(), model, retry=retry, on_chunk=pieces.append
+        )
+        result = runner.run(PROGRAM, {"topic": "k"})
+    assert result.success
+    assert len(server.requests) == 5
+    assert [kind for kind, _ in exchanges(on_sqlite, result.workflow_id)] == ["answer"]
+    assert {piece.kind for piece in pieces} == {"arguments"}
+    shown = next(s for s in on_sqlite.steps(result.workflow_id) if s.path.endswith("review"))
+    assert shown.progress["cache_read_tokens"] == 3
+
+
+def test_a_wrong_key_fails_the_step_at_once(on_sqlite: Engine) -> None:
+    with serving([]) as server, closing(Anthropic(api_key="no", base_url=server.url)) as model:
+        result = ClaudeAgentRunner(on_sqlite, registry(), model).run(RETRIED, {"topic": "k"})
+    assert "ModelAuthenticationFailed: anthropic: the request is not authorized: 401" in str(
+        result.error
+    )
+    assert len(on_sqlite.tasks(result.workflow_id)) == 1, "it is not tried again"
+
+
+# --- leases ---
+
+
+def test_a_slow_answer_keeps_its_lease(tmp_path: Path) -> None:
+    settings = Settings(spool_directory=str(tmp_path / "spool"), server_timeout=0.2)
+    with opened(f"sqlite:///{tmp_path}/flow.db", settings=settings) as engine:
+
+        def slow(request: ModelRequest) -> Answer:
+            ends = time.monotonic() + 20
+            while activity(engine) < 2:
+                assert time.monotonic() < ends, "no heartbeat"
+                time.sleep(0.01)
+            return GOOD
+
+        assert run(engine, [slow]).success
+
+
+def activity(engine: Engine, seen: set[int] = set()) -> int:  # noqa: B006 - counts over calls
+    """Return how many times of activity the running task has shown, without that of its claim."""
+    with engine.database.read() as session:
+        query = "SELECT activity, started FROM flowengine_task WHERE state = 'running'"
+        last, started = session.connection.execute(text(query)).one()
+    if last > started:
+        seen.add(last)
+    return len(seen)
 
 
 # --- storage ---
