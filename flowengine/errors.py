@@ -733,6 +733,37 @@ class EventRefused(FlowengineError, ValueError):
     _text = "event {event}: {reason}"
 
 
+# --- tools of the Model Context Protocol ---
+
+
+@dataclass(eq=False, repr=False)
+class ToolRefused(FlowengineError, ValueError):
+    """A facet cannot be offered as a tool, or a call of a tool cannot be accepted."""
+
+    name: str
+    reason: str
+    _text = "tool {name}: {reason}"
+
+
+@dataclass(eq=False, repr=False)
+class McpToolFailed(FlowengineError, RuntimeError):
+    """The tool of an MCP server answered with an error, or the server was lost."""
+
+    name: str
+    reason: str
+    _text = "MCP tool {name}: {reason}"
+
+
+@dataclass(eq=False, repr=False)
+class MissingExtra(FlowengineError, ImportError):
+    """An optional package is not installed."""
+
+    feature: str
+    extra: str
+    package: str
+    _text = "{feature} needs the package {package!r}: pip install 'flowengine[{extra}]'"
+
+
 # --- raised by the code of event facets ---
 
 

@@ -190,6 +190,8 @@ class Settings:
     purge_interval: float = 60.0
     #: Part of the time in which a purge of many runs works; it pauses in between. 1: no pauses.
     purge_load: float = 0.1
+    #: Token that the clients of `flowengine mcp --http` need; empty: none, on loopback only.
+    mcp_token: str = field(default="", repr=False)
     #: Directory of the spool: reports on disk while the database is unreachable.
     spool_directory: str = "flowengine-spool"
     #: Newest tries that Flower keeps, of each facet, outcome and pool child; 0: it is shown none.
@@ -242,7 +244,7 @@ class Settings:
             elif name in project:
                 values[name] = _parse(variable, str(project[name]), setting.default)
             _check_number(name, variable, values.get(name))
-        for name in ("message_keys", "link_keys", "secret_keys", "webhook_keys"):
+        for name in ("message_keys", "link_keys", "secret_keys", "webhook_keys", "mcp_token"):
             _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
         _check_retention(values.get("retention", ""))
         _check_hooks(values)

@@ -30,3 +30,15 @@ def test_importing_flowengine_loads_neither_celery_nor_a_database() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_sdk_loads_no_optional_package() -> None:
+    script = (
+        "import sys, flowengine.sdk\n"
+        "optional = {'mcp', 'anthropic', 'openai', 'tornado', 'celery', 'uvicorn', 'starlette'}\n"
+        "print(sorted(optional & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"

@@ -118,6 +118,29 @@ def resume(modules: Sequence[str], as_json: bool) -> None:
     run_command.resume(modules, as_json=as_json)
 
 
+@main.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--module", "-m", "modules", multiple=True, help="Import this: code of event facets.")
+@click.option("--http", metavar="[HOST:]PORT", help="Serve HTTP, not standard input and output.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 3600),
+    default=30.0,
+    show_default=True,
+    help="Seconds that a call waits for its run.",
+)
+def mcp(files: Sequence[str], modules: Sequence[str], http: str | None, wait: float) -> None:
+    """Offer workflows and event facets as tools of a Model Context Protocol server.
+
+    FILE is AFL text or program JSON; several are one program. Each call of a tool is a durable run.
+    With -A the workers of the app execute it, otherwise this process, with the code of the modules.
+    HTTP is served on 127.0.0.1; another host needs FLOWENGINE_MCP_TOKEN.
+    """
+    from flowengine.cli import mcp_command
+
+    mcp_command.serve(files, modules, http, wait)
+
+
 # --- checking ---
 
 

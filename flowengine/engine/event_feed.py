@@ -63,10 +63,7 @@ class FeedReader:
                 entries = session.feed.of_run(run_id, first, PAGE)
                 changes = _changes(session, entries)
         else:
-            self._number()
-            with self._database.read() as session:
-                entries = session.feed.page(first, tenant, PAGE)
-                changes = _changes(session, entries)
+            entries, changes = self._of_all_runs(first, tenant)
         has_more = len(entries) == PAGE or not has_ended
         found = [change for change in changes if change.seq > after]
         if entries:
@@ -74,20 +71,19 @@ class FeedReader:
             after = max(after, entries[-1].position * SCALE + SCALE - 1)
         return found, after, has_more
 
-    def last(self) -> int:
-        """Return the place behind the newest commit of all runs."""
-        self._number()
-        with self._database.read() as session:
-            return session.feed.last() * SCALE + SCALE - 1
-
-    def _number(self) -> None:
+    def _of_all_runs(
+        self, first: int, tenant: str | None
+    ) -> tuple[list[FeedEntry], list[EventChange]]:
+        """Read a page; commits are numbered if it is not full without them."""
         if not self.has_feed:
             raise FeedDisabled()
-        with self._database.autocommit_read() as session:
-            is_marked = session.feed.is_marked()
-        while is_marked:
+        while True:
+            with self._database.read() as session:
+                entries = session.feed.page(first, tenant, PAGE)
+                if len(entries) == PAGE or not session.feed.is_marked():
+                    return entries, _changes(session, entries)
             with self._database.write() as session:
-                is_marked = session.feed.number()
+                session.feed.number()
 
     # --- waiting ---
 

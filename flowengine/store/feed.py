@@ -50,7 +50,6 @@ _OF_RUN = (
     "SELECT revision, run_id, revision, at, summary FROM flowengine_history "
     "WHERE run_id = %s AND revision >= %s ORDER BY revision LIMIT %s"
 )
-_LAST = "SELECT value FROM flowengine_counter WHERE name = 'feed'"
 _STEP = "s.run_id, s.id, s.key, s.generation, s.path, s.facet_name"
 _STEPS_BY_KEY = (
     f"SELECT {_STEP} FROM {{PAIRS}} {{JOIN}} flowengine_step s "
@@ -105,24 +104,18 @@ class Feed(Part):
         """Whether a commit is to be numbered."""
         return bool(self._session.rows(_IS_MARKED))
 
-    def number(self) -> bool:
-        """Number marked commits; return whether there may be more. In a transaction."""
+    def number(self) -> None:
+        """Number some of the marked commits, those with the oldest marks. In a transaction."""
         if not self._session.rows(self._text(_LOCK)):
             self._session.rows(_CREATE)
         ((last,),) = self._session.rows(self._text(_LOCK))
         marks = self._session.rows(_MARKED, (_MOST,))
         if not marks:
-            return False
+            return
         runs = json.dumps(sorted({run_id for (run_id,) in marks}))
         numbered = self._session.rows(self._text(_NUMBER), (last, runs))
         self._session.rows(_RAISE, (last + len(numbered),))
         self._session.rows(self._text(_UNMARK), (runs,))
-        return len(marks) == _MOST
-
-    def last(self) -> int:
-        """Return the number of the newest numbered commit; 0: there was none."""
-        rows = self._session.rows(_LAST)
-        return int(rows[0][0]) if rows else 0
 
     def page(self, first: int, tenant: str | None, limit: int) -> list[FeedEntry]:
         """Return numbered commits from `first` on, with `tenant` those of its runs."""

@@ -39,6 +39,10 @@ SAYS = {
         "the model asks for the order of ada\nCOMPLETED {'receipt': '4200 cents for ada'}\n",
         "'turns': 2, 'input_tokens': 20, 'output_tokens': 10",
     ],
+    "mcp_server": [
+        "tools: flowengine_get_run mcp_shop_Charge mcp_shop_Order\n4200 cents of ada\n"
+        "one run: True\nfailed: 0 cents cannot be paid\n"
+    ],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
     "fan_out": ["'stations': 60"],
     "branches": [

@@ -89,11 +89,19 @@ def test_the_configuration_has_the_fields_and_defaults_of_the_specification() ->
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("max_concurrent", 0, "max_concurrent is 0 in the configuration, and must be a whole number greater than 0"),
+        (
+            "max_concurrent",
+            0,
+            "max_concurrent is 0 in the configuration, and must be a whole number greater than 0",
+        ),
         ("poll_interval_ms", -1, "must be a whole number greater than 0"),
         ("poll_interval_ms", 0.5, "must be a whole number greater than 0"),
         ("heartbeat_interval_ms", True, "must be a whole number greater than 0"),
-        ("task_list", "", "task_list is '' in the configuration, and must be the name of a task list"),
+        (
+            "task_list",
+            "",
+            "task_list is '' in the configuration, and must be the name of a task list",
+        ),
         ("service_name", None, "service_name is None in the configuration, and must be text"),
     ],
 )
