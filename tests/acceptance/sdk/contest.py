@@ -6,12 +6,15 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from flowengine import current_step
 from flowengine.engine import Engine, Run
+from flowengine.program.nodes import FacetDeclaration, StepRef
 from flowengine.sdk import (
     AgentPoller,
     AgentPollerConfig,
@@ -21,7 +24,7 @@ from flowengine.sdk import (
 )
 from flowengine.settings import Settings
 from tests.fork_server import context
-from tests.integration.engines import one
+from tests.integration.engines import X, call, event_facet, one, program, workflow
 
 WAIT = 300.0  #: seconds in which everything must be done
 POLLER, RUNNER = "poller", "runner"
@@ -37,23 +40,34 @@ INTERVALS: dict[str, Any] = {
 }
 
 
+def one_workflow() -> list[FacetDeclaration]:
+    """The workflow of `one`, for another namespace."""
+    steps = [call("a", "Work", x=X)]
+    return [workflow(steps, {"y": StepRef(("a", "y"))})]
+
+
 def settings_of(url: str, directory: Path) -> Settings:
     return Settings(database_url=url, spool_directory=str(directory / "spool"), **INTERVALS)
 
 
 def compete(role: str, url: str, directory: Path) -> None:
-    """Work until SIGTERM; each execution is a line of a file, written before its result."""
+    """Work until SIGTERM; each execution is a line of a file, written before its result.
+
+    Tasks of the namespace `slow` are claimed one by one, those of `t` in batches.
+    """
     log = os.open(directory / "executions", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def work(payload: dict[str, Any]) -> dict[str, Any]:
-        os.write(log, f"{payload['x']}\n".encode())
+        os.write(log, f"{payload['x']} {os.getpid()}\n".encode())
+        if current_step().facet == "slow.Work":
+            time.sleep(0.02)
         return {"y": payload["x"]}
 
     settings = settings_of(url, directory)
     agent: AgentPoller | RunnerService
     if role == RUNNER:
         tools = ToolRegistry()
-        tools.register("t.Work", work)
+        tools.register("Work", work)
         config = RunnerConfig(
             heartbeat_interval_ms=1000, poll_interval_ms=200, http_max_port_attempts=0
         )
@@ -64,7 +78,7 @@ def compete(role: str, url: str, directory: Path) -> None:
             AgentPollerConfig(heartbeat_interval_ms=1000, poll_interval_ms=200),
             settings=settings,
         )
-        agent.register("t.Work", work)
+        agent.register("Work", work)
         signal.signal(signal.SIGTERM, lambda *_: agent.stop())  # a runner handles it itself
     with agent:
         agent.start()
@@ -87,6 +101,8 @@ class Count:
 class Contest:
     def __init__(self, url: str, directory: Path, pollers: int, runners: int) -> None:
         self._url, self._directory = url, directory
+        (directory / "executions").touch()
+        self._read, self._executions = 0, list[tuple[int, int]]()
         self._roles = [*[POLLER] * pollers, *[RUNNER] * runners]
         self._processes = [self._started(role) for role in self._roles]
 
@@ -96,44 +112,66 @@ class Contest:
         process.start()
         return process
 
-    def executions(self) -> Counter[int]:
-        path = self._directory / "executions"
-        return Counter(map(int, path.read_text().split())) if path.exists() else Counter()
+    def executions(self) -> list[tuple[int, int]]:
+        """Return the number of the task and the process of each execution."""
+        with open(self._directory / "executions") as file:
+            file.seek(self._read)
+            lines = file.read()
+        self._read += len(lines)
+        new = map(str.split, lines.splitlines())
+        self._executions += [(int(number), int(pid)) for number, pid in new]
+        return self._executions
 
     def run(self, engine: Engine, tasks: int, kills: int, random: Random) -> Count:
-        """Start runs of one task each, kill processes while they are worked on; count."""
+        """Start runs of one task each, in waves; in each wave kill a process that works."""
         began, count = time.monotonic(), Count(tasks=tasks)
-        runs = engine.start_many(one(), "t.Flow", [{"x": n} for n in range(tasks)])
-        # By progress, not by time: a kill falls into work on any machine.
-        # Each process once before any is killed again: runners are among the first.
-        order = random.sample(range(len(self._roles)), len(self._roles))
-        for turn, at in enumerate(sorted(random.sample(range(tasks * 9 // 10), kills))):
-            self._wait_for(at)
-            number = order[turn % len(order)]
+        runs: dict[int, Run[Any]] = {}
+        wave = tasks // kills
+        for first in range(0, tasks, wave):
+            before = len(self.executions())
+            runs |= self._start(engine, range(first, first + wave))
+            number = self._victim(before, random.randrange(wave // 2), random)
             os.kill(self._processes[number].pid, signal.SIGKILL)
             self._processes[number].join(WAIT)
             count.killed[self._roles[number]] += 1
             self._processes[number] = self._started(self._roles[number])
         count.kills = kills
-        results = [run.result(timeout=WAIT) for run in runs]
-        assert results == [{"y": n} for n in range(tasks)]
+        results = {number: run.result(timeout=WAIT) for number, run in runs.items()}
+        assert results == {number: {"y": number} for number in range(tasks)}
         count.seconds = time.monotonic() - began
         self.stop()
         self._count_executions(engine, runs, count)
         return count
 
-    def _wait_for(self, executions: int) -> None:
-        ends = time.monotonic() + WAIT
-        while sum(self.executions().values()) < executions:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+    def _start(self, engine: Engine, numbers: range) -> dict[int, Run[Any]]:
+        slow = program(event_facet("Work"), *one_workflow(), namespace="slow")
+        runs: dict[int, Run[Any]] = {}
+        for each, name, some in (
+            (slow, "slow.Flow", numbers[1::2]),
+            (one(), "t.Flow", numbers[::2]),
+        ):
+            started = engine.start_many(each, name, [{"x": n} for n in some])
+            runs |= dict(zip(some, started, strict=True))
+        return runs
 
-    def _count_executions(self, engine: Engine, runs: list[Run[Any]], count: Count) -> None:
-        executions = self.executions()
+    def _victim(self, before: int, more: int, random: Random) -> int:
+        """Wait for some executions; return a process that has worked since `before`."""
+        ends = time.monotonic() + WAIT
+        while True:
+            executions = self.executions()
+            pids = {pid for _, pid in executions[before:]}
+            working = [n for n, process in enumerate(self._processes) if process.pid in pids]
+            if len(executions) > before + more and working:
+                return random.choice(working)
+            assert time.monotonic() < ends
+            time.sleep(0.002)
+
+    def _count_executions(self, engine: Engine, runs: Mapping[int, Run[Any]], count: Count) -> None:
+        executions = Counter(number for number, _ in self.executions())
         with engine.database.read() as session:
             rows = session.rows(_TASKS, ())
         found = {run_id: (completed, losses) for run_id, completed, losses in rows}
-        for number, run in enumerate(runs):
+        for number, run in runs.items():
             completed, losses = found[run.id]
             assert completed == 1  # each result is recorded once
             count.losses += losses
