@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from flowengine.cli import main
 from flowengine.cli.runner_command import OPTIONS
 from flowengine.sdk import RunnerConfig
 from tests.celery_nodes import GuardedProcess, clean_environment
@@ -49,6 +49,10 @@ namespace billing {
 """
 
 
+def url_of(directory: Path) -> str:
+    return f"sqlite:///{directory}/flow.db"
+
+
 def environment(url: str, directory: Path) -> dict[str, str]:
     return {
         **clean_environment(),
@@ -65,13 +69,13 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def service(database_url: str, directory: Path) -> Iterator[GuardedProcess]:
+def service(directory: Path) -> Iterator[GuardedProcess]:
     files = [str(directory / "handlers.py:tools"), str(directory / "order.afl")]
     process = GuardedProcess(
         [sys.executable, "-m", "flowengine", "runner", *files, "--http-port", "0"],
         name="runner",
         directory=directory / "runner",
-        environment=environment(database_url, directory),
+        environment=environment(url_of(directory), directory),
         ready_prompt="works on list",
     )
     process.start()
@@ -80,9 +84,9 @@ def service(database_url: str, directory: Path) -> Iterator[GuardedProcess]:
 
 
 def test_a_runner_starts_workflows_by_name_and_ends_by_a_signal(
-    database_url: str, service: GuardedProcess
+    directory: Path, service: GuardedProcess
 ) -> None:
-    with opened(database_url) as engine:
+    with opened(url_of(directory)) as engine:
         order = engine.enqueue_execute("billing.Order", {"customer": "ada"})
         twice = engine.enqueue_execute("handlers.twice", {"n": 4})
         assert order.result(60).result(60) == {"receipt": "receipt for ada"}
@@ -108,19 +112,14 @@ def test_a_runner_starts_workflows_by_name_and_ends_by_a_signal(
     ],
 )
 def test_a_runner_that_cannot_start_says_why(
-    directory: Path, arguments: list[str], message: str
+    directory: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "flowengine", "runner", *arguments],
-        cwd=directory,
-        env={**os.environ, **environment(f"sqlite:///{directory}/flow.db", directory)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout) == (1, "")
-    assert message in ended.stderr
+    monkeypatch.chdir(directory)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    monkeypatch.delitem(sys.modules, "handlers", raising=False)
+    ended = CliRunner().invoke(main, ["runner", *arguments])
+    assert ended.exit_code == 1
+    assert message in ended.output
 
 
 def test_the_options_are_the_fields_of_the_configuration() -> None:
