@@ -54,7 +54,7 @@ class TaskClient:
             self.release(entries)
             return []
         if kept_out := [entry for entry in entries if entry not in let_in]:
-            self.park(kept_out, self._gate.seconds)
+            self.park(kept_out, self._gate.seconds, circuit="")
         return [entry for entry in entries if entry in let_in]
 
     def report(
@@ -121,11 +121,15 @@ class TaskClient:
         else:
             self.claimed.close(ClaimEvent.RELEASE, unstarted)
 
-    def park(self, unstarted: Sequence[ClaimedTask], seconds: float) -> None:
+    def park(
+        self, unstarted: Sequence[ClaimedTask], seconds: float, circuit: str | None = None
+    ) -> None:
+        """Park tasks, with the waiting ones of their circuit, or of the given one."""
         self._leave(unstarted)
         tasks = [entry.task for entry in unstarted]
         try:
-            self._engine.park(tasks, tasks[0].circuit, seconds)
+            name = tasks[0].circuit if circuit is None else circuit
+            self._engine.park(tasks, name, seconds)
         except Exception as problem:
             self._disown(unstarted, "parked", problem)
         else:

@@ -19,6 +19,7 @@ import pytest
 from flowengine import current_step, event_facet, workflow
 from flowengine.engine import Engine
 from flowengine.errors import HttpServerRefused, InvalidConfig, PollerRefused, UnknownRun
+from flowengine.program.nodes import EventOptions
 from flowengine.sdk import RunnerConfig, RunnerService, ToolRegistry
 from flowengine.settings import Settings
 from tests.integration.engines import chain, one, opened, program, side_by_side, watched
@@ -268,6 +269,40 @@ def test_a_signal_stops_the_runner_and_earlier_handlers_are_restored(
     assert not service.is_running
 
 
+def test_a_second_signal_gets_the_earlier_handler_while_the_runner_stops(
+    local_engine: Engine,
+) -> None:
+    """With Python's own handler, it ends the process at once."""
+    seen: list[int] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def work(payload: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        go.wait(WAIT)
+        return echo(payload)
+
+    def send_twice() -> None:
+        begun.wait(WAIT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: service._server.is_stopped)
+        os.kill(os.getpid(), signal.SIGTERM)
+        until(lambda: seen == [signal.SIGTERM])
+        go.set()
+
+    before = signal.signal(signal.SIGTERM, lambda n, _: seen.append(n))
+    service = runner(local_engine, tools(Work=work))
+    run = local_engine.start(one(), "t.Flow", {"x": 1})
+    sender = threading.Thread(target=send_twice)
+    try:
+        sender.start()
+        service.start()
+        sender.join(WAIT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert seen == [signal.SIGTERM]
+    assert run.result(WAIT) == {"y": 1}  # the earlier handler did nothing: it was finished
+
+
 # --- 7.4 locks ---
 
 
@@ -302,6 +337,15 @@ def test_a_step_that_another_runner_works_on_is_not_started(engine: Engine) -> N
     other.release_lock(f"step:{task.step_id}")
     until(lambda: service.poll_once() == 1)
     assert run.result(WAIT) == {"y": 1}
+
+
+def test_a_locked_step_does_not_keep_others_of_its_circuit_waiting(engine: Engine) -> None:
+    guarded = one(EventOptions(breaker="bank"))
+    locked, other = [engine.start(guarded, "t.Flow", {"x": n}) for n in range(2)]
+    (task,) = engine.tasks(locked.id)
+    assert engine.locks.acquire_lock(f"step:{task.step_id}", 60_000)
+    assert runner(engine, tools(Work=echo)).poll_once() == 1
+    assert other.result(WAIT) == {"y": 1}
 
 
 def test_a_lock_is_extended_while_its_handler_runs(engine: Engine) -> None:
