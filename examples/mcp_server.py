@@ -2,20 +2,21 @@
 
     python examples/mcp_server.py
 
-The program starts itself as a server on standard input and output, as MCP clients do. Each call is
-a durable run: the second call with the same key returns the run of the first.
+Each call is a durable run: the second call with the same key returns the run of the first. Here
+client and server are in one process. `python examples/mcp_server.py serve` serves standard input
+and output, which is the command that other clients start.
 """
 
 import asyncio
 import sys
 from typing import Any
 
-from mcp import Client, StdioServerParameters
+from mcp import Client
 
 from flowengine import event_facet
 from flowengine.afl import compile_text
 from flowengine.assembly import default_engine
-from flowengine.sdk.mcp import serve_stdio
+from flowengine.sdk.mcp import ProgramServer, serve_stdio
 
 PROGRAM = compile_text("""
 namespace mcp_shop {
@@ -37,8 +38,7 @@ def charge(customer: str, cents: int) -> str:
 
 
 async def call_tools() -> None:
-    server = StdioServerParameters(command=sys.executable, args=[__file__, "serve"])
-    async with Client(server) as client:
+    async with Client(ProgramServer(default_engine(), PROGRAM).server) as client:
         print("tools:", *sorted(tool.name for tool in (await client.list_tools()).tools))
         order: dict[str, Any] = {"customer": "ada", "cents": 4200, "idempotency_key": "order 7"}
         runs = [await client.call_tool("mcp_shop_Order", order) for _ in range(2)]

@@ -24,6 +24,7 @@ from flowengine.engine.recovery import evaluate_reported_runs, fire_due_timers
 from flowengine.errors import ActionRefused
 from flowengine.evaluator import RunState, StepState, TaskDefinition
 from flowengine.evaluator.actions import RUN_ACTIONS, ActionKind
+from flowengine.evaluator.states import EVENT_CHANGES, EventState
 from flowengine.evaluator.triggers import Lost, Succeeded
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
@@ -178,6 +179,18 @@ class World:
             assert not broken, f"{law}: {broken[:3]}"
 
 
+def check_events(engine: Engine, run_id: str) -> None:
+    """Each event has gone from state to state as the table allows, and ended as its row says."""
+    last: dict[str, str] = {}
+    for change in engine.events(run_id, after=0):
+        before = last.get(change.event_id)
+        allowed = {EventState.CREATED} if before is None else EVENT_CHANGES[before]
+        assert change.state in allowed, (before, change)
+        last[change.event_id] = change.state
+    assert last == {event.id: event.state for event in engine.events(run_id)}
+    assert all(map(EventState.is_terminal, last.values()))
+
+
 @pytest.mark.parametrize("game", GAMES, ids=str)
 def test_random_actions_break_no_law_and_every_run_ends(
     database_url: str, game: tuple[int, int, int]
@@ -193,5 +206,6 @@ def test_random_actions_break_no_law_and_every_run_ends(
             is_cancelled = engine.get(run_id).state == RunState.CANCELLED
             assert (kinds["W"] == StepState.CANCELLED) == is_cancelled
             assert not RUN_ACTIONS[engine.get(run_id).state] & {ActionKind.CANCEL}
+            check_events(engine, run_id)
     print(f"states: {dict(states)}")
     assert set(states) <= RunState.FINAL

@@ -48,6 +48,26 @@ def cached(n: int) -> int:
     return n
 
 
+@event_facet(name="feed.silent", timeout=5)
+def silent(n: int) -> int:
+    return n
+
+
+@workflow(name="feed.quiet")
+def quiet(n: int) -> int:
+    return silent(n)
+
+
+@event_facet(name="feed.delegates")
+def delegates(n: int) -> int:
+    return one(n)
+
+
+@workflow(name="feed.parent")
+def parent(n: int) -> int:
+    return delegates(n)
+
+
 @workflow(name="feed.one")
 def one(n: int) -> int:
     return work(n)
@@ -143,6 +163,21 @@ def test_a_lost_worker_shows_as_a_second_try(flow: Flow) -> None:
     changes = of(flow.engine, run.id)
     assert states(changes) == [C, D, P, D, P, OK]
     assert changes[-1].losses == 1
+
+
+def test_a_try_that_was_silent_for_too_long_ends(flow: Flow) -> None:
+    run = flow.start(quiet, 1)
+    flow.worker("silent").claim(run, "silent")
+    flow.clock.advance(seconds=6)
+    flow.watchdog()
+    assert states(of(flow.engine, run.id)) == [C, D, P, ERROR]
+
+
+def test_the_event_of_a_step_that_a_child_run_continues_ends_with_it(flow: Flow) -> None:
+    run = flow.start(parent, 1)
+    flow.settle()
+    assert run.result(timeout=0) == 2
+    assert states(of(flow.engine, run.id)) == [C, D, P, OK]
 
 
 def test_an_answer_from_outside_completes_the_event_and_a_duplicate_is_nothing(flow: Flow) -> None:

@@ -233,3 +233,38 @@ def test_a_dispatcher_sends_each_event_once_and_brings_the_results(
 
 def test_a_dispatcher_without_a_system_does_nothing(engine: Engine, run: Run[Any]) -> None:
     assert EventDispatcher().pump(EventManager(engine), run.id) == 0
+
+
+# --- caught failures ---
+
+CAUGHT = """
+namespace caught {
+  event facet Work(n: Long) => (n: Long)
+
+  workflow Tries(n: Long) => (n: Long) andThen {
+    work = Work(n = $.n) catch {
+      yield Work(n = 7)
+    }
+    yield Tries(n = work.n)
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("end", ["outside", "handler", "completed"])
+def test_an_event_whose_failure_is_caught_has_ended_as_an_error(engine: Engine, end: str) -> None:
+    run = engine.start(compile_text(CAUGHT), "caught.Tries", {"n": 1})
+    (event,) = engine.events(run.id)
+    if end == "handler":
+        handler = LocalEventHandler()
+        handler.register("Work", lambda payload: {"n": 1 // 0})
+        handler.process(run)
+    elif end == "outside":
+        engine.fail_step(event.step_id, "no")
+    else:
+        engine.continue_step(event.step_id, 3)
+    assert run.outputs(timeout=0) == {"n": 3 if end == "completed" else 7}
+    expected = EventState.COMPLETED if end == "completed" else EventState.ERROR
+    (event,) = engine.events(run.id)
+    assert event.state == expected
+    assert [change.state for change in engine.events(run.id, after=0)][-1] == expected
