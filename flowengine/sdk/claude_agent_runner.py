@@ -8,6 +8,7 @@ It registers no server and takes tasks of its run alone, by the worker that all 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import socket
@@ -61,6 +62,7 @@ class ClaudeAgentRunner:
         max_dispatches: int = 100,
         *,
         tools: Collection[str] | None = None,
+        facets: Collection[str] | None = None,
         max_turns: int = 20,
         max_tokens: int = MAX_TOKENS,
         timeout: float = TIMEOUT,
@@ -70,12 +72,16 @@ class ClaudeAgentRunner:
         """`model` is a model, or the name of one of Anthropic's.
 
         Steps are given to the registry's handlers, else to the model. `tools` are the handlers
-        that the model may call, all by default. `max_dispatches` limits the steps of one call of
+        that the model may call, all by default; `facets` are those that the model may do, others
+        are left to other agents. `max_dispatches` limits the steps of one call of
         `run`, `max_turns` the answers for one step, `max_tokens` and `timeout` (seconds) each
         answer. `on_chunk` receives the pieces of answers as they come.
         """
         self.engine, self.tools = engine, tool_registry or ToolRegistry()
-        self.model: Model = Anthropic(model) if isinstance(model, str) else model
+        named = Anthropic(model if isinstance(model, str) else "")
+        self._own_model = named if isinstance(model, str) else None
+        self.model: Model = named if isinstance(model, str) else model
+        self._facets = None if facets is None else frozenset(facets)
         self.max_dispatches = max_dispatches
         _check(max_dispatches=max_dispatches, max_turns=max_turns, max_tokens=max_tokens)
         _check(timeout=timeout)
@@ -121,7 +127,9 @@ class ClaudeAgentRunner:
         return runner
 
     def close(self) -> None:
-        """Close the engine if `connect` has made it."""
+        """Close the engine if `connect` has made it, and the model if it was given by name."""
+        if self._own_model is not None:
+            self._own_model.close()
         if self._owns_engine:
             self.engine.close()
 
@@ -167,6 +175,7 @@ class ClaudeAgentRunner:
         that has died are taken over at once, those of other machines after `server_timeout`.
         Raises UnknownRun, and RunnerRefused after `max_dispatches` steps: resume it once more.
         """
+        self._refuse_event_loop()
         engine, dispatches, pause = self.engine, 0, _SHORTEST
         ends = None if wait is None else time.monotonic() + wait
         Spool(engine.settings.spool_directory).deliver(engine)
@@ -177,24 +186,31 @@ class ClaudeAgentRunner:
                 if info.is_final:
                     return info.as_result()
                 due, is_waiting = self._look(run_id)
-                for task in due:
-                    if dispatches >= self.max_dispatches:
-                        raise RunnerRefused(
-                            f"run {run_id} has not ended after {dispatches} steps: raise "
-                            f"max_dispatches, or go on with resume({run_id!r})"
-                        )
-                    dispatches += self._worker.poll_this(task.task_list, task.uuid)
-                    break
-                else:
-                    if not is_waiting or (ends is not None and time.monotonic() >= ends):
-                        return info.as_result()
-                    self._recovery.watch(engine)
-                    time.sleep(pause)
-                    pause = min(2 * pause, _LONGEST)
+                if due and dispatches >= self.max_dispatches:
+                    raise RunnerRefused(
+                        f"run {run_id} has not ended after {dispatches} steps: raise "
+                        f"max_dispatches, or go on with resume({run_id!r})"
+                    )
+                if due and self._worker.poll_this(due[0].task_list, due[0].uuid):
+                    dispatches, pause = dispatches + 1, _SHORTEST
                     continue
-                pause = _SHORTEST
+                if not is_waiting or (ends is not None and time.monotonic() >= ends):
+                    return info.as_result()
+                self._recovery.watch(engine)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST)
         finally:
             self._worker.client.end()
+
+    def _refuse_event_loop(self) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        raise RunnerRefused(
+            "a runner works in the thread of its caller, where an event loop runs already; call "
+            "it with asyncio.to_thread"
+        )
 
     def _look(self, run_id: str) -> tuple[list[OpenTask], bool]:
         """Return the tasks that are due, and whether others will be without somebody's answer."""
@@ -202,7 +218,11 @@ class ClaudeAgentRunner:
             now = session.now()
             tasks = session.driven_runs.open_tasks(run_id)
             timers = session.driven_runs.timers(run_id)
-        due = [task for task in tasks if task.state == TaskState.PENDING and task.due <= now]
+        due = [
+            task
+            for task in tasks
+            if task.state == TaskState.PENDING and task.due <= now and self._does(task.name)
+        ]
         if not due and self._take_over(tasks):
             return self._look(run_id)
         sleeps = any(kind in _WAITED_TIMERS for kind, _ in timers)
@@ -227,13 +247,20 @@ class ClaudeAgentRunner:
 
     # --- handlers ---
 
+    def _does(self, name: str) -> bool:
+        """Whether this runner works on tasks of a facet."""
+        if self._facets is None or is_built_in(name) or self.tools.has_handler(name):
+            return True
+        return name in self._facets or name.rpartition(".")[2] in self._facets
+
     def _find(self, name: str) -> Handler | None:
         found = self.tools.find(name)
         if found is not None:
             return Blocking(found, run_in_place)
-        if is_built_in(name):
-            return _built_in(name)
-        return self._steps
+        if not is_built_in(name):
+            return self._steps
+        own = event_facet_named(name)
+        return None if own is None else Blocking(own, run_in_place)
 
     def _task_of(self, step_id: str) -> TaskDefinition:
         started = self._worker.claimed_tasks.in_states(ClaimState.STARTED)
@@ -250,17 +277,10 @@ class ClaudeAgentRunner:
         return found
 
 
-def _built_in(name: str) -> Handler | None:
-    found = event_facet_named(name)
-    return None if found is None else Blocking(found, run_in_place)
-
-
 def _check(**numbers: float) -> None:
     for name, value in numbers.items():
-        whole = name != "timeout"
-        if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
-            raise RunnerRefused(f"{name} is a number greater than 0, not {value!r}")
-        if value <= 0:
+        kinds = (int, float) if name == "timeout" else (int,)
+        if type(value) not in kinds or value <= 0:
             raise RunnerRefused(f"{name} is a number greater than 0, not {value!r}")
 
 

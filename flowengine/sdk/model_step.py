@@ -9,10 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from flowengine.authoring import WorkflowCall, event_facet_named
@@ -23,7 +20,6 @@ from flowengine.errors import (
     ModelPackageMissing,
     ModelRequestRefused,
     ModelStreamCut,
-    TryCancelled,
 )
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Failed, Outcome, Succeeded
@@ -35,20 +31,18 @@ from flowengine.models import (
     ModelRequest,
     ModelRetry,
     Tool,
-    ToolResult,
-    Usage,
 )
-from flowengine.models.messages import part_from
 from flowengine.models.protocol import MAX_TOKENS, TIMEOUT
 from flowengine.program.json_schemas import object_schema
 from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
 from flowengine.program.prompts import filled
-from flowengine.sdk.conversation import Ask, Call, Entry, Fail, Finish, Reply, Rules, next_move
+from flowengine.program.types import untyped
+from flowengine.sdk.conversation import Ask, Call, Fail, Finish, Reply, Rules, next_move
+from flowengine.sdk.journal import Journal
+from flowengine.sdk.lease import kept_alive
 from flowengine.sdk.model_tools import SUBMIT, ModelTools
 from flowengine.secret_keys import without_secrets
-from flowengine.store.database import is_unavailable
-from flowengine.store.exchanges import Exchange
 from flowengine.worker.execution import StepContext, current_step
 
 log = logging.getLogger("flowengine")
@@ -58,7 +52,6 @@ _SYSTEM = (
     f"result, call {SUBMIT} with it, once. Do not answer with text."
 )
 _FINAL = (ModelAuthenticationFailed, ModelPackageMissing, ModelRequestRefused)
-_OUTAGE_SECONDS = 1.0  # between two attempts to record an entry while the database is away
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,71 +88,6 @@ def submit_tool(facet: FacetPlan) -> Tool:
     """Return the tool by which a model gives the declared results."""
     schema = object_schema(facet.returns, facet.schemas, all_required=True)
     return Tool(SUBMIT, f"Give the result of the step {facet.name}.", schema)
-
-
-class Journal:
-    """The recorded entries of one step."""
-
-    def __init__(self, engine: Engine, task: TaskDefinition) -> None:
-        self._engine, self._task = engine, task
-        with engine.database.read() as session:
-            rows = session.exchanges.of_step(task.workflow_id, task.step_id)
-        self.number = len(rows)  #: of the next entry
-        self._usage, self._turns, self._model = Usage(), 0, ""
-        self.entries: list[Entry] = []  #: since the last failed conversation
-        for row in rows:
-            if row.kind == "end":
-                self.entries.clear()
-            else:
-                self._keep(_entry(row))
-
-    def _keep(self, entry: Entry) -> None:
-        self.entries.append(entry)
-        if isinstance(entry, Answer):
-            self._usage, self._turns = self._usage + entry.usage, self._turns + 1
-            self._model = entry.model
-
-    def add(self, entry: Entry) -> None:
-        """Record an entry; raises TryCancelled if the lease was lost."""
-        self._keep(entry)
-        self._write("answer" if isinstance(entry, Answer) else "result", entry.to_json())
-
-    def end(self, problem: ModelError) -> None:
-        """Record that this conversation has failed: another try begins a new one."""
-        self._write("end", {"type": type(problem).__name__, "message": str(problem)})
-
-    def _write(self, kind: str, content: Json) -> None:
-        exchange = Exchange(self.number, kind, content)
-        shown = {"model": self._model, "turns": self._turns, **self._usage.to_json()}
-        while True:
-            try:
-                with self._engine.database.write() as session:
-                    is_held = session.exchanges.add(
-                        self._task, exchange, json.dumps(shown), session.now()
-                    )
-                break
-            except Exception as problem:
-                # An answer is paid for: it is kept until the database is back.
-                if not is_unavailable(problem):
-                    raise
-                log.warning(
-                    "an answer for %s cannot be recorded: %s; it is tried again",
-                    self._task.step_path,
-                    problem,
-                    extra={"action": "exchange_not_recorded", "run": self._task.workflow_id},
-                )
-                time.sleep(_OUTAGE_SECONDS)
-        if not is_held:
-            raise TryCancelled(self._task.step_path)
-        self.number += 1
-
-
-def _entry(row: Exchange) -> Entry:
-    if row.kind == "answer":
-        return Answer.from_json(row.content)
-    result = part_from(row.content)
-    assert isinstance(result, ToolResult)
-    return result
 
 
 class ModelSteps:
@@ -231,7 +159,16 @@ class ModelSteps:
     def _misfit(self, task: TaskDefinition, result: Mapping[str, Json]) -> str:
         """Return why a result would be refused, as the report of the try would."""
         checked = self._storable(task, Succeeded(dict(result)))
-        return str(checked.error["message"]) if isinstance(checked, Failed) else ""
+        if isinstance(checked, Failed):
+            return str(checked.error["message"])
+        # AFL's types allow null. A model that has no result must not get by with it.
+        facet = self._engine.reporter.declared(task.name, task.flow_id)
+        empty = [
+            f"{field.name!r}: expected {field.type}, found null"
+            for field in (facet.returns if facet else ())
+            if field.schema is None and not untyped(field) and result.get(field.name) is None
+        ]
+        return "; ".join(empty)
 
     # --- requests ---
 
@@ -275,28 +212,3 @@ class ModelSteps:
 
 def _seconds(task: TaskDefinition) -> float | None:
     return None if task.timeout_ms is None else task.timeout_ms / 1000
-
-
-@contextmanager
-def kept_alive(step: StepContext, every: float, most: float | None) -> Iterator[None]:
-    """Send heartbeats for a step while code runs that sends none, for `most` seconds at most.
-
-    After that its silence counts: a facet with a timeout is taken for hanging.
-    """
-    ended = threading.Event()
-    ends = None if most is None else time.monotonic() + most
-
-    def beat() -> None:
-        while not ended.wait(every):
-            if ends is not None and time.monotonic() > ends:
-                return
-            if not step.heartbeat():
-                return  # the cancel token is set
-
-    thread = threading.Thread(target=beat, name="flowengine-lease", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

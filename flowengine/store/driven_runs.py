@@ -12,7 +12,7 @@ _FAMILY = (
     f"(SELECT %s UNION ALL SELECT id FROM flowengine_run WHERE {RUN_IS_CHILD} AND root_run_id = %s)"
 )
 _OPEN = (
-    "SELECT uuid, task_list_name, state, due, server_id, boot_id, pid, step_path "
+    "SELECT uuid, task_list_name, state, due, server_id, boot_id, pid, name "
     f"FROM flowengine_task WHERE run_id IN {_FAMILY} "
     f"AND state IN ('pending', 'running', 'waiting') ORDER BY {ORDER}"
 )
@@ -27,7 +27,7 @@ class OpenTask(NamedTuple):
     server_id: str | None
     boot_id: str | None
     pid: int | None
-    step_path: str
+    name: str  #: of the facet
 
 
 class DrivenRuns(Part):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -36,7 +37,7 @@ from flowengine.models import (
     StopReason,
     calling,
 )
-from flowengine.sdk import ClaudeAgentRunner, ToolRegistry
+from flowengine.sdk import AgentPoller, ClaudeAgentRunner, ToolRegistry
 from flowengine.settings import Settings
 from flowengine.worker.execution import current_step
 from tests.integration.engines import opened
@@ -173,6 +174,8 @@ def test_an_exception_of_a_handler_fails_the_step_and_not_the_runner(on_sqlite: 
         (calling("submit_result", summary="a", card={"title": "b"}), "which has 'stars'"),
         (calling("submit_result", summary="a", card=CARD, more=1), "'more' is unknown"),
         (calling("submit_result", summary="x" * 30_000, card=CARD), "FLOWENGINE_MAX_VALUE_BYTES"),
+        (calling("submit_result", summary=None, card=CARD), "expected String, found null"),
+        (calling("submit_result", summary=float("nan"), card=CARD), "it is no JSON object"),
         ("I have finished.", "it answers with text instead of submit_result"),
     ],
 )
@@ -488,6 +491,24 @@ def test_a_step_without_any_model_says_so(on_sqlite: Engine) -> None:
     result = ClaudeAgentRunner(on_sqlite).run(plain)
     assert "anthropic: the request is refused: no model is named" in (result.error or "")
     assert json.dumps(result.outputs) == "{}"
+
+
+def test_a_runner_does_not_block_an_event_loop(on_sqlite: Engine) -> None:
+    async def inside() -> None:
+        run(on_sqlite, [GOOD])
+
+    with pytest.raises(RunnerRefused, match="call it with asyncio"):
+        asyncio.run(inside())
+
+
+def test_a_facet_that_the_model_may_not_do_is_left_to_other_agents(on_sqlite: Engine) -> None:
+    runner = ClaudeAgentRunner(on_sqlite, model=ScriptedModel([GOOD]), facets=["press.Review"])
+    result = runner.run(PROGRAM, {"topic": "k"}, wait=0)
+    assert result.status == ExecutionStatus.PAUSED
+    poller = AgentPoller(on_sqlite)
+    poller.register("press.Publish", publish)
+    assert poller.poll_once() == 1
+    assert runner.resume(result.workflow_id).success
 
 
 def test_only_named_handlers_are_offered_as_tools(on_sqlite: Engine) -> None:
