@@ -81,6 +81,20 @@ def on_sqlite(tmp_path: Path) -> Iterator[Engine]:
         yield engine
 
 
+@event_facet(name="claude_runner.rate")
+def rate(ticket: str) -> int:
+    raise AssertionError("the model is asked")
+
+
+@workflow
+def rated(ticket: str) -> int:
+    return rate(ticket)
+
+
+def judged_call() -> Any:
+    return rated.call("x")
+
+
 def publish(payload: dict[str, Any]) -> dict[str, Any]:
     """Publish a text."""
     return {"url": f"http://x/{payload['text']}"}
@@ -228,6 +242,30 @@ def test_the_error_of_a_tool_is_told_to_the_model(on_sqlite: Engine) -> None:
     ClaudeAgentRunner(on_sqlite, registry(Search=search), model).run(PROGRAM, {"topic": "k"})
     (reply,) = replies(model)
     assert (reply["is_error"], reply["content"]) == (True, "OSError: the archive is closed")
+
+
+@pytest.mark.parametrize(
+    ("returned", "why"),
+    [
+        ({"hits": ["x" * 30_000]}, "FLOWENGINE_MAX_VALUE_BYTES"),
+        ({"hits": {1, 2}}, "NotJson"),
+        ([1], "it must return a dict with the results of the facet by name"),
+        (judged_call, "a tool of a model cannot continue with a workflow"),
+    ],
+    ids=["large", "set", "list", "workflow"],
+)
+def test_a_result_of_a_tool_that_cannot_be_used_is_told_to_the_model(
+    on_sqlite: Engine, returned: Any, why: str
+) -> None:
+    def search(payload: dict[str, Any]) -> Any:
+        return returned() if callable(returned) else returned
+
+    model = ScriptedModel([calling("Search", query="a"), GOOD])
+    runner = ClaudeAgentRunner(on_sqlite, registry(Search=search), model)
+    assert runner.run(PROGRAM, {"topic": "k"}).success
+    (reply,) = replies(model)
+    assert reply["is_error"]
+    assert why in reply["content"]
 
 
 def test_each_call_of_a_tool_has_an_idempotency_key_of_its_own(on_sqlite: Engine) -> None:
