@@ -40,7 +40,11 @@ class Response:
     @classmethod
     def of_json(cls, content: Any, status: int = 200, **options: Any) -> Response:
         text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return cls(status, text.encode("utf-8", "surrogatepass"), **options)
+        try:
+            body = text.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair is written as JSON escapes it
+            body = json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
+        return cls(status, body, **options)
 
 
 #: A plain function is called in a thread of the server, a coroutine function in its loop.

@@ -259,6 +259,14 @@ class Claims:
             most=waiter.most,
             tenant=wanted.tenant,
         )
+        try:
+            return self._permitted(tasks)
+        except BaseException:  # nobody would work on them
+            self.give_back(tasks)
+            raise
+
+    def _permitted(self, tasks: Sequence[TaskDefinition]) -> list[TaskDefinition]:
+        """Park the tasks whose circuit breakers are open; return the others."""
         taken: list[TaskDefinition] = []
         parked: dict[str, tuple[float, list[TaskDefinition]]] = {}
         for task in tasks:

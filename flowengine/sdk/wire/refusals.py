@@ -37,6 +37,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
     "refused_program": (422, "correct the program"),
     "refused_inputs": (422, "correct the inputs"),
     "too_many_wrong_tokens": (429, "wait a minute"),
+    "too_many_servers": (429, "deregister servers that have ended"),
     "too_many_claims": (429, "let earlier claims of this token end first"),
     "database_unavailable": (503, "send the request again, later each time"),
     "stopping": (503, "send the request again: another server answers, or this one after it"),
@@ -44,6 +45,7 @@ CODES: Final[Mapping[str, tuple[int, str]]] = {
 _RETRY_AFTER = {
     "too_many_wrong_tokens": 60,
     "too_many_claims": 1,
+    "too_many_servers": 30,
     "too_many_runs": 1,
     "database_unavailable": 1,
     "stopping": 1,

@@ -43,7 +43,7 @@ OPERATIONS = (
         _CLAIM,
         documents.Registered,
         documents.Registration,
-        ("foreign_task_list",),
+        ("foreign_task_list", "too_many_servers"),
     ),
     Operation(
         *("POST", "/v1/servers/{server_id}/heartbeat", "beat_server"),

@@ -27,11 +27,13 @@ from flowengine.worker.background import HandledCounters
 
 _CACHED_SECONDS = 30.0  # that the row of a server is not read again
 _MAX_CACHED = 10_000
+_MAX_SERVERS = 1_000  # of one token that live at once
 
 
 @dataclass(slots=True)
 class WireServer:
     row: ServerDefinition
+    token_id: str
     counters: HandledCounters
     read_at: float
     seen_at: float  #: when it last claimed or sent a heartbeat
@@ -61,6 +63,7 @@ class WireServers:
         for task_list in wanted.task_lists:
             caller.need_list(task_list)
         check_facets(wanted.handlers)
+        self._check_number(caller)
         server_id = uuid.uuid4().hex
         with self._engine.database.write() as session:
             now = session.now()
@@ -79,7 +82,7 @@ class WireServers:
                 boot_id=caller.token.boot_of(server_id),
             )
             session.servers.register(row)
-        self._cache(row)
+        self._cache(caller, row)
         settings = self._engine.settings
         return documents.Registered(
             server_id=server_id,
@@ -98,7 +101,7 @@ class WireServers:
             return found
         with self._engine.database.read() as session:
             row = self._row(session, server_id, boot_id)
-        return self._cache(row)
+        return self._cache(caller, row)
 
     def cached(self, caller: Caller, server_id: str) -> WireServer | None:
         """Return a server that needs no query."""
@@ -115,7 +118,7 @@ class WireServers:
             now = session.now()
             session.servers.record_heartbeat(row, now)
             holds = session.recovery.held_by_boots([row.boot_id]) if beat.held is not None else []
-        server = self._cache(row)
+        server = self._cache(caller, row)
         self.note(server)
         server.counters.flush()
         listed: set[Key] = {(held.task_id, held.lease) for held in beat.held or ()}
@@ -131,6 +134,17 @@ class WireServers:
         release_unstarted(self._engine, unknown)
         self._known.remove([*keys, *lost])
         return documents.HeartbeatAnswer(lost=_held(sorted(lost)), released=_held(keys))
+
+    def _check_number(self, caller: Caller) -> None:
+        since = self._clock() - self._engine.settings.server_timeout
+        with self._lock:
+            number = sum(
+                server.token_id == caller.token.id and server.seen_at > since
+                for server in self._cached.values()
+            )
+        if number >= _MAX_SERVERS:
+            message = f"token {caller.token.name!r} has {number} servers that live"
+            raise Refused("too_many_servers", message)
 
     @property
     def _interval(self) -> float:
@@ -189,12 +203,13 @@ class WireServers:
             raise Refused("server_gone", f"server {server_id} has deregistered")
         return rows[0]
 
-    def _cache(self, row: ServerDefinition) -> WireServer:
+    def _cache(self, caller: Caller, row: ServerDefinition) -> WireServer:
         with self._lock:
             known = self._cached.get(row.boot_id)
             counters = known.counters if known else None
             server = WireServer(
                 row,
+                caller.token.id,
                 counters or HandledCounters(self._engine.database, row.uuid),
                 self._clock(),
                 known.seen_at if known else self._clock(),

@@ -70,6 +70,11 @@ def test_two_handlers_of_one_route_are_refused() -> None:
         RouteTable([Route("GET", "/a", handler), Route("GET", "/a", handler)])
 
 
+def test_a_document_is_valid_utf_8_whatever_texts_it_has() -> None:
+    content = {"a": "ä😀", "b": "\ud800"}
+    assert json.loads(Response.of_json(content).body.decode()) == content
+
+
 def test_an_error_has_a_code_a_message_and_a_hint() -> None:
     made = problem(409, "lease_lost", "too late", "claim again")
     error = {"code": "lease_lost", "message": "too late", "hint": "claim again"}
