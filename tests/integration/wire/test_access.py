@@ -38,8 +38,8 @@ def clock() -> MovedClock:
 
 
 @pytest.fixture
-def dated(clock: MovedClock, tmp_path: Path) -> Iterator[Engine]:
-    with opened(f"sqlite:///{tmp_path}/flow.db", clock=clock) as engine:
+def dated(clock: MovedClock, url: str) -> Iterator[Engine]:
+    with opened(url, clock=clock) as engine:
         yield engine
 
 

@@ -15,6 +15,11 @@ from tests.integration.sdk.pollers import WAIT, until
 from tests.integration.wire.clients import Client, Wire
 
 
+@pytest.fixture
+def url(database_url: str) -> str:
+    return database_url
+
+
 def start(engine: Engine, x: Any = 1, **options: Any) -> Any:
     return engine.start(one(), "t.Flow", {"x": x}, **options)
 

@@ -17,17 +17,9 @@ from click.testing import Result
 from flowengine.cli import main
 from tests.celery_nodes import clean_environment
 from tests.certificates import make_certificates
-from tests.integration.engines import opened
 from tests.integration.test_operations_commands import runner
 
 Command = Callable[..., Result]
-
-
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    url = f"sqlite:///{tmp_path}/flow.db"
-    with opened(url):
-        return url
 
 
 @pytest.fixture
