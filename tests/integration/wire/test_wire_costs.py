@@ -54,7 +54,7 @@ def test_a_claim_and_a_report_need_the_statements_of_a_poller(
 ) -> None:
     poller = AgentPoller(work.engine)
     poller.register("t.Work", lambda payload: {"y": payload["x"]})
-    worker = poller._worker("p" * 32, poller._handlers.find_in_place)
+    worker = poller._server._worker("p" * 32, poller._tools.table.find_in_place)
 
     def over_the_wire() -> None:
         (task,) = client.claim()
