@@ -103,7 +103,7 @@ def fuzz(target: Target, name: str, examples: int, number: int = 0) -> set[int]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_operation_answers_as_its_document_says(target: Target, name: str) -> None:
-    fuzz(target, name, 8)
+    fuzz(target, name, 4)
 
 
 @pytest.mark.chaos
