@@ -38,3 +38,12 @@ def test_every_code_is_of_a_route_and_on_the_page() -> None:
         row = re.search(rf"^\| {status} \|.*`{code}`", PAGE, re.MULTILINE)
         assert row, code
         assert hint
+
+
+def test_every_test_that_the_page_names_exists() -> None:
+    places = [*(ROOT / "tests/integration/wire").glob("*.py")]
+    places += (ROOT / "tests/acceptance/wire").glob("*.py")
+    defined = {name for path in places for name in re.findall(r"def (test_\w+)", path.read_text())}
+    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    assert named
+    assert named <= defined
