@@ -16,8 +16,9 @@ from typing import Any, Self, TypeVar, overload
 from flowengine.authoring import EventFacet
 from flowengine.engine import Engine
 from flowengine.sdk.config import AgentPollerConfig, check_heartbeat
+from flowengine.sdk.connection import connected_engine
 from flowengine.sdk.handlers import Callback
-from flowengine.sdk.polling_server import PollingServer, connected_engine
+from flowengine.sdk.polling_server import PollingServer
 from flowengine.sdk.tool_registry import ToolRegistry
 from flowengine.settings import Settings
 

@@ -22,8 +22,6 @@ from flowengine.sdk.pace import PollPace
 from flowengine.sdk.poll_threads import PollThreads
 from flowengine.sdk.results import CallbackResults
 from flowengine.sdk.stand_in import PollerStandIn
-from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import POLLER, ServerDefinition, ServerState
 from flowengine.worker import TaskWorker
@@ -236,17 +234,3 @@ class PollingServer:
             if (run := session.runs.get(run_id)) is None:
                 raise UnknownRun(run_id)
             self._engine.programs.plan(session, run.program_hash)
-
-
-def connected_engine(database_url: str, settings: Settings | None) -> Engine:
-    """Return an engine on a database; without a URL, on the one of the settings."""
-    settings = settings or Settings.from_environment()
-    if database_url:
-        settings = replace(settings, database_url=database_url)
-    database = Database(settings.database_url, schema=settings.schema)
-    try:
-        ensure_schema(database, upgrade=not database.has_server)
-        return Engine(database, settings=settings)
-    except BaseException:
-        database.close()
-        raise

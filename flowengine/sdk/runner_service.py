@@ -21,9 +21,10 @@ from flowengine.engine import Engine
 from flowengine.errors import PollerRefused
 from flowengine.program import Program
 from flowengine.sdk.config import RunnerConfig, check_heartbeat
+from flowengine.sdk.connection import connected_engine
 from flowengine.sdk.execution import ExecuteHandler, Programs
 from flowengine.sdk.item_locks import ItemLocks
-from flowengine.sdk.polling_server import PollingServer, connected_engine
+from flowengine.sdk.polling_server import PollingServer
 from flowengine.sdk.served_facets import ServedFacets
 from flowengine.sdk.status import (
     MAX_RUNNING,
