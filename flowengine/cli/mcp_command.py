@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from ipaddress import ip_address
 
 import click
@@ -21,7 +23,8 @@ def serve(files: Sequence[str], modules: Sequence[str], http: str | None, wait: 
     host, port = address_of(http, has_token=bool(settings.mcp_token)) if http else ("", 0)
     if settings.secret_keys:
         set_secret_key_source(lambda: settings.secret_keys)
-    load_modules(modules)
+    with redirect_stdout(sys.stderr):  # standard output is the protocol's
+        load_modules(modules)
     program = load_program(files, settings=settings)
     installed = getattr(configuration.celery_app(), "flowengine", None)
     fleet = installed if isinstance(installed, FlowEngine) else None

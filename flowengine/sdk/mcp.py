@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from importlib.metadata import version
 from secrets import compare_digest
 from typing import Any, TypeVar
@@ -170,10 +171,22 @@ def serve_stdio(engine: Engine, program: Program, *, wait: float = WAIT_SECONDS)
     server = ProgramServer(engine, program, wait=wait).server
 
     async def serve() -> None:
-        async with stdio_server() as (read, write):
+        # Text that steps print is buffered: it would be written when the protocol has ended.
+        async with stdio_server() as (read, write), _StdoutToStderr():
             await server.run(read, write, server.create_initialization_options())
 
     asyncio.run(serve())
+
+
+class _StdoutToStderr(redirect_stdout[Any]):
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *_: object) -> None:
+        sys.stderr.flush()  # for the rest of the process: steps may still run
 
 
 def http_app(
