@@ -536,3 +536,30 @@ def test_neither_the_package_nor_the_sdk_loads_celery() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+# --- the store ---
+
+
+def test_a_claim_without_a_matching_task_returns_none(engine: Engine) -> None:
+    engine.start(one(), "t.Flow", {"x": 1})
+    assert engine.claim_task(["t.Other"]) is None
+    assert engine.claim_task(["t.Work"], "elsewhere") is None
+    assert engine.claim_task(["t.Work"]) is not None
+    assert engine.claim_task(["t.Work"]) is None
+
+
+def test_steps_and_tasks_that_are_read_are_copies(engine: Engine) -> None:
+    """What a thread does with them changes neither the rows nor the cached run."""
+    run = engine.start(one(), "t.Flow", {"x": 1})
+    task = engine.claim_task(["t.Work"])
+    assert task is not None
+    assert task.data is not None
+    for step in engine.steps(run.id):
+        step.params["x"] = 99
+    task.data["x"] = 99
+    assert engine.tasks(run.id)[0].data == {"x": 1}
+    engine.continue_step(task.step_id, {"y": 5})
+    assert run.result(timeout=WAIT) == {"y": 5}
+    (work,) = [step for step in engine.steps(run.id) if step.facet == "t.Work"]
+    assert work.params == {"x": 1}
