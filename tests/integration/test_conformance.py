@@ -60,7 +60,10 @@ WAYS = {
 
 #: PostgreSQL gets each order in the long run only: the order is the evaluator's affair. Most cases
 #: are given in the forward order.
-IN_THE_LONG_RUN = {("sqlite", "forward"), ("postgresql", "forward"), ("postgresql", "reverse")}
+IN_THE_LONG_RUN = {
+    *(("sqlite", "forward"), ("postgresql", "forward"), ("postgresql", "reverse")),
+    ("postgresql", "shuffled"),
+}
 IN_EVERY_WAY = [
     pytest.param(kind, way, marks=[pytest.mark.chaos] if (kind, way) in IN_THE_LONG_RUN else [])
     for kind in ("sqlite", "postgresql")

@@ -45,10 +45,11 @@ def compete(url: str, directory: Path, seed: int, **numbers: int) -> None:
         assert_nothing_is_left(engine, directory)
 
 
+@pytest.mark.chaos  # killed pollers alone: test_killed_poller.py
 def test_killed_pollers_and_runners_lose_no_task_and_repeat_none_without_a_loss(
     postgres: PostgresServer, tmp_path: Path
 ) -> None:
-    """The short variant of the test below."""
+    """A smaller form of the test below, which is over in seconds."""
     compete(postgres.new_database(), tmp_path, 1, pollers=2, runners=1, tasks=400, kills=4)
 
 

@@ -102,6 +102,7 @@ def test_the_task_of_a_killed_agent_is_run_by_another(site: Site) -> None:
     assert site.engine.servers() == []
 
 
+@pytest.mark.chaos  # in Python: test_tasks.py
 def test_an_agent_that_returns_late_is_refused_and_goes_on(site: Site) -> None:
     """Stopped, it is taken for dead; then it reports under a lease that another has replaced."""
     run = site.engine.start(one(), "t.Flow", {"x": "a"})
