@@ -38,6 +38,7 @@ from flowengine.models import (
     calling,
 )
 from flowengine.sdk import AgentPoller, ClaudeAgentRunner, ToolRegistry
+from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
 from flowengine.worker.execution import current_step
 from tests.integration.engines import opened
@@ -362,12 +363,15 @@ def judged(ticket: str, password: Secret) -> int:
 
 
 def test_a_function_without_a_prompt_is_described_by_its_docstring_and_arguments(
-    on_sqlite: Engine, monkeypatch: pytest.MonkeyPatch
+    on_sqlite: Engine,
 ) -> None:
-    monkeypatch.setenv("FLOWENGINE_SECRET_KEYS", "k" * 43 + "=")
-    model = ScriptedModel([calling("submit_result", result=4)])
-    inputs = judged.inputs("It leaks", Secret("hunter2"))
-    result = ClaudeAgentRunner(on_sqlite, model=model).run(judged, inputs)
+    previous = set_secret_key_source(lambda: "k" * 32)
+    try:
+        model = ScriptedModel([calling("submit_result", result=4)])
+        inputs = judged.inputs("It leaks", Secret("hunter2"))
+        result = ClaudeAgentRunner(on_sqlite, model=model).run(judged, inputs)
+    finally:
+        set_secret_key_source(previous)
     assert result.outputs == {"result": 4}
     asked = model.requests[0].messages[1].text
     assert "Carry out the step 'claude_runner.judge'.\nJudge a complaint from 1 to 5.\n" in asked
