@@ -26,7 +26,7 @@ def token() -> None:
     "scopes",
     multiple=True,
     type=click.Choice([scope.value for scope in Scope]),
-    help="What it may do; several are possible. By default claim.",
+    help="A scope of the token; may be repeated. By default claim.",
 )
 @click.option("--task-list", "lists", multiple=True, help="It claims from this list alone.")
 @click.option("--tenant", default="", help="It works for the runs of this tenant alone.")

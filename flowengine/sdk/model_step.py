@@ -56,7 +56,7 @@ _FINAL = (ModelAuthenticationFailed, ModelPackageMissing, ModelRequestRefused)
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """What a model may use for one step."""
+    """The limits of a conversation with a model about one step."""
 
     max_turns: int = 20  #: answers
     max_tokens: int = MAX_TOKENS  #: of each answer
