@@ -54,6 +54,8 @@ def shell_environment() -> dict[str, str]:
         **kept,
         "PATH": f"{_BIN}{os.pathsep}{os.environ['PATH']}",
         "PYTHONUNBUFFERED": "1",
+        # Readers lack the plugins that our tests need, and one of them takes seconds to import.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "COLUMNS": "500",  # no line is wrapped, in the documents neither
     }
 

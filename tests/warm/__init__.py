@@ -28,9 +28,9 @@ _COLD = ("gevent", "eventlet")
 
 @contextmanager
 def warm_commands(directory: Path) -> Iterator[Path]:
-    """Yield a directory with `flowengine` and `python` for the front of a PATH."""
+    """Yield a directory with `flowengine`, `celery` and `python` for the front of a PATH."""
     socket = directory / "socket"
-    for name in ("flowengine", "python"):
+    for name in ("flowengine", "celery", "python"):
         command = directory / name
         command.write_text(f'#!/bin/sh\nexec {shlex.join(_client(socket))} {name} "$@"\n')
         command.chmod(command.stat().st_mode | stat.S_IXUSR)
@@ -57,7 +57,7 @@ def warm_celery(command: Sequence[str]) -> list[str] | None:
 def _celery_socket() -> Path:
     """Start the server of this process, which ends with it."""
     directory = Path(tempfile.mkdtemp(prefix="warm-"))
-    atexit.register(_end, _start(directory / "socket", "celery"), directory)
+    atexit.register(_end, _start(directory / "socket"), directory)
     return directory / "socket"
 
 
@@ -73,11 +73,11 @@ def _client(socket: Path) -> list[str]:
     return [sys.executable, "-I", "-S", str(_HERE / "client.py"), str(socket)]
 
 
-def _start(socket: Path, *kind: str) -> subprocess.Popen[bytes]:
+def _start(socket: Path) -> subprocess.Popen[bytes]:
     log = socket.parent / "log"
     with log.open("wb") as out:
         server = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm.server", str(socket), *kind],
+            [sys.executable, "-m", "tests.warm.server", str(socket)],
             cwd=_ROOT,
             env={**os.environ, "PYTHONPATH": str(_ROOT)},
             stdin=subprocess.PIPE,  # it ends when this process does

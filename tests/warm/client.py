@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 
-_KNOWN = ("-c", "-W")  #: options of Python with which the server can start a program
+_KNOWN = ("-c", "-m", "-W")  #: options of Python with which the server can start a program
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -9,41 +10,60 @@ import io
 import json
 import os
 import random
+import runpy
 import selectors
 import signal
 import socket
 import sys
+import threading
 import types
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+#: Modules that a command would import, most of them when it begins to work.
 _IMPORTS = (
-    "flowengine.cli",
-    "flowengine.cli.run_view",
-    "flowengine.assembly",
-    "celery.worker.strategy",
-    "celery.backends.cache",
-)
-_IMPORTS_OF_CELERY = (
     "celery.__main__",
-    "celery.bin.celery",
-    "celery.bin.worker",
-    "celery.bin.beat",
+    "celery.app.amqp",
+    "celery.app.control",
     "celery.apps.beat",
     "celery.apps.worker",
+    "celery.backends.cache",
     "celery.backends.redis",
     "celery.beat",
+    "celery.bin.beat",
+    "celery.bin.celery",
+    "celery.bin.worker",
     "celery.concurrency.prefork",
+    "celery.concurrency.thread",
     "celery.events.state",
+    "celery.loaders.app",
+    "celery.worker.autoscale",
     "celery.worker.components",
     "celery.worker.consumer",
+    "celery.worker.consumer.delayed_delivery",
+    "celery.worker.control",
+    "celery.worker.strategy",
     "celery.worker.worker",
+    "flowengine.assembly",
     "flowengine.assembly.plugin",
+    "flowengine.authoring.unordered",
+    "flowengine.authoring.validation",
+    "flowengine.cli",
+    "flowengine.cli.database",
+    "flowengine.cli.progress",
+    "flowengine.cli.run_command",
+    "flowengine.cli.run_view",
+    "flowengine.cli.targets",
+    "flowengine.store.sqlite",
+    "kombu.asynchronous.semaphore",
+    "kombu.transport.memory",
     "kombu.transport.redis",
     "psycopg",
+    "rich.live",
     "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.dialects.sqlite",
+    "sqlite3",
 )
 
 
@@ -148,7 +168,7 @@ def become(request: dict[str, Any], streams: list[int]) -> None:
 
 
 def execute(command: str, words: list[str]) -> None:
-    """Run `flowengine …`, `celery …`, `python [-W error] FILE …` or `python -c CODE …`."""
+    """Run `flowengine …`, `celery …` or `python …`: with a file, `-c CODE`, `-m MODULE`."""
     if command == "flowengine":
         sys.argv = [command, *words]
         from flowengine.cli import main
@@ -163,6 +183,10 @@ def execute(command: str, words: list[str]) -> None:
     if words[:2] == ["-W", "error"]:
         warnings.simplefilter("error")
         words = words[2:]
+    if words[0] == "-m":
+        sys.argv, sys.path[:0] = words[1:], [os.getcwd()]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        return
     module = sys.modules["__main__"] = types.ModuleType("__main__")
     if words[0] == "-c":
         sys.argv, sys.path[:0] = ["-c", *words[2:]], [""]
@@ -175,9 +199,41 @@ def execute(command: str, words: list[str]) -> None:
     exec(code, vars(module))
 
 
+def execute_to_the_end(argv: list[str]) -> int:
+    """Execute a command and return its exit code."""
+    try:
+        execute(argv[0], argv[1:])
+    except SystemExit as ended:
+        if ended.code is None or isinstance(ended.code, int):
+            return ended.code or 0
+        print(ended.code, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interrupt:
+        sys.excepthook(type(interrupt), interrupt, interrupt.__traceback__)
+        return 128 + signal.SIGINT
+    except Exception as problem:
+        sys.excepthook(type(problem), problem, problem.__traceback__)
+        return 1
+    return 0
+
+
+def end(code: int) -> NoReturn:
+    """End as the interpreter does: threads, exit handlers, a last collection.
+
+    The modules of the server stay: taking them down would write to each of the pages that the
+    process shares with the server, which takes longer than most commands.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    gc.collect()  # only objects of the command: those of the server are frozen
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # closed, by the command or by its reader
+            stream.flush()
+    os._exit(code)
+
+
 def main() -> None:
-    is_celery = sys.argv[2:] == ["celery"]
-    for name in (*_IMPORTS, *(_IMPORTS_OF_CELERY if is_celery else ())):
+    for name in _IMPORTS:
         importlib.import_module(name)
     root = str(Path(__file__).parent.parent.parent)
     sys.path[:] = [entry for entry in sys.path if entry not in ("", root)]
@@ -192,8 +248,6 @@ if __name__ == "__main__":
         request, streams = forked.request, forked.streams
     else:
         request, streams = {}, []
-    if request:
-        # Outside of the handler, and at the end of the main module: the interpreter finalizes as
-        # after every other program, with its threads and exit handlers.
+    if request:  # outside of the handler: a traceback of the command does not show the fork
         become(request, streams)
-        execute(request["argv"][0], request["argv"][1:])
+        end(execute_to_the_end(request["argv"]))
