@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 
 from flowengine.errors import InvalidActor
 
 MAX_LENGTH = 200  #: characters of a name
+_RESEMBLING = 0.75  #: how near a text is to a kind that was meant: "tokn", "Token", "service"
 
 
 class ActorKind(StrEnum):
@@ -38,7 +40,10 @@ class Actor:
 
     @classmethod
     def of(cls, who: Actor | str) -> Actor:
-        """Return the actor of a text: a kind before a colon, or the name of a person."""
+        """Return the actor of a text: a kind before a colon, or the name of a person.
+
+        A misspelt kind is refused: it would be recorded as the name of a person.
+        """
         if isinstance(who, Actor):
             return who
         if not isinstance(who, str):
@@ -46,4 +51,6 @@ class Actor:
         kind, colon, name = who.partition(":")
         if colon and kind in set(ActorKind):
             return cls(ActorKind(kind), name)
+        if colon and (meant := get_close_matches(kind.strip().lower(), ActorKind, 1, _RESEMBLING)):
+            raise InvalidActor(who, MAX_LENGTH, f"{meant[0]}:{name.strip()}")
         return cls(ActorKind.PERSON, who)

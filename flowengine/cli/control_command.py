@@ -217,7 +217,7 @@ def _print(kind: str, result: BulkResult, states: Mapping[str, str]) -> None:
     if (more := result.refused - len(result.refusals)) > 0:
         console.print(line(f"… and {more:,} more refusals"))
     if result.dry_run:
-        runs = "1 run matches" if result.matched == 1 else f"{result.matched:,} runs match"
+        runs = "1 run matches" if result.allowed == 1 else f"{result.allowed:,} runs match"
         console.print(line(f"{runs}; a dry run changes nothing"))
     elif not states:
         console.print(line(f"{result.applied:,} of {result.matched:,} runs {_PAST[kind]}"))

@@ -16,7 +16,7 @@ from flowengine.cli.streams import json_of
 from flowengine.cli.terminal import console, line
 from flowengine.engine.history import HistoryEntry, StepTransition
 from flowengine.engine.presentation import clock
-from flowengine.engine.results import duration, step_status
+from flowengine.engine.results import RunInfo, duration, step_status
 from flowengine.evaluator import cancellation, deadlines
 from flowengine.evaluator.states import StepState
 from flowengine.program.standard import WAITS
@@ -47,9 +47,19 @@ def show_history(run_id: str, after: int, limit: int, *, as_json: bool) -> None:
         )
         for text in _lines(entry):
             console.print(line(f"{'':>12}{text}"), soft_wrap=True)
+    if not entries:
+        console.print(line((_nothing(info, after), "dim")), soft_wrap=True)
     if len(entries) == limit:
         more = f"… more with --after {entries[-1].revision}"
         console.print(line((more, "dim")))
+
+
+def _nothing(info: RunInfo, after: int) -> str:
+    """Say why no commit is shown: a run has its first with its start."""
+    last = info.revision
+    if after >= last:
+        return f"run {info.id[:8]} has no commit behind {after}: its last one is {last}"
+    return f"run {info.id[:8]} has no stored history behind {after}"
 
 
 def _lines(entry: HistoryEntry) -> Iterator[str]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, TypedDict, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 from flowengine.actors import Actor
 from flowengine.engine.control import Control
@@ -47,16 +47,27 @@ class BulkResult:
 
     kind: ActionKind
     dry_run: bool
-    matched: int = 0
+    matched: int = 0  #: by the filter
     applied: int = 0
-    refused: int = 0
+    refused: int = 0  #: of a dry run: that would refuse it
     refusals: dict[str, str] = field(default_factory=dict)  #: the first hundred, by run
+
+    @property
+    def allowed(self) -> int:
+        """How many runs take the action: of a dry run, those that would."""
+        return self.matched - self.refused
 
     def refuse(self, run_id: str, problem: ActionRefused | UnknownRun) -> None:
         self.refused += 1
         if len(self.refusals) < _MAX_LISTED:
             short = problem.reason if isinstance(problem, ActionRefused) else str(problem)
             self.refusals[run_id] = short
+
+
+class _Act(Protocol):
+    """Applies an action to a run, or only raises why the run would refuse it."""
+
+    def __call__(self, run_id: str, about: dict[str, Any], *, dry_run: bool) -> None: ...
 
 
 class BulkActions:
@@ -69,11 +80,16 @@ class BulkActions:
     def act_on_all(self, kind: ActionKind, **options: Unpack[BulkOptions]) -> BulkResult:
         """Apply an action to each run that the filter matches, in the order of their start.
 
-        With `dry_run` they are only counted. A run that takes the action no longer, because it has
-        ended in the meantime, is listed with its refusal; the others are not held up. Interrupted
-        half way, it can be repeated: an action that was applied is not applied again.
+        With `dry_run` nothing is changed, and `allowed` says how many would take it. A run that
+        takes it no longer, because it has ended in the meantime, is listed with its refusal; the
+        others are not held up. Interrupted half way, it can be repeated: an action that was applied
+        is not applied again.
         """
-        return self._apply(kind, options, lambda run, about: self._control.act(run, kind, **about))
+
+        def act(run_id: str, about: dict[str, Any], *, dry_run: bool) -> None:
+            self._control.act(run_id, kind, dry_run=dry_run, **about)
+
+        return self._apply(kind, options, act)
 
     def cancel_all(self, **options: Unpack[BulkOptions]) -> BulkResult:
         """Cancel the runs that the filter matches; see `act_on_all`."""
@@ -100,27 +116,26 @@ class BulkActions:
         for example, is listed with its refusal. See `act_on_all`.
         """
         chosen: dict[str, Any] = {"from_step": from_step, "program": program}
-        return self._apply(
-            ActionKind.RETRY,
-            options,
-            lambda run, about: self._retries.retry(run, **chosen, **about),
-        )
 
-    def _apply(
-        self, kind: ActionKind, options: BulkOptions, act: Callable[[str, dict[str, Any]], None]
-    ) -> BulkResult:
+        def act(run_id: str, about: dict[str, Any], *, dry_run: bool) -> None:
+            if dry_run:
+                self._retries.steps_to_run(run_id, **chosen)
+            else:
+                self._retries.retry(run_id, **chosen, **about)
+
+        return self._apply(ActionKind.RETRY, options, act)
+
+    def _apply(self, kind: ActionKind, options: BulkOptions, act: _Act) -> BulkResult:
         about = {name: value for name, value in options.items() if name in _RECORDED}
         result = BulkResult(kind, options.get("dry_run", False))
         for run_id in self._matching(kind, options):
             result.matched += 1
-            if result.dry_run:
-                continue
             try:
-                act(run_id, about)
+                act(run_id, about, dry_run=result.dry_run)
             except (ActionRefused, UnknownRun) as problem:
                 result.refuse(run_id, problem)
             else:
-                result.applied += 1
+                result.applied += not result.dry_run
         return result
 
     def _matching(self, kind: ActionKind, options: BulkOptions) -> Iterator[str]:

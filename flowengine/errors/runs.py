@@ -141,10 +141,21 @@ class InvalidActor(FlowengineError):
 
     name: str
     limit: int
+    meant: str = ""  #: with the kind that the name seems to have
     _text = (
         "{name!r} names no actor: write a printable name of 1 to {limit} characters, with its kind "
         "if it is not a person, as in 'token:ci'"
     )
+
+    def __str__(self) -> str:
+        if not self.meant:
+            return super().__str__()
+        kind = self.name.partition(":")[0]
+        return (
+            f"{self.name!r} names no actor: {kind!r} is no kind of actor, the kinds are person, "
+            f"token, schedule and server; write {self.meant!r}, or 'person:{self.name}' for a "
+            "person of that name"
+        )
 
 
 @dataclass(eq=False, repr=False)

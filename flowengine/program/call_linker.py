@@ -26,7 +26,7 @@ from flowengine.program.nodes import (
     SchemaDeclaration,
     StepStatement,
 )
-from flowengine.program.option_checks import unknown_names, unused_cache
+from flowengine.program.option_checks import container_keys, unknown_names, unused_cache
 from flowengine.program.option_mixins import is_option, with_mixins
 from flowengine.program.plan import FacetPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.standard import is_built_in
@@ -137,6 +137,7 @@ class CallLinker:
         options = with_mixins(facet.options, mixins, lambda what: refuse(where, what))
         params = [param.name for param in facet.params]
         problems = [*unknown_names(options, params, self._context.did_you_mean)]
+        problems += container_keys(options, facet.params, self._context.plan.schemas)
         for problem in (*problems, *unused_cache(options, has_result=bool(facet.returns))):
             refuse(where, problem)
         return options

@@ -43,6 +43,14 @@ def key_problems(
             yield f"the key {template!r} names {name!r}, which is no parameter{hint}"
 
 
+def whole_names(template: str) -> Iterator[str]:
+    """Return the parameters whose whole value is in a key: `{order}`, and not `{order.id}`."""
+    try:
+        yield from (path for _, path in _parts(template) if path is not None and "." not in path)
+    except UnreadableKey:
+        return  # see `key_problems`
+
+
 def rendered(template: str, value_of: Callable[[str], Any], tenant: str) -> str:
     """Return the key for the arguments of a step; `value_of` raises KeyError for an unknown name.
 

@@ -32,7 +32,12 @@ from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.limits import DEFAULT_LIMITS, Limits, beyond_limits, listed
 from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
-from flowengine.program.option_checks import contradictions, unknown_names, unused_cache
+from flowengine.program.option_checks import (
+    container_keys,
+    contradictions,
+    unknown_names,
+    unused_cache,
+)
 from flowengine.program.plan import (
     BlockPlan,
     FacetPlan,
@@ -183,6 +188,8 @@ class Linker:
             problems = [*unknown_names(options, params, self._context.did_you_mean)]
             for problem in (*problems, *unused_cache(options, has_result=bool(facet.returns))):
                 self._context.report(facet.name, problem)
+            for problem in container_keys(options, facet.params, self._plan.schemas):
+                self._context.refuse(facet.name, problem)
         for fields, what in ((facet.params, "parameter"), (facet.returns, "return")):
             for name in repeated(field.name for field in fields):
                 self._context.report(facet.name, f"declares the {what} {name!r} twice")

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
-from flowengine.program.limit_keys import key_problems
+from flowengine.program.limit_keys import key_problems, whole_names
+from flowengine.program.nodes import ArrayType, Field
 
 #: Tries in one period of a rate: each of them is a row until the period has passed.
 MAX_RATE_COUNT = 10_000
@@ -100,6 +101,31 @@ def unknown_names(
     for what, key in named_keys(options):
         for problem in key_problems(key, parameters, suggest):
             yield f"{what}: {problem}"
+
+
+def container_keys(
+    options: EventOptions, parameters: Iterable[Field], schemas: Collection[str]
+) -> Iterator[str]:
+    """Return the problems of keys with a parameter whose values are lists or maps.
+
+    A step with such a value fails: its key could be any length.
+    """
+    kinds = {field.name: _container(field, schemas) for field in parameters}
+    for what, key in named_keys(options):
+        for name in whole_names(key):
+            if kind := kinds.get(name, ""):
+                part = f"{{{name}.…}}" if kind == "map" else "a parameter with a text of it"
+                yield (
+                    f"{what}: the key {key!r} names {name!r}, which is a {kind}: a key has texts, "
+                    f"numbers, true, false and null; name {part}"
+                )
+
+
+def _container(field: Field, schemas: Collection[str]) -> str:
+    declared = (field.schema or {}).get("type")
+    if isinstance(field.type, ArrayType) or declared == "array":
+        return "list"
+    return "map" if field.type in schemas or declared == "object" else ""
 
 
 def contradictions(facets: Iterable[tuple[str, EventOptions]]) -> Iterator[str]:

@@ -128,6 +128,38 @@ def test_a_filter_is_counted_first(url: str, command: Command) -> None:
     assert command("hold", "--all").output == "0 of 0 runs held\n"
 
 
+def test_a_dry_run_counts_only_the_runs_that_would_take_the_action(
+    url: str, command: Command
+) -> None:
+    held, other = started(url, plain, plain)
+    command("hold", held)
+    command("cancel", other)
+    refused = command("release", "--state", "CANCELLED", "--dry-run", expect=1).output
+    assert refused.startswith(f"run {other[:8]} refuses release: ")
+    assert refused.endswith("\n0 runs match; a dry run changes nothing\n")
+    words = ("release", "--workflow", "plain", "--dry-run", "--json")
+    counted = json.loads(command(*words, "--state", "HELD").output)
+    assert (counted["matched"], counted["applied"], counted["refused"]) == (1, 0, 0)
+    assert "HELD" in command("show", held).output, "nothing was changed"
+
+
+def test_a_misspelt_kind_of_actor_is_refused(url: str, command: Command) -> None:
+    (run,) = started(url, plain)
+    shown = command("hold", run, "--actor", "tokn:ci", expect=1).output
+    assert "the kinds are person, token, schedule and server; write 'token:ci'" in shown
+    assert "RUNNING" in command("show", run).output
+
+
+def test_the_history_says_that_there_is_no_commit_behind_a_number(
+    url: str, command: Command
+) -> None:
+    (run,) = started(url, plain)
+    last = json.loads(command("history", run, "--json").output)[-1]["revision"]
+    shown = command("history", run, "--after", "99").output
+    assert shown == f"run {run[:8]} has no commit behind 99: its last one is {last}\n"
+    assert json.loads(command("history", run, "--after", "99", "--json").output) == []
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [

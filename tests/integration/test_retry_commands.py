@@ -136,6 +136,8 @@ def test_failed_runs_are_retried_by_a_filter(flow: Flow, command: Command) -> No
         "refusals": {},
     }
     words = ("retry", "--state", "completed", "--from-step", "order.mail")
+    counted = command(*words, "--dry-run", expect=1).output
+    assert counted.endswith("\n0 runs match; a dry run changes nothing\n")
     refused = json.loads(command(*words, "--json", expect=1).output)
     assert (refused["matched"], refused["refused"]) == (3, 3)
     assert "no step 'order.mail'" in refused["refusals"][done.id]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flowengine import Cache, GiveUp, Limit, Rate, Retry, RetryAfter, event_facet, workflow
-from flowengine.errors import AuthoringError
+from flowengine.errors import AuthoringError, InvalidProgram
 from flowengine.program import link_program
 from flowengine.program.event_options import RetryPolicy
 
@@ -115,6 +115,19 @@ def test_a_cache_that_cannot_work_is_refused(cache: Any, problem: str) -> None:
             return 1
 
     assert problem in str(caught.value)
+
+
+def test_a_cache_with_a_list_in_its_key_is_refused_before_a_run_begins() -> None:
+    @event_facet(name="l.sum", cache=Cache("sum:{numbers}", 60))
+    def total(numbers: list[int]) -> int:
+        return sum(numbers)
+
+    @workflow(name="l.sums")
+    def sums() -> int:
+        return total([1, 2])
+
+    with pytest.raises(InvalidProgram, match="'numbers', which is a list: a key has texts"):
+        link_program(sums.program())
 
 
 def test_a_cache_of_a_facet_without_result_is_refused() -> None:

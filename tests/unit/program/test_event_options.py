@@ -139,6 +139,30 @@ def test_mistakes_in_option_mixins_are_named(
     assert problem in problems_of(document(event("Send", "x"), call=call))
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind"),
+    [
+        ({"type": {"type": "ArrayType", "elementType": "String"}}, "list"),
+        ({"type": "Json", "schema": {"type": "array"}}, "list"),
+        ({"type": "Json", "schema": {"type": "object"}}, "map"),
+    ],
+)
+def test_a_key_of_lists_or_maps_is_refused_before_a_run_begins(
+    declared: dict[str, Any], kind: str
+) -> None:
+    options = {"limit": [{"key": "a:{x}", "count": 2}]}
+    send = event("Send", "x", options=options)
+    send["params"][0] |= declared
+    assert f"limit: the key 'a:{{x}}' names 'x', which is a {kind}" in problems_of(document(send))
+
+
+def test_a_part_of_a_map_may_be_in_a_key() -> None:
+    options = {"limit": [{"key": "a:{x.id}", "count": 2}]}
+    send = event("Send", "x", options=options)
+    send["params"][0] |= {"type": "Json", "schema": {"type": "object"}}
+    link_program(parse_program(document(send, call=step("a", "Send", x=None))))
+
+
 # --- keys ---
 
 
