@@ -54,7 +54,8 @@ def followed(
         commands = None if document == ROOT / "README.md" else warm
         return Reader(directory(document.stem), shared_redis.url, commands).follow(document)
 
-    with warm_commands(directory("warm")) as warm, ThreadPoolExecutor(5) as pool:
+    warm = warm_commands(directory("warm"))
+    with ThreadPoolExecutor(5) as pool:
         futures = {document: pool.submit(follow, document) for document in RUNNABLE}
         yield futures.__getitem__
 

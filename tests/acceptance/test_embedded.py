@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from flowengine.evaluator import StepState
 from flowengine.store import Database
 from tests.acceptance import shared_work
 from tests.celery_nodes.fleet import PYTHONPATH
+from tests.warm import WarmProcess, warm
 
 
 @pytest.fixture
@@ -32,17 +32,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @contextmanager
-def process(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def process(environment: dict[str, str]) -> Iterator[WarmProcess]:
     """A process that has the code of `shared_work` and works until it is stopped."""
-    child = subprocess.Popen(
-        [sys.executable, "-m", "tests.acceptance.shared_work"],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdin
-    assert child.stdout
+    child = WarmProcess("-m", "tests.acceptance.shared_work", environment=environment)
     try:
         assert child.stdout.readline() == "ready\n"
         yield child
@@ -50,7 +42,6 @@ def process(environment: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
         child.stdin.close()
         child.stdout.close()
         child.kill()
-        child.wait()
 
 
 @pytest.fixture
@@ -82,8 +73,7 @@ def test_a_killed_process_does_not_lose_its_step(
     run = engine.start(shared_work.held.program(), shared_work.held.name, {"n": 1})
     with process(environment) as first:
         until(lambda: begun(tmp_path) == [first.pid])
-        first.send_signal(signal.SIGKILL)
-        first.wait()
+        first.kill()
     (tmp_path / "go").touch()
     with process(environment) as second:
         assert run.result(timeout=20) == second.pid
@@ -98,8 +88,7 @@ def test_a_living_process_takes_over_from_a_killed_one(
     with process(environment) as first:
         until(lambda: begun(tmp_path) == [first.pid])
         with process(environment) as second:
-            first.send_signal(signal.SIGKILL)
-            first.wait()
+            first.kill()
             until(lambda: second.pid in begun(tmp_path))
             (tmp_path / "go").touch()
             assert run.result(timeout=20) == second.pid
@@ -112,8 +101,7 @@ def test_a_step_whose_process_dies_each_time_fails_saying_so(
     for _ in range(4):  # three losses are allowed
         with process(environment) as child:
             until(lambda child=child: child.pid in begun(tmp_path))  # type: ignore[misc]
-            child.send_signal(signal.SIGKILL)
-            child.wait()
+            child.kill()
     with process(environment):
         until(lambda: run.info().is_final)
     info = run.info()
@@ -142,7 +130,6 @@ def test_a_process_that_ends_normally_releases_its_tasks_without_a_loss(
     program, name = shared_work.many.program(), shared_work.many.name
     run = engine.start(program, name, {"count": list(range(10))})
     with process(environment) as first:
-        assert first.stdin
         until(lambda: any(task.state == "completed" for task in engine.tasks(run.id)))
         first.stdin.close()
         assert first.wait(timeout=20) == 0
@@ -224,7 +211,7 @@ with parents.database.read() as session:
 assert len(many.start([1]).result(timeout=20)) == 1
 """
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script],
+        warm("python", "-W", "ignore", "-c", script),
         env=environment,
         timeout=60,
         capture_output=True,
@@ -254,7 +241,7 @@ left = set(threading.enumerate()) - before
 assert not left, left
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, timeout=60, capture_output=True, text=True
+        warm("python", "-c", script), env=environment, timeout=60, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 
@@ -294,7 +281,7 @@ def test_the_users_own_celery_results_can_be_waited_for(
     script = tmp_path / "users.py"
     script.write_text(USERS_APP)
     done = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
+        warm("python", script), env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "waited\n", done.stderr
 
@@ -347,7 +334,7 @@ def test_threads_that_all_wait_for_runs_fail_at_once_and_work_goes_on(
     script = tmp_path / "impatient.py"
     script.write_text(IMPATIENT)
     done = subprocess.run(
-        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=60
+        warm("python", script), env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.stdout == "all answered\n", done.stderr
 
@@ -386,7 +373,7 @@ if __name__ == "__main__":
     print("the end")
 """
     done = subprocess.run(
-        [sys.executable, "-c", script],
+        warm("python", "-c", script),
         env=environment,
         capture_output=True,
         text=True,

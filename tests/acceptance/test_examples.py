@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -118,9 +117,8 @@ SAYS = {
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    with warm_commands(tmp_path_factory.mktemp("warm")) as directory:
-        yield directory / "python"
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return warm_commands(tmp_path_factory.mktemp("warm")) / "python"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

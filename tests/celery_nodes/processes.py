@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from tests.warm import warm_celery
+from tests.warm import warm_form
 
 #: Seconds until a process that has not logged its ready prompt is taken to be broken.
 TIMEOUT = 60.0
@@ -126,8 +126,8 @@ class GuardedProcess:
         self._pid_file.unlink(missing_ok=True)
         self._read_from = self._log.stat().st_size
         command, pid_file, environment = self._command, self._pid_file, self.environment
-        if warm := warm_celery(command):
-            command, pid_file = warm, self.directory / "client"
+        if forked := warm_form(command):
+            command, pid_file = forked, self.directory / "client"
             environment = {**environment, "WARM_PID_FILE": str(self._pid_file)}
         with self._log.open("ab") as log:
             self._guard = subprocess.Popen(

@@ -8,16 +8,18 @@ That the installed commands work is shown by the README, whose commands are run 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _HERE = Path(__file__).parent
@@ -26,47 +28,80 @@ _ROOT = _HERE.parent.parent
 _COLD = ("gevent", "eventlet")
 
 
-@contextmanager
-def warm_commands(directory: Path) -> Iterator[Path]:
-    """Yield a directory with `flowengine`, `celery` and `python` for the front of a PATH."""
-    socket = directory / "socket"
-    for name in ("flowengine", "celery", "python"):
-        command = directory / name
-        command.write_text(f'#!/bin/sh\nexec {shlex.join(_client(socket))} {name} "$@"\n')
-        command.chmod(command.stat().st_mode | stat.S_IXUSR)
-    server = _start(socket)
-    try:
-        yield directory
-    finally:
-        _end(server)
+def warm(name: str, *arguments: str | Path) -> list[str]:
+    """Return a command that does the same as `flowengine`, `celery` or `python` with arguments.
+
+    A signal to its process reaches the forked one, except SIGKILL and SIGSTOP: see `WarmProcess`.
+    """
+    return [*_client(_server_socket()), name, *map(str, arguments)]
 
 
-def warm_celery(command: Sequence[str]) -> list[str] | None:
-    """Return a command that does the same as this `python -m celery`; None: another command.
+def warm_form(command: Sequence[str]) -> list[str] | None:
+    """Return a command that does the same as this command of Python; None: another command.
 
     Its process id is written by itself into the file WARM_PID_FILE: the client has another one.
     """
-    if list(command[:3]) != [sys.executable, "-m", "celery"]:
+    if command[0] != sys.executable or any(word in part for part in command for word in _COLD):
         return None
-    if any(word in part for part in command for word in _COLD):
-        return None
-    return [*_client(_celery_socket()), "celery", *command[3:]]
+    if list(command[1:3]) == ["-m", "celery"]:
+        return warm("celery", *command[3:])
+    return warm("python", *command[1:])
+
+
+def warm_commands(directory: Path) -> Path:
+    """Return the directory with `flowengine`, `celery` and `python` for the front of a PATH."""
+    for name in ("flowengine", "celery", "python"):
+        command = directory / name
+        command.write_text(f'#!/bin/sh\nexec {shlex.join(warm(name))} "$@"\n')
+        command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    return directory
+
+
+class WarmProcess:
+    """A process of Python with pipes to its standard input and output."""
+
+    def __init__(self, *arguments: str, environment: Mapping[str, str]) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place, "pid")
+            self._client = subprocess.Popen(
+                warm("python", *arguments),
+                env={**environment, "WARM_PID_FILE": str(file)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            while not file.exists():
+                assert self._client.poll() is None, "the client has ended"
+                time.sleep(0.005)
+            self.pid = int(file.read_text())
+        assert self._client.stdin
+        assert self._client.stdout
+        self.stdin, self.stdout = self._client.stdin, self._client.stdout
+
+    def kill(self) -> None:
+        """Kill it, and wait for its end: the client ends after it."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._client.poll() is None:
+                os.kill(self.pid, signal.SIGKILL)
+        self.wait()
+
+    def wait(self, timeout: float | None = None) -> int:
+        return self._client.wait(timeout)
 
 
 @functools.cache
-def _celery_socket() -> Path:
+def _server_socket() -> Path:
     """Start the server of this process, which ends with it."""
     directory = Path(tempfile.mkdtemp(prefix="warm-"))
     atexit.register(_end, _start(directory / "socket"), directory)
     return directory / "socket"
 
 
-def _end(server: subprocess.Popen[bytes], directory: Path | None = None) -> None:
+def _end(server: subprocess.Popen[bytes], directory: Path) -> None:
     assert server.stdin
     server.stdin.close()
     server.wait(30)
-    if directory:
-        shutil.rmtree(directory)
+    shutil.rmtree(directory)
 
 
 def _client(socket: Path) -> list[str]:
@@ -87,7 +122,5 @@ def _start(socket: Path) -> subprocess.Popen[bytes]:
     assert server.stdout
     with server.stdout:
         is_ready = server.stdout.readline() == b"ready\n"
-    if not is_ready:
-        _end(server)
-        raise AssertionError(log.read_text())
+    assert is_ready, log.read_text()
     return server

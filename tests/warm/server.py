@@ -180,8 +180,8 @@ def execute(command: str, words: list[str]) -> None:
         from celery.__main__ import main as celery
 
         sys.exit(celery())  # type: ignore[func-returns-value]
-    if words[:2] == ["-W", "error"]:
-        warnings.simplefilter("error")
+    if words[0] == "-W":
+        warnings._setoption(words[1])  # type: ignore[attr-defined]
         words = words[2:]
     if words[0] == "-m":
         sys.argv, sys.path[:0] = words[1:], [os.getcwd()]
