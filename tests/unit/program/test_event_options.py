@@ -13,7 +13,7 @@ from flowengine.program import link_program, parse_program
 from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.limit_keys import LONGEST_KEY, rendered
 from flowengine.program.serializer import write_program
-from tests.builders import block, event, mixed, program, signed, step, workflow
+from tests.builders import block, event, given, mixed, program, signed, step, workflow
 
 RETRY = {"attempts": 4, "jitter": 0.5, "on": ["OSError"], "never_on": ["PermissionError"]}
 OPTIONS: dict[str, Any] = {
@@ -160,7 +160,8 @@ def test_a_part_of_a_map_may_be_in_a_key() -> None:
     options = {"limit": [{"key": "a:{x.id}", "count": 2}]}
     send = event("Send", "x", options=options)
     send["params"][0] |= {"type": "Json", "schema": {"type": "object"}}
-    link_program(parse_program(document(send, call=step("a", "Send", x=None))))
+    body = block(step("a", "Send", x=given("x")))
+    link_program(parse_program(program(send, workflow("W", "x", "", body))))
 
 
 # --- keys ---
