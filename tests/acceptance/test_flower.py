@@ -21,8 +21,7 @@ from flowengine import Retry, RunFailed, event_facet, foreach, workflow
 from flowengine.testing import Flow
 from tests.celery_nodes.fleet import PYTHONPATH
 from tests.servers import GuardedServer, new_directory
-
-CELERY = Path(sys.executable).parent / "celery"
+from tests.warm import warm
 
 
 @event_facet
@@ -153,7 +152,9 @@ class Flower:
         self._server = GuardedServer(
             [
                 *("env", *(f"{name}={value}" for name, value in variables.items())),
-                *(CELERY, "-A", app, "flower", "--address=127.0.0.1", f"--port={port}", *options),
+                *warm(
+                    "celery", "-A", app, "flower", "--address=127.0.0.1", f"--port={port}", *options
+                ),
             ],
             directory=self.directory,
             stop_signal="TERM",
@@ -422,9 +423,10 @@ def test_an_unsupported_flower_starts_without_the_page(runs: Runs) -> None:
     assert "installed in Flower: it supports Flower 2.x, this is Flower 3.1.4" in output
 
 
-def in_a_process(code: str, *arguments: str) -> str:
+def in_a_process(code: str, *arguments: str, is_warm: bool = True) -> str:
+    python = warm("python") if is_warm else [sys.executable]
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [*python, "-c", code, *arguments],
         env={**os.environ, "PYTHONPATH": PYTHONPATH, "FLOWENGINE_DATABASE_URL": "sqlite://"},
         capture_output=True,
         text=True,
@@ -484,4 +486,5 @@ for name in ("flower", "tornado", "flowengine.web"):
     assert name not in sys.modules, name
 """,
         command,
+        is_warm=False,  # Celery's command loads Flower's, and the warm server has loaded Celery's
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.warm import warm
 
 BEGIN = """
 import os, signal, sqlite3, sys, threading, time
@@ -34,7 +35,7 @@ with database.write() as connection:
 def run(script: str, directory: Path) -> list[str]:
     file = str(directory / "flow.db")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, file],
+        warm("python", "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, file),
         capture_output=True,
         text=True,
         timeout=60,

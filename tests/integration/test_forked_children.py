@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 from flowengine.assembly.embedded import Embedded
 from flowengine.settings import Settings
 from tests.servers import PostgresServer
+from tests.warm import warm
 
 BEGIN = """
 import os, signal, sys, threading, time
@@ -19,7 +19,7 @@ os.register_at_fork(after_in_child=lambda: signal.alarm(40))
 
 def run(script: str, *arguments: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, *arguments],
+        warm("python", "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, *arguments),
         capture_output=True,
         text=True,
         timeout=60,

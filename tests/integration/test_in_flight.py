@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from flowengine.store.recovery_queries import held_task
 from flowengine.worker import TaskWorker
 from tests.fork_server import context
 from tests.integration.engines import opened
+from tests.warm import warm
 
 BOOT = "b" * 32
 #: A worker that is killed when it has finished its tasks and is about to report them.
@@ -164,7 +164,7 @@ def test_a_full_disk_kills_no_process_and_loses_no_result(
 ) -> None:
     (small_disk / "ballast").write_bytes(bytes(4096))
     worker = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, database_url, str(small_disk / name)],
+        warm("python", "-c", FULL_DISK, database_url, str(small_disk / name)),
         capture_output=True,
         text=True,
         check=False,
@@ -217,7 +217,7 @@ def test_a_finished_try_whose_process_died_before_its_report_counts_as_lost(
     with opened(database_url, settings=Settings(spool_directory=str(tmp_path))) as engine:
         run = engine.start(batch.program(), batch.name, batch.inputs([1, 2, 3]))
         worker = subprocess.run(
-            [sys.executable, "-c", KILLED_BEFORE_REPORT, database_url, str(tmp_path), BOOT],
+            warm("python", "-c", KILLED_BEFORE_REPORT, database_url, str(tmp_path), BOOT),
             check=False,
             timeout=60,
         )

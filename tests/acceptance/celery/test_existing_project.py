@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.celery_nodes import LocalWorker, until
 from tests.celery_nodes.fleet import INTERVALS, PYTHONPATH, ROOT, clean_environment
 from tests.celery_nodes.processes import GuardedProcess
 from tests.servers import PostgresServer, RedisServer
+from tests.warm import warm
 
 PROJECT = ROOT / "examples" / "celery_shop"
 PAID = "mail: {} paid 3050 (charge)\n"
@@ -37,7 +37,7 @@ class Project:
 
     def python(self, *arguments: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-W", "error", *arguments],
+            warm("python", "-W", "error", *arguments),
             cwd=self.directory,
             env=self.environment,
             capture_output=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from tests.celery_nodes import LocalWorker
 from tests.celery_nodes.fleet import PYTHONPATH, ROOT, clean_environment
 from tests.celery_nodes.processes import GuardedProcess
 from tests.servers import PostgresServer, RedisServer
+from tests.warm import warm
 
 PROJECT = ROOT / "examples" / "django_shop"
 
@@ -36,7 +36,7 @@ class Project:
 
     def run(self, *command: str, **environment: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-W", "error", *command],
+            warm("python", "-W", "error", *command),
             cwd=self.directory,
             env={**self.environment, **environment},
             capture_output=True,

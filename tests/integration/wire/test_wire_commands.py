@@ -6,7 +6,6 @@ import json
 import signal
 import ssl
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from flowengine.cli import main
 from tests.celery_nodes import clean_environment
 from tests.certificates import make_certificates
 from tests.integration.test_operations_commands import runner
+from tests.warm import warm
 
 Command = Callable[..., Result]
 
@@ -75,7 +75,7 @@ def test_the_server_speaks_tls_and_ends_by_a_signal(url: str, tmp_path: Path) ->
     files = make_certificates(tmp_path)
     options = ["--port", "0", "--cert", str(files.certificate), "--key", str(files.key)]
     server = subprocess.Popen(
-        [sys.executable, "-m", "flowengine", "api", *options],
+        warm("python", "-m", "flowengine", "api", *options),
         env={**clean_environment(), "FLOWENGINE_DATABASE_URL": url},
         stdout=subprocess.PIPE,
         text=True,
