@@ -197,9 +197,14 @@ class GuardedProcess:
             self.wait()
 
     def freeze(self) -> None:
-        """Suspend it and its children (SIGSTOP)."""
-        for pid in (self.pid, *self.children()):
+        """Suspend it and its children (SIGSTOP), and wait until they have stopped."""
+        pids = (self.pid, *self.children())
+        for pid in pids:
             _send(pid, "SIGSTOP")
+        ends = time.monotonic() + TIMEOUT
+        while not all(_has_stopped(pid) for pid in pids):
+            assert time.monotonic() < ends, f"{self.name} does not stop"
+            time.sleep(0.005)
 
     def thaw(self) -> None:
         for pid in (self.pid, *self.children()):
@@ -244,3 +249,11 @@ def _signal_number(name: str | int | None) -> int:
 def _send(pid: int, name: str) -> None:
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(pid).send_signal(signal.Signals[name])
+
+
+def _has_stopped(pid: int) -> bool:
+    """Whether it is suspended, or has ended."""
+    try:
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
