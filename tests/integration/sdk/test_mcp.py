@@ -26,6 +26,7 @@ from flowengine.sdk import AgentPoller, ToolRegistry
 from flowengine.sdk.mcp import GET_RUN, META_KEY, ProgramServer, http_app, register_mcp_tools
 from tests.integration.engines import opened
 from tests.integration.sdk.pollers import WAIT, until
+from tests.warm import warm
 
 PEER = Path(__file__).parent / "mcp_peer.py"
 TEXT = """
@@ -70,7 +71,8 @@ def shop(tmp_path: Path) -> StdioServerParameters:
     arguments = ["-m", "flowengine", "mcp", "shop.afl", "-m", "shop_code"]
     root = str(Path(__file__).parents[3])
     env = {"FLOWENGINE_DATABASE_URL": f"sqlite:///{tmp_path}/flow.db", "PYTHONPATH": root}
-    return StdioServerParameters(command=sys.executable, args=arguments, env=env, cwd=str(tmp_path))
+    program, *words = warm("python", *arguments)
+    return StdioServerParameters(command=program, args=words, env=env, cwd=str(tmp_path))
 
 
 # --- offering tools ---
@@ -238,7 +240,8 @@ def registry() -> ToolRegistry:
 
 @pytest.fixture
 def tools(registry: ToolRegistry) -> Iterator[Any]:
-    server = StdioServerParameters(command=sys.executable, args=[str(PEER)])
+    program, *words = warm("python", PEER)
+    server = StdioServerParameters(command=program, args=words)
     tools = register_mcp_tools(registry, server, prefix="peer.")
     yield tools
     tools.close()
