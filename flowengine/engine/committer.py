@@ -111,10 +111,10 @@ class Committer:
         with gc_paused(), self._database.optimistic() as session:
             decisions = self._decide(session, by_run, now)
             for run_id, decision in decisions.items():
-                effects[run_id] = staging.stage(decision, rows, now, continuation)
+                effects[run_id] = staged = staging.stage(decision, rows, now, continuation)
                 for report in by_run[run_id]:
                     rows.add_report(report.task, report.outcome, now)
-                    effects[run_id].add_freed(report.task.limits)
+                    staged.add_freed(report.task.limits)
                 rows.gather_payloads(run_id, now)
             written = session.commit(rows, guarded=True) if decisions else set()
         for run_id in written:

@@ -150,28 +150,18 @@ def summary(
             found.setdefault("acts", []).append(_act(trigger))
         elif not isinstance(trigger, Started):
             found.setdefault("inputs", []).append([name, trigger.step_key])
-    listed = 0
-    steps: dict[str, list[str]] = {}
-    for step in (*changes.created_steps, *changes.updated_steps):
-        before = stored.get(step.key)
-        if before is not None and before.state == step.state and before.id == step.id:
-            continue
-        listed += 1
-        if listed > MAX_LISTED:
-            continue
-        word = step.state.removeprefix(_PREFIX)
-        if step.key in first_tries and step.state == StepState.COMPLETE:
-            first_tries.discard(step.key)
-            word = _SUCCEEDED
-        paths = steps.get(word)
-        if paths is None:
-            paths = steps[word] = []
-        path = step.path
-        paths.append(path if len(path) <= MAX_PATH else _KEY + step.key)
-    if steps:
-        found["steps"] = steps
-    if listed > MAX_LISTED:
-        found["more"] = listed - MAX_LISTED
+    moved = [
+        step
+        for step in (*changes.created_steps, *changes.updated_steps)
+        if (before := stored.get(step.key)) is None
+        or before.state != step.state
+        or before.id != step.id
+    ]
+    if len(moved) > MAX_LISTED:
+        found["more"] = len(moved) - MAX_LISTED
+        del moved[MAX_LISTED:]
+    if moved:
+        found["steps"] = _transitions(moved, first_tries)
     if first_tries:  # its step has a body, or did not complete with this commit
         found.setdefault("tries", []).extend(
             _try(trigger)
@@ -209,6 +199,23 @@ def summary(
             [one.path[:MAX_PATH], one.name, one.actor, one.at, one.reason[:_REASON]]
             for one in changes.dropped_answers
         ]
+    return found
+
+
+def _transitions(moved: Iterable[Step], first_tries: set[str]) -> dict[str, list[str]]:
+    """Return paths by state. Steps that their first try completed leave `first_tries`."""
+    found: dict[str, list[str]] = {}
+    for step in moved:
+        word, key, path = step.state.removeprefix(_PREFIX), step.key, step.path
+        if key in first_tries and step.state == StepState.COMPLETE:
+            first_tries.discard(key)
+            word = _SUCCEEDED
+        if len(path) > MAX_PATH:
+            path = _KEY + key
+        if word in found:
+            found[word].append(path)
+        else:
+            found[word] = [path]
     return found
 
 

@@ -20,10 +20,9 @@ from flowengine.engine.result_validation import (
     refused_result,
     stated_error,
 )
-from flowengine.engine.staging import CommitEffects, ContinuationPolicy
+from flowengine.engine.staging import ContinuationPolicy, limit_names
 from flowengine.errors import DoesNotFit, FlowengineError, UnknownStep, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.admission import read_keys
 from flowengine.evaluator.failures import limited
 from flowengine.evaluator.records import Step
 from flowengine.evaluator.states import StepState, TaskState
@@ -120,7 +119,7 @@ class Reporter:
             else:
                 by_run.setdefault(task.workflow_id, []).append(report)
         accepted = set(self._record(delegated)) if delegated else set()
-        ended = CommitEffects("")  # of tasks whose reports are recorded and not evaluated here
+        freed: set[str] = set()  # by tasks whose reports are recorded and not evaluated here
         continued: list[TaskDefinition] = []
         # Invariant: one join counter per transaction. Updating several can deadlock.
         for _, of_join in sorted(by_join.items()):
@@ -129,7 +128,8 @@ class Reporter:
                 remaining = self._record(of_join)
             accepted |= remaining.keys()
             for report in of_join:
-                ended.add_freed(report.task.limits)
+                if report.task.limits:
+                    freed |= limit_names(report.task.limits)
             is_last = any(count is not None and count <= 0 for count in remaining.values())
             if in_chord or not is_last:
                 continue
@@ -154,9 +154,10 @@ class Reporter:
                     accepted |= held
             continued += self._after_commit.finish(list(commits.values()), continuation)
         for report in delegated:
-            ended.add_freed(report.task.limits)
-        if ended.freed:
-            self._after_commit.admit({}, ended.freed)
+            if report.task.limits:
+                freed |= limit_names(report.task.limits)
+        if freed:
+            self._after_commit.admit({}, freed)
         if rejected:
             raise NotAllReported(rejected, continued)
         for report in reports:
@@ -185,7 +186,7 @@ class Reporter:
         valid = self.storable(task.name, task.flow_id, outcome)
         is_held = bool(self._record([Report(task, valid)]))
         if task.limits:
-            self._after_commit.admit({}, {key.name for key in read_keys(task.limits)})
+            self._after_commit.admit({}, limit_names(task.limits))
         return is_held
 
     def _record(self, of_join: Sequence[Report]) -> dict[str, int | None]:

@@ -60,28 +60,30 @@ class ContinuationPolicy(Protocol):
         """Return the ids of the tasks that this worker continues with."""
 
 
-@dataclass
 class CommitEffects:
     """The consequences of one commit of a run that are handled after it."""
 
-    run_id: str
-    due: dict[str, int] = field(default_factory=dict)  #: new tasks by task list
-    groups: Groups = field(default_factory=dict)  #: new tasks that feed one join
-    continued: list[TaskDefinition] = field(default_factory=list)  #: claimed by this commit
-    has_ended: bool = False
-    parent_run_id: str = ""  #: waits for this run, which has ended
-    has_more: bool = False  #: the run's inbox still holds follow-ups or reports
-    used_share: str = ""  #: the tenant whose share of evaluation this commit has used
-    log_lines: list[tuple[str, dict[str, Any]]] = field(default_factory=list)  #: of sys.log
-    canceled: list[str] = field(default_factory=list)  #: steps whose open tasks are to be canceled
-    task_hold: TaskHold | None = None  #: the last decision about the run's unclaimed tasks
-    #: That child runs are to get.
-    child_cancellations: list[ChildCancellation] = field(default_factory=list)
-    canceled_children: list[str] = field(default_factory=list)  #: child runs that have got it
-    refusals: dict[str, str] = field(default_factory=dict)  #: by the id of the answer: the reason
-    singleton: tuple[str, str, str] | None = None  #: tenant, workflow and key of the ended run
-    waiting: dict[str, str] = field(default_factory=dict)  #: queues of new tasks, and their limits
-    freed: set[str] = field(default_factory=set)  #: keys of limits and rates of ended tasks
+    # Not a dataclass: its default factories take three times as long, and each step has effects.
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.due: dict[str, int] = {}  #: new tasks by task list
+        self.groups: Groups = {}  #: new tasks that feed one join
+        self.continued: list[TaskDefinition] = []  #: claimed by this commit
+        self.has_ended = False
+        self.parent_run_id = ""  #: waits for this run, which has ended
+        self.has_more = False  #: the run's inbox still holds follow-ups or reports
+        self.used_share = ""  #: the tenant whose share of evaluation this commit has used
+        self.log_lines: list[tuple[str, dict[str, Any]]] = []  #: of sys.log
+        self.canceled: list[str] = []  #: steps whose open tasks are to be canceled
+        self.task_hold: TaskHold | None = None  #: the last decision about the run's unclaimed tasks
+        #: That child runs are to get.
+        self.child_cancellations: list[ChildCancellation] = []
+        self.canceled_children: list[str] = []  #: child runs that have got it
+        self.refusals: dict[str, str] = {}  #: by the id of the answer: the reason
+        #: Tenant, workflow and key of the ended run.
+        self.singleton: tuple[str, str, str] | None = None
+        self.waiting: dict[str, str] = {}  #: queues of new tasks, and their limits
+        self.freed: set[str] = set()  #: keys of limits and rates of ended tasks
 
     def include(self, later: CommitEffects) -> None:
         """Add the effects of a later commit of the same run."""
@@ -108,7 +110,12 @@ class CommitEffects:
     def add_freed(self, limits: str | None) -> None:
         """Note that a task with these keys has ended."""
         if limits:
-            self.freed |= {key.name for key in read_keys(limits)}
+            self.freed |= limit_names(limits)
+
+
+def limit_names(limits: str) -> set[str]:
+    """Return the names of a task's keys of limits and rates: its end makes room for others."""
+    return {key.name for key in read_keys(limits)}
 
 
 @dataclass
@@ -186,14 +193,17 @@ def stage(
     """
     run, view, changes = decision.run, decision.view, decision.changes
     head, created = run.head, changes.created_tasks
-    effects = CommitEffects(view.id, canceled=changes.canceled_steps)
+    effects = CommitEffects(view.id)
+    effects.canceled = changes.canceled_steps
     effects.task_hold = changes.task_hold
     effects.child_cancellations = changes.child_cancellations
-    effects.refusals = {refusal.answer_id: refusal.reason for refusal in changes.refusals}
-    is_same = (view.state, view.generation) == (head.view.state, head.view.generation)
-    if head.view.state in RunState.FINAL and is_same:
+    if changes.refusals:
+        effects.refusals = {refusal.answer_id: refusal.reason for refusal in changes.refusals}
+    before = head.view
+    if before.state in RunState.FINAL and (
+        (view.state, view.generation) == (before.state, before.generation)
+    ):
         return effects  # a run that has ended is not written again
-    touched = [*changes.created_steps, *changes.updated_steps]
     written = rows.encoder.written
     rows.add_steps(changes.created_steps, changes.updated_steps, run.snapshot.steps)
     paths = sum([len(step.path) for step in changes.created_steps])
@@ -202,7 +212,8 @@ def stage(
         due = [task for task in created if task.due <= now and task.state == TaskState.PENDING]
         if continuation is not None:
             effects.continued = _continue_with(continuation, due)
-        effects.groups = _group(view, [task for task in created if task.lease == 0])
+        if len(created) >= MIN_GROUP_SIZE:
+            effects.groups = _group(view, [task for task in created if task.lease == 0])
         for task in due:
             if task.lease == 0 and task.join_id is None:
                 effects.due[task.task_list_name] = effects.due.get(task.task_list_name, 0) + 1
@@ -224,9 +235,11 @@ def stage(
     if changes.cached_results:
         rows.keep_results(view.id, changes.cached_results.values())
     run.snapshot.cached.clear()  # of this moment
-    if left := [f for f in changes.follow_ups if not keeps_follow_ups or f.kind in DEFERRED]:
-        rows.add_follow_ups(view.id, head.revision + 1, left, now)
-        effects.has_more = True
+    if changes.follow_ups:
+        left = [f for f in changes.follow_ups if not keeps_follow_ups or f.kind in DEFERRED]
+        if left:
+            rows.add_follow_ups(view.id, head.revision + 1, left, now)
+            effects.has_more = True
     if changes.created_timers:
         rows.add_timers(changes.created_timers, now)
     if changes.ended_waits:
@@ -243,7 +256,7 @@ def stage(
     if changes.superseded:
         rows.supersede_steps(view.id, changes.superseded.values())
         run.snapshot.steps |= dict.fromkeys(changes.superseded)
-    for step in touched:
+    for step in (*changes.created_steps, *changes.updated_steps):
         run.snapshot.steps[step.key] = step
         if step.object_type == ObjectType.LOG and step.is_final:
             effects.log_lines.append((step.path, step.params))
@@ -263,11 +276,7 @@ def _continue_with(
     continuation: ContinuationPolicy, due: Sequence[TaskDefinition]
 ) -> list[TaskDefinition]:
     # A parameter stored by its hash has to be read first; a regular claim does that.
-    inline = [
-        task
-        for task in due
-        if not any(isinstance(value, PayloadRef) for value in (task.data or {}).values())
-    ]
+    inline = [task for task in due if PayloadRef not in map(type, (task.data or {}).values())]
     chosen = continuation.choose(inline) if inline else ()
     return [claimed_by(task, continuation.identity) for task in inline if task.uuid in chosen]
 

@@ -187,12 +187,13 @@ def _advance(work: WorkingSet, row: Step) -> None:
 def _onward(row: Step, signal: Signal) -> str:
     """Return the next state that has a handler or is final."""
     at = (row.object_type, row.state, signal)
-    if at not in _ONWARD:
+    state = _ONWARD.get(at)
+    if state is None:
         state = next_state(row.object_type, row.path, row.state, signal)
         while state not in HANDLERS and state not in StepState.FINAL:
             state = next_state(row.object_type, row.path, state, Signal.ADVANCE)
         _ONWARD[at] = state
-    return _ONWARD[at]
+    return state
 
 
 _ONWARD: dict[tuple[str, str, Signal], str] = {}

@@ -288,32 +288,33 @@ class ReusedResult:
     source: CachedResult
 
 
-@dataclass
 class IterationChanges:
     """The decisions of one evaluation. They are committed together, or not at all."""
 
-    created_steps: list[Step] = field(default_factory=list)
-    updated_steps: list[Step] = field(default_factory=list)
-    created_events: list[EventDefinition] = field(default_factory=list)
-    created_tasks: list[TaskDefinition] = field(default_factory=list)
-    created_timers: list[TimerDefinition] = field(default_factory=list)
-    #: Intents: unfired timers of these steps are to be removed.
-    ended_waits: list[str] = field(default_factory=list)
-    ended_timers: list[str] = field(default_factory=list)  #: intents, like `ended_waits`, by id
-    refusals: list[Refusal] = field(default_factory=list)  #: of answers that no step takes
-    dropped_answers: list[DroppedAnswer] = field(default_factory=list)
-    #: Intents: tasks of these steps that are still open are to be stopped and fenced.
-    canceled_steps: list[str] = field(default_factory=list)
-    answered_steps: list[str] = field(default_factory=list)  #: those of them that got a result
-    task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run
-    child_cancellations: list[ChildCancellation] = field(default_factory=list)  #: intents
-    superseded: dict[str, str] = field(default_factory=dict)  #: key and id of replaced rows
-    follow_ups: list[FollowUp] = field(default_factory=list)
-    cached_results: dict[str, CachedResult] = field(default_factory=dict)  #: new ones, by key
-    reused_results: list[ReusedResult] = field(default_factory=list)
-    computed_bytes: int = 0  #: of values that expressions made
-    _created_ids: set[str] = field(default_factory=set)
-    _updated_ids: dict[str, int] = field(default_factory=dict)
+    # Not a dataclass: its default factories take three times as long, and each step has changes.
+    def __init__(self) -> None:
+        self.created_steps: list[Step] = []
+        self.updated_steps: list[Step] = []
+        self.created_events: list[EventDefinition] = []
+        self.created_tasks: list[TaskDefinition] = []
+        self.created_timers: list[TimerDefinition] = []
+        #: Intents: unfired timers of these steps are to be removed.
+        self.ended_waits: list[str] = []
+        self.ended_timers: list[str] = []  #: intents, like `ended_waits`, by id
+        self.refusals: list[Refusal] = []  #: of answers that no step takes
+        self.dropped_answers: list[DroppedAnswer] = []
+        #: Intents: tasks of these steps that are still open are to be stopped and fenced.
+        self.canceled_steps: list[str] = []
+        self.answered_steps: list[str] = []  #: those of them that got a result
+        self.task_hold: TaskHold | None = None  #: intent about all unclaimed tasks of the run
+        self.child_cancellations: list[ChildCancellation] = []  #: intents
+        self.superseded: dict[str, str] = {}  #: key and id of replaced rows
+        self.follow_ups: list[FollowUp] = []
+        self.cached_results: dict[str, CachedResult] = {}  #: new ones, by key
+        self.reused_results: list[ReusedResult] = []
+        self.computed_bytes = 0  #: of values that expressions made
+        self._created_ids: set[str] = set()
+        self._updated_ids: dict[str, int] = {}
 
     def add_created_step(self, step: Step) -> None:
         if step.id not in self._created_ids:

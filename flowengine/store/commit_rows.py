@@ -244,7 +244,7 @@ _UNREAD = {"taken_in": "false"}
 #: The sections of a plan, in the order in which they are written.
 SECTIONS: dict[str, Section] = {
     "new_runs": Section(RunRow.__table__, ("id", *RunUpdate._fields[2:], *RunOrigin._fields)),
-    "runs": Section(RunRow.__table__, (*RunUpdate._fields[:2], "reports", *RunUpdate._fields[2:])),
+    "runs": Section(RunRow.__table__, (*RunUpdate._fields, "reports")),
     "history": Section(HistoryRow.__table__, History._fields),
     "reports": Section(TaskRow.__table__, TaskReport._fields),
     "new_steps": Section(StepRow.__table__, STEP_COLUMNS, constants={"superseded": "false"}),

@@ -2,7 +2,8 @@
 
 JSON is the fastest way in for hundreds of rows, with the columns that all rows share written
 once. For the server, decoding it costs a sixth of writing a single row: a few rows of one run are
-passed value by value.
+passed value by value. Columns in which all rows have their usual value, such as an absent error,
+are not passed: the CTE has that value as a constant.
 """
 
 from __future__ import annotations
@@ -41,6 +42,17 @@ _SHARED = {
         if column not in ("uuid", "step_id", "step_key", "step_path", "position", "join_id")
     ),
 }
+#: Columns that hold these values in nearly every row: a third of the values of a step's commit.
+_USUAL: dict[str, dict[str, str | int | None]] = {
+    "runs": {"generation": 0}
+    | dict.fromkeys(("outputs", "error", "error_type", "alarm", "finished")),
+    "new_steps": {"generation": 0, "waiting": 0, "remaining": 0, "item_count": 0, "next_index": 0}
+    | dict.fromkeys(("returns", "error", "failure", "yields")),
+    "steps": {"waiting": 0, "remaining": 0, "item_count": 0, "next_index": 0}
+    | dict.fromkeys(("params", "error", "failure", "yields")),
+    "new_tasks": {"data_type": "", "losses": 0, "runs_once": False, "tenant": ""}
+    | dict.fromkeys(("error", "timeout_ms", "limit_key", "join_id", "limits", "queue")),
+}
 _json = encoder(allow_nan=True)
 
 
@@ -50,6 +62,7 @@ class Encoding(NamedTuple):
     section: str
     few: int = 0  #: this many rows, value by value; 0: as JSON
     has_shared: bool = False  #: as JSON, with the shared columns apart
+    is_usual: bool = False  #: without the columns in which all rows have their usual value
 
 
 def encode(plan: CommitPlan, *, is_alone: bool) -> tuple[tuple[Encoding, ...], list[str | None]]:
@@ -57,30 +70,32 @@ def encode(plan: CommitPlan, *, is_alone: bool) -> tuple[tuple[Encoding, ...], l
     filled = plan.filled()
     encodings: list[Encoding] = []
     values: list[str | None] = []
-    if is_alone and all(len(rows) <= _FEW for _, rows in filled):
-        for name, rows in filled:
-            encodings.append(Encoding(name, len(rows)))
-            # As text: the type of a number would be part of the statement, and so of its plan.
-            values += [
-                value if value is None or type(value) is str else str(value)
-                for row in rows
-                for value in row
-            ]
-    else:
-        for name, rows in filled:
-            written = as_json(name, rows)
-            encodings.append(Encoding(name, has_shared=len(written) > 1))
+    are_few = is_alone and max([len(rows) for _, rows in filled], default=0) <= _FEW
+    for name, rows in filled:
+        is_usual = name in _USUAL and _are_usual(name, rows)
+        if not are_few:
+            written = as_json(name, rows, is_usual=is_usual)
+            encodings.append(Encoding(name, 0, len(written) > 1, is_usual))
             values += written
+            continue
+        encodings.append(Encoding(name, len(rows), False, is_usual))
+        if is_usual:
+            rows = list(map(_unusual_values(name), rows))
+        # As text: the type of a number would be part of the statement, and so of its plan.
+        values += [
+            value if type(value) is str or value is None else str(value)
+            for row in rows
+            for value in row
+        ]
     return tuple(encodings), values
 
 
-def as_json(section: str, rows: Sequence[Row]) -> list[str]:
+def as_json(section: str, rows: Sequence[Row], *, is_usual: bool = False) -> list[str]:
     """Encode rows as JSON; the columns in which many rows are equal come first, once."""
-    columns = SECTIONS[section].columns
     if section in _SHARED and len(rows) >= _MANY:
-        shared, own = _split(section)
+        names, shared, own = _split(section, is_usual)
         values = shared(rows[0])
-        if all(shared(row) == values for row in rows):
+        if {*map(shared, rows)} == {values}:
             nullable = _nullable(section)
             # A missing key is decoded as NULL, or as zero or "" where the column is not nullable.
             parts = [
@@ -91,15 +106,49 @@ def as_json(section: str, rows: Sequence[Row]) -> list[str]:
                 }
                 for row in rows
             ]
-            return [_json(dict(zip(_SHARED[section], values, strict=True))), _json(parts)]
+            return [_json(dict(zip(names, values, strict=True))), _json(parts)]
+    columns = _passed(section, is_usual)
+    if is_usual:
+        rows = list(map(_unusual_values(section), rows))
     return [_json([dict(zip(columns, row, strict=True)) for row in rows])]
 
 
+def _are_usual(section: str, rows: Sequence[Row]) -> bool:
+    values, usual = _usual_values(section)
+    return {*map(values, rows)} == usual
+
+
 @functools.cache
-def _split(section: str) -> tuple[itemgetter[Row], list[tuple[int, str]]]:
-    columns, shared = SECTIONS[section].columns, _SHARED[section]
-    own = [(place, column) for place, column in enumerate(columns) if column not in shared]
-    return itemgetter(*map(columns.index, shared)), own
+def _usual_values(section: str) -> tuple[itemgetter[Row], set[Row]]:
+    """Return how to get the values of a row that may be usual, and the usual ones."""
+    usual = _USUAL[section]
+    return _values_of(section, tuple(usual)), {tuple(usual.values())}
+
+
+@functools.cache
+def _unusual_values(section: str) -> itemgetter[Row]:
+    return _values_of(section, _passed(section, is_usual=True))
+
+
+def _values_of(section: str, columns: Sequence[str]) -> itemgetter[Row]:
+    return itemgetter(*map(SECTIONS[section].columns.index, columns))
+
+
+@functools.cache
+def _passed(section: str, is_usual: bool) -> tuple[str, ...]:
+    columns = SECTIONS[section].columns
+    return tuple(c for c in columns if c not in _USUAL[section]) if is_usual else columns
+
+
+@functools.cache
+def _split(
+    section: str, is_usual: bool
+) -> tuple[tuple[str, ...], itemgetter[Row], list[tuple[int, str]]]:
+    """Return the names of the shared columns, their values in a row, and the other columns."""
+    columns, passed = SECTIONS[section].columns, _passed(section, is_usual)
+    shared = tuple(column for column in _SHARED[section] if column in passed)
+    own = [(columns.index(column), column) for column in passed if column not in shared]
+    return shared, _values_of(section, shared), own
 
 
 def decode(encoding: Encoding) -> str:
@@ -109,24 +158,37 @@ def decode(encoding: Encoding) -> str:
     def typed(columns: Iterable[str]) -> str:
         return ", ".join(f'"{column}" {_type(name, column)}' for column in columns)
 
-    columns = SECTIONS[name].columns
+    columns, passed = SECTIONS[name].columns, _passed(name, encoding.is_usual)
+    constants = _USUAL[name] if encoding.is_usual else {}
+    row = [
+        f"{_LITERALS[constants[column]] if column in constants else '%s'}::{_type(name, column)}"
+        for column in columns
+    ]
     if encoding.few == 1:
         # NOT MATERIALIZED: the planner puts the values where they are used, and scans nothing.
-        row = ", ".join(f'%s::{_type(name, column)} AS "{column}"' for column in columns)
-        return f"{name}_ AS NOT MATERIALIZED (SELECT {row})"
+        named = [f'{value} AS "{column}"' for value, column in zip(row, columns, strict=True)]
+        return f"{name}_ AS NOT MATERIALIZED (SELECT {', '.join(named)})"
     if encoding.few:
-        row = ", ".join(f"%s::{_type(name, column)}" for column in columns)
-        rows = ", ".join([f"({row})"] * encoding.few)
+        rows = ", ".join([f"({', '.join(row)})"] * encoding.few)
         quoted = ", ".join(f'"{column}"' for column in columns)
         return f"{name}_ ({quoted}) AS (VALUES {rows})"
+    usual = [
+        f'{_LITERALS[value]}::{_type(name, column)} AS "{column}"'
+        for column, value in constants.items()
+    ]
     if not encoding.has_shared:
-        rows = f"json_to_recordset(%s::json) AS x({typed(columns)})"
-        return f"{name}_ AS (SELECT * FROM {rows})"
-    own = [column for column in columns if column not in _SHARED[name]]
-    selected = ", ".join(["s.*", *(_decoded(name, column) for column in own)])
-    shared = f"json_to_record(%s::json) AS s({typed(_SHARED[name])})"
+        rows = f"json_to_recordset(%s::json) AS x({typed(passed)})"
+        return f"{name}_ AS (SELECT {', '.join(['x.*', *usual])} FROM {rows})"
+    names, _, places = _split(name, encoding.is_usual)
+    own = [column for _, column in places]
+    selected = ", ".join(["s.*", *(_decoded(name, column) for column in own), *usual])
+    shared = f"json_to_record(%s::json) AS s({typed(names)})"
     rows = f"json_to_recordset(%s::json) AS x({typed(own)})"
     return f"{name}_ AS (SELECT {selected} FROM {shared}, {rows})"
+
+
+#: The usual values in SQL. False and 0 are one key: the cast makes the same value of both.
+_LITERALS: dict[str | int | None, str] = {None: "NULL", "": "''", 0: "0"}
 
 
 def _decoded(section: str, column: str) -> str:

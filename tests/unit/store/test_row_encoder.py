@@ -41,7 +41,8 @@ def test_an_empty_value_of_a_column_that_is_not_nullable_is_left_to_the_decoder(
 
 
 def test_a_few_rows_of_one_run_are_passed_value_by_value() -> None:
-    plan = CommitPlan(new_events=events(2))
+    plan = CommitPlan()
+    plan.new_events += events(2)
     encodings, values = encode(plan, is_alone=True)
     assert encodings == (Encoding("new_events", 2),)
     assert values == ["r", "e0", None, "f", "7", "r", "e1", None, "f", "7"]
