@@ -150,18 +150,14 @@ def summary(
             found.setdefault("acts", []).append(_act(trigger))
         elif not isinstance(trigger, Started):
             found.setdefault("inputs", []).append([name, trigger.step_key])
-    moved = [
-        step
-        for step in (*changes.created_steps, *changes.updated_steps)
-        if (before := stored.get(step.key)) is None
-        or before.state != step.state
-        or before.id != step.id
-    ]
+    moved = [*changes.created_steps, *changes.updated_steps]
+    if len(moved) > MAX_LISTED:
+        moved = [step for step in moved if not _is_same(stored.get(step.key), step)]
     if len(moved) > MAX_LISTED:
         found["more"] = len(moved) - MAX_LISTED
         del moved[MAX_LISTED:]
-    if moved:
-        found["steps"] = _transitions(moved, first_tries)
+    if steps := _transitions(moved, stored, first_tries):
+        found["steps"] = steps
     if first_tries:  # its step has a body, or did not complete with this commit
         found.setdefault("tries", []).extend(
             _try(trigger)
@@ -202,14 +198,24 @@ def summary(
     return found
 
 
-def _transitions(moved: Iterable[Step], first_tries: set[str]) -> dict[str, list[str]]:
+def _is_same(before: Step | None, step: Step) -> bool:
+    return before is not None and before.state == step.state and before.id == step.id
+
+
+def _transitions(
+    touched: Iterable[Step], stored: Mapping[str, Step | None], first_tries: set[str]
+) -> dict[str, list[str]]:
     """Return paths by state. Steps that their first try completed leave `first_tries`."""
     found: dict[str, list[str]] = {}
-    for step in moved:
-        word, key, path = step.state.removeprefix(_PREFIX), step.key, step.path
-        if key in first_tries and step.state == StepState.COMPLETE:
+    for step in touched:
+        key, state, path = step.key, step.state, step.path
+        if _is_same(stored.get(key), step):
+            continue
+        if key in first_tries and state == StepState.COMPLETE:
             first_tries.discard(key)
             word = _SUCCEEDED
+        else:
+            word = state.removeprefix(_PREFIX)
         if len(path) > MAX_PATH:
             path = _KEY + key
         if word in found:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowengine.engine.after_commit import AfterCommit
@@ -54,15 +53,20 @@ class NotAllReported(FlowengineError):
         return f"{subject} not recorded, the first of {report.task.step_path}: {problem}"
 
 
-@contextmanager
-def _isolated(affected: Sequence[Report], rejected: Rejected) -> Iterator[None]:
-    """Confine an error to these reports, unless the database itself is unreachable."""
-    try:
-        yield
-    except Exception as problem:
-        if is_unavailable(problem):
-            raise
-        rejected += [(report, problem) for report in affected]
+class _Isolated:
+    """Confines an error to these reports, unless the database itself is unreachable."""
+
+    def __init__(self, affected: Sequence[Report], rejected: Rejected) -> None:
+        self._affected, self._rejected = affected, rejected
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, problem: BaseException | None, _trace: object) -> bool:
+        if not isinstance(problem, Exception) or is_unavailable(problem):
+            return False
+        self._rejected += [(report, problem) for report in self._affected]
+        return True
 
 
 class Reporter:
@@ -124,7 +128,7 @@ class Reporter:
         # Invariant: one join counter per transaction. Updating several can deadlock.
         for _, of_join in sorted(by_join.items()):
             remaining: dict[str, int | None] = {}
-            with _isolated(of_join, rejected):
+            with _Isolated(of_join, rejected):
                 remaining = self._record(of_join)
             accepted |= remaining.keys()
             for report in of_join:
@@ -147,7 +151,7 @@ class Reporter:
                 if run_id in commits:
                     accepted |= {report.task.uuid for report in of_run}
                     continue
-                with _isolated(of_run, rejected):
+                with _Isolated(of_run, rejected):
                     commits[run_id], held = self._committer.commit_locked(
                         run_id, of_run, continuation
                     )
@@ -196,7 +200,7 @@ class Reporter:
     def _validated(self, reports: Sequence[Report], rejected: Rejected) -> list[Report]:
         valid: list[Report] = []
         for report in reports:
-            with _isolated([report], rejected):
+            with _Isolated([report], rejected):
                 task = report.task
                 outcome = self.storable(task.name, task.flow_id, report.outcome)
                 valid.append(report if outcome is report.outcome else Report(task, outcome))

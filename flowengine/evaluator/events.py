@@ -118,19 +118,21 @@ def create_task(
             runs_once=options.on_loss == "fail",
             circuit=options.breaker,
             # A second try is not part of a group: it is evaluated when it is reported.
-            join=_join_of(work, step, plan) if again.try_number + again.losses == 1 else "",
+            join=_join_of(work, step, plan, options)
+            if again.try_number + again.losses == 1
+            else "",
         )
     )
 
 
-def _join_of(work: WorkingSet, step: Step, statement: StatementPlan) -> str:
+def _join_of(work: WorkingSet, step: Step, statement: StatementPlan, options: EventOptions) -> str:
     """Return the key of the row that the end of this step only counts down, or nothing.
 
     A wrong answer costs time, not correctness: every report is evaluated in the end.
     """
     if statement.body or statement.always or len(statement.edges) > 1:
         return ""
-    if statement.options.cache is not None:
+    if options.cache is not None:
         return ""  # its result is kept when it is reported, not when the last of a group is
     block = work.parent(step)
     if not statement.edges:

@@ -83,8 +83,10 @@ def evaluate(
         except Missing as missing:
             return missing
     lacking = _apply_all(work, triggers)
-    lacking.cached |= work.unread_cached
-    if lacking:
+    if work.unread_cached:
+        lacking = lacking or Missing(set(), set())
+        lacking.cached |= work.unread_cached
+    if lacking is not None:
         return lacking
     is_open = run.state not in RunState.FINAL
     if is_open and run.open_steps == 0 and not work.changes.follow_ups:
@@ -106,23 +108,24 @@ def lacking(
     return Missing(set(), set())
 
 
-def _apply_all(work: WorkingSet, triggers: Sequence[Trigger]) -> Missing:
-    """Apply one input after the other, or return the rows that are missing.
+def _apply_all(work: WorkingSet, triggers: Sequence[Trigger]) -> Missing | None:
+    """Apply one input after the other; return the rows that are missing, if any.
 
     Once a row is missing nothing more is decided. Later inputs are applied only to collect
     their missing rows too: a thousand reports must not make a thousand round trips.
     """
-    missing = Missing(set(), set())
+    missing: Missing | None = None
     for trigger in triggers:
         try:
             inputs.apply(work, trigger)
             _advance_queue(work)
         except Missing as more:
+            missing = missing or Missing(set(), set())
             missing.add(more)
             work.queue.clear()
             work.skipped.clear()
         except Exception:
-            if missing:
+            if missing is not None:
                 return missing  # a row was changed half way: evaluate again with all rows
             raise
     return missing
@@ -149,7 +152,7 @@ def _advance(work: WorkingSet, row: Step) -> None:
     """Advance one row through its states until it waits or ends."""
     work.touch(row)
     is_cancelling = work.run.state == RunState.CANCELLING or work.plan.has_deadlines
-    while not row.is_final:
+    while row.state not in StepState.FINAL:
         if row.error is not None and deadlines.is_expired(row):
             if row.remaining:
                 return  # the rows below it are being cancelled

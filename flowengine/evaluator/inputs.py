@@ -143,19 +143,19 @@ def _report(work: WorkingSet, report: Report) -> None:
     if step is None:
         return
     options = work.statement(step).options
-    counts = (options, task.try_number, task.losses, work.now)
     match report.outcome:
-        case Delegated():
-            return
         case Succeeded(result):
             if options.cache is not None:
                 result_cache.keep(work, step, result)
             _answer(work, step, result)
             return
+        case Delegated():
+            return
         case Failed(error, retry):
+            counts = (options, task.try_number, task.losses, work.now)
             decision = events.after_failure(*counts, error, step.id) if retry else _FINAL
         case Lost(reason):
-            decision = events.after_loss(*counts)
+            decision = events.after_loss(options, task.try_number, task.losses, work.now)
             error = {"type": "WorkerLost", "message": reason}
     if isinstance(decision, events.TryAgain) and not cancellation.is_cancelled(work, step):
         if work.run.step_count < work.limits.max_run_steps:

@@ -60,9 +60,7 @@ def _count_down(work: WorkingSet, parent: Step, child: Step, created: int) -> No
         return
     if parent.object_type == ObjectType.FAN and child.index >= parent.next_index:
         return  # a renewed foreach counts this item when it gets there
-    is_cancelled = child.state == StepState.CANCELLED
-    is_noted = child.has_failed and (is_cancelled or not _is_collected(work, parent))
-    is_noted = is_noted and not is_skipped_by_hand(child)
+    is_noted = child.has_failed and _is_noted(work, parent, child)
     if is_noted:
         note_failure(parent, child, work.limits)
     if is_noted or created != 1:
@@ -70,6 +68,12 @@ def _count_down(work: WorkingSet, parent: Step, child: Step, created: int) -> No
         work.touch(parent)
     if parent.remaining == 0 or parent.is_held_back:
         work.queue.append(parent)
+
+
+def _is_noted(work: WorkingSet, parent: Step, failed: Step) -> bool:
+    """Whether the failure of a child is a failure of its parent."""
+    is_cancelled = failed.state == StepState.CANCELLED
+    return (is_cancelled or not _is_collected(work, parent)) and not is_skipped_by_hand(failed)
 
 
 def _is_collected(work: WorkingSet, parent: Step) -> bool:

@@ -35,7 +35,7 @@ def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
         work.want([work.root_key, *keys])
     work.want(keys)
     rows = [row for key in keys if (row := work.look(key)) is not None]
-    if any(row.object_type == ObjectType.MAILBOX for row in rows):
+    if ObjectType.MAILBOX in [row.object_type for row in rows]:
         rows = _with_waiting_steps(work, rows)
     above: set[str] = set()
     waiting: dict[str, int] = {}

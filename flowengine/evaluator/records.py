@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 from typing import Any
 
 from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
@@ -32,12 +32,12 @@ class PayloadRef:
 @functools.lru_cache(maxsize=10_000)  # the keys around a step are computed again and again
 def row_key(kind: RowKind, path: str) -> str:
     """Return the key of a row in its run. A digest: long paths exceed the limits of indexes."""
-    return hashlib.blake2b((kind + path).encode(), digest_size=16).hexdigest()
+    return blake2b((kind + path).encode(), digest_size=16).hexdigest()
 
 
 def derived_id(*parts: object) -> str:
     """Return a deterministic id: the same decision made twice gives the same id."""
-    return hashlib.blake2b(":".join(map(str, parts)).encode(), digest_size=16).hexdigest()
+    return blake2b(":".join(map(str, parts)).encode(), digest_size=16).hexdigest()
 
 
 ID_PREFIX = 12  #: digits that the ids of a run's rows share with it
@@ -50,7 +50,7 @@ def id_within(owner: str, *parts: object) -> str:
     page of its own, and a database writes a page whole when it is touched first.
     """
     text = f"{owner}:{':'.join(map(str, parts))}"
-    return owner[:ID_PREFIX] + hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+    return owner[:ID_PREFIX] + blake2b(text.encode(), digest_size=10).hexdigest()
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ import inspect
 import logging
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import TracebackType
@@ -131,6 +131,21 @@ def execute_try(
     return attempt.end(begun.result)
 
 
+class _InStep:
+    """Makes a step the current one while its facet is called."""
+
+    def __init__(self, context: StepContext, caller: tuple[Engine, str]) -> None:
+        self._context, self._caller = context, caller
+
+    def __enter__(self) -> None:
+        self._outer = _current.set(self._context), executing.set(self._caller)
+
+    def __exit__(self, *_: object) -> None:
+        context, caller = self._outer
+        executing.reset(caller)
+        _current.reset(context)
+
+
 class Attempt:
     """One try: the call of a facet, and the outcome that its end becomes.
 
@@ -212,8 +227,7 @@ class Attempt:
         except Exception as problem:
             raise ChildNotStarted(self._task.step_path, ended, problem) from problem
 
-    @contextmanager
-    def _in_step(self) -> Iterator[None]:
+    def _in_step(self) -> _InStep:
         task = self._task
         context = StepContext(
             run_id=task.workflow_id,
@@ -224,12 +238,7 @@ class Attempt:
             _beat=self._beat,
             _token=self._cancel_token,
         )
-        token, other = _current.set(context), executing.set((self._engine, task.step_path))
-        try:
-            yield
-        finally:
-            executing.reset(other)
-            _current.reset(token)
+        return _InStep(context, (self._engine, task.step_path))
 
     def _beat(self, progress: str | None) -> bool:
         self.last_sign = time.monotonic()
