@@ -92,6 +92,8 @@ def create_task(
     if keys is None:
         keys = _keys_of(work, step, options)
     timeout = options.timeout
+    # A second try is not part of a group: it is evaluated when it is reported.
+    is_first = again.try_number + again.losses == 1
     work.changes.add_created_task(
         TaskDefinition(
             uuid=id_within(step.id, again.try_number, again.losses),
@@ -117,10 +119,7 @@ def create_task(
             timeout_ms=round(timeout * 1000) if timeout is not None else None,
             runs_once=options.on_loss == "fail",
             circuit=options.breaker,
-            # A second try is not part of a group: it is evaluated when it is reported.
-            join=_join_of(work, step, plan, options)
-            if again.try_number + again.losses == 1
-            else "",
+            join=_join_of(work, step, plan, options) if is_first else "",
         )
     )
 

@@ -118,7 +118,7 @@ class WorkingSet:
         """Return the row of that key, or None when the run has no such row."""
         row = self._rows.get(key)
         if row is None:
-            stored = self.look(key)
+            stored = self._stored(key)
             if stored is None:
                 return None
             row = self._rows[key] = stored.copied()
@@ -127,8 +127,9 @@ class WorkingSet:
     def look(self, key: str) -> Step | None:
         """Return the row of that key for reading: it is not copied."""
         row = self._rows.get(key)
-        if row is not None:
-            return row
+        return row if row is not None else self._stored(key)
+
+    def _stored(self, key: str) -> Step | None:
         try:
             return self._snapshot.steps[key]
         except KeyError:
@@ -141,7 +142,8 @@ class WorkingSet:
 
     def want(self, keys: Iterable[str]) -> None:
         """Ask for rows that will be read soon: one round trip to the store instead of many."""
-        missing = {k for k in keys if k not in self._rows and k not in self._snapshot.steps}
+        # One after the other: a second argument of `difference` is walked as a whole.
+        missing = set(keys).difference(self._rows).difference(self._snapshot.steps)
         if missing:
             raise Missing(missing, set())
 

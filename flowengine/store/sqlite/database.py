@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
-    ExitStack,
     closing,
     contextmanager,
     nullcontext,
@@ -69,12 +68,10 @@ class SqliteDatabase(Database):
 
     @contextmanager
     def _turn(self, *, writes: bool) -> Iterator[None]:
-        with ExitStack() as stack:
-            if self.file is not None:
-                stack.enter_context(fork_gate.passing())
-            # A database in memory is one connection, which threads must not share.
-            if writes or self.file is None:
-                stack.enter_context(self._writer)
+        is_in_memory = self.file is None
+        gate = nullcontext() if is_in_memory else fork_gate.passing()
+        # A database in memory is one connection, which threads must not share.
+        with gate, self._writer if writes or is_in_memory else nullcontext():
             yield
 
     @contextmanager

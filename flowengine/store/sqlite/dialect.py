@@ -210,7 +210,7 @@ _WRITES = {name: _write(text) for name, text in _NUMBERED.items()}
 def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     with executor.atomic():
         allowed = _allowed(executor, plan, guarded)
-        is_whole = not guarded and len(allowed) == len(plan.runs) + len(plan.new_runs)
+        is_whole = len(allowed) == len(plan.runs) + len(plan.new_runs)
         for name, rows in plan.filled():
             if name == "new_runs":
                 continue
