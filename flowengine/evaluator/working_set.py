@@ -118,7 +118,7 @@ class WorkingSet:
         """Return the row of that key, or None when the run has no such row."""
         row = self._rows.get(key)
         if row is None:
-            stored = self._stored(key)
+            stored = self.look(key)
             if stored is None:
                 return None
             row = self._rows[key] = stored.copied()
@@ -127,9 +127,8 @@ class WorkingSet:
     def look(self, key: str) -> Step | None:
         """Return the row of that key for reading: it is not copied."""
         row = self._rows.get(key)
-        return row if row is not None else self._stored(key)
-
-    def _stored(self, key: str) -> Step | None:
+        if row is not None:
+            return row
         try:
             return self._snapshot.steps[key]
         except KeyError:

@@ -42,16 +42,25 @@ _SHARED = {
         if column not in ("uuid", "step_id", "step_key", "step_path", "position", "join_id")
     ),
 }
+
+
+def _usual(*absent: str, **values: str | int) -> dict[str, str | int | None]:
+    return {**values, **dict.fromkeys(absent)}
+
+
 #: Columns that hold these values in nearly every row: a third of the values of a step's commit.
-_USUAL: dict[str, dict[str, str | int | None]] = {
-    "runs": {"generation": 0}
-    | dict.fromkeys(("outputs", "error", "error_type", "alarm", "finished")),
-    "new_steps": {"generation": 0, "waiting": 0, "remaining": 0, "item_count": 0, "next_index": 0}
-    | dict.fromkeys(("returns", "error", "failure", "yields")),
-    "steps": {"waiting": 0, "remaining": 0, "item_count": 0, "next_index": 0}
-    | dict.fromkeys(("params", "error", "failure", "yields")),
-    "new_tasks": {"data_type": "", "losses": 0, "runs_once": False, "tenant": ""}
-    | dict.fromkeys(("error", "timeout_ms", "limit_key", "join_id", "limits", "queue")),
+_COUNTS = {"waiting": 0, "remaining": 0, "item_count": 0, "next_index": 0}
+_USUAL = {
+    "runs": _usual("outputs", "error", "error_type", "alarm", "finished", generation=0),
+    "new_steps": _usual("returns", "error", "failure", "yields", generation=0, **_COUNTS),
+    "steps": _usual("params", "error", "failure", "yields", **_COUNTS),
+    "new_tasks": _usual(
+        *("error", "timeout_ms", "limit_key", "join_id", "limits", "queue"),
+        data_type="",
+        losses=0,
+        runs_once=False,
+        tenant="",
+    ),
 }
 _json = encoder(allow_nan=True)
 

@@ -52,3 +52,44 @@ def test_a_few_rows_of_one_run_are_passed_value_by_value() -> None:
 @pytest.mark.parametrize("section", row_encoder._SHARED)
 def test_shared_columns_are_columns_of_their_section(section: str) -> None:
     assert set(row_encoder._SHARED[section]) < set(row_encoder.SECTIONS[section].columns)
+
+
+@pytest.mark.parametrize("section", row_encoder._USUAL)
+def test_usual_columns_are_columns_of_their_section(section: str) -> None:
+    assert set(row_encoder._USUAL[section]) < set(row_encoder.SECTIONS[section].columns)
+
+
+def steps(**changes: object) -> list[tuple[object, ...]]:
+    """A step as it is updated when it completes, with other values in some columns."""
+    columns = row_encoder.SECTIONS["steps"].columns
+    usual = dict.fromkeys(columns, "x") | row_encoder._USUAL["steps"] | changes
+    return [tuple(usual[column] for column in columns)]
+
+
+def test_usual_values_are_constants_of_the_statement() -> None:
+    plan = CommitPlan()
+    plan.steps += steps()
+    ((encoding,), values) = encode(plan, is_alone=True)
+    assert encoding == Encoding("steps", 1, is_usual=True)
+    assert values == ["x"] * (len(steps()[0]) - len(row_encoder._USUAL["steps"]))
+    assert 'NULL::text AS "error"' in decode(encoding)
+    assert decode(encoding).count("%s") == len(values)
+
+
+def test_one_unusual_row_has_all_columns_passed() -> None:
+    plan = CommitPlan()
+    plan.steps += steps() + steps(remaining=2)
+    ((encoding,), values) = encode(plan, is_alone=True)
+    assert encoding == Encoding("steps", 2)
+    assert len(values) == 2 * len(steps()[0])
+    assert "2" in values
+
+
+def test_many_usual_rows_have_the_constants_beside_the_json() -> None:
+    plan = CommitPlan()
+    plan.steps += steps() * 20
+    ((encoding,), (shared, own)) = encode(plan, is_alone=True)
+    assert encoding == Encoding("steps", has_shared=True, is_usual=True)
+    assert json.loads(shared) == {"run_id": "x", "updated": "x"}
+    assert json.loads(own) == [{"id": "x", "state": "x", "returns": "x"}] * 20
+    assert '0::INTEGER AS "remaining"' in decode(encoding)
