@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from flowengine.dispatch import Notifier
 from flowengine.engine.admission import Admissions
 from flowengine.engine.committer import Committer, NewFact
+from flowengine.engine.pollers import DueTasks
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.evaluator import TaskDefinition
@@ -170,11 +171,10 @@ class AfterCommit:
         continued: list[TaskDefinition] = []
         ends = time.monotonic() + self._time_slice
         while commits:
-            due: dict[str, int] = {}
+            due = DueTasks()
             for effects in commits:
                 continued += effects.continued
-                for task_list, number in effects.due.items():
-                    due[task_list] = due.get(task_list, 0) + number
+                due.add(effects.due, effects.told)
                 self._announce(effects)
             if due:
                 self._notifier.notify(due)
@@ -260,7 +260,7 @@ class AfterCommit:
             total.include(effects)
             continued += effects.continued
             if effects.due:
-                self._notifier.notify(effects.due)
+                self._notifier.notify(DueTasks().add(effects.due, effects.told))
             self._announce(effects)
         if total.groups:
             self._notifier.dispatch_groups(total.run_id, total.groups.values())

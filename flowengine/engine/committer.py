@@ -106,7 +106,7 @@ class Committer:
             if all(report.task.join_id is None for report in of_run)
         }
         now = self._database.now()
-        rows = CommitPlan(rule=self._database.outbox_rule)
+        rows = CommitPlan(rule=self._database.outbox_rule, notes_of=self._database.poller_notes)
         effects: dict[str, CommitEffects] = {}
         with gc_paused(), self._database.optimistic() as session:
             decisions = self._decide(session, by_run, now)
@@ -127,7 +127,7 @@ class Committer:
 
         That is the case for an early answer, a refusal, and a run that another process advances.
         """
-        rows = CommitPlan(rule=self._database.outbox_rule)
+        rows = CommitPlan(rule=self._database.outbox_rule, notes_of=self._database.poller_notes)
         with gc_paused(), self._database.optimistic() as session:
             decisions = self._decide(session, {run_id: [answer]}, answer.at)
             decision = decisions.get(run_id)

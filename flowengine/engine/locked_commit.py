@@ -106,7 +106,7 @@ def consume_inbox(
     with session.stream_commits() as write:
         while inbox:
             portion = [inbox.popleft() for _ in range(min(_PORTION, len(inbox)))]
-            rows = CommitPlan(rule=session.outbox_rule)
+            rows = CommitPlan(rule=session.outbox_rule, notes_of=session.poller_notes)
             if evaluation is not None:
                 decision = evaluation.decide([trigger for trigger, _, _ in portion])
                 follow_ups = decision.changes.follow_ups

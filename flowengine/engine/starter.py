@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -14,6 +13,7 @@ from flowengine.dispatch import Notifier
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.first_commit import origin_of, stage_first_commit
 from flowengine.engine.gc_pause import gc_paused
+from flowengine.engine.pollers import DueTasks
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.singletons import (
     STARTED,
@@ -171,7 +171,7 @@ class Starter:
         `replaced` receives the failed runs that are to release their key, by the id of the new
         run. Without it a failed run is returned like any other.
         """
-        rows = CommitPlan(rule=session.outbox_rule)
+        rows = CommitPlan(rule=session.outbox_rule, notes_of=session.poller_notes)
         effects: dict[str, CommitEffects] = {}
         # Lock order: by key. Two starts of several runs could deadlock.
         for request in sorted(requests, key=lambda request: request.key or ""):
@@ -238,9 +238,9 @@ class Starter:
             if replaced:
                 commits = self._replace(session, [request], commits, replaced)
         (effects,) = commits
-        due = Counter(effects.due)
+        due = DueTasks().add(effects.due, effects.told)
         for group in effects.groups.values():
-            due[group.task_list] += len(group.task_ids)
+            due.add({group.task_list: len(group.task_ids)})
         if due or effects.waiting:
             transaction.after_commit(lambda: self._wake(due, effects.waiting))
         return effects.run_id
@@ -258,7 +258,7 @@ class Starter:
     def _wake(self, due: Mapping[str, int], waiting: Mapping[str, str]) -> None:
         try:
             if due:
-                self._notifier.notify(dict(due))
+                self._notifier.notify(due)
             if waiting:
                 self._after_commit.admit(waiting)
         except Exception:  # the caller's transaction is committed; recovery notifies again

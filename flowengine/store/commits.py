@@ -6,7 +6,7 @@ the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
@@ -69,12 +69,20 @@ class OutboxRule:
     feed: bool = False
 
 
+#: Returns the notifications of pollers that a commit with these due tasks sends, by task list.
+PollerNotes = Callable[[Mapping[str, int]], Mapping[str, str]]
+
+
 class CommitPlan:
     """The rows of a commit. The part of each run is written whole or not at all."""
 
     # Not a dataclass: its default factories take three times as long, and each step has a plan.
-    def __init__(self, *, rule: OutboxRule | None = None) -> None:
+    def __init__(
+        self, *, rule: OutboxRule | None = None, notes_of: PollerNotes | None = None
+    ) -> None:
         self.rule = rule  #: None: outcomes are not delivered
+        self.notes_of = notes_of  #: None: the commit notifies no poller
+        self.notes: list[str] = []  #: notifications of pollers
         self.encoder = codec.Encoder()
         self.new_runs: list[Row] = []
         self.runs: list[RunUpdate] = []
@@ -249,6 +257,14 @@ class CommitPlan:
         """End a task if its lease is still held; its report is consumed by this commit."""
         ending = ending_of(outcome, self.encoder)
         self.reports.append(TaskReport(task.workflow_id, task.uuid, task.lease, now, *ending))
+
+    def note_due(self, due: Mapping[str, int]) -> dict[str, int]:
+        """Notify pollers of due tasks by this commit; return the tasks that it notifies of."""
+        if self.notes_of is None or not due:
+            return {}
+        notes = self.notes_of(due)
+        self.notes += notes.values()
+        return {task_list: due[task_list] for task_list in notes}
 
     def consume_inbox(self, run_id: str, task_ids: Iterable[str], fact_ids: Iterable[str]) -> None:
         """Mark reports and facts as evaluated."""

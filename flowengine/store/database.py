@@ -25,7 +25,7 @@ from sqlalchemy.exc import (
 from flowengine.errors import DatabaseBusy, DatabaseReadOnly, InvalidSetting, StoreError
 from flowengine.printable import masked_url
 from flowengine.store.backend import Dialect, Executor, SqlalchemyExecutor
-from flowengine.store.commits import OutboxRule
+from flowengine.store.commits import OutboxRule, PollerNotes
 from flowengine.store.protocol import CompletionListener, ServerLock
 from flowengine.store.session import SqlSession
 
@@ -67,6 +67,7 @@ class Database:
     has_server: bool
     file: Path | None = None  #: of a SQLite database that is not in memory
     outbox_rule: OutboxRule | None = None  #: the outcomes that commits have delivered
+    poller_notes: PollerNotes | None = None  #: the pollers that commits notify
 
     def __new__(cls, url: str, **_options: Any) -> Self:
         return super().__new__(_backend(url) if cls is Database else cls)  # type: ignore[return-value]

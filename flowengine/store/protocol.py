@@ -15,7 +15,7 @@ from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
-from flowengine.store.commits import CommitPlan, OutboxRule
+from flowengine.store.commits import CommitPlan, OutboxRule, PollerNotes
 from flowengine.store.driven_runs import DrivenRuns
 from flowengine.store.due_names import DueTasks
 from flowengine.store.exchanges import Exchanges
@@ -101,6 +101,8 @@ class Session(Protocol):
     @property
     def outbox_rule(self) -> OutboxRule | None: ...
     @property
+    def poller_notes(self) -> PollerNotes | None: ...
+    @property
     def waits(self) -> WaitQueries: ...
     @property
     def admission(self) -> AdmissionRows: ...
@@ -151,6 +153,7 @@ class Store(Protocol):
     has_server: bool  #: shared by processes of several versions; a statement is a round trip
     file: Path | None  #: of a database in a file
     outbox_rule: OutboxRule | None  #: the outcomes that commits have delivered
+    poller_notes: PollerNotes | None  #: the pollers that commits notify
 
     @property
     def generation(self) -> int:

@@ -12,7 +12,7 @@ from flowengine.store.admission import AdmissionRows
 from flowengine.store.backend import Executor
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
-from flowengine.store.commits import CommitPlan, OutboxRule
+from flowengine.store.commits import CommitPlan, OutboxRule, PollerNotes
 from flowengine.store.driven_runs import DrivenRuns
 from flowengine.store.due_names import DueTasks
 from flowengine.store.exchanges import Exchanges
@@ -94,6 +94,10 @@ class SqlSession:
     @property
     def outbox_rule(self) -> OutboxRule | None:
         return self.database.outbox_rule
+
+    @property
+    def poller_notes(self) -> PollerNotes | None:
+        return self.database.poller_notes
 
     def commit(self, plan: CommitPlan, *, guarded: bool = False) -> set[str]:
         """Write a commit plan; return the runs whose part was written.

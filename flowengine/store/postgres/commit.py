@@ -13,6 +13,7 @@ it cannot deadlock.
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping
 
 from flowengine.store.backend import Executor
@@ -41,6 +42,11 @@ _KEYS = {
 }
 
 
+def task_channel(channel: str) -> str:
+    """Return the channel of due tasks, given that of ended runs: both end with the schema."""
+    return TASK_CHANNEL + channel.removeprefix(CHANNEL)
+
+
 def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     """Write a commit; return the runs whose part was written."""
     text, values = _statement_of(plan, guarded, executor.channel)
@@ -62,11 +68,15 @@ def send(executor: PipelineExecutor, plan: CommitPlan) -> None:
 def _statement_of(plan: CommitPlan, guarded: bool, channel: str) -> tuple[str, list[str | None]]:
     is_alone = len(plan.runs) + len(plan.new_runs) <= 1
     encodings, values = encode(plan, is_alone=is_alone)
-    return _statement(encodings, guarded, is_alone, channel), values
+    if plan.notes:
+        values.append(json.dumps(plan.notes))
+    return _statement(encodings, guarded, is_alone, channel, bool(plan.notes)), values
 
 
 @functools.cache
-def _statement(encodings: tuple[Encoding, ...], guarded: bool, is_alone: bool, channel: str) -> str:
+def _statement(
+    encodings: tuple[Encoding, ...], guarded: bool, is_alone: bool, channel: str, has_notes: bool
+) -> str:
     """Build the statement for these sections, of one run or of several.
 
     There are few kinds of commits, so few statements.
@@ -80,15 +90,19 @@ def _statement(encodings: tuple[Encoding, ...], guarded: bool, is_alone: bool, c
         for name in names
         if not (is_checked and name in ("runs", "reports"))
     ]
-    feed = f", pg_notify('{channel}{FEED}', '')" if "unnumbered" in names else ""
+    more = f", pg_notify('{channel}{FEED}', '')" if "unnumbered" in names else ""
+    if has_notes:
+        # Evaluated once, and only if a row is returned: a refused commit notifies nobody.
+        sent = f"pg_notify('{task_channel(channel)}', n.value)"
+        more += f", (SELECT count({sent}) FROM json_array_elements_text(%s::json) n)"
     if "runs" not in names:
         source = "new_runs_w" if "new_runs" in names else "ok"
-        return f"WITH {', '.join(parts)} SELECT g.id, NULL{feed} FROM {source} g"
+        return f"WITH {', '.join(parts)} SELECT g.id, NULL{more} FROM {source} g"
     source = _allowed_rows("runs", is_alone)
     if is_checked and "reports" in names:
         source += " JOIN checked ON checked.held = 1"
     notify = f"CASE WHEN g.finished IS NOT NULL THEN pg_notify('{channel}', g.run_id) END"
-    return f"WITH {', '.join(parts)} SELECT g.run_id, {notify}{feed} FROM {source}"
+    return f"WITH {', '.join(parts)} SELECT g.run_id, {notify}{more} FROM {source}"
 
 
 def _allowed(names: list[str], guarded: bool) -> list[str]:

@@ -18,7 +18,7 @@ from flowengine.fork import at_fork
 from flowengine.store.backend import Executor
 from flowengine.store.database import Clock, Database, missing_driver
 from flowengine.store.postgres import dialect
-from flowengine.store.postgres.commit import CHANNEL, FEED, TASK_CHANNEL
+from flowengine.store.postgres.commit import CHANNEL, FEED, task_channel
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
 from flowengine.store.postgres.session_lock import SessionLock
@@ -42,7 +42,7 @@ class PostgresDatabase(Database):
         super().__init__(url, schema=schema, clock=clock)
         # All schemas of a database share its channels.
         self._channel = f"{CHANNEL}_{self.scope}" if self.scope else CHANNEL
-        self._task_channel = f"{TASK_CHANNEL}_{self.scope}" if self.scope else TASK_CHANNEL
+        self._task_channel = task_channel(self._channel)
         self._clock_reading = (-math.inf, 0)  #: monotonic time, and the server's time then
         self._pinging = threading.local()
         self._kept = threading.local()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from flowengine.dispatch import NullNotifier
-from flowengine.engine import Engine
+from flowengine.engine import Engine, pollers
 from flowengine.engine.pollers import KNOWN_SECONDS, Pollers
 from flowengine.engine.recovery import Watchdog, notify_due_tasks, wake_pollers
 from flowengine.store.servers import POLLER, ServerDefinition, ServerState
@@ -66,6 +66,46 @@ def test_a_poller_of_another_process_is_notified(postgres_url: str) -> None:
             assert woken.get(timeout=WAIT) == 3
 
 
+def test_a_commit_notifies_a_poller_that_is_known_itself(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pollers, "_COMMIT_PAUSE", 0.0)
+    woken: queue.Queue[int] = queue.Queue()
+    said: list[str] = []
+    with opened(postgres_url) as here, opened(postgres_url) as there:
+        registered(there, "poller")
+        with there.pollers.subscribed("poller", "default", woken.put):
+            assert woken.get(timeout=WAIT) == 0  # it listens
+            here.start(one(), "t.Flow", {})  # reads the rows of pollers, after its commit
+            assert woken.get(timeout=WAIT) == 1
+            with watched(here, lambda text, _: said.append(text)):
+                here.start(side_by_side("a", "b"), "t.Flow", {}, key="used")
+                here.start(side_by_side("a", "b"), "t.Flow", {}, key="used")  # writes nothing
+                here.start(side_by_side("a", "b", "c"), "t.Flow", {})
+            assert [woken.get(timeout=WAIT) for _ in range(2)] == [2, 3]
+    assert len([text for text in said if "pg_notify('flowengine_task" in text]) == 3
+    assert not [text for text in said if text.startswith("SELECT pg_notify")]
+
+
+def test_commits_in_quick_succession_lose_no_wake_up(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pollers, "_COMMIT_PAUSE", 3_600.0)
+    woken: queue.Queue[int] = queue.Queue()
+    said: list[str] = []
+    with opened(postgres_url) as here, opened(postgres_url) as there:
+        registered(there, "poller")
+        with there.pollers.subscribed("poller", "default", woken.put):
+            assert woken.get(timeout=WAIT) == 0
+            here.start(one(), "t.Flow", {})
+            with watched(here, lambda text, _: said.append(text)):
+                for _ in range(3):
+                    here.start(one(), "t.Flow", {})
+            assert [woken.get(timeout=WAIT) for _ in range(4)] == [1, 1, 1, 1]
+    assert len([text for text in said if "pg_notify('flowengine_task" in text]) == 1
+    assert len([text for text in said if text.startswith("SELECT pg_notify")]) == 2
+
+
 def test_nobody_is_notified_while_there_is_no_poller(postgres_url: str) -> None:
     said: list[str] = []
     with opened(postgres_url) as engine:
@@ -83,14 +123,14 @@ def test_a_poller_that_registers_later_is_known_after_some_seconds(postgres_url:
     now = [0.0]
     sent: list[str] = []
     with opened(postgres_url) as engine:
-        pollers = Pollers(engine.database, lambda: now[0])
+        known = Pollers(engine.database, lambda: now[0])
         with watched(engine, lambda text, _: sent.append(text)):
-            pollers.wake({"default": 1})
+            known.wake({"default": 1})
             registered(engine, "late")
-            pollers.wake({"default": 1})
+            known.wake({"default": 1})
             assert not [text for text in sent if "pg_notify" in text]
             now[0] += KNOWN_SECONDS
-            pollers.wake({"default": 1})
+            known.wake({"default": 1})
         assert [text for text in sent if "pg_notify" in text]
 
 
