@@ -2,10 +2,11 @@
 
 In turns, one at a time on idle processes: a task is sent to a Celery worker (its default pool,
 Redis), or a run of one step is started on PostgreSQL. A message is what `apply_async` commits, so
-Celery's clock runs from that call. The clock of the poller runs from the answer to the commit of the
-task's row, which is also when PostgreSQL sends the notification. The claim of the poller waits for
-the disk, like each commit: other writers of the disk are in its time. Both stop when the body reads the clock, in a process of its own on this machine. The second table
-has both times from the call: there the engine also stores the run, synced to the disk.
+Celery's clock runs from that call. The clock of the poller runs from the answer to the commit of
+the task's row; PostgreSQL sends the notification at the same time. Both stop when the body reads
+the clock, in a process of its own on this machine. The second table has both times from the call:
+there the engine also stores the run, synced to the disk. The claim of the poller is synced too, so
+other writers to the disk are part of its time, and not of Celery's.
 
     PYTHONPATH=. python benchmarks/pollers.py [number of tasks]
 """

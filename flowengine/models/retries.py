@@ -12,7 +12,8 @@ class ModelRetry:
     """How often a failed request is repeated, and after how long.
 
     The wait is the one that the provider demands (`Retry-After`), else 1, 2, 4 … seconds. A demand
-    for longer than `max_wait` ends the try of the step: its facet's own retry policy decides.
+    for longer than `max_wait` ends the try of the step. The demand is the due time of the next try,
+    if the retry policy of the facet allows one; no thread waits for it.
     """
 
     attempts: int = 4  #: requests for one answer, the first included

@@ -21,7 +21,13 @@ from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
 from flowengine.engine.handles import executing
-from flowengine.errors import FlowengineError, MissingCode, RetryAfter
+from flowengine.errors import (
+    FlowengineError,
+    MissingCode,
+    ModelOverloaded,
+    ModelRateLimited,
+    RetryAfter,
+)
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.events import RETRY_AFTER
 from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Succeeded
@@ -326,9 +332,18 @@ def _error(problem: BaseException, most: int) -> dict[str, Any]:
         "traceback": "".join(kept)[-most:],
         "bases": [base.__name__ for base in type(problem).__mro__[1:] if base not in _ROOTS],
     }
-    if isinstance(problem, RetryAfter):
-        error[RETRY_AFTER] = problem.seconds
+    if (seconds := _demanded(problem)) is not None:
+        error[RETRY_AFTER] = seconds
     return error
+
+
+def _demanded(problem: BaseException) -> float | None:
+    """Return the seconds before the next try that the code demands, or the provider of a model."""
+    if isinstance(problem, RetryAfter):
+        return problem.seconds
+    if isinstance(problem, ModelRateLimited | ModelOverloaded):
+        return problem.retry_after
+    return None
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:

@@ -27,6 +27,7 @@ from flowengine.errors import (
     RunnerRefused,
     UnknownRun,
 )
+from flowengine.evaluator import TaskState
 from flowengine.models import (
     Answer,
     Anthropic,
@@ -317,9 +318,10 @@ def test_a_request_is_repeated_as_long_as_its_error_is_transient(
     assert actions == ["model_retry"] * 2
 
 
-def test_a_demand_for_a_longer_wait_than_allowed_fails_the_try(on_sqlite: Engine) -> None:
+def test_a_demand_for_a_longer_wait_fails_a_step_without_a_retry_policy(on_sqlite: Engine) -> None:
     result = run(on_sqlite, [ModelRateLimited("p", "slow", 3600.0)], retry=ModelRetry(max_wait=5))
     assert "ModelRateLimited: p: too many requests or tokens: slow" in (result.error or "")
+    assert "retry=Retry(attempts=" in (result.error or "")
 
 
 RETRIED = compile_text(
@@ -332,11 +334,29 @@ RETRIED = compile_text(
 )
 
 
+def test_a_demand_for_a_longer_wait_is_the_due_time_of_the_next_try(on_sqlite: Engine) -> None:
+    tools = registry(Search=lambda payload: {"hits": []})
+    model = ScriptedModel([calling("Search", query="a"), ModelRateLimited("p", "x", 3600.0), GOOD])
+    runner = ClaudeAgentRunner(on_sqlite, tools, model, retry=ModelRetry(max_wait=5))
+    result = runner.run(RETRIED, {"topic": "k"}, wait=0)
+    assert len(model.requests) == 2
+    database: Any = on_sqlite.database
+    with database.read() as session:
+        (task,) = session.driven_runs.open_tasks(result.workflow_id)
+        now = session.now()
+    assert task.state == TaskState.PENDING
+    assert 3_000_000 < task.due - now <= 3_600_000
+    database._clock = lambda: task.due
+    assert runner.resume(result.workflow_id).success
+    assert len(model.requests[2].messages) == 4, "the answer before the demand is kept"
+    assert len(model.requests) == 3
+
+
 def test_a_second_try_goes_on_after_an_outage_and_anew_after_a_failure(on_sqlite: Engine) -> None:
     tools = registry(Search=lambda payload: {"hits": []})
-    search, down = calling("Search", query="a"), ModelOverloaded("p", "x", 99.0)
+    search, down = calling("Search", query="a"), ModelOverloaded("p", "x")
     model = ScriptedModel([search, down, GOOD])
-    runner = ClaudeAgentRunner(on_sqlite, tools, model)
+    runner = ClaudeAgentRunner(on_sqlite, tools, model, retry=ModelRetry(attempts=1))
     assert runner.run(RETRIED, {"topic": "k"}).success
     assert len(model.requests[2].messages) == 4, "the answer before the outage is kept"
     bad = calling("submit_result")
