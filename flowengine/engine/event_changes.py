@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowengine.engine.history import BEGUN
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import EventState, StepState
 from flowengine.program.addresses import RowKind
@@ -62,11 +63,16 @@ def key_of(name: str) -> str:
 
 def names_of(body: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names by which a commit means steps whose events may have changed."""
-    steps = body.get("steps", {})
-    yield from steps.get(_AT_EVENT, ())
-    yield from steps.get(_SUCCEEDED, ())
+    yield from _begun(body)
+    yield from body.get("steps", {}).get(_SUCCEEDED, ())
     for part in ("tries", "retries", "reused"):
         yield from (row[0] for row in body.get(part, ()))
+
+
+def _begun(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of the steps that reached their event."""
+    yield from body.get("steps", {}).get(_AT_EVENT, ())
+    yield from body.get(BEGUN, ())
 
 
 def ids_of(body: Mapping[str, Any]) -> Iterator[str]:
@@ -186,7 +192,7 @@ class _Commit:
             self._add(step, state, tried=tried)
 
     def begun(self) -> None:
-        for name in self._body.get("steps", {}).get(_AT_EVENT, ()):
+        for name in _begun(self._body):
             for step in self._steps(name)[:1]:
                 tries = self._rows.tries.get(step.id, ())
                 if not tries:

@@ -27,7 +27,9 @@ from flowengine.evaluator.triggers import (
 from flowengine.store import Session, codec
 from flowengine.store.history import StoredEntry
 
-#: Steps that one entry names: as many as a commit creates with the default of max_commit_steps.
+#: Transitions that one entry lists: as many as a commit creates steps with the default of
+#: max_commit_steps. Of the others the feed of events needs the steps that reached their event, so
+#: the entry names these apart; tries, retries and events ended from outside are always named.
 MAX_LISTED = 10_000
 #: A longer path is written as the key of its row: paths of deep steps grow with their depth.
 MAX_PATH = 200
@@ -37,6 +39,7 @@ _PREFIX = "state."  #: of the states of steps and blocks, left out
 _SUCCEEDED = "succeeded"
 _REASON = 500  #: characters of a refusal
 _AT_EVENT = StepState.EVENT_TRANSMIT
+BEGUN = "begun"  #: in an entry: steps that reached their event, behind the listed transitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,9 @@ def summary(
         moved = [step for step in moved if not _is_same(stored.get(step.key), step)]
     if len(moved) > MAX_LISTED:
         found["more"] = len(moved) - MAX_LISTED
+        begun = [step for step in moved[MAX_LISTED:] if step.state == _AT_EVENT]
+        if begun:
+            found[BEGUN] = [_named(step.path, step.key) for step in begun]
         del moved[MAX_LISTED:]
     if steps := _transitions(moved, stored, first_tries):
         found["steps"] = steps

@@ -104,11 +104,20 @@ class Feed(Part):
         """Whether a commit is to be numbered."""
         return bool(self._session.rows(_IS_MARKED))
 
+    def lock(self) -> int:
+        """Keep others from numbering commits until this transaction ends; return the last number.
+
+        The first caller inserts the counter, and others wait until it is committed.
+        """
+        rows = self._session.rows(self._text(_LOCK))
+        if not rows:
+            self._session.rows(_CREATE)
+            rows = self._session.rows(self._text(_LOCK))
+        return int(rows[0][0])
+
     def number(self) -> None:
         """Number some of the marked commits, those with the oldest marks. In a transaction."""
-        if not self._session.rows(self._text(_LOCK)):
-            self._session.rows(_CREATE)
-        ((last,),) = self._session.rows(self._text(_LOCK))
+        last = self.lock()
         marks = self._session.rows(_MARKED, (_MOST,))
         if not marks:
             return

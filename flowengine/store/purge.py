@@ -63,8 +63,9 @@ _TIMERS = (
 )
 _TABLES = (
     *("task", "step", "event", "history", "fact", "join", "label", "outbox"),
-    *("unnumbered", "feed", "exchange"),
+    "exchange",
 )
+_FEED_TABLES = ("unnumbered", "feed")
 _HASHES = (
     "SELECT DISTINCT f.hash FROM {IDS} {JOIN} flowengine_reference f ON f.run_id = w.value LIMIT %s"
 )
@@ -160,13 +161,18 @@ class Purge(Part):
         """Remove up to `most` rows of removed runs in each table; return how many were removed."""
         removed = 0
         wanted = json.dumps(sorted(run_ids))
-        for table in _TABLES:
+        timers = in_dialect(_TIMERS, self._dialect)
+        removed += len(self._session.rows(timers, (wanted, most)))
+        for table in (*_TABLES, *_FEED_TABLES):
+            if table == _FEED_TABLES[0]:
+                # A reader that found a run before it was removed may be numbering its commits. One
+                # that begins later does not find the run. Last: other readers wait for this lock.
+                self._session.feed.lock()
             query = in_dialect(
                 _portion(f"flowengine_{table}", self._session.dialect), self._dialect
             )
             removed += len(self._session.rows(query, (wanted, most)))
-        timers = in_dialect(_TIMERS, self._dialect)
-        return removed + len(self._session.rows(timers, (wanted, most)))
+        return removed
 
     def remove_values(self, run_ids: Collection[str], most: int) -> int | None:
         """Remove the large values that only these runs had, and the markers of the runs.

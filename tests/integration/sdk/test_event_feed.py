@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import event as sql_event
 
 from flowengine import Cache, Limit, Retry, event_facet, foreach, workflow
-from flowengine.engine import Engine
+from flowengine.engine import Engine, history
 from flowengine.engine.event_changes import SCALE
 from flowengine.errors import FeedDisabled, InvalidFilter, UnknownRun
 from flowengine.evaluator.states import EVENT_CHANGES, EventState
@@ -264,6 +267,19 @@ def test_the_events_of_a_wide_loop_are_all_there(flow: Flow) -> None:
     assert {change.state for change in changes[-120:]} == {P, OK}
 
 
+def test_a_commit_with_more_transitions_than_its_entry_lists_loses_no_event(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "MAX_LISTED", 7)
+    run = flow.start(wide, list(range(30)))
+    begun = states(of(flow.engine, run.id))
+    assert sorted(begun) == sorted([C, D] * 30)
+    flow.settle()
+    changes = of(flow.engine, run.id)
+    assert sorted(states(changes)) == sorted([C, D, P, OK] * 30)
+    assert sum(entry.omitted for entry in flow.engine.history(run.id)) > 0
+
+
 # --- order and places ---
 
 
@@ -471,6 +487,87 @@ def test_a_transaction_that_commits_late_is_not_missed(on_postgres: Engine) -> N
         rest = list(engine.events(after=seen[-1].seq))
         assert {change.run_id for change in rest} == {late.id}
         assert states(rest) == [C, D]
+
+
+def test_a_purge_beside_the_numbering_leaves_no_place_behind(on_postgres: Engine) -> None:
+    """The purge begins when the numbering has written places, and has not committed them."""
+    url = on_postgres.database.url.render_as_string(hide_password=False)
+    now = [1_800_000_000_000]
+    settings = Settings(event_feed=True)
+    with opened(url, settings=settings, clock=lambda: now[0]) as engine:
+        run = engine.start(one.program(), "feed.one", {"n": 1})
+        (event,) = engine.events(run.id)
+        engine.continue_step(event.step_id, 2)
+        now[0] += 3_600_000
+        old = {"older_than": timedelta(minutes=1)}
+        purge = threading.Thread(target=engine.purge, kwargs=old)
+        with engine.database.write() as session:
+            execute = session.rows
+
+            def rows(text: str, *values: Any) -> Any:
+                found = execute(text, *values)
+                if text.startswith("INSERT INTO flowengine_feed"):
+                    purge.start()
+                    while purge.is_alive() and not waiting(on_postgres):
+                        purge.join(0.02)
+                return found
+
+            session.rows = rows
+            session.feed.number()
+        purge.join(60)
+        assert not purge.is_alive()
+        assert list(engine.events(after=0)) == []
+        later = engine.start(one.program(), "feed.one", {"n": 2})
+        created, dispatched = engine.events(after=0)
+        assert (created.run_id, dispatched.run_id) == (later.id, later.id)
+        assert created.seq // SCALE == 3  # behind the places of the removed run
+    with on_postgres.database.read() as session:
+        left = session.rows("SELECT run_id FROM flowengine_feed")
+    assert left == [(later.id,)]
+
+
+def waiting(engine: Engine) -> bool:
+    """Whether a statement waits for a lock."""
+    query = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
+    with engine.database.read() as session:
+        return bool(session.rows(query + "AND wait_event_type = 'Lock'"))
+
+
+_FOLLOWER = """
+import sys
+from flowengine.engine import Engine
+from flowengine.settings import Settings
+from flowengine.store import Database
+
+engine = Engine(Database(sys.argv[1]), settings=Settings(event_feed=True))
+for change in engine.events(after=int(sys.argv[2]), follow=True):
+    print(change.seq, change.state, flush=True)
+"""
+
+
+def test_a_follower_that_is_killed_goes_on_behind_its_last_change(database_url: str) -> None:
+    seen: list[tuple[int, str]] = []
+    with opened(database_url, settings=Settings(event_feed=True)) as engine:
+
+        def followed(changes: int) -> None:
+            """Read that many changes in another process, which is killed then."""
+            place = str(seen[-1][0] if seen else 0)
+            command = [sys.executable, "-c", _FOLLOWER, database_url, place]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout is not None
+                for _ in range(changes):
+                    seq, state = process.stdout.readline().split()
+                    seen.append((int(seq), state))
+                process.kill()
+
+        for n in range(2):
+            run = engine.start(one.program(), "feed.one", {"n": n})
+        followed(3)  # in the middle of a commit
+        (event,) = engine.events(run.id)
+        engine.continue_step(event.step_id, 1)
+        followed(2)
+        assert seen == [(change.seq, change.state) for change in engine.events(after=0)]
+        assert [state for _, state in seen] == [C, D, C, D, OK]
 
 
 # --- cost ---
