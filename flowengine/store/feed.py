@@ -18,6 +18,10 @@ from flowengine.store.parts import Part
 
 _MOST = 500  #: marks that one transaction numbers
 _IS_MARKED = "SELECT 1 FROM flowengine_unnumbered LIMIT 1"
+_IS_USED = (
+    "SELECT 1 FROM flowengine_counter WHERE name = 'feed' "
+    f"UNION ALL SELECT 1 FROM ({_IS_MARKED}) m LIMIT 1"
+)
 _CREATE = (
     "INSERT INTO flowengine_counter (name, value) VALUES ('feed', 0) "
     "ON CONFLICT DO NOTHING RETURNING 1"
@@ -103,6 +107,10 @@ class Feed(Part):
     def is_marked(self) -> bool:
         """Whether a commit is to be numbered."""
         return bool(self._session.rows(_IS_MARKED))
+
+    def is_used(self) -> bool:
+        """Whether commits were numbered, or are to be."""
+        return bool(self._session.rows(_IS_USED))
 
     def lock(self) -> int:
         """Keep others from numbering commits until this transaction ends; return the last number.

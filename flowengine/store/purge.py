@@ -164,7 +164,7 @@ class Purge(Part):
         timers = in_dialect(_TIMERS, self._dialect)
         removed += len(self._session.rows(timers, (wanted, most)))
         for table in (*_TABLES, *_FEED_TABLES):
-            if table == _FEED_TABLES[0]:
+            if table == _FEED_TABLES[0] and self._session.feed.is_used():
                 # A reader that found a run before it was removed may be numbering its commits. One
                 # that begins later does not find the run. Last: other readers wait for this lock.
                 self._session.feed.lock()
