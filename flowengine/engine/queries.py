@@ -8,7 +8,6 @@ from typing import Any, overload
 
 from sqlalchemy.exc import DBAPIError
 
-from flowengine.engine.cache_hits import cache_hits
 from flowengine.engine.event_feed import EventFeed, FeedReader
 from flowengine.engine.filter_values import number_of_rows
 from flowengine.engine.history import HistoryEntry, entries
@@ -18,26 +17,23 @@ from flowengine.engine.results import (
     RunMetrics,
     RunSummary,
     StepInfo,
-    child_run_of,
-    seen_state,
 )
 from flowengine.engine.run_pages import RunPage, read_page, run_filter
-from flowengine.engine.run_waits import Waits, waits_of_runs
+from flowengine.engine.run_waits import waits_of_runs
+from flowengine.engine.step_infos import step_infos
 from flowengine.engine.step_tries import (
-    StepTries,
-    allowed_tries,
-    tries_by_step,
     waiting_retries,
 )
-from flowengine.engine.waits_for import WaitKind, WaitsFor, step_waits_for
+from flowengine.engine.waits_for import WaitKind, WaitsFor
 from flowengine.errors import AmbiguousRun, InvalidFilter, UnknownRun
-from flowengine.evaluator import EventDefinition, Step, TaskDefinition
+from flowengine.evaluator import EventDefinition, TaskDefinition
 from flowengine.evaluator.records import row_key
 from flowengine.evaluator.states import RunState
 from flowengine.program.addresses import RowKind
 from flowengine.store import Session, Store, codec
 from flowengine.store.runs import StoredRun
 from flowengine.store.servers import ServerDefinition
+from flowengine.store.steps import StepPlace
 from flowengine.tenants import visible_tenant
 
 _FILTERS = frozenset(
@@ -160,20 +156,33 @@ class RunQueries:
             if run is None:
                 raise UnknownRun(run_id)
             rows = session.tasks.tries_of_run(run_id)
-            tries = tries_by_step(session, rows, session.now())
-            has_retries = any(tried.failed for tried in tries.values())
-            allowed = allowed_tries(session, run.program_hash) if has_retries else {}
-            steps = session.steps.of_run(run_id)
-            waits, now = Waits.of_steps(session, run_id, steps), session.now()
-            found = [
-                _step_info(session, step, tries.get(step.id), allowed, waits) for step in steps
-            ]
-            untried = [step.id for step in steps if step.id not in tries]
-            hits = cache_hits(session, run_id, run.program_hash, untried)
-            return [
-                replace(step, waits_for=step_waits_for(step, now), cached_from=hits.get(step.id))
-                for step in found
-            ]
+            return step_infos(session, run, session.steps.of_run(run_id), rows)
+
+    def steps_page(
+        self,
+        run_id: str,
+        after: StepPlace | None = None,
+        *,
+        limit: int,
+        tenant: str | None = None,
+    ) -> tuple[Sequence[StepInfo], StepPlace | None]:
+        """Return some steps of a run in the order of their creation, and where the next begin.
+
+        None: there are no more now.
+        """
+        tenant = visible_tenant(self._bound, tenant)
+        with self._database.read() as session:
+            run = _visible(session, run_id, tenant)
+            if run is None:
+                raise UnknownRun(run_id)
+            found = session.steps.page(run_id, after or StepPlace(), limit + 1)
+            steps, has_more = found[:limit], len(found) > limit
+            rows = session.tasks.tries(run_id, [step.id for step in steps], errors=True)
+            infos = step_infos(session, run, steps, rows)
+        if not has_more:
+            return infos, None
+        last = steps[-1]
+        return infos, StepPlace(last.created, last.index, last.id)
 
     def tasks(self, run_id: str, *, tenant: str | None = None) -> Sequence[TaskDefinition]:
         """Return all tries of a run, in the order of their creation; none of an unknown run."""
@@ -340,41 +349,4 @@ def _info(
         retry=retry,
         waits_for=(waits or {}).get(row.id),
         forked_from=row.forked_from,
-    )
-
-
-def _step_info(
-    session: Session,
-    step: Step,
-    tried: StepTries | None,
-    allowed: Mapping[str, int],
-    waits: Waits,
-) -> StepInfo:
-    state = seen_state(step.state, tried.state if tried else None)
-    found = StepInfo(
-        id=step.id,
-        path=step.path,
-        object_type=step.object_type,
-        facet=step.facet_name,
-        state=state,
-        parent=step.parent,
-        key=step.key,
-        index=step.index,
-        params=session.payloads.resolved(step.params),
-        returns=session.payloads.resolved(step.returns),
-        error=step.error,
-        created=step.created,
-        updated=step.updated,
-        address=step.address,
-        wakes_at=waits.wakes_at.get(step.id),
-        question=waits.questions.get(step.key, ""),
-    )
-    if tried is None:
-        return found
-    return replace(
-        found,
-        updated=max(step.updated, tried.updated),
-        child_run=child_run_of(step.id, step.facet_name, state, tried.child_run),
-        all_tries=tried.all,
-        **tried.shown(allowed.get(step.facet_name)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row
 
@@ -21,6 +21,13 @@ _OF_RUN = statement(
     f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = :run AND NOT superseded "
     f"AND object_type <> '{ObjectType.MAILBOX}' "
     "ORDER BY created, position"
+)
+# The database sorts the rows of the run for each page: an index in this order would cost every
+# step. New steps are behind all others, so no page misses them.
+_PAGE = (
+    f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = %s AND NOT superseded "
+    f"AND object_type <> '{ObjectType.MAILBOX}' AND (created, position, id) > (%s, %s, %s) "
+    "ORDER BY created, position, id LIMIT %s"
 )
 #: Correlated, because a limit is for each run: one run of many steps must not stop a page.
 _COUNTED = (
@@ -73,6 +80,14 @@ _OUTLINE = (
 )
 
 
+class StepPlace(NamedTuple):
+    """The place of a step in the order of creation."""
+
+    created: int = -1
+    position: int = -1
+    id: str = ""
+
+
 class Steps(Part):
     """Reads steps."""
 
@@ -105,6 +120,10 @@ class Steps(Part):
     def of_run(self, run_id: str) -> list[Step]:
         """Return all steps of a run, in the order of their creation."""
         return [step_from(row) for row in self._session.execute(_OF_RUN, {"run": run_id})]
+
+    def page(self, run_id: str, after: StepPlace, limit: int) -> list[Step]:
+        """Return the steps of a run behind a place, in the order of their creation."""
+        return [step_from(row) for row in self._session.rows(_PAGE, (run_id, *after, limit))]
 
     def progress(self, run_ids: Sequence[str], most: int) -> dict[str, tuple[int, int]]:
         """Return for each run how many of its steps have ended, and how many it has so far.

@@ -244,7 +244,7 @@ class StepDocument(_Document):
 
 class StepsDocument(_Document):
     steps: list[StepDocument]
-    next: int | None = Field(description="`after` of the next page; null: this is the last")
+    next: str | None = Field(description="`after` of the next page; null: this is the last")
 
 
 class ProgramDocument(_Document):

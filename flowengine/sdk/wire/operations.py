@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -22,9 +23,10 @@ from flowengine.sdk.wire.claims import Claims, Wanted
 from flowengine.sdk.wire.leases import KnownTasks, Leases
 from flowengine.sdk.wire.refusals import Refused
 from flowengine.sdk.wire.servers import WireServer, WireServers, check_facets
+from flowengine.store.steps import StepPlace
 from flowengine.worker.progress import written
 
-_MAX_AFTER = 10_000_000
+_PLACE = re.compile(r"([0-9]{1,16})-([0-9]{1,9})-([0-9a-f]{1,64})", re.ASCII)
 
 
 class Operations:
@@ -176,14 +178,14 @@ class Operations:
         return _run(self.engine.get(_id(request, "run_id"), tenant=caller.tenant()))
 
     def list_steps(self, caller: Caller, request: Request, _: None) -> BaseModel:
-        after = _number(request, "after", 0, _MAX_AFTER)
+        after = _place(request)
         most = self.engine.settings.max_listed_steps
         limit = max(1, _number(request, "limit", min(100, most), most))
-        steps = self.engine.steps(_id(request, "run_id"), tenant=caller.tenant())
-        page = steps[after : after + limit]
-        behind = after + len(page)
+        run_id, tenant = _id(request, "run_id"), caller.tenant()
+        steps, behind = self.engine.queries.steps_page(run_id, after, limit=limit, tenant=tenant)
         return documents.StepsDocument(
-            steps=[_step(step) for step in page], next=behind if behind < len(steps) else None
+            steps=[_step(step) for step in steps],
+            next=None if behind is None else "-".join(map(str, behind)),
         )
 
     def answer_run(self, caller: Caller, request: Request, answer: documents.Answer) -> BaseModel:
@@ -258,6 +260,17 @@ def _id(request: Request, name: str) -> str:
         code = code or f"unknown_{name.removesuffix('_id')}"
         raise Refused(code, f"{name}: an id has 32 hexadecimal digits")
     return text
+
+
+def _place(request: Request) -> StepPlace | None:
+    """Return where the page before has ended."""
+    given = request.query.get("after")
+    if not given or not given[-1]:
+        return None
+    if (found := _PLACE.fullmatch(given[-1])) is None:
+        raise Refused("bad_query", "after must be the `next` of the page before")
+    created, position, step_id = found.groups()
+    return StepPlace(int(created), int(position), step_id)
 
 
 def _number(request: Request, name: str, default: int, most: int) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import event as sql_event
 
 from flowengine.engine import Engine
 from flowengine.program import write_program
-from tests.integration.engines import one
+from flowengine.store import steps
+from tests.integration.engines import one, side_by_side, watched
 from tests.integration.sdk.pollers import WAIT
 from tests.integration.wire.clients import Client
 
@@ -39,23 +41,50 @@ def test_a_run_is_started_once_by_its_key_and_read(
     assert engine.run(run_id).result(timeout=WAIT) == {"y": 8}
     run = client.get(f"/v1/runs/{run_id}")
     assert (run["state"], run["outputs"]) == ("COMPLETED", {"y": 8})
-    steps = client.get(f"/v1/runs/{run_id}/steps")["steps"]
-    (work,) = [step for step in steps if step["facet"] == "t.Work"]
+    found = client.get(f"/v1/runs/{run_id}/steps")["steps"]
+    (work,) = [step for step in found if step["facet"] == "t.Work"]
     assert (work["arguments"], work["result"], work["tries"]) == ({"x": 7}, {"y": 8}, 1)
 
 
 def test_the_steps_of_a_run_are_read_by_pages(engine: Engine, client: Client) -> None:
     run = engine.start(one(), "t.Flow", {"x": 1})
     whole = client.get(f"/v1/runs/{run.id}/steps")
-    pages, after = [], 0
+    pages: list[Any] = []
+    after: str | None = ""
     while after is not None:
         page = client.get(f"/v1/runs/{run.id}/steps?limit=1&after={after}")
         pages += page["steps"]
         after = page["next"]
     assert pages == whole["steps"]
     assert len(pages) > 1
-    for query in ("limit=x", "limit=-1", "limit=1001", "after=99999999999"):
+    for query in ("limit=x", "limit=-1", "limit=1001", "after=7", "after=1-x-2", "after=1-2-"):
         assert client.refused("GET", f"/v1/runs/{run.id}/steps?{query}") == (400, "bad_query")
+
+
+def test_a_page_reads_its_own_steps_whatever_number_the_run_has(
+    engine: Engine, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[object] = []
+    step_from = steps.step_from
+    monkeypatch.setattr(steps, "step_from", lambda row: read.append(row) or step_from(row))
+    statements: list[str] = []
+    sql_event.listen(
+        engine.database.engine,
+        "before_cursor_execute",
+        lambda _c, _cursor, text, *_: statements.append(text),
+    )
+    counts = []
+    for names in ("ab", "abcdefghijklmnopqrstuvwxyz"):
+        run = engine.start(side_by_side(*names), "t.Flow", {})
+        read.clear()
+        statements.clear()
+        with watched(engine, lambda text, _: statements.append(text)):
+            first = client.get(f"/v1/runs/{run.id}/steps?limit=2")
+            client.get(f"/v1/runs/{run.id}/steps?limit=2&after={first['next']}")
+        assert len(read) <= 6  # a page, and one step that shows that there are more
+        # Statements of the server's own threads are not about steps.
+        counts.append(len([text for text in statements if "flowengine_step" in text]))
+    assert counts == [2, 2]
 
 
 def test_a_program_is_read_and_started_by_its_hash(engine: Engine, client: Client) -> None:
