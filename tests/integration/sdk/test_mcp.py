@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 import re
+import signal
+import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,6 +30,7 @@ from flowengine.sdk import AgentPoller, ToolRegistry
 from flowengine.sdk.mcp import GET_RUN, META_KEY, ProgramServer, http_app, register_mcp_tools
 from tests.integration.engines import opened
 from tests.integration.sdk.pollers import WAIT, until
+from tests.servers import free_port
 from tests.warm import warm
 
 PEER = Path(__file__).parent / "mcp_peer.py"
@@ -42,11 +47,16 @@ namespace shop {
 }
 """
 CODE = """
+import os
+from pathlib import Path
 from flowengine import event_facet
 
 @event_facet(name="shop.Charge")
 def charge(customer: str, cents: int) -> str:
     print("this must not reach the client")
+    if customer == "killer" and not Path("killed").exists():
+        Path("killed").touch()
+        os.kill(os.getpid(), 9)
     if customer == "nobody":
         raise ValueError("nobody pays nothing")
     return f"{cents} of {customer}"
@@ -112,6 +122,52 @@ def test_workflows_and_event_facets_are_durable_tools_over_stdio(
             assert again.structured_content["error"]["type"] == "ValueError"
 
     asyncio.run(asyncio.wait_for(calls(), 60))
+
+
+@contextmanager
+def serving(shop: StdioServerParameters, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """`flowengine mcp --http` as a process."""
+    command = [shop.command, *shop.args, "--http", str(port)]
+    env = {**os.environ, **(shop.env or {})}
+    process = subprocess.Popen(command, env=env, cwd=shop.cwd, stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: process.poll() is not None or is_open(port))
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def is_open(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def charged_over_http(port: int, customer: str) -> Any:
+    async with Client(f"http://127.0.0.1:{port}/mcp") as client:
+        given = {"customer": customer, "idempotency_key": "once"}
+        return (await client.call_tool("shop_Charge", given)).structured_content
+
+
+@pytest.mark.chaos
+def test_a_call_of_a_killed_http_server_is_completed_by_the_next(
+    shop: StdioServerParameters,
+) -> None:
+    port = free_port()
+
+    def charged(customer: str) -> Any:
+        return asyncio.run(asyncio.wait_for(charged_over_http(port, customer), WAIT))
+
+    with serving(shop, port) as server:
+        with pytest.raises(BaseException):  # noqa: B017, PT011 - of the client: it is cut off
+            charged("killer")
+        assert server.wait(WAIT) == -signal.SIGKILL
+    with serving(shop, port) as server:
+        done = charged("killer")
+        assert done["outputs"] == {"receipt": "100 of killer"}
+        assert charged("killer") == done
+        server.terminate()
+        server.wait(WAIT)
 
 
 def in_process(engine: Engine, wait: float = 0) -> Client:
