@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ namespace shelf {
 )
 KINDS = ("kettles", "cups", "spoons")
 PAGE = "there are 18"
+DYING = "dying"
 
 
 def next_answer(results: int) -> Answer:
@@ -50,9 +53,20 @@ def _note(file: str, line: str) -> None:
         opened.write(f"{line}\n")
 
 
-def run_and_die(url: str, directory: str, commits: int, moment: str, base_url: str = "") -> None:
-    """Drive the run; kill this process at its n-th commit. 0: let it live."""
+def run_and_die(
+    url: str, directory: str, commits: int, moment: str, base_url: str = "", host: str = ""
+) -> None:
+    """Drive the run; kill this process at its n-th commit. 0: let it live.
+
+    With `host`, as the machine of that name, which has a spool of its own; the machine `DYING`
+    is killed in the call of a tool, after the answer that asks for it is recorded.
+    """
     settings = Settings(spool_directory=f"{directory}/spool")
+    if host:
+        socket.gethostname = lambda: host
+        settings = Settings(
+            spool_directory=f"{directory}/{host}", server_timeout=1.5, heartbeat_interval=0.3
+        )
     database = Database(url)
     ensure_schema(database, upgrade=True)
     if commits:
@@ -60,6 +74,8 @@ def run_and_die(url: str, directory: str, commits: int, moment: str, base_url: s
         kill_at(kind, commits, moment)
 
     def count(payload: dict[str, Any]) -> dict[str, Any]:
+        if host == DYING:
+            os.kill(os.getpid(), signal.SIGKILL)
         _note(f"{directory}/tools", payload["kind"])
         return {"number": len(payload["kind"])}
 

@@ -67,6 +67,33 @@ def test_a_killed_runner_asks_no_model_again_for_an_answer_that_it_has(
     assert killed >= (5 if moment == "after" else 2), "the run should have more commits"
 
 
+def test_a_runner_of_another_machine_goes_on_with_the_answers_of_a_killed_one(
+    tmp_path: Path, postgres: PostgresServer, with_schema: str
+) -> None:
+    """It cannot see that the process has died: it takes the step over after `server_timeout`."""
+    url = postgres.new_database(with_schema)
+    given = (url, str(tmp_path))
+    assert run_child(*given, 0, "after", "", killed_runner.DYING) == -9
+    database = Database(url)
+    with database.read() as session:
+        assert session.rows("SELECT kind FROM flowengine_exchange") == [("answer",)]
+        ((lost_boot, lost_server),) = session.rows(
+            "SELECT boot_id, server_id FROM flowengine_task WHERE state = 'running'"
+        )
+    assert lines(tmp_path / "asked") == 1
+    assert run_child(*given, 0, "after", "", "another") == 0
+    assert recorded_in(url) == (4, 3)
+    assert lines(tmp_path / "asked") == 4, "an answer was asked for once more"
+    with database.read() as session:
+        ends = session.rows("SELECT boot_id, server_id, outcome FROM flowengine_task")
+    database.close()
+    assert (lost_boot, lost_server, "lost") in ends
+    assert {(boot, server) for boot, server, how in ends if how == "succeeded"}.isdisjoint(
+        {(lost_boot, lost_server)}
+    )
+    postgres.drop_database(url)
+
+
 def kill_at_each(
     directory: Path,
     moment: str,
