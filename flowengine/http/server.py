@@ -6,7 +6,7 @@
     server.stop()
 
 A handler that is a plain function is called in one of a few threads, as it may block; one that is
-a coroutine function in the loop. Only this module and `flowengine.web` import tornado.
+a coroutine function in the loop. Only this module, `exchange` and `flowengine.web` import tornado.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import http
 import logging
 import socket
 import ssl
@@ -23,7 +22,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
-from urllib.parse import parse_qs
 
 from flowengine.errors import HttpServerRefused
 from flowengine.event_loop import DaemonThreads
@@ -33,15 +31,10 @@ from flowengine.http.messages import Request, Response, Route, RouteTable, probl
 try:
     from tornado.http1connection import HTTP1Connection
     from tornado.httpserver import HTTPServer
-    from tornado.httputil import (
-        HTTPConnection,
-        HTTPHeaders,
-        HTTPMessageDelegate,
-        HTTPServerConnectionDelegate,
-        RequestStartLine,
-        ResponseStartLine,
-    )
-    from tornado.iostream import IOStream, StreamClosedError
+    from tornado.httputil import HTTPConnection, HTTPMessageDelegate, HTTPServerConnectionDelegate
+    from tornado.iostream import IOStream
+
+    from flowengine.http.exchange import DROPPED_BYTES, Exchange
 except ImportError:
     raise ImportError("the HTTP server needs tornado: pip install 'flowengine[http]'") from None
 
@@ -49,13 +42,8 @@ log = logging.getLogger("flowengine")
 
 _MAX_PORT = 65535
 _HEADER_BYTES = 32 * 1024
-_QUERY_FIELDS = 100
 _IDLE_SECONDS = 75.0  # that a connection may wait for its next request, or need for its headers
 _BODY_SECONDS = 60.0  # that a client may need to send a body
-_WRITE_SECONDS = 60.0  # that a client may need to read a response
-#: A body that is too large is read and dropped up to this size, so that its sender reads the
-#: response; the connection of a larger one is closed at once, and its sender may only see that.
-_DROPPED_BYTES = 64 * 1024 * 1024
 _BACKLOG = 128
 _JOIN_SECONDS = 2.0  # that the thread gets to end after its requests have
 _TAKEN = {errno.EADDRINUSE, errno.EACCES}  # another port may do
@@ -166,7 +154,7 @@ class HttpServer:
             _Requests(self),
             ssl_options=self._ssl,
             max_header_size=_HEADER_BYTES,
-            max_body_size=_DROPPED_BYTES,
+            max_body_size=DROPPED_BYTES,
             idle_connection_timeout=_IDLE_SECONDS,
             body_timeout=_BODY_SECONDS,
         )
@@ -263,119 +251,4 @@ class _Requests(HTTPServerConnectionDelegate):
     def start_request(
         self, server_conn: object, request_conn: HTTPConnection
     ) -> HTTPMessageDelegate:
-        return _Exchange(self._server, cast(HTTP1Connection, request_conn))
-
-
-class _Exchange(HTTPMessageDelegate):
-    """Reads one request and writes its response."""
-
-    def __init__(self, server: HttpServer, connection: HTTP1Connection) -> None:
-        self._server, self._connection = server, connection
-        self._parts: list[bytes] = []
-        self._size = 0
-        self._gone = asyncio.Event()
-        self._line: RequestStartLine | None = None
-        self._headers: dict[str, str] = {}
-        self._is_answered = False
-
-    def headers_received(
-        self, start_line: RequestStartLine | ResponseStartLine, headers: HTTPHeaders
-    ) -> Awaitable[None] | None:
-        self._line = cast(RequestStartLine, start_line)
-        self._headers = {name.lower(): text for name, text in headers.get_all()}
-        length = self._headers.get("content-length", "")
-        size = int(length) if length.isascii() and length.isdigit() and len(length) < 19 else 0
-        is_asked = "expect" in self._headers  # the client waits before it sends the body
-        if size > _DROPPED_BYTES or (is_asked and size > self._server.max_body_bytes):
-            self._connection.set_max_body_size(size)
-            return self._begin(self._too_large())
-        return None
-
-    def data_received(self, chunk: bytes) -> None:
-        self._size += len(chunk)
-        if self._size <= self._server.max_body_bytes:
-            self._parts.append(chunk)
-        else:
-            self._parts.clear()
-
-    def finish(self) -> None:
-        if self._is_answered:
-            return
-        if self._size > self._server.max_body_bytes:
-            self._begin(self._too_large())
-            return
-        self._connection.set_close_callback(self._gone.set)
-        self._begin(None)
-
-    def on_connection_close(self) -> None:
-        self._gone.set()
-
-    def _too_large(self) -> Response:
-        most = self._server.max_body_bytes
-        message = f"the body of the request has more than {most} bytes"
-        hint = "write the data to a file or an object store and send its address"
-        return problem(413, "body_too_large", message, hint)
-
-    def _begin(self, response: Response | None) -> asyncio.Task[None]:
-        self._is_answered = True
-        self._server.count(1)
-        task = asyncio.ensure_future(self._answer(response))
-        _running.add(task)
-        task.add_done_callback(_running.discard)
-        return task
-
-    async def _answer(self, response: Response | None) -> None:
-        try:
-            if response is None:
-                response = await self._server.answer(self._request())
-            await self._write(response)
-        except ValueError as refused:
-            hint = f"a query has at most {_QUERY_FIELDS} fields, in UTF-8"
-            await self._write(problem(400, "bad_query", str(refused), hint))
-        finally:
-            self._server.count(-1)
-
-    def _request(self) -> Request:
-        assert self._line is not None
-        path, _, query = self._line.path.partition("?")
-        fields = parse_qs(
-            query, keep_blank_values=True, errors="strict", max_num_fields=_QUERY_FIELDS
-        )
-        context = self._connection.context
-        return Request(
-            self._line.method,
-            path,
-            fields,
-            self._headers,
-            b"".join(self._parts),
-            remote=str(getattr(context, "remote_ip", "")),
-            gone=self._gone,
-        )
-
-    async def _write(self, response: Response) -> None:
-        assert self._line is not None
-        stream = self._connection.stream
-        headers = HTTPHeaders({"Content-Length": str(len(response.body)), "Server": "flowengine"})
-        if response.body:
-            headers["Content-Type"] = response.content_type
-        headers["Cache-Control"] = "no-store"
-        headers["X-Content-Type-Options"] = "nosniff"
-        for name, text in response.headers.items():
-            headers[name] = text
-        reason = http.HTTPStatus(response.status).phrase
-        line = ResponseStartLine("HTTP/1.1", response.status, reason)
-        body = b"" if self._line.method == "HEAD" else response.body
-        try:
-            written = self._connection.write_headers(line, headers, body)
-            async with asyncio.timeout(_WRITE_SECONDS):
-                await written
-            is_delivered = not stream.closed()
-            self._connection.finish()
-        except (StreamClosedError, TimeoutError, OSError):
-            is_delivered = False
-            stream.close()
-        if not is_delivered and response.undelivered is not None:
-            response.undelivered()
-
-
-_running: set[asyncio.Task[None]] = set()  # the loop has weak references alone
+        return Exchange(self._server, cast(HTTP1Connection, request_conn))
