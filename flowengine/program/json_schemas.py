@@ -1,4 +1,4 @@
-"""Declared fields as one JSON Schema: for the tools of models."""
+"""Declared fields as one JSON Schema: for the tools of models and of MCP."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ _DEFS = "#/$defs/"
 
 
 def object_schema(
-    fields: Iterable[Field], schemas: Schemas, *, all_required: bool = False
+    fields: Iterable[Field],
+    schemas: Schemas,
+    *,
+    all_required: bool = False,
+    nullable: bool = False,
 ) -> dict[str, Json]:
     """Return the schema of a map with these fields, and no others.
 
-    Fields with a default may be left out, unless `all_required`.
+    Fields with a default may be left out, unless `all_required`. With `nullable`, values may be
+    null, as AFL's types allow; a schema that a field declares says that itself.
     """
-    return _Writer(schemas).whole(list(fields), all_required)
+    return _Writer(schemas, nullable).whole(list(fields), all_required)
 
 
 class _Writer:
-    def __init__(self, schemas: Schemas) -> None:
-        self._schemas = schemas
+    def __init__(self, schemas: Schemas, nullable: bool) -> None:
+        self._schemas, self._nullable = schemas, nullable
         self._definitions: dict[str, Any] = {}
 
     def whole(self, fields: list[Field], all_required: bool) -> dict[str, Json]:
@@ -56,9 +61,9 @@ class _Writer:
 
     def _type(self, declared: Type) -> dict[str, Any]:
         if isinstance(declared, ArrayType):
-            return {"type": "array", "items": self._type(declared.element)}
+            return {"type": self._named("array"), "items": self._type(declared.element)}
         if declared in _TYPES:
-            return {"type": _TYPES[declared]}
+            return {"type": self._named(_TYPES[declared])}
         if declared not in self._schemas:
             return {}
         if declared not in self._definitions:
@@ -66,7 +71,11 @@ class _Writer:
             self._definitions[declared] = self._object(self._schemas[declared]) | {
                 "additionalProperties": True
             }
-        return {"$ref": f"{_DEFS}{declared}"}
+        reference = {"$ref": f"{_DEFS}{declared}"}
+        return {"anyOf": [reference, {"type": "null"}]} if self._nullable else reference
+
+    def _named(self, kind: str) -> str | list[str]:
+        return [kind, "null"] if self._nullable else kind
 
 
 def _moved(schema: Any, prefix: str) -> Any:

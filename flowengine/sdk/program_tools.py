@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from flowengine.errors import ToolRefused
 from flowengine.program import Plan, Program
+from flowengine.program.json_schemas import object_schema
 from flowengine.program.nodes import (
     Argument,
-    ArrayType,
     Block,
     Call,
     Declaration,
     FacetDeclaration,
     FacetKind,
-    Field,
     InputRef,
-    Json,
     Namespace,
-    Schemas,
     StepRef,
     StepStatement,
-    Type,
     YieldStatement,
 )
 from flowengine.program.plan import FacetPlan
@@ -32,14 +28,7 @@ from flowengine.program.standard import is_built_in
 KEY = "idempotency_key"  #: the argument with which a call is made once
 _MAX_NAME = 64  #: characters, which all clients accept
 _MAX_TOOLS = 1_000
-_MAX_DEPTH = 20  #: of schemas inside each other; a schema may contain itself
 _AS_TOOL = "AsTool"
-_TYPES: Mapping[str, str] = {
-    **dict.fromkeys(("Long", "Int", "Integer"), "integer"),
-    **dict.fromkeys(("Double", "Float", "Number"), "number"),
-    **dict.fromkeys(("String", "Text"), "string"),
-    **dict.fromkeys(("Boolean", "Bool"), "boolean"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,57 +110,31 @@ def _tool(facet: FacetPlan, workflow: str) -> ProgramTool:
     name = facet.name.replace(".", "_")
     if len(name) > _MAX_NAME:
         raise ToolRefused(facet.name, f"the name of a tool has at most {_MAX_NAME} characters")
-    properties = {field.name: field_schema(field, facet.schemas) for field in facet.params}
+    inputs: dict[str, Any] = object_schema(facet.params, facet.schemas, nullable=True)
+    properties = inputs["properties"]
     takes_key = KEY not in properties
     if takes_key:
         about = "A second call with the same key returns the run of the first."
         properties[KEY] = {"type": "string", "maxLength": 200, "description": about}
-    required = [f.name for f in facet.params if f.default is None and f.name not in facet.defaults]
-    results = {field.name: field_schema(field, facet.schemas) for field in facet.returns}
+    # A default may be of the implementation, and not of the declaration.
+    inputs["required"] = [name for name in inputs["required"] if name not in facet.defaults]
+    outputs: dict[str, Any] = object_schema(facet.returns, facet.schemas, nullable=True)
+    definitions = {"$defs": outputs["$defs"]} if "$defs" in outputs else {}
     return ProgramTool(
         name=name,
         facet=facet.name,
         workflow=workflow,
-        input_schema={
-            "type": "object",
-            "properties": properties,
-            "required": required,
-            "additionalProperties": False,
-        },
+        input_schema=inputs,
         output_schema={
             "type": "object",
             "properties": {
                 "run_id": {"type": "string"},
                 "state": {"type": "string"},
-                "outputs": {"type": "object", "properties": results},
+                "outputs": {"type": "object", "properties": outputs["properties"]},
                 "error": {"type": "object"},
             },
             "required": ["run_id", "state"],
+            **definitions,
         },
         takes_key=takes_key,
     )
-
-
-def field_schema(field: Field, schemas: Schemas) -> dict[str, Any]:
-    """Return the JSON Schema of a parameter or a result."""
-    if field.schema is not None:
-        return dict(field.schema)
-    return _type_schema(field.type, schemas, 0)
-
-
-def _type_schema(declared: Type, schemas: Schemas, depth: int) -> dict[str, Any]:
-    if isinstance(declared, ArrayType):
-        items = _type_schema(declared.element, schemas, depth + 1) if depth < _MAX_DEPTH else {}
-        return {"type": ["array", "null"], "items": items}
-    if declared in schemas:
-        if depth >= _MAX_DEPTH:
-            return {"type": ["object", "null"]}
-        properties: dict[str, Json] = {
-            field.name: dict(field.schema)
-            if field.schema is not None
-            else _type_schema(field.type, schemas, depth + 1)
-            for field in schemas[declared]
-        }
-        required: list[Json] = [f.name for f in schemas[declared] if f.default is None]
-        return {"type": ["object", "null"], "properties": properties, "required": required}
-    return {"type": [_TYPES[declared], "null"]} if declared in _TYPES else {}

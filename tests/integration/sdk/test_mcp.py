@@ -98,7 +98,11 @@ def test_workflows_and_event_facets_are_durable_tools_over_stdio(
             schema = tools["shop_Charge"].input_schema
             assert schema["required"] == ["customer"]
             assert schema["properties"]["cents"] == {"type": ["integer", "null"]}
-            address = tools["shop_Order"].input_schema["properties"]["to"]
+            schema = tools["shop_Order"].input_schema
+            (reference, null) = schema["properties"]["to"]["anyOf"]
+            (address,) = schema["$defs"].values()
+            assert reference["$ref"].rpartition("/")[2] in schema["$defs"]
+            assert null == {"type": "null"}
             assert address["required"] == ["street", "number"]
 
             charged = await client.call_tool("shop_Charge", {"customer": "ada"})

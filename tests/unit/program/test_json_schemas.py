@@ -37,6 +37,16 @@ def test_types_defaults_and_schemas_that_name_themselves() -> None:
     ]
 
 
+def test_values_may_be_null_where_the_types_of_afl_allow_it() -> None:
+    fields = [Field("count", "Long"), Field("tags", ArrayType("String")), Field("node", "Node")]
+    validator = jsonschema.Draft202012Validator(object_schema(fields, SCHEMAS, nullable=True))
+    nothing: dict[str, Any] = {"count": None, "tags": None, "node": None}
+    assert validator.is_valid(nothing)
+    assert validator.is_valid({**nothing, "tags": [None], "node": {"name": None, "next": None}})
+    assert not validator.is_valid({**nothing, "count": "1"})
+    assert not validator.is_valid({**nothing, "node": {}})
+
+
 def test_definitions_of_two_fields_with_one_name_stay_apart() -> None:
     def one(kind: str) -> dict[str, Any]:
         return {"$ref": "#/$defs/Part", "$defs": {"Part": {"type": kind}}}
