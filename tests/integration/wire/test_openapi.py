@@ -88,7 +88,7 @@ def fuzz(target: Target, name: str, examples: int, number: int = 0) -> set[int]:
                 case.path_parameters[key] = target.ids[key]
             if isinstance(case.body, dict) and "server_id" in case.body:
                 case.body["server_id"] = target.ids["server_id"]
-        response = case.call(base_url=target.wire.server.url, headers=headers, timeout=20)
+        response = case.call(base_url=target.wire.server.url, headers=headers, timeout=120)
         seen.add(response.status_code)
         # A path may be broken so that it is another one, which the server does not have.
         if response.status_code not in (404, 405) or is_known:
