@@ -141,8 +141,8 @@ class WorkingSet:
 
     def want(self, keys: Iterable[str]) -> None:
         """Ask for rows that will be read soon: one round trip to the store instead of many."""
-        # One after the other: a second argument of `difference` is walked as a whole.
-        missing = set(keys).difference(self._rows).difference(self._snapshot.steps)
+        # Asked key by key: the snapshot of a new run has every key, and no rows.
+        missing = {k for k in keys if k not in self._rows and k not in self._snapshot.steps}
         if missing:
             raise Missing(missing, set())
 
