@@ -1,0 +1,1 @@
+"""Turns of agents: state machines and decisions, pure."""
