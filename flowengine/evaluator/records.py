@@ -204,6 +204,7 @@ class RunView:
     error: Error | None = None
     alarm: str | None = None
     waiter: Waiter | None = None
+    agent_call: str | None = None  #: of an agent that waits for the end of this run
     created: int = 0  #: when it was started; 0 of a child run
     singleton: str | None = None  #: the key that no other open run of the workflow has
 

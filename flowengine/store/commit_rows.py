@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Table
 
+from flowengine.store.agent_tables import AgentInboxRow
 from flowengine.store.records import NEW_TASK_COLUMNS, STEP_COLUMNS, STEP_UPDATE_COLUMNS
 from flowengine.store.tables import (
     CacheRow,
@@ -64,6 +65,7 @@ class RunOrigin(NamedTuple):
     waiting_step_key: str | None
     depth: int
     on_cancel: str | None
+    agent_call: str | None
     deadline: int | None
     created: int
 
@@ -188,6 +190,22 @@ class ParentFact(NamedTuple):
     created: int
 
 
+class AgentReport(NamedTuple):
+    """A message for the agent that waits for this run."""
+
+    run_id: str  #: the run that writes it
+    project_id: str
+    inbox_id: str
+    agent_id: str
+    message_type: str
+    correlation_id: str
+    agent_turn_id: str
+    turn_epoch: int
+    payload: str
+    next_retry_at: int
+    created_at: int
+
+
 class Payload(NamedTuple):
     run_id: str
     hash: str
@@ -260,6 +278,11 @@ SECTIONS: dict[str, Section] = {
     "facts": Section(FactRow.__table__, Fact._fields, constants=_UNREAD),
     "consumed_facts": Section(FactRow.__table__, ConsumedFact._fields),
     "parent_facts": Section(FactRow.__table__, ParentFact._fields, constants=_UNREAD),
+    "agent_reports": Section(
+        AgentInboxRow.__table__,
+        AgentReport._fields,
+        constants={"status": "'pending'", "retry_count": "0"},
+    ),
     "payloads": Section(PayloadRow.__table__, Payload._fields),
     "references": Section(ReferenceRow.__table__, Reference._fields),
     "cached": Section(CacheRow.__table__, Cached._fields),

@@ -23,9 +23,11 @@ from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Delegated, Failed, Lost, Succeeded
 from flowengine.evaluator.triggers import Outcome as TryOutcome
 from flowengine.store import codec, records
+from flowengine.store.agent_calls import AgentCall
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
     SECTIONS,
+    AgentReport,
     Cached,
     ConsumedFact,
     ConsumedTask,
@@ -101,6 +103,7 @@ class CommitPlan:
         self.facts: list[Fact] = []
         self.consumed_facts: list[ConsumedFact] = []
         self.parent_facts: list[ParentFact] = []
+        self.agent_reports: list[AgentReport] = []
         self.payloads: list[Payload] = []
         self.references: list[Reference] = []
         self.cached: list[Cached] = []
@@ -307,6 +310,16 @@ class CommitPlan:
         fact_id = id_within(view.id, "ended", *again)
         self.parent_facts.append(
             ParentFact(view.id, waiter.run_id, fact_id, kind, codec.dump_value(fact), now)
+        )
+
+    def add_agent_report(self, view: RunView, now: int) -> None:
+        """Report the end of this run to the agent whose call it is."""
+        call = AgentCall.read(view.agent_call or "")
+        payload = codec.dump({"run": view.id, "state": view.state})
+        inbox_id = id_within(view.id, "report", *((view.generation,) if view.generation else ()))
+        to = (call.agent_id, call.message_type, call.correlation_id, call.turn_id, call.epoch)
+        self.agent_reports.append(
+            AgentReport(view.id, view.tenant, inbox_id, *to, payload, now, now)
         )
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
 from flowengine.program.standard import WAITS
+from flowengine.store.agent_invariants import AGENT_INVARIANTS, Invariant
 from flowengine.store.parts import Part, quoted
 from flowengine.store.purge import MARKER
 from flowengine.store.tables import FACT_IS_WAITING, OUTBOX_IS_DUE, TASK_IS_REPORTED, TIMER_IS_SET
@@ -26,19 +27,13 @@ _OF_RUNS = (
     *("step", "task", "event", "fact", "history", "timer", "join", "label", "reference"),
     "exchange",
 )
-#: The references of the result cache have the id of an entry in place of a run's.
-_NO_ENTRY = " AND NOT EXISTS (SELECT 1 FROM flowengine_cache c WHERE c.id = t.run_id)"
-
-
-class Invariant(NamedTuple):
-    """A statement about rows that always holds, and the query for exceptions."""
-
-    name: str
-    explanation: str
-    #: Returns the id of the run, a subject, and the id of the row; %(old)s is the time before
-    #: which a row was written last: younger ones may be about to be handled.
-    query: str
-    repair: str = ""  #: the name of the repair; empty: a person must look
+#: References of the result cache, and of cards, have the id of an entry, a turn or a card in place
+#: of a run's.
+_NO_ENTRY = (
+    " AND NOT EXISTS (SELECT 1 FROM flowengine_cache c WHERE c.id = t.run_id) "
+    "AND NOT EXISTS (SELECT 1 FROM flowengine_card c WHERE c.agent_turn_id = t.run_id) "
+    "AND NOT EXISTS (SELECT 1 FROM flowengine_card c WHERE c.card_id = t.run_id)"
+)
 
 
 INVARIANTS: tuple[Invariant, ...] = (
@@ -165,6 +160,7 @@ INVARIANTS: tuple[Invariant, ...] = (
         f"SELECT o.run_id, o.sink, '' FROM flowengine_outbox o WHERE NOT ({OUTBOX_IS_DUE})",
         "deliver",
     ),
+    *AGENT_INVARIANTS,
     *(
         Invariant(
             f"rows of {table} belong to a run",

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Protocol
 
 from flowengine.store.admission import AdmissionRows
+from flowengine.store.agent_heads import AgentHeads
+from flowengine.store.agent_inbox import AgentInbox
+from flowengine.store.agent_lists import AgentLists
+from flowengine.store.agent_purge import AgentPurge
+from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.backend import Executor
+from flowengine.store.cards import Cards
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule, PollerNotes
@@ -62,6 +68,18 @@ class Session(Protocol):
 
     @property
     def runs(self) -> Runs: ...
+    @property
+    def agent_heads(self) -> AgentHeads: ...
+    @property
+    def agent_inbox(self) -> AgentInbox: ...
+    @property
+    def agent_lists(self) -> AgentLists: ...
+    @property
+    def agent_purge(self) -> AgentPurge: ...
+    @property
+    def agent_turns(self) -> AgentTurns: ...
+    @property
+    def cards(self) -> Cards: ...
     @property
     def run_keys(self) -> RunKeys: ...
     @property

@@ -18,7 +18,7 @@ from flowengine.evaluator.records import ID_PREFIX
 from flowengine.evaluator.states import RunState
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part, quoted
-from flowengine.store.tables import OUTBOX_IS_DUE, RUN_IS_CHILD
+from flowengine.store.tables import OUTBOX_IS_DUE, RUN_IS_CHILD, RUN_IS_LISTED, RUN_IS_OF_AGENT
 
 _NOT_AVAILABLE = "55P03"  #: PostgreSQL's SQLSTATE for a lock that is held
 MARKER = "purge:"  #: and the id of the run: the name of a row of flowengine_lock
@@ -250,6 +250,8 @@ def _portion(table: str, dialect: Any) -> str:
 
 def _where(rule: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     where, values = _WHERE, dict(rule)
+    # Two partial indexes have the runs of agents and those of everybody else.
+    where += f" AND r.{RUN_IS_OF_AGENT if values.pop('of_agents', False) else RUN_IS_LISTED}"
     for column in ("workflow", "tenant"):
         if values.get(column) is not None:
             where += f" AND r.{column} = %({column})s"

@@ -21,6 +21,8 @@ from flowengine.store.tables import (
     RUN_HAS_ERROR,
     RUN_HAS_KEY,
     RUN_HAS_RELEASED_KEY,
+    RUN_IS_LISTED,
+    RUN_IS_OF_AGENT,
     TASK_IS_RUNNING,
 )
 
@@ -47,6 +49,7 @@ class RunFilter:
     parent: str | None = None
     tenant: str | None = None
     waits: bool = False  #: only runs that have not ended and wait
+    agents: bool = False  #: only runs of calls of turns; a list without other filters omits them
 
 
 class Place(NamedTuple):
@@ -239,6 +242,8 @@ def _plan(wanted: RunFilter) -> tuple[list[_Branch], str, dict[str, Any]]:
     for name, sign in (("finished_after", ">="), ("finished_before", "<")):
         if getattr(wanted, name) is not None:
             add(name, f"r.finished {sign} %({name})s", **{name: getattr(wanted, name)})
+    if wanted.agents:
+        add("agents", f"r.{RUN_IS_OF_AGENT}")
     branches = _branches(wanted, conditions, states)
     filters = " AND ".join(conditions.values()) or _NO_FILTERS
     return branches, filters, values
@@ -274,9 +279,11 @@ def _branches(
             _Branch(f"r.workflow = %(branch{n})s", {f"branch{n}": name})
             for n, name in enumerate(wanted.workflows)
         ]
+    is_listed = f"r.{RUN_IS_OF_AGENT if conditions.pop('agents', None) else RUN_IS_LISTED}"
     if "tenant" in conditions:
-        return [_Branch(conditions.pop("tenant"))]
+        return [_Branch(f"{is_listed} AND {conditions.pop('tenant')}")]
     conditions.pop("state", None)
     return [
-        _Branch(f"r.state = %(branch{n})s", {f"branch{n}": state}) for n, state in enumerate(states)
+        _Branch(f"{is_listed} AND r.state = %(branch{n})s", {f"branch{n}": state})
+        for n, state in enumerate(states)
     ]

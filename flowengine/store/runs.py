@@ -45,6 +45,15 @@ class StoredRun(NamedTuple):
     forked_from: str | None
 
 
+class RunCount(NamedTuple):
+    """The unfinished runs of one tenant."""
+
+    tenant: str
+    unfinished: int
+    alarms: int
+    oldest: int
+
+
 class StartingStep(NamedTuple):
     """A step that starts a child run; the last three are None if there is no such step."""
 
@@ -88,6 +97,8 @@ _WITH_PREFIX = select(*_columns).where(table.c.id.startswith(bindparam("prefix")
 # Hidden from the planner: the runs of a tenant are read by `flowengine_run_created`, never those
 # of all tenants in that state.
 _state = table.c.state.concat("")
+# Each is the condition of two partial indexes.
+_is_listed, _is_of_agent = table.c.agent_call.is_(None), table.c.agent_call.is_not(None)
 _SUMMARY = select(
     *table.c["id", "workflow", "state", "open_steps", "error", "alarm"],
     *table.c["idempotency_key", "released_key", "created", "updated", "finished", "tenant"],
@@ -113,7 +124,7 @@ _HEADER = (
     *("id", "workflow", "program_hash", "generation", "state", "priority", "open_steps"),
     *("alarm", "revision", "task_count", "parent_run_id", "parent_step_id", "waiting_step_key"),
     *("step_count", "value_bytes", "tenant", "deadline", "created"),
-    "singleton_key",
+    *("singleton_key", "agent_call"),
 )
 _SELECTED = ", ".join(f"r.{name}" for name in _HEADER)
 _LOCK = f"SELECT {_SELECTED} FROM flowengine_run r WHERE r.id = %s"
@@ -135,6 +146,11 @@ class Runs(Part):
     def get(self, run_id: str) -> StoredRun | None:
         rows = self._session.rows(_GET, (run_id,))
         return StoredRun(*rows[0]) if rows else None
+
+    def header(self, run_id: str) -> RunHeader | None:
+        """Return a run's header, without a lock."""
+        rows = self._session.rows(_LOCK, (run_id,))
+        return _header(rows[0]) if rows else None
 
     def count_open(self, tenant: str, workflow: str, most: int) -> int:
         """Return the number of open runs of a workflow, counted up to `most`."""
@@ -176,12 +192,13 @@ class Runs(Part):
     ) -> list[tuple[str, int, str | None]]:
         """Return the next runs in a state that were started before that time, oldest first.
 
+        Runs of calls of turns are not among them: their agents decide about them.
         Each with its start and its labels. `after` are the start and the id of the last one.
         """
         created, run_id = table.c.created, table.c.id
         statement = (
             select(run_id, created, table.c.labels)
-            .where(table.c.state == state, created < before, created >= after[0])
+            .where(_is_listed, table.c.state == state, created < before, created >= after[0])
             .where(or_(created > after[0], run_id > after[1]))
             .order_by(created, run_id)
             .limit(limit)
@@ -214,6 +231,7 @@ class Runs(Part):
         workflow: str | None,
         before: StoredRun | None,
         tenant: str | None = None,
+        agents: bool = False,
         limit: int,
     ) -> list[Row[Any]]:
         """Return the newest runs, without their values; with `before` those listed after it.
@@ -221,7 +239,7 @@ class Runs(Part):
         One query per state, because an index has the runs of a state in order: a query for all
         states would read and sort every run. Another index has those of a tenant in order.
         """
-        statement = _SUMMARY.limit(limit)
+        statement = _SUMMARY.limit(limit).where(_is_of_agent if agents else _is_listed)
         if workflow:
             statement = statement.where(table.c.workflow.icontains(workflow, autoescape=True))
         if before is not None:
@@ -244,12 +262,27 @@ class Runs(Part):
         statement = _LIVE_PROGRAMS if tenant is None else _LIVE_PROGRAMS.where(_is_of(tenant))
         if workflow:
             statement = statement.where(table.c.workflow == workflow)
-        return [(row[0], row[1], row[2], row[3]) for row in self._session.execute(statement)]
+        found: dict[tuple[str, str], tuple[int, str]] = {}
+        for condition in (_is_listed, _is_of_agent):
+            for name, digest, runs, run_id in self._session.execute(statement.where(condition)):
+                others, first = found.get((name, digest), (0, run_id))
+                found[name, digest] = (others + runs, min(first, run_id))
+        return [(*key, *about) for key, about in found.items()]
 
-    def metrics(self, tenant: str | None) -> list[Row[Any]]:
+    def metrics(self, tenant: str | None) -> list[RunCount]:
         """Count the unfinished runs of a tenant, or with None of each that has any."""
         statement = _METRICS if tenant is None else _METRICS.where(_is_of(tenant))
-        return list(self._session.execute(statement))
+        found: dict[str, RunCount] = {}
+        for condition in (_is_listed, _is_of_agent):
+            for row in self._session.execute(statement.where(condition)):
+                other = found.get(row.tenant, RunCount(row.tenant, 0, 0, row.oldest))
+                found[row.tenant] = RunCount(
+                    row.tenant,
+                    other.unfinished + row.unfinished,
+                    other.alarms + row.alarms,
+                    min(other.oldest, row.oldest),
+                )
+        return [found[name] for name in sorted(found)]
 
     # --- headers: the part that an evaluation reads and writes ---
 
@@ -307,5 +340,5 @@ def _header(row: Sequence[Any]) -> RunHeader:
         view.waiter = Waiter(row[10], row[11], row[12])
     view.step_count, view.value_bytes, view.tenant, view.deadline = row[13:17]
     view.created = 0 if row[10] is not None else row[17]
-    view.singleton = row[18]
+    view.singleton, view.agent_call = row[18:20]
     return RunHeader(view, row[8], row[9])

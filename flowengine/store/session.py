@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from sqlalchemy import Connection, CursorResult, Executable
 
 from flowengine.store.admission import AdmissionRows
+from flowengine.store.agent_heads import AgentHeads
+from flowengine.store.agent_inbox import AgentInbox
+from flowengine.store.agent_lists import AgentLists
+from flowengine.store.agent_purge import AgentPurge
+from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.backend import Executor
+from flowengine.store.cards import Cards
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule, PollerNotes
@@ -114,6 +120,12 @@ class SqlSession:
     # --- rows ---
 
     runs = _PartOf(Runs)
+    agent_heads = _PartOf(AgentHeads)
+    agent_inbox = _PartOf(AgentInbox)
+    agent_lists = _PartOf(AgentLists)
+    agent_purge = _PartOf(AgentPurge)
+    agent_turns = _PartOf(AgentTurns)
+    cards = _PartOf(Cards)
     run_keys = _PartOf(RunKeys)
     steps = _PartOf(Steps)
     tasks = _PartOf(Tasks)

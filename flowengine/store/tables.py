@@ -9,11 +9,18 @@ value is a reference to `payload`. All times are milliseconds since the epoch.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from sqlalchemy import DDL, Index, event, text
+from sqlmodel import Field
 
-from sqlalchemy import DDL, BigInteger, Index, MetaData, String, Table, Text, event, text
-from sqlalchemy.orm import declared_attr, registry
-from sqlmodel import Field, SQLModel
+from flowengine.store import agent_tables as agent_tables  # its tables belong to the schema
+from flowengine.store.columns import Table as _Table
+from flowengine.store.columns import count_column as _count
+from flowengine.store.columns import id_column as _id
+from flowengine.store.columns import metadata as metadata
+from flowengine.store.columns import name_column as _name
+from flowengine.store.columns import partial_index as _partial
+from flowengine.store.columns import text_column as _text
+from flowengine.store.columns import time_column as _time
 
 # The conditions of the partial indexes, as queries must state them. SQLite uses a partial index
 # only for a query with the same condition, and a bound parameter hides it from both databases.
@@ -29,62 +36,12 @@ RUN_IS_CHILD = "parent_run_id IS NOT NULL"
 RUN_HAS_KEY = "idempotency_key IS NOT NULL"
 RUN_HAS_RELEASED_KEY = "released_key IS NOT NULL"
 RUN_HAS_ERROR = "error_type IS NOT NULL"
+RUN_IS_LISTED = "agent_call IS NULL"  #: not the run of a call of a turn
+RUN_IS_OF_AGENT = "agent_call IS NOT NULL"
 STEP_IS_MAILBOX = "object_type = 'Mailbox'"
 FACT_IS_WAITING = "NOT taken_in"
 TIMER_IS_SET = "fired IS NULL"
 OUTBOX_IS_DUE = "due IS NOT NULL"
-
-metadata = MetaData()
-_ID = 32  # hex digits of a blake2b-128 digest or a uuid
-
-
-class _Table(SQLModel, registry=registry(metadata=metadata)):
-    """The base of all tables. RunRow is flowengine_run, and so on."""
-
-    # Rows are read and written by statements, and never validated: without validators, the import
-    # of a worker takes a tenth of a second less.
-    model_config = {"defer_build": True}
-
-    __table__: ClassVar[Table]
-
-    @declared_attr.directive
-    def __tablename__(cls) -> str:  # noqa: N805 - of the class
-        return f"flowengine_{cls.__name__.removesuffix('Row').lower()}"
-
-
-def _word(length: int) -> Any:
-    """A short text, compared byte by byte.
-
-    With the collation of a language, the default of most servers, each comparison in an index
-    costs several times as much, and may change with an update of the system's locales.
-    """
-    return String(length).with_variant(String(length, collation="C"), "postgresql")
-
-
-def _id(**options: Any) -> Any:
-    return Field(sa_type=_word(_ID), **options)
-
-
-def _name(default: Any = "", length: int = 255, **options: Any) -> Any:
-    return Field(default=default, sa_type=_word(length), **options)
-
-
-def _text(default: Any = None, **options: Any) -> Any:
-    return Field(default=default, sa_type=Text, **options)
-
-
-def _time(default: Any = 0, **options: Any) -> Any:
-    return Field(default=default, sa_type=BigInteger, **options)
-
-
-def _count() -> Any:
-    """A number that older versions do not insert."""
-    return Field(default=0, sa_column_kwargs={"server_default": "0"})
-
-
-def _partial(where: str, name: str, *columns: str, unique: bool = False) -> Index:
-    condition = text(where)
-    return Index(name, *columns, unique=unique, sqlite_where=condition, postgresql_where=condition)
 
 
 class ProgramRow(_Table, table=True):
@@ -110,8 +67,12 @@ class RunRow(_Table, table=True):
             *("created", "id"),
         ),
         _partial(RUN_IS_QUEUED, "flowengine_run_queued_id", "id"),
-        Index("flowengine_run_created", "tenant", "created"),
-        Index("flowengine_run_state", "state", "created"),
+        # In two parts: a list that leaves out the runs of agents costs the same whatever their
+        # number. A query for all runs asks both.
+        _partial(RUN_IS_LISTED, "flowengine_run_created", "tenant", "created"),
+        _partial(RUN_IS_LISTED, "flowengine_run_state", "state", "created"),
+        _partial(RUN_IS_OF_AGENT, "flowengine_run_agent_created", "tenant", "created"),
+        _partial(RUN_IS_OF_AGENT, "flowengine_run_agent_state", "state", "created"),
         Index("flowengine_run_parent", "parent_run_id"),
         _partial(RUN_HAS_ALARM, "flowengine_run_alarm", "id"),
         _partial(RUN_IS_CHILD, "flowengine_run_root", "root_run_id"),
@@ -154,6 +115,8 @@ class RunRow(_Table, table=True):
     depth: int = _count()  #: runs above it, up to its root
     #: Of a child run, when its parent is cancelled: "leave" or, in most, nothing: it is cancelled.
     on_cancel: str | None = _name(None, 16)
+    #: The call of an agent that waits for its end, as `store.agent_calls` writes it.
+    agent_call: str | None = _text()
     forked_from: str | None = _id(default=None)  #: the run whose steps it took over
     deadline: int | None = _time(None)
     created: int = _time()

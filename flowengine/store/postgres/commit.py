@@ -180,7 +180,7 @@ def _write(name: str, source: str) -> str:
         case "consumed_facts":
             update = "UPDATE flowengine_fact t SET taken_in = true"
             return f"{update} FROM {source} WHERE t.id = g.id"
-        case "payloads":
+        case "payloads" | "agent_reports":
             return _insert(name, source, skipped="run_id") + _IGNORE
         case "labels":
             return _insert(name, source) + _IGNORE

@@ -132,6 +132,10 @@ def probe_lock(executor: Executor, key: int) -> tuple[str, bool]:
     return "", False  # without sessions no lock of a session is known
 
 
+def notify_end(executor: Executor, turn_id: str) -> None:
+    """Do nothing: callers in other processes poll."""
+
+
 # --- commits ---
 
 # SQLite has one writer at a time and no round trips: a plan is written section by section, and
@@ -178,6 +182,10 @@ _NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in
     "consumed_facts": "UPDATE flowengine_fact SET taken_in = 1 WHERE id = ?2",
     "parent_facts": "INSERT OR IGNORE INTO flowengine_fact "
     "(id, run_id, kind, payload, created, taken_in) VALUES (?3, ?2, ?4, ?5, ?6, 0)",
+    "agent_reports": "INSERT OR IGNORE INTO flowengine_agent_inbox (project_id, inbox_id, "
+    "agent_id, message_type, correlation_id, agent_turn_id, turn_epoch, payload, next_retry_at, "
+    "created_at, status, retry_count) "
+    "VALUES (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'pending', 0)",
     "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
     "VALUES (?2, ?3, ?4)",
     "labels": _insert("labels", " OR IGNORE"),

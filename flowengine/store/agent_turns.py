@@ -1,0 +1,352 @@
+"""Turns of agents: their rows, their steps, the calls that they wait for, edges and events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flowengine.program.nodes import Json
+from flowengine.store import codec
+from flowengine.store.agent_tables import CALL_IS_OPEN, TURN_IS_WAITED_FOR
+from flowengine.store.parts import Part
+from flowengine.turns.records import Call, EndedStep, ModelCall, NewEvent, Turn
+from flowengine.turns.states import TurnState, WaitState
+
+_TURN = (
+    *("agent_turn_id", "project_id", "agent_id", "state", "facet", "profile_card_id"),
+    *("context_box_id", "output_box_id", "output_base_index", "recursion_depth", "trace_id"),
+    *("priority", "steps", "tokens", "deadline", "parent_turn_id", "waiting_run_id"),
+    *("waiting_step_id", "waiting_step_key", "enqueued_at"),
+)
+_INSERT = (
+    f"INSERT INTO flowengine_agent_turn ({', '.join(_TURN)}, correlation_id, recoveries, "
+    f"turn_epoch) VALUES ({', '.join(['%s'] * len(_TURN))}, %s, 0, 0) "
+    "ON CONFLICT DO NOTHING RETURNING agent_turn_id"
+)
+_GET = (
+    f"SELECT {', '.join(_TURN)} FROM flowengine_agent_turn "
+    "WHERE project_id = %s AND agent_turn_id = %s"
+)
+_DISPATCH = (
+    "UPDATE flowengine_agent_turn SET state = 'active', turn_epoch = %s, dispatched_at = %s, "
+    "output_base_index = %s, output_box_id = %s, deadline = %s, steps = %s "
+    "WHERE project_id = %s AND agent_turn_id = %s RETURNING agent_turn_id"
+)
+_ENTER = (
+    "UPDATE flowengine_agent_turn SET started_at = COALESCE(started_at, %s), "
+    "recoveries = recoveries + %s WHERE project_id = %s AND agent_turn_id = %s "
+    "RETURNING agent_turn_id"
+)
+_COUNT = (
+    "UPDATE flowengine_agent_turn SET steps = %s, tokens = %s "
+    "WHERE project_id = %s AND agent_turn_id = %s RETURNING agent_turn_id"
+)
+_FINISH = (
+    "UPDATE flowengine_agent_turn SET state = 'finished', finished_at = %s, task_status = %s, "
+    "error_code = %s, error = %s, deliverable_card_id = %s, steps = %s, tokens = %s "
+    "WHERE project_id = %s AND agent_turn_id = %s AND finished_at IS NULL RETURNING agent_turn_id"
+)
+INFO_COLUMNS = (
+    *("agent_turn_id", "project_id", "agent_id", "facet", "state", "correlation_id"),
+    *("recursion_depth", "steps", "tokens", "recoveries", "turn_epoch", "parent_turn_id"),
+    *("context_box_id", "output_box_id", "deliverable_card_id", "task_status", "error_code"),
+    *("error", "enqueued_at", "dispatched_at", "started_at", "finished_at"),
+)
+_READ = (
+    f"SELECT {', '.join(INFO_COLUMNS)} FROM flowengine_agent_turn "
+    "WHERE project_id = %s AND agent_turn_id = %s"
+)
+# Of a run that goes on, a step may have been cancelled, skipped or superseded.
+_UNWANTED = (
+    "SELECT t.project_id, t.agent_turn_id, t.waiting_run_id FROM flowengine_agent_turn t "
+    "LEFT JOIN flowengine_step s ON s.id = t.waiting_step_id "
+    "LEFT JOIN flowengine_run r ON r.id = t.waiting_run_id "
+    f"WHERE t.{TURN_IS_WAITED_FOR.replace('finished_at', 't.finished_at')} AND (s.id IS NULL "
+    "OR r.finished IS NOT NULL OR s.superseded OR s.state IN ('state.statement.Complete', "
+    "'state.statement.Error', 'state.statement.Skipped', 'state.statement.Cancelled')) LIMIT %s"
+)
+_STEP = (
+    "INSERT INTO flowengine_agent_step (project_id, step_id, agent_id, agent_turn_id, number, "
+    "turn_epoch, run_id, status, tokens, started_at) VALUES (%s, %s, %s, %s, %s, %s, %s, "
+    "'started', 0, %s) ON CONFLICT DO NOTHING RETURNING step_id"
+)
+_END_STEP = (
+    "UPDATE flowengine_agent_step SET status = %s, tokens = %s, ended_at = %s "
+    "WHERE project_id = %s AND step_id = %s RETURNING step_id"
+)
+_STEPS = (
+    "SELECT step_id, number, turn_epoch, run_id, status, tokens, started_at, ended_at "
+    "FROM flowengine_agent_step WHERE project_id = %s AND agent_turn_id = %s ORDER BY number"
+)
+_CALL = (
+    *("tool_call_id", "step_id", "tool_name", "model_call_id", "wait_status", "run_id"),
+    *("approval", "after_execution", "deadline", "ending", "position"),
+)
+_ADD_CALL = (
+    f"INSERT INTO flowengine_turn_waiting_tools (project_id, agent_turn_id, agent_id, turn_epoch, "
+    f"created_at, {', '.join(_CALL)}) VALUES ({', '.join(['%s'] * (5 + len(_CALL)))}) "
+    "RETURNING tool_call_id"
+)
+_OPEN_CALLS = (
+    f"SELECT {', '.join(_CALL)} FROM flowengine_turn_waiting_tools "
+    f"WHERE project_id = %s AND agent_turn_id = %s AND turn_epoch = %s ORDER BY position"
+)
+_ALL_CALLS = (
+    f"SELECT {', '.join(_CALL)} FROM flowengine_turn_waiting_tools "
+    "WHERE project_id = %s AND agent_turn_id = %s ORDER BY created_at, position"
+)
+_END_CALL = (
+    "UPDATE flowengine_turn_waiting_tools SET wait_status = %s, ending = %s, "
+    "after_execution = %s, applied_at = %s "
+    "WHERE project_id = %s AND agent_turn_id = %s AND tool_call_id = %s "
+    f"AND {CALL_IS_OPEN} RETURNING tool_call_id"
+)
+_DECIDE_CALL = (
+    "UPDATE flowengine_turn_waiting_tools SET approval = %s, approved_by = %s, run_id = %s, "
+    "deadline = %s "
+    "WHERE project_id = %s AND agent_turn_id = %s AND tool_call_id = %s "
+    f"AND {CALL_IS_OPEN} AND approval = 'asked' RETURNING tool_call_id"
+)
+_EDGE = (
+    "INSERT INTO flowengine_execution_edges (project_id, correlation_id, primitive, edge_phase, "
+    "agent_turn_id, source_agent_id, source_step_id, target_agent_id, target_turn_id, "
+    "recursion_depth, trace_id, created_at) "
+    "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING "
+    "RETURNING primitive"
+)
+_EDGES = (
+    "SELECT correlation_id, primitive, edge_phase, source_agent_id, source_step_id, "
+    "target_agent_id, target_turn_id, recursion_depth, created_at FROM flowengine_execution_edges "
+    "WHERE project_id = %s AND agent_turn_id = %s ORDER BY created_at, correlation_id"
+)
+_EVENT = (
+    "INSERT INTO flowengine_agent_event (project_id, agent_id, number, kind, agent_turn_id, body, "
+    "created_at) VALUES {rows} RETURNING number"
+)
+_EVENTS = (
+    "SELECT number, kind, agent_turn_id, body, created_at FROM flowengine_agent_event "
+    "WHERE project_id = %s AND agent_id = %s AND number > %s ORDER BY number LIMIT %s"
+)
+_TURN_EVENTS = (
+    "SELECT number, kind, agent_turn_id, body, created_at FROM flowengine_agent_event "
+    "WHERE project_id = %s AND agent_turn_id = %s AND number > %s ORDER BY number LIMIT %s"
+)
+
+
+class TurnInfo(NamedTuple):
+    """A turn for readers."""
+
+    id: str
+    project: str
+    agent: str
+    facet: str
+    state: str
+    correlation_id: str
+    depth: int
+    steps: int
+    tokens: int
+    recoveries: int
+    epoch: int
+    parent_turn_id: str | None
+    context_box_id: str
+    output_box_id: str
+    deliverable_card_id: str | None
+    status: str | None
+    error_code: str | None
+    error: str | None
+    enqueued: int
+    dispatched: int | None
+    started: int | None
+    finished: int | None
+
+
+class StepRecord(NamedTuple):
+    """One model call of a turn, for readers."""
+
+    id: str
+    number: int
+    epoch: int
+    run_id: str
+    status: str
+    tokens: int
+    started: int
+    ended: int | None
+
+
+class Edge(NamedTuple):
+    """One primitive, requested or answered."""
+
+    correlation_id: str
+    primitive: str
+    phase: str
+    source_agent: str
+    source_step: str
+    target_agent: str
+    target_turn: str | None
+    depth: int
+    created: int
+
+
+class AgentEvent(NamedTuple):
+    """An event of an agent, as readers get it."""
+
+    number: int
+    kind: str
+    turn_id: str
+    body: Json
+    created: int
+
+
+class AgentTurns(Part):
+    """In a transaction."""
+
+    # --- turns ---
+
+    def add(self, turn: Turn, correlation_id: str) -> bool:
+        """Insert a turn; False: it is there."""
+        values = (
+            *(turn.id, turn.project, turn.agent, turn.state, turn.facet, turn.profile_id),
+            *(turn.context_box_id, turn.output_box_id, turn.base_index, turn.depth),
+            *(turn.trace_id, turn.priority, turn.steps, turn.tokens, turn.deadline),
+            *(turn.parent_turn_id, turn.waiting_run_id, turn.waiting_step_id),
+            *(turn.waiting_step_key, turn.enqueued),
+        )
+        return bool(self._session.rows(_INSERT, (*values, correlation_id)))
+
+    def get(self, project: str, turn_id: str) -> Turn | None:
+        rows = self._session.rows(_GET, (project, turn_id))
+        return Turn(*rows[0]) if rows else None
+
+    def dispatch(self, turn: Turn, epoch: int, now: int) -> None:
+        box = (turn.base_index, turn.output_box_id, turn.deadline, turn.steps)
+        self._session.rows(_DISPATCH, (epoch, now, *box, turn.project, turn.id))
+
+    def enter(self, project: str, turn_id: str, now: int, *, is_recovery: bool) -> None:
+        self._session.rows(_ENTER, (now, int(is_recovery), project, turn_id))
+
+    def count(self, turn: Turn) -> None:
+        """Write the steps and tokens so far."""
+        self._session.rows(_COUNT, (turn.steps, turn.tokens, turn.project, turn.id))
+
+    def finish(
+        self, turn: Turn, status: str, code: str, message: str, card_id: str, now: int
+    ) -> bool:
+        """End a turn; False: it has ended before."""
+        ending = (now, status, code or None, message or None, card_id, turn.steps, turn.tokens)
+        turn.state = TurnState.FINISHED
+        self._session.dialect.notify_end(self._session.executor, turn.id)
+        return bool(self._session.rows(_FINISH, (*ending, turn.project, turn.id)))
+
+    def info(self, project: str, turn_id: str) -> TurnInfo | None:
+        rows = self._session.rows(_READ, (project, turn_id))
+        return TurnInfo(*rows[0]) if rows else None
+
+    def unwanted(self, limit: int) -> list[tuple[str, str, str]]:
+        """Return open turns that no step waits for any more, with the reason."""
+        rows = self._session.rows(_UNWANTED, (limit,))
+        return [
+            (project, turn_id, f"the step of run {run_id} that waited for it has ended")
+            for project, turn_id, run_id in rows
+        ]
+
+    # --- steps ---
+
+    def begin_step(self, turn: Turn, call: ModelCall, epoch: int, now: int) -> None:
+        key = (turn.project, call.step_id, turn.agent, turn.id, call.number)
+        self._session.rows(_STEP, (*key, epoch, call.run_id, now))
+
+    def end_step(self, project: str, ended: EndedStep, now: int) -> None:
+        values = (ended.status, ended.tokens, now, project, ended.step_id)
+        self._session.rows(_END_STEP, values)
+
+    def steps(self, project: str, turn_id: str) -> list[StepRecord]:
+        return [StepRecord(*row) for row in self._session.rows(_STEPS, (project, turn_id))]
+
+    # --- calls ---
+
+    def add_call(self, turn: Turn, call: Call, epoch: int, now: int) -> None:
+        values = (turn.project, turn.id, turn.agent, epoch, now, *_call_values(call))
+        self._session.rows(_ADD_CALL, values)
+
+    def calls(self, project: str, turn_id: str, epoch: int) -> list[Call]:
+        """Return the calls of the suspension that began under an epoch."""
+        rows = self._session.rows(_OPEN_CALLS, (project, turn_id, epoch))
+        return [_call(row) for row in rows]
+
+    def all_calls(self, project: str, turn_id: str) -> list[Call]:
+        return [_call(row) for row in self._session.rows(_ALL_CALLS, (project, turn_id))]
+
+    def end_call(self, turn: Turn, call: Call, now: int) -> bool:
+        """Write the end of a call; False: it has ended before (the single winner rule)."""
+        values = (call.state, call.ending, call.effective, now, turn.project, turn.id, call.id)
+        return bool(self._session.rows(_END_CALL, values))
+
+    def decide_call(self, turn: Turn, call: Call, by: str) -> bool:
+        """Write that a person has decided about a call; False: somebody has before."""
+        about = (call.approval, by, call.run_id, call.deadline)
+        key = (turn.project, turn.id, call.id)
+        return bool(self._session.rows(_DECIDE_CALL, (*about, *key)))
+
+    # --- edges and events ---
+
+    def add_edge(
+        self,
+        turn: Turn,
+        primitive: str,
+        phase: str,
+        correlation_id: str,
+        now: int,
+        *,
+        step_id: str = "",
+        target: tuple[str, str | None] = ("", None),
+        source: str | None = None,
+    ) -> bool:
+        """Add an edge; False: this primitive was recorded before."""
+        key = (turn.project, correlation_id, primitive, phase, turn.id)
+        ends = (turn.agent if source is None else source, step_id, *target)
+        return bool(self._session.rows(_EDGE, (*key, *ends, turn.depth, turn.trace_id, now)))
+
+    def edges(self, project: str, turn_id: str) -> list[Edge]:
+        return [Edge(*row) for row in self._session.rows(_EDGES, (project, turn_id))]
+
+    def add_events(
+        self, project: str, agent: str, first: int, events: Sequence[NewEvent], now: int
+    ) -> None:
+        """Add events, numbered from `first`. The caller has locked the head."""
+        rows = [
+            (
+                *(project, agent, number, event.kind, event.body["agent_turn_id"]),
+                *(codec.dump(dict(event.body)), now),
+            )
+            for number, event in enumerate(events, first)
+        ]
+        if rows:
+            marks = ", ".join(["(%s, %s, %s, %s, %s, %s, %s)"] * len(rows))
+            self._session.rows(_EVENT.format(rows=marks), [v for row in rows for v in row])
+
+    def events(self, project: str, agent: str, after: int, limit: int) -> list[AgentEvent]:
+        rows = self._session.rows(_EVENTS, (project, agent, after, limit))
+        return [_event(row) for row in rows]
+
+    def turn_events(self, project: str, turn_id: str, after: int, limit: int) -> list[AgentEvent]:
+        rows = self._session.rows(_TURN_EVENTS, (project, turn_id, after, limit))
+        return [_event(row) for row in rows]
+
+
+def _call_values(call: Call) -> tuple[Any, ...]:
+    return (
+        *(call.id, call.step_id, call.name, call.model_call_id, call.state, call.run_id),
+        *(call.approval, call.after_execution, call.deadline, call.ending, call.position),
+    )
+
+
+def _call(row: Sequence[Any]) -> Call:
+    call = Call(*row)
+    if call.state != WaitState.WAITING:
+        call.effective = call.after_execution
+    return call
+
+
+def _event(row: Sequence[Any]) -> AgentEvent:
+    found = AgentEvent(*row)
+    return found._replace(body=codec.load(found.body))

@@ -1,0 +1,140 @@
+"""Cards and boxes: immutable contents, and the ordered lists that they are appended to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from flowengine.program.nodes import Json
+from flowengine.store import codec
+from flowengine.store.parts import Part
+
+_CARD = (
+    "INSERT INTO flowengine_card (project_id, card_id, type, author, agent_turn_id, step_id, "
+    "tool_call_id, content, created_at) VALUES {rows} ON CONFLICT DO NOTHING RETURNING card_id"
+)
+_BOX = (
+    "INSERT INTO flowengine_box (project_id, box_id, kind, agent_id, parent_box_id, created_at) "
+    "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING box_id"
+)
+_APPEND = (
+    "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
+    "turn_epoch) VALUES {rows} RETURNING position"
+)
+_LENGTH = (
+    "SELECT COALESCE(max(position) + 1, 0) FROM flowengine_box_card "
+    "WHERE project_id = %s AND box_id = %s"
+)
+_READ = (
+    "SELECT c.card_id, c.type, c.author, c.agent_turn_id, c.step_id, c.tool_call_id, c.content, "
+    "c.created_at, b.position FROM flowengine_box_card b JOIN flowengine_card c "
+    "ON c.project_id = b.project_id AND c.card_id = b.card_id "
+    "WHERE b.project_id = %s AND b.box_id = %s AND b.position >= %s ORDER BY b.position"
+)
+_GET = (
+    "SELECT card_id, type, author, agent_turn_id, step_id, tool_call_id, content, created_at, 0 "
+    "FROM flowengine_card WHERE project_id = %s AND card_id = %s"
+)
+_BOX_OF = "SELECT kind, agent_id FROM flowengine_box WHERE project_id = %s AND box_id = %s"
+_COPY = (
+    "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
+    "turn_epoch) SELECT project_id, %s, position, card_id, agent_turn_id, turn_epoch "
+    "FROM flowengine_box_card WHERE project_id = %s AND box_id = %s RETURNING position"
+)
+# Invariant: the reference first. Its lock keeps a purge from removing a value that is stored
+# already and that a card is about to refer to.
+_REFER = (
+    "INSERT INTO flowengine_reference (run_id, hash) VALUES (%s, %s) "
+    "ON CONFLICT DO NOTHING RETURNING hash"
+)
+_STORE = (
+    "INSERT INTO flowengine_payload (hash, body, created) VALUES (%s, %s, %s) "
+    "ON CONFLICT DO NOTHING RETURNING hash"
+)
+
+
+class Card(NamedTuple):
+    """A card as it is read from a box."""
+
+    id: str
+    type: str
+    author: str
+    turn_id: str | None
+    step_id: str | None
+    tool_call_id: str | None
+    content: Json
+    created: int
+    position: int = 0
+
+
+class Cards(Part):
+    """In a transaction."""
+
+    def add(self, project: str, owner: str, cards: Iterable[Card], now: int) -> None:
+        """Store cards; idempotent by their ids. `owner`, a turn, keeps their large contents."""
+        encoder, rows = codec.Encoder(), []
+        for card in cards:
+            content = encoder.attributes({"content": card.content})
+            ids = (card.turn_id or None, card.step_id or None, card.tool_call_id or None)
+            rows.append((project, card.id, card.type, card.author, *ids, content, now))
+        for digest, body in sorted(encoder.payloads.items()):
+            self.keep_payload(owner, digest, body, now)
+        self._insert(_CARD, rows)
+
+    def keep_payload(self, owner: str, digest: str, body: str, now: int) -> None:
+        """Store a large value, which `owner`, a turn or a run, keeps."""
+        self._session.rows(_REFER, (owner, digest))
+        self._session.rows(_STORE, (digest, body, now))
+
+    def create_box(
+        self, project: str, box_id: str, kind: str, agent: str, now: int, parent: str | None = None
+    ) -> None:
+        """Add an empty box; idempotent."""
+        self._session.rows(_BOX, (project, box_id, kind, agent, parent, now))
+
+    def box(self, project: str, box_id: str) -> tuple[str, str] | None:
+        """Return the kind of a box and its agent."""
+        rows = self._session.rows(_BOX_OF, (project, box_id))
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def append(
+        self, project: str, box_id: str, card_ids: Sequence[str], turn_id: str, epoch: int
+    ) -> None:
+        """Append cards to a box. The caller has locked the head whose turn writes to it."""
+        first = self.length(project, box_id)
+        self._insert(
+            _APPEND,
+            [
+                (project, box_id, position, card_id, turn_id, epoch)
+                for position, card_id in enumerate(card_ids, first)
+            ],
+        )
+
+    def copy(self, project: str, source: str, target: str) -> None:
+        """Fill an empty box with the cards of another, by reference."""
+        self._session.rows(_COPY, (target, project, source))
+
+    def length(self, project: str, box_id: str) -> int:
+        return int(self._session.rows(_LENGTH, (project, box_id))[0][0])
+
+    def read(self, project: str, box_id: str, first: int = 0) -> list[Card]:
+        """Return the cards of a box in order, from a position on."""
+        return self._cards(self._session.rows(_READ, (project, box_id, first)))
+
+    def get(self, project: str, card_id: str) -> Card | None:
+        found = self._cards(self._session.rows(_GET, (project, card_id)))
+        return found[0] if found else None
+
+    def _cards(self, rows: Sequence[Sequence[Any]]) -> list[Card]:
+        contents = [codec.attributes(row[6]) for row in rows]
+        self._session.payloads.fill_in(contents)
+        return [
+            Card._make((*row[:6], content["content"], *row[7:]))
+            for row, content in zip(rows, contents, strict=True)
+        ]
+
+    def _insert(self, text: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            marks = f"({', '.join(['%s'] * len(rows[0]))})"
+            values = [value for row in rows for value in row]
+            self._session.rows(text.format(rows=", ".join([marks] * len(rows))), values)
