@@ -47,9 +47,11 @@ from flowengine.authoring import (
 )
 from flowengine.errors import (
     ActionRefused,
+    AgentBusy,
     AlreadyRunning,
     AnswerRefused,
     AuthoringError,
+    CallRefused,
     DeadlineExceeded,
     EarlierRunFailed,
     FlowengineError,
@@ -65,6 +67,9 @@ from flowengine.errors import (
     SymbolMisuse,
     TooManyRuns,
     TryCancelled,
+    TurnFailed,
+    TurnRefused,
+    UnknownTurn,
     ValueRefused,
     WaitTimedOut,
 )
@@ -72,6 +77,7 @@ from flowengine.log_filter import safe_logger as _safe_logger
 from flowengine.message_keys import signed_message
 
 if TYPE_CHECKING:
+    from flowengine.agents import AgentFacet, Budget, TurnHandle, agent, tool
     from flowengine.assembly import default_engine, load_program
     from flowengine.authoring import Launcher
     from flowengine.worker import CancelToken, StepContext, current_step
@@ -114,6 +120,12 @@ __all__ = [  # noqa: RUF022 - grouped
     "sleep",
     "sleep_until",
     "wait_for",
+    # Agents
+    "agent",
+    "tool",
+    "Budget",
+    "AgentFacet",
+    "TurnHandle",
     # Context of a running facet
     "current_step",
     "StepContext",
@@ -151,9 +163,19 @@ __all__ = [  # noqa: RUF022 - grouped
     "WaitTimedOut",
     "DeadlineExceeded",
     "EarlierRunFailed",
+    "AgentBusy",
+    "TurnRefused",
+    "TurnFailed",
+    "UnknownTurn",
+    "CallRefused",
 ]
 
 _LATE = {
+    "agent": "flowengine.agents",
+    "tool": "flowengine.agents",
+    "Budget": "flowengine.agents",
+    "AgentFacet": "flowengine.agents",
+    "TurnHandle": "flowengine.agents",
     "default_engine": "flowengine.assembly",
     "load_program": "flowengine.assembly",
     "current_step": "flowengine.worker",

@@ -104,6 +104,10 @@ class Settings:
     max_open_runs: int = 0
     #: Maximum number of child runs inside each other.
     max_child_depth: int = 1_000
+    #: Maximum number of turns of agents inside each other.
+    max_agent_depth: int = 20
+    #: Seconds that a turn of an agent waits for the result of a tool that names no other time.
+    agent_tool_timeout: float = 300.0
     #: Seconds that the always blocks of a cancelled run may take, before they are cancelled too.
     cleanup_timeout: float = 300.0
     #: Seconds of waiting that count as much as one point of priority.
@@ -186,7 +190,9 @@ class Settings:
     event_feed: bool = False
     #: How long ended runs are kept, by state: COMPLETED=30d,FAILED=90d. Empty: for ever.
     retention: str = ""
-    #: Seconds between two purges by `retention`.
+    #: How long ended turns of agents are kept, as 30d. Empty: for ever.
+    turn_retention: str = ""
+    #: Seconds between two purges by `retention` and `turn_retention`.
     purge_interval: float = 60.0
     #: Part of the time in which a purge of many runs works; it pauses in between. 1: no pauses.
     purge_load: float = 0.1
@@ -247,6 +253,7 @@ class Settings:
         for name in ("message_keys", "link_keys", "secret_keys", "webhook_keys", "mcp_token"):
             _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
         _check_retention(values.get("retention", ""))
+        _check_age("FLOWENGINE_TURN_RETENTION", values.get("turn_retention", ""))
         _check_hooks(values)
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)
@@ -322,6 +329,14 @@ def _check_retention(text: str) -> None:
         retention.rules_of(text)
     except ValueError as problem:
         raise InvalidSetting("FLOWENGINE_RETENTION", text, str(problem)) from None
+
+
+def _check_age(variable: str, text: str) -> None:
+    try:
+        if text:
+            retention.age_of(text)
+    except ValueError as problem:
+        raise InvalidSetting(variable, text, str(problem)) from None
 
 
 def _check_keys(variable: str, text: str) -> None:

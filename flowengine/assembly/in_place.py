@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from flowengine.agents import agents_of
 from flowengine.assembly.launcher import EngineLauncher
 from flowengine.authoring import StartOptions, Workflow, event_facet_named
 from flowengine.dispatch import NullNotifier
@@ -38,6 +39,7 @@ class InPlaceLauncher(EngineLauncher):
         database = Database(settings.database_url, schema=settings.schema)
         ensure_schema(database, upgrade=not database.has_server)
         self.engine = Engine(database, notifier=_Waited(self), settings=settings)
+        agents_of(self.engine)
         super().__init__(self.engine)
         self._breakers = CircuitBreakers(settings, redis_url)
         boot_id = uuid.uuid4().hex

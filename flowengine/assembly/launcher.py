@@ -41,7 +41,7 @@ _SHOWN = 20  #: workflows that the error about an unknown one names
 
 class EngineLauncher:
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine = self.engine = engine
 
     def _transaction(self, options: StartOptions) -> Connection | CallerTransaction | None:
         given = options.connection

@@ -114,6 +114,9 @@ def _deadline(timeout: float | None) -> float:
     return math.inf if timeout is None else time.monotonic() + timeout
 
 
+WakeAgent = Callable[[str, str, ContinuationPolicy | None], list[TaskDefinition]]
+
+
 class AfterCommit:
     def __init__(
         self,
@@ -129,6 +132,8 @@ class AfterCommit:
         self._committer, self._notifier, self._completions = committer, notifier, completions
         self._admissions, self._singletons = admissions, singletons
         self._max_log_length, self._time_slice = max_log_length, time_slice
+        #: Lets an agent take in its messages; set by the layer of agents.
+        self.wake_agent: WakeAgent = lambda project, agent, continuation: []
 
     def advance(
         self,
@@ -183,6 +188,8 @@ class AfterCommit:
                 for effects in commits
             ]
             self._admit(drained)
+            for agent in dict.fromkeys(key for each in drained for key in each.agents):
+                continued += self.wake_agent(*agent, continuation)
             following = [run_id for each in drained for run_id in self._following(each, served)]
             advanced = [self.consume_inbox(run_id, continuation) for run_id in following]
             commits = [effects for effects in advanced if effects is not None]

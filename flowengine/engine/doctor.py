@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from flowengine.errors import UnknownRun
 from flowengine.evaluator.states import RunState
-from flowengine.store.invariants import INVARIANTS, Invariant, Violation
+from flowengine.store.agent_invariants import Invariant
+from flowengine.store.invariants import INVARIANTS, Violation
 
 if TYPE_CHECKING:
     from flowengine.engine.engine import Engine
@@ -113,6 +114,12 @@ def _deliver(engine: Engine, violations: Sequence[Violation]) -> None:
         session.checks.deliver_again(session.now())
 
 
+def _recover(engine: Engine, violations: Sequence[Violation]) -> None:
+    """Run the jobs of layers above: they advance the agents."""
+    for job in list(engine.recovery_jobs.values()):
+        job()
+
+
 _REPAIRS: Mapping[str, Callable[[Engine, Sequence[Violation]], None]] = {
     "advance": _advance,
     "cancel": _cancel,
@@ -120,6 +127,7 @@ _REPAIRS: Mapping[str, Callable[[Engine, Sequence[Violation]], None]] = {
     "answer": _answer,
     "purge": _purge,
     "deliver": _deliver,
+    "recover": _recover,
 }
 REPAIRS: Mapping[str, str] = {
     "advance": "evaluates the runs",
@@ -128,4 +136,5 @@ REPAIRS: Mapping[str, str] = {
     "answer": "reports the end of the child runs to their parents",
     "purge": "removes the rows",
     "deliver": "delivers again",
+    "recover": "lets the agents take in their messages",
 }

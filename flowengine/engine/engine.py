@@ -7,7 +7,7 @@ woken afterwards. A process that dies in between leaves due rows, which recovery
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -98,6 +98,9 @@ class Engine:
             max_log_length=self.settings.max_log_length,
             time_slice=self.settings.worker_time_slice,
         )
+        self.attached: dict[str, object] = {}  #: parts of layers above, by name
+        #: Jobs of layers above that are part of each pass of recovery, by name.
+        self.recovery_jobs: dict[str, Callable[[], None]] = {}
         self.advance = self.after_commit.advance
         self.admit = self.after_commit.admit
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flowengine.engine import staging
-from flowengine.engine.staging import CachedRun, CommitEffects
+from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy
 from flowengine.engine.start_request import LEAVE, StartRequest
 from flowengine.evaluator import Missing, RunView, Snapshot, Step
 from flowengine.evaluator.records import Waiter
@@ -24,7 +24,11 @@ class _NoRows(dict[str, Step | None]):
 
 
 def stage_first_commit(
-    session: Session, request: StartRequest, rows: CommitPlan, now: int
+    session: Session,
+    request: StartRequest,
+    rows: CommitPlan,
+    now: int,
+    continuation: ContinuationPolicy | None = None,
 ) -> CommitEffects:
     """Evaluate a run for the first time, and turn its update into an insert."""
     view = RunView(request.run_id, request.workflow, request.digest, priority=request.priority)
@@ -33,6 +37,7 @@ def stage_first_commit(
         view.deadline = now + round(request.deadline * 1000)
     view.created = 0 if parent is not None else now
     view.singleton = request.singleton
+    view.agent_call = request.agent_call
     if parent is not None and parent.waits:
         view.waiter = Waiter(parent.run_id, parent.step_id, parent.step_key)
     run = CachedRun(RunHeader(view, 0, 0), Snapshot(_NoRows()))
@@ -41,7 +46,7 @@ def stage_first_commit(
         # A new run has no rows to load: only results of the cache, and their values.
         assert not decision.steps
         staging.load_missing(session, {view.id: (run, decision)})
-    effects = staging.stage(decision, rows, now)
+    effects = staging.stage(decision, rows, now, continuation)
     rows.insert_run(origin_of(request, now), request.labels)
     return effects
 
@@ -64,6 +69,7 @@ def origin_of(request: StartRequest, now: int) -> RunOrigin:
         waiting_step_key=parent.step_key if parent and parent.waits else None,
         depth=parent.depth if parent else 0,
         on_cancel=LEAVE if parent and parent.on_cancel == LEAVE else None,
+        agent_call=request.agent_call,
         deadline=None if deadline is None else now + round(deadline * 1000),
         created=now,
     )

@@ -44,6 +44,7 @@ class PurgeResult:
     rows: int = 0  #: of all tables but those of runs, values and programs
     values: int = 0  #: large values that no other run has
     programs: int = 0
+    turns: int = 0  #: of agents
     is_complete: bool = True  #: False: the time was up
 
     def plus(self, other: PurgeResult) -> PurgeResult:
@@ -53,6 +54,7 @@ class PurgeResult:
             self.rows + other.rows,
             self.values + other.values,
             self.programs + other.programs,
+            self.turns + other.turns,
             self.is_complete and other.is_complete,
         )
 
@@ -89,12 +91,13 @@ class Purger:
         return self._apply(rules, dry_run, seconds)
 
     def purge_expired(self, seconds: float) -> PurgeResult | None:
-        """Apply the setting `retention`, at most once per `purge_interval` in the fleet.
+        """Apply `retention` and `turn_retention`, at most once per `purge_interval` in the fleet.
 
         Returns None if there is nothing to do. A purge that was not complete continues at once.
         """
         ages = retention.rules_of(self._settings.retention)
-        if not ages:
+        turns = self._settings.turn_retention
+        if not ages and not turns:
             return None
         with self._database.write() as session:
             now = session.now()
@@ -106,6 +109,14 @@ class Purger:
             {"state": state, "before": now - age, "tenant": tenant} for state, age in ages.items()
         ]
         done = self._apply(rules, False, seconds)
+        if turns:
+            done = done.plus(self._remove_turns(now - retention.age_of(turns), seconds))
+        if done.turns:
+            log.info(
+                "removed %d turns of agents, older than %s",
+                *(done.turns, turns),
+                extra={"action": "turns_purged"},
+            )
         if done.runs:
             log.info(
                 "removed %d runs with %d steps, older than %s",
@@ -116,6 +127,42 @@ class Purger:
             with self._database.write() as session:
                 session.locks.expire(_LEASE)
         return done
+
+    def purge_turns(
+        self, *, older_than: timedelta | float, dry_run: bool = False, seconds: float | None = None
+    ) -> PurgeResult:
+        """Remove turns of agents that ended longer ago than that, and agents without other turns.
+
+        An agent that has a later turn keeps its memory: the cards of its earlier turns. The runs
+        of a turn's calls are runs, and removed like others.
+        """
+        with self._database.read() as session:
+            before = session.now() - age_of("older_than", older_than)
+            if dry_run:
+                project = self._settings.tenant or None
+                return PurgeResult(turns=session.agent_purge.count(before, project))
+        return self._remove_turns(before, seconds)
+
+    def _remove_turns(self, before: int, seconds: float | None) -> PurgeResult:
+        until = None if seconds is None else time.monotonic() + seconds
+        done, busy = PurgeResult(), 0
+        while until is None or time.monotonic() < until:
+            with self._database.read() as session:
+                project = self._settings.tenant or None
+                # Behind those of agents that are locked: the next purge finds them again.
+                found = session.agent_purge.ended(before, project, busy + _ROOTS)[busy:]
+            if not found:
+                return done.plus(self._remove_marked(until))
+            by_agent: dict[tuple[str, str], list[str]] = {}
+            for turn in found:
+                by_agent.setdefault((turn.project, turn.agent), []).append(turn.id)
+            for (of_project, agent), turn_ids in by_agent.items():
+                with self._database.write() as session:
+                    removed = session.agent_purge.remove(of_project, agent, turn_ids)
+                busy += len(turn_ids) - removed.turns
+                done = done.plus(PurgeResult(turns=removed.turns, rows=removed.rows))
+            done = done.plus(self._remove_marked(until))
+        return done.plus(PurgeResult(is_complete=False))
 
     def remove_expired(self, seconds: float, *, now: bool = False) -> PurgeResult:
         """Remove expired results and locks and idle keys, whatever `retention` says.
@@ -142,6 +189,7 @@ class Purger:
     ) -> PurgeResult:
         until = None if seconds is None else time.monotonic() + seconds
         done = PurgeResult()
+        rules = [{**rule, "of_agents": each} for rule in rules for each in (False, True)]
         if dry_run:
             with self._database.read() as session:
                 for rule in rules:

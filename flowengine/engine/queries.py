@@ -38,7 +38,7 @@ from flowengine.tenants import visible_tenant
 
 _FILTERS = frozenset(
     {
-        *("label", "key", "id_prefix", "error_type", "server", "alarm", "parent"),
+        *("label", "key", "id_prefix", "error_type", "server", "alarm", "parent", "agents"),
         *("created_after", "created_before", "finished_after", "finished_before"),
     }
 )
@@ -112,7 +112,9 @@ class RunQueries:
         name, any part. `waits_for` is a WaitKind. Other filters: `label` (a map), `key`,
         `id_prefix` (in the order of the ids), `created_after`, `created_before`, `finished_after`,
         `finished_before` (datetime, or milliseconds), `error_type`, `server` (runs of which it
-        runs a step now), `alarm` (True or False), `parent` (a run id). Raises InvalidFilter.
+        runs a step now), `alarm` (True or False), `parent` (a run id), `agents`: True for the runs
+        of calls that turns of agents have made. Without it, and without a filter that names such a
+        run, its workflow, label, error or server, they are left out. Raises InvalidFilter.
 
         The `cursor` of a page continues the list behind it. Each page is read through one index,
         and looks at a limited number of runs: so it may have fewer than `limit`, and a cursor.
@@ -265,16 +267,20 @@ def run_summaries(
     state: str | None = None,
     before: str | None = None,
     tenant: str | None = None,
+    agents: bool = False,
     limit: int,
 ) -> list[RunSummary]:
-    """Return the newest runs as one line each; with `before`, those that are listed after it."""
+    """Return the newest runs as one line each; with `before`, those that are listed after it.
+
+    With `agents` those of calls of turns, otherwise those of everybody else.
+    """
     last = None
     if before is not None and (last := _visible(session, before, tenant)) is None:
         raise UnknownRun(before)
     most = max(_MAX_COUNTED // limit, _MIN_COUNTED)
     states = [state] if state else RunState.ALL
     found = session.runs.summaries(
-        states=states, workflow=workflow, before=last, tenant=tenant, limit=limit
+        states=states, workflow=workflow, before=last, tenant=tenant, agents=agents, limit=limit
     )
     progress = session.steps.progress([row.id for row in found], most)
     reported = session.reports.recorded_counts([row.id for row in found], most)

@@ -41,6 +41,8 @@ def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) 
     fire_due_timers(engine)
     evaluate_reported_runs(engine)
     serve_queues(engine)
+    for job in list(engine.recovery_jobs.values()):
+        job()
     wake(engine, observation.alive)
     alarm_unserved_tasks(engine, [s for s in observation.alive if s.boot_id not in dead])
     purge_expired(engine)
@@ -238,8 +240,8 @@ def begin_queued_runs(engine: Engine) -> None:
 
 
 def purge_expired(engine: Engine) -> None:
-    """Remove runs by the setting `retention`, expired results, and idle keys of limits."""
-    if engine.settings.retention:
+    """Remove runs and turns by their settings, expired results, and idle keys of limits."""
+    if engine.settings.retention or engine.settings.turn_retention:
         engine.purger.purge_expired(_PURGE_SECONDS)
     engine.purger.remove_expired(_PURGE_SECONDS)
 

@@ -56,6 +56,8 @@ def run_filter(session: Session, tenant: str | None, **given: Any) -> RunFilter:
     if not isinstance(prefix, str) or set(prefix) - set("0123456789abcdef"):
         raise InvalidFilter.of("id_prefix", prefix, "the first digits of an id: 0-9 and a-f")
     server = given.pop("server", None)
+    if not isinstance(given.get("agents", False), bool):
+        raise InvalidFilter.of("agents", given["agents"], "True or False")
     return RunFilter(
         states=states,
         workflows=workflows,

@@ -37,6 +37,7 @@ from flowengine.evaluator.triggers import Trigger
 from flowengine.evaluator.waits import timer_id
 from flowengine.program import Plan
 from flowengine.store import Session
+from flowengine.store.agent_calls import AgentCall
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commits import CommitPlan, RunHeader, claimed_by
 
@@ -49,6 +50,7 @@ DEFERRED = (cancellation.CHILDREN,)
 
 #: By join and task list: a message for one list does not reach the workers of another.
 Groups = dict[tuple[str, str], Group]
+AgentKey = tuple[str, str]  #: the project and the id of an agent
 
 
 class ContinuationPolicy(Protocol):
@@ -83,6 +85,7 @@ class CommitEffects:
         self.refusals: dict[str, str] = {}  #: by the id of the answer: the reason
         #: Tenant, workflow and key of the ended run.
         self.singleton: tuple[str, str, str] | None = None
+        self.agents: list[AgentKey] = []  #: that have got a message
         self.waiting: dict[str, str] = {}  #: queues of new tasks, and their limits
         self.freed: set[str] = set()  #: keys of limits and rates of ended tasks
 
@@ -107,6 +110,7 @@ class CommitEffects:
         self.canceled_children += later.canceled_children
         self.refusals |= later.refusals
         self.singleton = self.singleton or later.singleton
+        self.agents += later.agents
         self.waiting |= later.waiting
         self.freed |= later.freed
 
@@ -273,6 +277,9 @@ def stage(
         rows.add_parent_fact(view, view.waiter, now)
         rows.gather_payloads(view.id, now, to_run=view.waiter.run_id)
         effects.parent_run_id = view.waiter.run_id
+    if effects.has_ended and view.agent_call is not None:
+        rows.add_agent_report(view, now)
+        effects.agents.append((view.tenant, AgentCall.read(view.agent_call).agent_id))
     return effects
 
 

@@ -45,6 +45,7 @@ class StartRequest:
     singleton: str | None = None  #: no other open run of the workflow has it
     if_running: IfRunning = "reject"  #: if an open run has the singleton key
     max_open: int | None = None  #: open runs of the workflow, above which the start is refused
+    agent_call: str | None = None  #: of an agent that waits for its end
 
     @property
     def is_queued(self) -> bool:

@@ -22,7 +22,7 @@ from flowengine.engine.singletons import (
     stage_queued,
     start_fact,
 )
-from flowengine.engine.staging import CommitEffects
+from flowengine.engine.staging import CommitEffects, ContinuationPolicy
 from flowengine.engine.start_request import StartRequest, start_request
 from flowengine.engine.used_keys import earlier_run, release_keys
 from flowengine.errors import InvalidInputs, TooManyRuns
@@ -165,18 +165,20 @@ class Starter:
         requests: list[StartRequest],
         now: int,
         replaced: dict[str, str] | None = None,
+        continuation: ContinuationPolicy | None = None,
     ) -> list[CommitEffects]:
         """Insert runs, or find those of used keys.
 
         `replaced` receives the failed runs that are to release their key, by the id of the new
-        run. Without it a failed run is returned like any other.
+        run. Without it a failed run is returned like any other. With `continuation` this worker
+        goes on with their first tasks.
         """
         rows = CommitPlan(rule=session.outbox_rule, notes_of=session.poller_notes)
         effects: dict[str, CommitEffects] = {}
         # Lock order: by key. Two starts of several runs could deadlock.
         for request in sorted(requests, key=lambda request: request.key or ""):
             self._programs.save(session, request.digest, request.text, now)
-            effects[request.run_id] = stage_first_commit(session, request, rows, now)
+            effects[request.run_id] = stage_first_commit(session, request, rows, now, continuation)
         written = session.commit(rows)
         found = []
         for request in requests:

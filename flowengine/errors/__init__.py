@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from flowengine.errors.agents import (
+    AgentBusy,
+    AmbiguousTurn,
+    CallRefused,
+    TurnFailed,
+    TurnRefused,
+    UnknownTurn,
+)
 from flowengine.errors.configuration import (
     HttpServerRefused,
     InvalidConfig,
@@ -108,11 +116,14 @@ from flowengine.errors.values import (
 
 __all__ = [
     "ActionRefused",
+    "AgentBusy",
     "AgentRegistryError",
     "AlreadyRunning",
     "AmbiguousRun",
+    "AmbiguousTurn",
     "AnswerRefused",
     "AuthoringError",
+    "CallRefused",
     "CircuitBreakerOpenError",
     "DatabaseBusy",
     "DatabaseReadOnly",
@@ -182,9 +193,12 @@ __all__ = [
     "TooManyRuns",
     "ToolRefused",
     "TryCancelled",
+    "TurnFailed",
+    "TurnRefused",
     "UnknownApp",
     "UnknownRun",
     "UnknownStep",
+    "UnknownTurn",
     "UnknownWorkflow",
     "UntraceableCode",
     "ValueRefused",

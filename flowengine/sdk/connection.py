@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from flowengine.agents import agents_of
 from flowengine.engine import Engine
 from flowengine.settings import Settings
 from flowengine.store import Database, ensure_schema
@@ -17,7 +18,9 @@ def connected_engine(database_url: str, settings: Settings | None) -> Engine:
     database = Database(settings.database_url, schema=settings.schema)
     try:
         ensure_schema(database, upgrade=not database.has_server)
-        return Engine(database, settings=settings)
+        engine = Engine(database, settings=settings)
+        agents_of(engine)
+        return engine
     except BaseException:
         database.close()
         raise

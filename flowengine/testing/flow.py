@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, Self, TypeVar
 
+from flowengine.agents import TurnHandle, agents_of
 from flowengine.assembly import EngineLauncher
 from flowengine.authoring import StartOptions, Workflow, event_facet_names, set_launcher_source
 from flowengine.engine import Engine, Run
@@ -75,6 +76,7 @@ class Flow:
             self.engine = Engine(self.database, settings=settings)
             now = lambda: self.clock.now / 1000  # noqa: E731
             self.breakers = CircuitBreakers(self.engine.settings, clock=now)
+            agents_of(self.engine)  # turns go on after commits, and in `watchdog`
         except BaseException:
             self.database.close()  # nobody enters it: Python 3.13 warns of open connections
             raise
@@ -111,6 +113,17 @@ class Flow:
             self.settle()
         return run.result(timeout=0)
 
+    def run_turn(self, turn: TurnHandle[R]) -> R:
+        """Run a turn to its end and return its result.
+
+        The clock is moved over retries, deadlines of tools and the budget of seconds. Raises
+        TurnFailed, and TimeoutError if the turn waits for a person.
+        """
+        self.settle()
+        while turn.info().finished is None and self._wait_for_next(None):
+            self.settle()
+        return turn.result(timeout=0)
+
     def settle(self) -> int:
         """Run all due tasks and their successors; return the number of tries."""
         worker = self.worker("inline")
@@ -120,12 +133,19 @@ class Flow:
             done += 1
         return done
 
-    def _wait_for_next(self, run: Run[Any]) -> bool:
-        waits = (TaskState.PENDING, TaskState.WAITING)
-        due = [task.due for task in self.engine.tasks(run.id) if task.state in waits]
+    def _wait_for_next(self, run: Run[Any] | None) -> bool:
+        """Move the clock to the next time at which a run or a turn goes on; False: there is none.
+
+        Without a run, those of all runs that a turn may wait for.
+        """
         with self.database.read() as session:
-            due += session.recovery.timers(run.id).values()
-            due += session.admission.next_looks()
+            runs = session.agent_lists.open_runs() + ([] if run is None else [run.id])
+            due = session.agent_lists.deadlines() + session.admission.next_looks()
+            for run_id in runs:
+                due += session.recovery.timers(run_id).values()
+        waits = (TaskState.PENDING, TaskState.WAITING)
+        tasks = [task for run_id in runs for task in self.engine.tasks(run_id)]
+        due += [task.due for task in tasks if task.state in waits]
         due = [moment for moment in due if moment > self.clock.now]
         if not due:
             return False  # nothing waits for the clock
@@ -133,6 +153,7 @@ class Flow:
         fire_due_timers(self.engine)
         evaluate_reported_runs(self.engine)
         admit_waiting_tasks(self.engine)
+        agents_of(self.engine).recover()
         return True
 
     def watchdog(self) -> None:

@@ -41,6 +41,7 @@ PERMANENT = (
     errors.UnknownWorkflow,
     errors.LimitReached,
     errors.WaitInsideStep,
+    errors.TurnRefused,
     errors.GiveUp,
 )
 #: Prefix of all keys in Redis; a `CircuitBreaker` with this prefix and the same name is the same.

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
+from flowengine.agents import TurnCall, agents_of
 from flowengine.authoring import WorkflowCall, event_facet_named
 from flowengine.engine import Engine
 from flowengine.engine.handles import executing
@@ -43,6 +44,7 @@ from flowengine.worker.progress import ProgressReports, written
 log = logging.getLogger("flowengine")
 #: `GreenletExit` is greenlet's, which need not be installed.
 _ENDING = frozenset(("SystemExit", "KeyboardInterrupt", "GeneratorExit", "GreenletExit"))
+_CLAIMS = 100_000  # of one task, that `attempt` tells apart
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=LoopCall)
@@ -71,6 +73,7 @@ class StepContext:
     idempotency_key: str
     _beat: Callable[[str | None], bool]
     _token: Callable[[], CancelToken]
+    attempt: int = 0  #: grows with every claim of the step's tasks
 
     @property
     def cancel_token(self) -> CancelToken:
@@ -108,7 +111,7 @@ def current_step() -> StepContext:
 class ChildNotStarted(FlowengineError):
     """The engine could not start the run that a facet returned; its call can be made later."""
 
-    def __init__(self, path: str, call: WorkflowCall, problem: Exception) -> None:
+    def __init__(self, path: str, call: WorkflowCall | TurnCall, problem: Exception) -> None:
         super().__init__(path, call, problem)
         self.path, self.call, self.problem = path, call, problem
 
@@ -200,14 +203,14 @@ class Attempt:
         with suppress(asyncio.CancelledError), self._permit or nullcontext():
             raise asyncio.CancelledError
 
-    def _ended(self, result: Callable[[], Any]) -> Outcome | WorkflowCall:
+    def _ended(self, result: Callable[[], Any]) -> Outcome | WorkflowCall | TurnCall:
         try:
             return self._end_of(result)
         finally:
             if self._progress is not None:
                 self._progress.flush()
 
-    def _end_of(self, result: Callable[[], Any]) -> Outcome | WorkflowCall:
+    def _end_of(self, result: Callable[[], Any]) -> Outcome | WorkflowCall | TurnCall:
         facet = self._facet
         try:
             with self._permit or nullcontext():
@@ -221,12 +224,12 @@ class Attempt:
                 facet and not isinstance(problem, RetryAfter) and facet.is_final(problem)
             )
             return _failed(self._engine, self._task, problem, retry=not is_final)
-        if isinstance(written, WorkflowCall):
+        if isinstance(written, WorkflowCall | TurnCall):
             return written
         return Succeeded(written, is_from_code=facet.validates)
 
-    def _outcome(self, ended: Outcome | WorkflowCall) -> Outcome:
-        if not isinstance(ended, WorkflowCall):
+    def _outcome(self, ended: Outcome | WorkflowCall | TurnCall) -> Outcome:
+        if not isinstance(ended, WorkflowCall | TurnCall):
             return ended
         try:
             return start_child(self._engine, self._task, ended)
@@ -243,6 +246,7 @@ class Attempt:
             idempotency_key=task.step_id,
             _beat=self._beat,
             _token=self._cancel_token,
+            attempt=(task.try_number + task.losses) * _CLAIMS + min(task.lease, _CLAIMS - 1),
         )
         return _InStep(context, (self._engine, task.step_path))
 
@@ -277,9 +281,14 @@ def _raise(problem: BaseException) -> NoReturn:
     raise problem
 
 
-def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall) -> Outcome:
-    """Start the run that a facet returned; idempotent. Raises errors of the engine alone."""
+def start_child(engine: Engine, task: TaskDefinition, call: WorkflowCall | TurnCall) -> Outcome:
+    """Start the run, or enqueue the turn, that a facet returned; idempotent.
+
+    Raises errors of the engine alone.
+    """
     try:
+        if isinstance(call, TurnCall):
+            return Delegated(agents_of(engine).ask(task, call))
         run_id = engine.start_child(
             task,
             call.program,

@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from flowengine.agents import TurnCall
 from flowengine.authoring import OnCancel, WorkflowCall
 from flowengine.engine import Engine
 from flowengine.engine.result_validation import check_result, refused_result
@@ -29,7 +30,7 @@ from flowengine.worker.execution import start_child
 
 log = logging.getLogger("flowengine")
 
-SpooledOutcome = Outcome | WorkflowCall
+SpooledOutcome = Outcome | WorkflowCall | TurnCall
 
 #: Keys of a record, with the attributes of the task they hold.
 _TASK_FIELDS = {
@@ -156,7 +157,7 @@ def deliver_report(engine: Engine, task: TaskDefinition, outcome: SpooledOutcome
     # Raises UnknownRun for a report to another database. A worker serves all tenants.
     engine.queries.get_of(None, task.workflow_id)
     with engine.failed_evaluations.watch(task.workflow_id):
-        if isinstance(outcome, WorkflowCall):
+        if isinstance(outcome, WorkflowCall | TurnCall):
             outcome = start_child(engine, task, outcome)
         storable = engine.storable(task.name, task.flow_id, outcome)
     accepted = engine.end_try(task.workflow_id, task.uuid, task.lease, storable)
@@ -220,6 +221,8 @@ def _encoded(outcome: SpooledOutcome) -> dict[str, Any]:
             text = program_text(program) if program else None
             call = {"program": text, "workflow": workflow, "inputs": inputs, "waits": waits}
             return {"kind": "call", **call, "on_cancel": on_cancel}
+        case TurnCall():
+            return {"kind": "turn", **outcome.to_json()}
 
 
 def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
@@ -241,6 +244,10 @@ def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
             follows = encoded.get("on_cancel") != "leave"  # files of earlier versions lack it
             on_cancel: OnCancel = "cancel" if follows else "leave"
             return WorkflowCall(program, expected("workflow", str), inputs, waits, on_cancel)
+        case "turn":
+            for key, kind in (("profile", dict), ("instruction", str), ("agent_id", str)):
+                expected(key, kind)
+            return TurnCall.from_json(encoded)
         case "lost":
             return Lost(expected("reason", str))
         case kind:

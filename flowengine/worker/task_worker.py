@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 
+from flowengine.agents import agents_of
 from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
 from flowengine.engine.in_flight import InFlightMarkers
@@ -52,6 +53,8 @@ class TaskWorker:
         start.
         """
         self._engine, self._identity, self._names, self._lists = engine, identity, names, lists
+        # Every process that works on runs wakes agents, and recovers them if it is the watchdog.
+        agents_of(engine)
         settings = engine.settings
         markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
         self.claimed_tasks = ClaimedTasks(markers)

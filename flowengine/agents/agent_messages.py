@@ -1,0 +1,145 @@
+"""Messages of an agent as triggers of its machine, and the messages that end turns and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowengine.agents.asked_calls import spoken
+from flowengine.agents.profile_cache import KnownProfile
+from flowengine.errors import FlowengineError
+from flowengine.evaluator.records import id_within
+from flowengine.evaluator.states import RunState
+from flowengine.models import Answer
+from flowengine.program.nodes import Json
+from flowengine.store import Session, codec
+from flowengine.store.agent_inbox import Message
+from flowengine.turns.records import Call, Head, ModelFailed, Reported, Stopped, Trigger, Turn
+from flowengine.turns.states import InboxState, MessageType, TaskStatus, WaitState
+
+_LOST = "WorkerLost"
+_STATUS_OF_RUN = {RunState.FAILED: TaskStatus.FAILED, RunState.CANCELLED: TaskStatus.CANCELED}
+
+
+class MessageReader:
+    """Reads the rows that a message points to, in the transaction that takes it in."""
+
+    def __init__(self, session: Session, max_checks: int) -> None:
+        self._session, self._max_checks = session, max_checks
+
+    def trigger(
+        self, message: Message, head: Head, turn: Turn, known: KnownProfile
+    ) -> Trigger | None:
+        """Return the trigger; None: the message is stale."""
+        about = message.payload
+        assert isinstance(about, dict)
+        match message.type:
+            case MessageType.MODEL_RESULT:
+                return self._answer(str(about["run"]), known)
+            case MessageType.TOOL_RESULT:
+                return self._report(message.correlation_id, about, turn)
+            case MessageType.TIMEOUT:
+                text = "no result arrived in time"
+                error: dict[str, Json] = {"code": "tool_timeout", "message": text}
+                call_id = message.correlation_id
+                return Reported(call_id, TaskStatus.TIMEOUT, error=error, is_timeout=True)
+            case MessageType.STOP:
+                if message.epoch > head.epoch:
+                    return None  # a stop names an epoch that this turn never had
+                code, status = str(about["code"]), str(about["status"])
+                return Stopped(code, str(about["reason"]), status, str(about.get("by", "")))
+        return None
+
+    def _answer(self, run_id: str, known: KnownProfile) -> Trigger:
+        outputs, error, state = self._outcome(run_id)
+        if state != RunState.COMPLETED:
+            kind = str(error.get("type", state))
+            code = "worker_lost" if kind == _LOST else "model_failed"
+            status = _STATUS_OF_RUN.get(state, TaskStatus.FAILED)
+            return ModelFailed(run_id, code, f"{kind}: {error.get('message', state)}", status)
+        try:
+            answer = Answer.from_json(outputs.get("result"))
+        except FlowengineError as problem:
+            return ModelFailed(run_id, "model_failed", str(problem))
+        return spoken(run_id, answer, known, self._max_checks)
+
+    def _report(self, call_id: str, about: Mapping[str, Any], turn: Turn) -> Trigger | None:
+        if "card" in about:  # a result from outside
+            card = self._session.cards.get(turn.project, str(about["card"]))
+            assert card is not None
+            assert isinstance(card.content, dict)
+            content = card.content
+            error = content.get("error")
+            return Reported(
+                call_id,
+                str(content["status"]),
+                content.get("result"),
+                error if isinstance(error, dict) else None,
+                str(about.get("after_execution") or ""),
+                is_early=True,
+            )
+        outputs, error, state = self._outcome(str(about["run"]))
+        if state == RunState.COMPLETED:
+            result = outputs.get("result") if set(outputs) == {"result"} else outputs
+            return Reported(call_id, TaskStatus.SUCCESS, result, after_execution=_control(result))
+        told: dict[str, Json] = {"code": str(error.get("type", state))}
+        told["message"] = str(error.get("message", "the run did not complete"))
+        return Reported(call_id, _STATUS_OF_RUN.get(state, TaskStatus.FAILED), error=told)
+
+    def _outcome(self, run_id: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+        run = self._session.runs.get(run_id)
+        if run is None:
+            return {}, {"type": "UnknownRun", "message": f"run {run_id} was removed"}, "FAILED"
+        outputs = self._session.payloads.resolved(codec.attributes(run.outputs))
+        error = codec.load(run.error) if run.error else {}
+        return outputs, error if isinstance(error, dict) else {}, run.state
+
+
+def _control(result: Json) -> str:
+    """Return the override of `after_execution` that a result may carry."""
+    control = result.get("__cg_control") if isinstance(result, dict) else None
+    given = control.get("after_execution") if isinstance(control, dict) else None
+    return given if isinstance(given, str) else ""
+
+
+def stop_message(
+    turn: Turn, code: str, reason: str, status: str, now: int, *, by: str = "", epoch: int = 0
+) -> Message:
+    """Return the message that ends a turn. A turn is stopped once: the first reason counts."""
+    payload: Json = {"code": code, "reason": reason, "status": status, "by": by}
+    return Message(
+        turn.project,
+        id_within(turn.id, "stop"),
+        turn.agent,
+        MessageType.STOP,
+        turn.id,
+        turn.id,
+        epoch,
+        payload,
+        InboxState.PENDING,
+        0,
+        now,
+        now,
+    )
+
+
+def timeout_messages(turn: Turn, calls: Sequence[Call], epoch: int, now: int) -> list[Message]:
+    """Return the messages for calls that are past their deadlines."""
+    return [
+        Message(
+            turn.project,
+            id_within(call.id, "timeout"),
+            turn.agent,
+            MessageType.TIMEOUT,
+            call.id,
+            turn.id,
+            epoch,
+            {},
+            InboxState.PENDING,
+            0,
+            now,
+            now,
+        )
+        for call in calls
+        if call.state in WaitState.OPEN and call.deadline is not None and call.deadline <= now
+    ]

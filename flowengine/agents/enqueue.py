@@ -1,0 +1,184 @@
+"""Enqueue a turn: its rows, and the dispatch of it if its agent is idle, in one transaction."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from flowengine.agents.agent_messages import stop_message
+from flowengine.agents.profiles import Profile
+from flowengine.agents.turn_effects import TurnEffects
+from flowengine.errors import AgentBusy, TurnRefused
+from flowengine.evaluator.records import derived_id, id_within
+from flowengine.program.nodes import Json
+from flowengine.settings import Settings
+from flowengine.store import Session, codec
+from flowengine.store.agent_inbox import Message
+from flowengine.store.cards import Card
+from flowengine.turns.records import CardType, Turn
+from flowengine.turns.states import HeadState, InboxState, MessageType, TaskStatus
+
+WhenBusy: TypeAlias = Literal["queue", "refuse", "interrupt"]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingStep:
+    """The step of a run that waits for a turn."""
+
+    run_id: str
+    step_id: str
+    step_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """A turn to be enqueued."""
+
+    project: str
+    agent: str
+    profile: Profile
+    instruction: str
+    key: str | None = None  #: a second one with it returns the first turn
+    when_busy: WhenBusy = "queue"
+    priority: int = 0
+    depth: int = 0
+    trace_id: str = ""
+    parent_turn_id: str | None = None
+    source: str = ""  #: the agent, or whatever else asks
+    step: WaitingStep | None = None
+    turn_id: str = ""  #: derived from the step that waits
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The answer to an enqueue."""
+
+    turn_id: str
+    epoch: int  #: 0 while it waits
+    duplicate: bool = False
+
+
+class Enqueuer:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def enqueue(self, session: Session, new: NewTurn) -> tuple[Enqueued, TurnEffects]:
+        """Add a turn to an agent's queue, in the caller's transaction.
+
+        Raises AgentBusy with ``when_busy="refuse"``, and TurnRefused for a turn inside too many
+        others. Idempotent by its key.
+        """
+        self._check(new)
+        now, effects = session.now(), TurnEffects()
+        heads, inbox = session.agent_heads, session.agent_inbox
+        heads.create(new.project, new.agent, now)
+        head = heads.lock(new.project, new.agent)  # first: so no turn is stranded
+        assert head is not None
+        turn = self._turn(new)
+        correlation = new.key or turn.id
+        created = max(now, inbox.last_queued(new.project, new.agent) + 1)
+        same = inbox.of_turn(new.project, turn.id)
+        if same is not None:
+            return Enqueued(same.turn_id, same.epoch, duplicate=True), effects
+        if head.status != HeadState.IDLE:
+            if new.when_busy == "refuse":
+                raise AgentBusy(new.agent, head.turn_id or "")
+            if new.when_busy == "interrupt" and head.turn_id is not None:
+                self._interrupt(session, new, head.turn_id, now, effects)
+        turn.enqueued = created
+        self._store(session, new, turn, now)
+        session.agent_turns.add(turn, correlation)
+        headers: Json = {"trace_id": turn.trace_id, "depth": turn.depth, "source": new.source}
+        inbox.add(self._message(new, turn, correlation, created), headers)
+        target = (turn.agent, turn.id)
+        session.agent_turns.add_edge(
+            turn, "enqueue", "request", turn.id, now, target=target, source=new.source
+        )
+        effects.agents.append((new.project, new.agent))
+        return Enqueued(turn.id, 0), effects
+
+    def _message(self, new: NewTurn, turn: Turn, correlation: str, created: int) -> Message:
+        # A caller that does not want to wait acts for a person at a screen.
+        kind = MessageType.UI_ACTION if new.when_busy == "refuse" else MessageType.TURN
+        return Message(
+            project=new.project,
+            id=id_within(turn.id, "turn"),
+            agent=new.agent,
+            type=kind,
+            correlation_id=correlation,
+            turn_id=turn.id,
+            epoch=0,
+            payload={"context_box_id": turn.context_box_id, "profile_box_id": turn.profile_id},
+            status=InboxState.QUEUED,
+            retries=0,
+            due=created,
+            created=created,
+        )
+
+    def _check(self, new: NewTurn) -> None:
+        most = self._settings.max_agent_depth
+        if new.depth >= most:
+            raise TurnRefused(
+                new.agent,
+                "recursion_depth_exceeded",
+                f"it would be inside {new.depth} other turns, and max_agent_depth is {most}",
+            )
+        what = f"the instruction of agent {new.agent!r}"
+        codec.check_value(what, new.instruction, self._settings.max_value_bytes)
+
+    def _turn(self, new: NewTurn) -> Turn:
+        if new.turn_id:
+            turn_id = new.turn_id
+        elif new.key is not None:
+            turn_id = derived_id(new.project, new.agent, "turn", new.key)
+        else:
+            turn_id = uuid.uuid4().hex
+        turn = Turn(turn_id, new.project, new.agent, facet=new.profile.facet)
+        turn.profile_id, turn.depth, turn.priority = new.profile.id, new.depth, new.priority
+        turn.trace_id = new.trace_id or turn_id
+        turn.context_box_id = id_within(turn_id, "context")
+        turn.output_box_id = id_within(turn_id, "output")
+        turn.parent_turn_id = new.parent_turn_id
+        if new.step is not None:
+            turn.waiting_run_id, turn.waiting_step_id = new.step.run_id, new.step.step_id
+            turn.waiting_step_key = new.step.step_key
+        return turn
+
+    def _store(self, session: Session, new: NewTurn, turn: Turn, now: int) -> None:
+        """Store the profile, and the boxes of the turn with its instruction."""
+        project, cards = new.project, session.cards
+        profile = new.profile
+        if cards.get(project, turn.profile_id) is None:
+            card = Card(
+                turn.profile_id, CardType.PROFILE, "", None, None, None, profile.to_json(), 0
+            )
+            cards.add(project, turn.profile_id, [card], now)
+        first = id_within(turn.id, "card", "instruction")
+        kind = CardType.INSTRUCTION
+        context = [Card(first, kind, new.source, turn.id, None, None, new.instruction, 0)]
+        if profile.result is not None:
+            fields: Json = {"fields": [{"name": name} for name in profile.result.fields]}
+            card_id = id_within(turn.id, "card", "result_fields")
+            about = (CardType.RESULT_FIELDS, new.source, turn.id, None, None, fields, 0)
+            context.append(Card(card_id, *about))
+        if new.parent_turn_id is not None:
+            card_id = id_within(turn.id, "card", "parent")
+            pointer: Json = {"agent_turn_id": new.parent_turn_id}
+            about = (CardType.PARENT, new.source, turn.id, None, None, pointer, 0)
+            context.append(Card(card_id, *about))
+        cards.add(project, turn.id, context, now)
+        cards.create_box(project, turn.context_box_id, "context", new.agent, now)
+        cards.append(project, turn.context_box_id, [card.id for card in context], turn.id, 0)
+        cards.create_box(project, turn.output_box_id, "output", new.agent, now)
+
+    def _interrupt(
+        self, session: Session, new: NewTurn, turn_id: str, now: int, effects: TurnEffects
+    ) -> None:
+        active = session.agent_turns.get(new.project, turn_id)
+        assert active is not None
+        reason = "a newer message to the agent interrupts it"
+        session.agent_inbox.add(
+            stop_message(active, "interrupted", reason, TaskStatus.CANCELED, now)
+        )
+        effects.agents.append((new.project, new.agent))
