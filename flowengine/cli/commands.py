@@ -19,6 +19,7 @@ import click
 
 import flowengine
 from flowengine.cli import (
+    agent_commands,
     api_command,
     configuration,
     control_command,
@@ -292,5 +293,5 @@ def upgrade() -> None:
     database.upgrade()
 
 
-for command in operations.COMMANDS:
+for command in (*operations.COMMANDS, *agent_commands.COMMANDS):
     main.add_command(command)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import click
 
+from flowengine.agents import agents_of
 from flowengine.cli.database import open_engine
 from flowengine.cli.streams import json_of
 from flowengine.cli.terminal import console, line
@@ -17,6 +18,7 @@ _MAX_ROWS = 5  #: shown of each invariant; `--json` has up to 1,000
 
 def check(*, repair: bool, as_json: bool) -> None:
     with open_engine() as engine:
+        agents_of(engine)  # a repair may advance agents
         found = engine.doctor(repair=repair)
     left = [one for one in found if not one.is_repaired]
     if as_json:

@@ -50,7 +50,7 @@ def list_runs(
             click.echo(f"--cursor {page.cursor} continues the list", err=True)
         return
     if page:
-        print_table(_table(page, now))
+        print_table(_table(page, now, 20 if filters["agents"] else 8))  # a turn's share twelve
     elif not page.cursor:
         about = f" of a workflow with {workflow!r} in its name" if workflow else ""
         console.print(line(f"no runs{about}"))
@@ -58,7 +58,7 @@ def list_runs(
         console.print(line((f"… more with --cursor {page.cursor}", "dim")))
 
 
-def _table(runs: Sequence[RunInfo], now: int) -> Table:
+def _table(runs: Sequence[RunInfo], now: int, digits: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     has_tenants = any(info.tenant for info in runs)
     headings = ("run", *(("tenant",) if has_tenants else ()), "workflow", "state", "age", "took")
@@ -67,7 +67,7 @@ def _table(runs: Sequence[RunInfo], now: int) -> Table:
     for info in runs:
         waits = info.alarm or outstanding(info.open_steps, info.retry, now, info.waits_for)
         table.add_row(
-            info.id[:8],
+            info.id[:digits],
             *([line(info.tenant)] if has_tenants else []),
             line(info.workflow),
             line((info.state, RUN_COLOURS.get(info.state, ""))),

@@ -74,6 +74,7 @@ AGE = _Age()
     "--waits-for", type=click.Choice(WAITS), metavar="KIND", help=f"One of {', '.join(WAITS)}."
 )
 @click.option("--tenant", help='Only runs of this tenant; "": of none.')
+@click.option("--agents", is_flag=True, help="Only runs of calls that turns of agents made.")
 @click.option("--cursor", help="Continue behind the page that printed this cursor.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @_as_json
@@ -146,17 +147,29 @@ def export(run_id: str, output: Path | None) -> None:
     help="Only runs in this state; several are possible.",
 )
 @click.option("--workflow", help="Only runs of this workflow: its qualified name.")
-@click.option("--dry-run", is_flag=True, help="Count the runs, and remove nothing.")
+@click.option("--turns", is_flag=True, help="Remove ended turns of agents, not runs.")
+@click.option("--dry-run", is_flag=True, help="Count them, and remove nothing.")
 @_as_json
 def purge(
-    older_than: int, states: Sequence[str], workflow: str | None, dry_run: bool, as_json: bool
+    older_than: int,
+    states: Sequence[str],
+    workflow: str | None,
+    turns: bool,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     """Remove ended runs with all their rows, in small transactions.
 
-    Child runs are removed with their root. Open runs are never removed.
+    Child runs are removed with their root. Open runs are never removed. With --turns, remove turns
+    of agents; an agent that has a later turn keeps its memory.
     """
     from flowengine.cli import purge_command
 
+    if turns:
+        if states or workflow:
+            raise click.UsageError("--turns takes neither --state nor --workflow")
+        purge_command.purge_turns(older_than, dry_run=dry_run, as_json=as_json)
+        return
     purge_command.purge(older_than, states, workflow, dry_run=dry_run, as_json=as_json)
 
 

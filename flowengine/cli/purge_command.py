@@ -1,4 +1,4 @@
-"""`flowengine purge`: remove ended runs."""
+"""`flowengine purge`: remove ended runs, or ended turns of agents."""
 
 from __future__ import annotations
 
@@ -10,6 +10,16 @@ import click
 from flowengine.cli.database import open_engine
 from flowengine.cli.streams import json_of
 from flowengine.cli.terminal import console, line
+
+
+def purge_turns(older_than: int, *, dry_run: bool, as_json: bool) -> None:
+    with open_engine() as engine:
+        done = engine.purger.purge_turns(older_than=older_than / 1000, dry_run=dry_run)
+    if as_json:
+        click.echo(json_of({**asdict(done), "dry_run": dry_run}))
+        return
+    turns = "1 turn" if done.turns == 1 else f"{done.turns:,} turns"
+    console.print(line(f"{'would remove' if dry_run else 'removed'} {turns}"))
 
 
 def purge(

@@ -1,42 +1,53 @@
 """The pages and their JSON, as request handlers of Flower.
 
 They inherit from Flower's base classes and so use its authentication, prefix and headers, after
-the tokens of `access`. Flower's navigation bar gets one more entry.
+the tokens of `access`. Flower's navigation bar gets two more entries.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
-from flower.api import BaseApiHandler
-from flower.views import BaseHandler
 from tornado.template import Loader, Template
-from tornado.web import RequestHandler, authenticated, url
+from tornado.web import RequestHandler, url
 
 from flowengine import answer_links
+from flowengine.agents.views import agent_metrics
 from flowengine.engine import queries
 from flowengine.engine.results import RunInfo, RunSummary
 from flowengine.engine.run_tree import HiddenItems, RunTree, StepLine, load_run_tree
-from flowengine.errors import FlowengineError, StoreError, TenantRefused, UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.secret_keys import without_secrets
-from flowengine.settings import Settings
 from flowengine.store import Session
 from flowengine.store.database import system_clock
-from flowengine.web import metrics, styles
-from flowengine.web.access import TenantAccess
+from flowengine.web import metrics
+from flowengine.web.agent_pages import (
+    AgentsApi,
+    AgentsPage,
+    OneTurnPage,
+    TurnApi,
+    TurnsApi,
+    TurnsPage,
+)
 from flowengine.web.answer_page import AnswerPage
-from flowengine.web.async_queries import queries_of
+from flowengine.web.handlers import (
+    MAX_LENGTH,
+    Api,
+    Page,
+    RequestError,
+    argument,
+    handler,
+    query,
+    settings_of,
+    visible_tenant,
+)
 
-T = TypeVar("T")
 STATES = RunState.ALL
 _DEFAULT_LIMIT = 50  #: runs on a page
-_MAX_LENGTH = 255  #: characters of a filter: no workflow and no run has a longer name
 _TEMPLATES = Path(__file__).parent / "templates"
 
 #: The entry of the Broker page, the last one of Flower.
@@ -45,15 +56,6 @@ _BROKER_ENTRY = re.compile(
         (?:(?!</li>).)*?reverse_url\('broker'\)(?:(?!</li>).)*</li>\n?""",
     re.VERBOSE | re.DOTALL,
 )
-
-
-@dataclass(eq=False, repr=False)
-class RequestError(FlowengineError):
-    """A request that fails, with its HTTP status and message."""
-
-    status: int
-    message: str
-    _text = "{message}"
 
 
 # --- queries ---
@@ -68,72 +70,55 @@ class Filter:
     before: str | None
     limit: int
     tenant: str | None = None
+    agents: bool = False  #: runs of calls of turns
 
     @classmethod
     def of(cls, request: RequestHandler) -> Filter:
-        # Not `get_argument`: Flower's version escapes the value, and the templates escape it again.
-        def argument(name: str) -> str:
-            value = request.get_query_argument(name, "")
-            if len(value) > _MAX_LENGTH or "\0" in value:
-                raise RequestError(400, f"{name} must have {_MAX_LENGTH} characters at most")
-            return value
-
-        state = argument("state").upper()
+        state = argument(request, "state").upper()
         if state and state not in STATES:
             raise RequestError(400, f"unknown state {state[:30]!r}; use one of {', '.join(STATES)}")
-        most = _settings(request).max_page_runs
-        limit = argument("limit") or str(min(_DEFAULT_LIMIT, most))
+        most = settings_of(request).max_page_runs
+        limit = argument(request, "limit") or str(min(_DEFAULT_LIMIT, most))
         is_number = limit.isascii() and limit.isdigit() and len(limit) <= 9
         if not is_number or not 1 <= int(limit) <= most:
             raise RequestError(400, f"limit={limit[:30]!r} is not a number from 1 to {most}")
-        workflow, before, tenant = map(argument, ("workflow", "before", "tenant"))
-        return cls(state or None, workflow or None, before or None, int(limit), tenant or None)
+        workflow, before, tenant, agents = (
+            argument(request, name) for name in ("workflow", "before", "tenant", "agents")
+        )
+        return cls(
+            state or None,
+            workflow or None,
+            before or None,
+            int(limit),
+            tenant or None,
+            bool(agents),
+        )
 
     def query(self, **changes: str | None) -> str:
         """Return the URL query of this filter with some parameters changed."""
         limit = str(self.limit) if self.limit != _DEFAULT_LIMIT else None
         parameters = {"state": self.state, "workflow": self.workflow, "tenant": self.tenant}
-        parameters |= {"limit": limit, **changes}
+        parameters |= {"limit": limit, "agents": "1" if self.agents else None, **changes}
         kept = {name: value for name, value in parameters.items() if value}
         return f"?{urlencode(kept)}" if kept else ""
 
 
-def _settings(handler: Any) -> Settings:
-    return queries_of(handler.application.capp).settings
-
-
-def _visible_tenant(handler: Any, asked: str | None = None) -> str | None:
-    try:
-        tenant: str | None = handler.visible_tenant(asked)
-    except TenantRefused as refused:
-        raise RequestError(403, f"This login does not see tenant {refused.asked!r}.") from None
-    return tenant
-
-
-async def _query(handler: Any, query: Callable[[Session], T]) -> T:
-    try:
-        return await queries_of(handler.application.capp).run(query)
-    except UnknownRun as unknown:
-        raise RequestError(404, f"There is no run {unknown.run_id!r} in this database.") from None
-    except StoreError as problem:
-        raise RequestError(503, f"Runs cannot be read: {problem}.") from None
-
-
 async def _runs(handler: Any, run_filter: Filter) -> tuple[list[RunSummary], str | None]:
     """Return a page of runs, and `before` of the next page."""
-    tenant = _visible_tenant(handler, run_filter.tenant)
+    tenant = visible_tenant(handler, run_filter.tenant)
 
-    def query(session: Session) -> list[RunSummary]:
+    def read(session: Session) -> list[RunSummary]:
         return queries.run_summaries(
             session,
             workflow=run_filter.workflow,
             state=run_filter.state,
             before=run_filter.before,
             tenant=tenant,
+            agents=run_filter.agents,
             limit=run_filter.limit + 1,  # one more shows whether there is a next page
         )
 
-    runs = await _query(handler, query)
+    runs = await query(handler, read)
     page = runs[: run_filter.limit]
     return page, page[-1].id if len(runs) > len(page) else None
 
@@ -148,58 +133,36 @@ def shown_values(
 
 
 async def _run(handler: Any, run_id: str) -> tuple[RunInfo, dict[str, Any], RunTree]:
-    settings, tenant = _settings(handler), _visible_tenant(handler)
+    settings, tenant = settings_of(handler), visible_tenant(handler)
     most = (settings.max_page_steps, settings.max_page_bytes)
 
-    def query(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
+    def read(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
         run, inputs = shown_values(session, run_id, tenant)
         return run, inputs, load_run_tree(session, run_id, *most)
 
-    if len(run_id) > _MAX_LENGTH or "\0" in run_id:
+    if len(run_id) > MAX_LENGTH or "\0" in run_id:
         raise RequestError(404, "There is no run of this id in this database.")
 
-    return await _query(handler, query)
-
-
-def _handler(answer: Callable[..., Awaitable[None]]) -> Callable[..., Any]:
-    """A handler for authenticated requests; it responds to a `RequestError`."""
-
-    @authenticated
-    async def get(self: Any, *arguments: str) -> None:
-        try:
-            await answer(self, *arguments)
-        except RequestError as error:
-            self.set_status(error.status)
-            self.refuse(error.message)
-
-    return get
+    return await query(handler, read)
 
 
 # --- pages ---
 
 
-class _Page(TenantAccess, BaseHandler):  # type: ignore[misc]
-    def refuse(self, message: str) -> None:
-        self.render("404.html", message=message)
-
-    def show(self, template: str, **values: Any) -> None:
-        self.render(template, now=system_clock(), styles=styles, **values)
-
-
-class RunsPage(_Page):
+class RunsPage(Page):
     """The newest runs."""
 
-    @_handler
+    @handler
     async def get(self) -> None:
         run_filter = Filter.of(self)
         runs, older = await _runs(self, run_filter)
         self.show("workflows.html", runs=runs, older=older, run_filter=run_filter, states=STATES)
 
 
-class RunPage(_Page):
+class RunPage(Page):
     """One run with its steps."""
 
-    @_handler
+    @handler
     async def get(self, run_id: str) -> None:
         run, inputs, tree = await _run(self, run_id)
         shown = {"run": run, "inputs": inputs, "tree": tree}
@@ -214,40 +177,38 @@ class Templates(Loader):
             return Template((_TEMPLATES / name).read_text("utf-8"), name=name, loader=self)
         if name == "navbar.html":
             text = Path(self.root, name).read_text("utf-8")
-            return Template(_with_workflows_entry(text), name=name, loader=self)
+            return Template(_with_own_entries(text), name=name, loader=self)
         return super()._create_template(name)
 
 
-def _with_workflows_entry(navbar: str) -> str:
-    """Return the navigation bar with our entry, a copy of the Broker entry."""
+def _with_own_entries(navbar: str) -> str:
+    """Return the navigation bar with our entries, copies of the Broker entry."""
     broker = _BROKER_ENTRY.search(navbar)
     if broker is None:
         raise LookupError("its navigation bar has no entry for the Broker page")
-    entry = broker[0].replace("'broker'", "'workflows'").replace(">Broker<", ">Workflows<")
-    return navbar[: broker.end()] + entry + navbar[broker.end() :]
+    entries = "".join(
+        broker[0].replace("'broker'", f"'{name}'").replace(">Broker<", f">{name.capitalize()}<")
+        for name in ("workflows", "agents")
+    )
+    return navbar[: broker.end()] + entries + navbar[broker.end() :]
 
 
 # --- JSON API ---
 
 
-class _Api(TenantAccess, BaseApiHandler):  # type: ignore[misc]
-    def refuse(self, message: str) -> None:
-        self.write({"error": message})
-
-
-class RunsApi(_Api):
+class RunsApi(Api):
     """The newest runs."""
 
-    @_handler
+    @handler
     async def get(self) -> None:
         runs, older = await _runs(self, Filter.of(self))
         self.write({"runs": [asdict(run) for run in runs], "before": older})
 
 
-class RunApi(_Api):
+class RunApi(Api):
     """One run with the steps that the page shows."""
 
-    @_handler
+    @handler
     async def get(self, run_id: str) -> None:
         run, inputs, tree = await _run(self, run_id)
         steps = [asdict(line) for line in tree.lines if isinstance(line, StepLine)]
@@ -267,21 +228,33 @@ class RunApi(_Api):
         )
 
 
-class RunMetricsApi(_Api):
-    """The unfinished runs of each tenant, for Prometheus."""
+class RunMetricsApi(Api):
+    """The unfinished runs of each tenant, and its agents, for Prometheus."""
 
-    @_handler
+    @handler
     async def get(self) -> None:
-        tenant = _visible_tenant(self, Filter.of(self).tenant)
-        rows = await _query(self, lambda session: queries.run_metrics(session, tenant))
+        tenant = visible_tenant(self, Filter.of(self).tenant)
+
+        def read(session: Session) -> str:
+            now = system_clock()
+            runs = metrics.exposition(queries.run_metrics(session, tenant), now)
+            return runs + metrics.agent_exposition(agent_metrics(session, tenant, now), now)
+
+        text = await query(self, read)
         self.set_header("Content-Type", metrics.CONTENT_TYPE)
-        self.write(metrics.exposition(rows, system_clock()))
+        self.write(text)
 
 
 HANDLERS = [
     url(r"/workflows", RunsPage, name="workflows"),
     url(r"/workflows/([^/]+)", RunPage, name="workflow"),
     url(f"{answer_links.PATH}([^/]+)", AnswerPage),
+    url(r"/agents", AgentsPage, name="agents"),
+    url(r"/agents/turns", TurnsPage, name="turns"),
+    url(r"/agents/turns/([^/]+)", OneTurnPage, name="turn"),
+    url(r"/api/agents", AgentsApi),
+    url(r"/api/agents/turns", TurnsApi),
+    url(r"/api/agents/turns/([^/]+)", TurnApi),
     url(r"/api/workflows", RunsApi),
     url(r"/api/workflows/metrics", RunMetricsApi),  # no run has this id
     url(r"/api/workflows/([^/]+)", RunApi),

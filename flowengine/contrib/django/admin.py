@@ -17,6 +17,7 @@ from flowengine.contrib.django.models import Run
 from flowengine.contrib.django.project import own_setting
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
+from flowengine.store.tables import RUN_IS_LISTED
 
 _NEWEST = 500  # runs in the list, of each state
 _SHORTEST = 4  # characters of an id that are searched for among all runs
@@ -91,9 +92,12 @@ class RunAdmin(admin.ModelAdmin):
 
 
 def _newest(runs: QuerySet[Run]) -> list[str]:
-    """Return the ids of the newest runs of each state: there is an index by state and time."""
+    """Return the ids of the newest runs of each state: there is an index by state and time.
+
+    Its condition leaves out the runs of agents.
+    """
     found: list[str] = []
     for state in _STATES:
-        of_state = runs.filter(state=state).order_by("-created")
+        of_state = runs.filter(state=state).extra(where=[RUN_IS_LISTED]).order_by("-created")
         found += of_state.values_list("pk", flat=True)[:_NEWEST]
     return found
