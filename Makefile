@@ -3,12 +3,13 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-growth bench-tenants bench-kills clean
+.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-agents bench-growth bench-tenants bench-kills clean
 
 # One environment for each system that is measured: their dependencies differ.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
 BENCH_ALL := $(BENCH_QUICK) .venv-bench/prefect/.installed .venv-bench/pyworkflow/.installed
-AT_RANDOM := tests/unit/evaluator/test_laws.py tests/unit/afl tests/unit/program/test_mutations.py \
+AT_RANDOM := tests/unit/evaluator/test_laws.py tests/unit/turns/test_laws.py tests/unit/afl \
+	tests/unit/program/test_mutations.py \
 	tests/integration/test_front_ends.py tests/integration/test_as_plain_python.py \
 	tests/integration/messaging/test_model.py tests/integration/messaging/test_cut_connections.py
 # Scratch in memory where there is room: tests kill processes, not machines, so no disk is needed.
@@ -73,6 +74,10 @@ bench: $(BENCH_ALL) ## Measure everything beside others, for an hour (ARGS="--wo
 bench-quick: $(BENCH_QUICK) ## Measure flowengine, the canvas and DBOS in less than 4 minutes
 	scripts/ensure-servers
 	.venv-bench/flowengine/bin/python -m benchmarks --quick $(ARGS)
+
+bench-agents: $(BENCH_QUICK) .venv-bench/langgraph/.installed ## Measure turns of agents beside LangGraph and DBOS
+	scripts/ensure-servers
+	PYTHONPATH=. .venv-bench/flowengine/bin/python benchmarks/agents.py $(ARGS)
 
 bench-growth: .venv/.installed-dev ## Measure how the cost of a step grows with its run
 	.venv/bin/python benchmarks/growth.py

@@ -1,0 +1,59 @@
+"""Turns of flowengine's agents on a Celery worker with two pool children, and the plain task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.agent_flows import model, tool
+from flowengine import event_facet
+from flowengine.agents import agent
+from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
+from flowengine.models.messages import StopReason, Usage
+
+
+def _script(request: ModelRequest) -> Answer | str:
+    results = sum(message.role == "tool" for message in request.messages)
+    turn = next(m.text for m in request.messages if m.role == "user")
+    text = model(turn, results)
+    if text is not None:
+        return text
+    call = ToolCall(f"c{results}", "add_one", {"number": results})
+    return Answer((call,), StopReason.TOOL_CALLS, Usage(10, 5), "scripted")
+
+
+@event_facet(name="bench.add_one")
+def add_one(number: int) -> int:
+    """Add one."""
+    return tool(number)
+
+
+@agent(model=ScriptedModel(_script), tools=[add_one], name="bench.counter")
+def counter(turn: str) -> str:
+    """You count."""
+    return turn
+
+
+def one_by_one(turns: int, label: str) -> None:
+    for number in range(turns):
+        counter.send(f"{label}{number}").result(timeout=60)
+        time.sleep(0.02)
+
+
+def together(turns: int, label: str) -> None:
+    handles = [counter.send(f"{label}{number}") for number in range(turns)]
+    for handle in handles:
+        handle.result(timeout=300)
+
+
+def plain(app: Any, times: int) -> list[float]:
+    """Return the seconds of single `task.delay().get()` calls on the same worker."""
+    task: Callable[..., Any] = app.tasks["bench.plain"].delay
+    found = []
+    for _ in range(times):
+        began = time.monotonic()
+        task(1).get(timeout=60)
+        found.append(time.monotonic() - began)
+        time.sleep(0.02)
+    return found
