@@ -75,6 +75,13 @@ SAYS = {
         "ConnectionError at dinner.payment.charge",
         "dinner.payment.charge: ValueError: this is no card",
     ],
+    "clerk": [
+        "ada got 2100 cents\n",
+        "otto has rejected the call: the kettle is from 2019",
+        "nothing about teapots\nthe first mail was answered once: True\n",
+    ],
+    "agent_team": ["An essay of 5 facts.\n3 agents were asked, and the run is COMPLETED\n"],
+    "agent_chat": ["3 messages so far, in flowengine.db\n"],
     "agent_loop": ["100 things found in 300 rounds\n300 steps are stored\n"],
     "rate_limited_crawler": [
         "300 words on 3 hosts\nnever more than 2 at a time: True\n"

@@ -470,7 +470,8 @@ from flower import urls
 from flowengine.web import install
 before = len(urls.handlers)
 assert install() and install()
-assert len(urls.handlers) == before + 6
+from flowengine.web.pages import HANDLERS
+assert len(urls.handlers) == before + len(HANDLERS) == before + 12
 """
     )
     assert output == ""

@@ -17,7 +17,14 @@ from tests.acceptance.test_flower import Flower, Runs, running
 from tests.acceptance.test_flower import runs as runs  # a fixture
 
 SECONDS = 5.0  #: that an answer may take
-NAMES = ("state", "workflow", "before", "limit", "tenant", "x", "state[]", "", "limit=", "%00")
+PATHS = (
+    *("/workflows", "/workflows", "/api/workflows", "/api/workflows"),
+    *("/agents", "/agents/turns", "/api/agents", "/api/agents/turns"),
+)
+NAMES = (
+    *("state", "workflow", "before", "limit", "tenant", "x", "state[]", "", "limit=", "%00"),
+    *("agents", "agent", "project", "cursor"),
+)
 ODD = (
     *("", "0", "1", "-1", "00000000100000000000", "9" * 20, "9" * 5_000, "1e3", "0x10", "٣", "²"),
     *("NaN", "Infinity", "null", "None", "true", "[]", "{}", "\x00", "\n", "\r\nX: y", "%", "_"),
@@ -45,7 +52,7 @@ class Requests:
     def target(self) -> str:
         """A path with a query; the path is that of a page, or nearly."""
         draw = self._random
-        path = draw.choice(["/workflows", "/api/workflows"])
+        path = draw.choice(PATHS)
         if draw.random() < 0.4:
             path += "/" + draw.choice([draw.choice(self._ids), self._value(), self._value()])
         if draw.random() < 0.1:

@@ -18,7 +18,7 @@ _BLANKS = [
     (r"\x1b\[[0-9;?]*[A-Za-z]", ""),  # colours and cursor movements
     (r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?", "<timestamp>"),
     (r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<id>"),
-    (r"\b(?:[0-9a-f]{32}|[0-9a-f]{8})\b", "<id>"),
+    (r"\b(?:[0-9a-f]{32}|[0-9a-f]{20}|[0-9a-f]{8})\b", "<id>"),
     (r"\b0x[0-9a-f]+", "<address>"),
     (r"\b(?:\d+ (?:h|min) )?\d+(?:\.\d+)? ?(?:ms|s|min|h)\b(?: \(\d+:\d\d:\d\d\))?", "<duration>"),
     (r"(?:,| ) queued <duration>", ""),  # on a busy machine

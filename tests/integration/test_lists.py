@@ -195,7 +195,8 @@ def test_pages_have_every_run_once_in_order(flow: Flow, filters: dict[str, Any])
         ({"server": "nobody"}, "it must be the name or id of a server that is registered"),
         ({"waits_for": "godot"}, "the filter waits_for is 'godot': it must be one of hold, answer"),
         ({"cursor": "1"}, "the filter cursor is '1': it must be the cursor of an earlier page"),
-        ({"colour": "red"}, "the filter colour is 'red': it must be one of alarm, created_after"),
+        ({"colour": "red"}, "the filter colour is 'red': it must be one of agents, alarm, created"),
+        ({"agents": "yes"}, "the filter agents is 'yes': it must be True or False"),
     ],
 )
 def test_a_bad_filter_is_refused(flow: Flow, filters: dict[str, Any], message: str) -> None:

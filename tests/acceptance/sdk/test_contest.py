@@ -32,7 +32,7 @@ def compete(url: str, directory: Path, seed: int, **numbers: int) -> None:
             f"{count.unexplained} of them without a loss, {count.seconds:.1f} s"
         )
         assert count.executions >= tasks
-        assert count.losses > 0  # the kills have hit work
+        assert count.losses > 0 or kills < 10, "many kills have hit work; a few may miss it"
         assert count.unexplained == 0
 
         # Recovery declares the killed servers dead; then their locks are free.

@@ -68,6 +68,9 @@ def operation_of(target: Target, name: str) -> Any:
 def fuzz(target: Target, name: str, examples: int, number: int = 0) -> set[int]:
     """Send requests, some of which fit the document; return the statuses of the answers."""
     seen: set[int] = set()
+    # Anew: requests of another operation may have deregistered it.
+    target.client.register()
+    target.ids["server_id"] = target.client.server_id
     operation = operation_of(target, name)
     headers = {"Authorization": f"Bearer {target.client.token}"}
     modes = list(GenerationMode)

@@ -1,0 +1,152 @@
+"""The cost of agents, counted: a step costs the same early and late, and idle agents cost nothing.
+
+Statements that are sent, and rows that are written, as the database counts them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from flowengine.agents import Budget, agent
+from flowengine.agents.enqueue import NewTurn
+from flowengine.engine import Engine
+from flowengine.models import ModelRequest, ScriptedModel
+from tests.integration.agents.clerks import Office, calls, clerk, plan, search
+from tests.integration.engines import dump, watched
+
+_STEPS = 110
+
+
+def _always(request: ModelRequest) -> Any:
+    spoken = sum(message.role == "assistant" for message in request.messages)
+    return calls("search") if spoken < _STEPS else "done"
+
+
+@agent(model=ScriptedModel(_always), tools=[search], budget=Budget(steps=_STEPS + 1))
+def diligent(task: str) -> str:
+    """You search again and again."""
+    return task
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[Counter[str]]:
+    """Count the statements that are sent, by their first words."""
+    noted: Counter[str] = Counter()
+
+    def note(sql: str, _given: Any = None) -> None:
+        noted[" ".join(sql.split("(", 1)[0].split()[:3])] += 1
+
+    def listen(_c: Any, _cursor: Any, sql: str, *_: Any) -> None:
+        note(sql)
+
+    event.listen(engine.database.engine, "before_cursor_execute", listen)
+    with watched(engine, note):
+        yield noted
+    event.remove(engine.database.engine, "before_cursor_execute", listen)
+
+
+def _step(desk: Office, turn: Any) -> tuple[int, dict[str, int]]:
+    """Run one step, a model call and its tool; return its statements and the rows it changed."""
+    before, steps = dump(desk.engine), turn.info().steps
+    with counted(desk.engine) as statements:
+        while turn.info().steps == steps:
+            worker = desk.flow.worker("inline")
+            task = worker.claim_next()
+            assert task is not None
+            worker.work_on(task)
+    after = dump(desk.engine)
+    written = {name: set(after[name]) - set(before[name]) for name in after}
+    rows = {name.removeprefix("flowengine_"): len(new) for name, new in written.items() if new}
+    return sum(statements.values()), rows
+
+
+@pytest.mark.parametrize("late", [30, pytest.param(100, marks=pytest.mark.chaos)])
+def test_a_step_costs_the_same_early_and_late(on_server: Office, late: int) -> None:
+    desk = on_server
+    turn = diligent.send("search")
+    costs = {}
+    while (done := turn.info().steps) <= late:
+        cost = _step(desk, turn) if done in (10, late) else _quick(desk, turn)
+        costs[done] = cost
+    assert costs[late] == costs[10]
+    _, rows = costs[10]
+    assert (rows["agent_step"], rows["turn_waiting_tools"]) == (2, 1)  # one ends, one begins
+    assert rows["box_card"] == rows["card"] == 3  # thought, call and result
+    assert rows["run"] == 3  # the call that ends, the tool and the next call
+
+
+def _quick(desk: Office, turn: Any) -> tuple[int, dict[str, int]]:
+    worker = desk.flow.worker("inline")
+    for _ in range(2):
+        task = worker.claim_next()
+        assert task is not None
+        worker.work_on(task)
+    return 0, {}
+
+
+def _recovery(desk: Office) -> Counter[str]:
+    with counted(desk.engine) as statements:
+        desk.agents.recover()
+    return statements
+
+
+def _insert(desk: Office, number: int) -> None:
+    """Add agents as their rows: each has had one turn, and is idle."""
+    with desk.engine.database.write() as session:
+        for at in range(number):
+            session.agent_heads.create("", f"idle {at}", 0)
+
+
+def test_a_thousand_idle_agents_add_nothing_to_a_recovery_pass(on_server: Office) -> None:
+    desk = on_server
+    plan.reset({"hello": ["bonjour"]})
+    clerk.at("ada").send("hello")
+    desk.work()
+    before = _recovery(desk)
+    _insert(desk, 1_000)
+    assert _recovery(desk) == before
+    assert sum(before.values()) <= 6, before
+
+
+def test_a_thousand_suspended_agents_cost_a_recovery_pass_no_further_statement(
+    on_server: Office,
+) -> None:
+    desk = on_server
+    plan.reset({"wait": [calls("search"), "done"]})
+    turn = clerk.at("ada").send("wait")
+    desk.until_suspended(turn)
+    before = _recovery(desk)
+    later = desk.clock.now + 10_000_000
+    with desk.engine.database.write() as session:
+        session.rows(
+            "INSERT INTO flowengine_agent_state_head (project_id, agent_id, status, "
+            "active_agent_turn_id, turn_epoch, active_recursion_depth, trace_id, parent_step_id, "
+            "output_box_id, waiting_tool_count, resume_deadline, entered, event_count, updated_at) "
+            "SELECT project_id, 'waits ' || n, status, active_agent_turn_id, turn_epoch, "
+            "active_recursion_depth, trace_id, parent_step_id, 'box' || n, waiting_tool_count, "
+            "%s, entered, event_count, updated_at FROM flowengine_agent_state_head, "
+            "generate_series(1, 1000) n WHERE agent_id = 'ada' RETURNING agent_id",
+            (later,),
+        )
+    assert _recovery(desk) == before
+
+
+def test_queued_turns_of_a_busy_agent_cost_its_other_commits_nothing(small_desk: Office) -> None:
+    desk = small_desk
+    plan.reset({"wait": [calls("search", "measure"), "done"], "more": ["done"]})
+    costs = []
+    for waiting in (0, 50):
+        turn = clerk.at(f"ada {waiting}").send("wait")
+        first, _ = desk.until_suspended(turn)
+        for _ in range(waiting):
+            desk.agents.send(NewTurn("", f"ada {waiting}", clerk.profile, "more"))
+        with counted(desk.engine) as statements:
+            turn.report(first.id, "r")
+        costs.append(statements)
+    assert costs[0] == costs[1]
