@@ -12,7 +12,6 @@ import sys
 
 from flowengine import agent, default_engine
 from flowengine.agents import agents_of
-from flowengine.agents.views import turn_page
 from flowengine.models import Anthropic, Model, ModelRequest
 from flowengine.testing import ScriptedModel
 
@@ -38,8 +37,7 @@ def partner(text: str) -> str:
 def said_before() -> int:
     """Return the number of messages so far, after the answers that nobody has waited for."""
     engine = default_engine()
-    with engine.database.read() as session:
-        turns = turn_page(session, "", "chat", None, None, 1_000).turns
+    turns = agents_of(engine).turns("", "chat", limit=1_000)
     for turn in reversed(turns):
         if turn.finished is None:
             print(f"… {agents_of(engine).handle('', turn.id).result(timeout=300)}")

@@ -8,7 +8,7 @@ nothing, and `flowengine show` draws the whole team.
 
 from pydantic import BaseModel
 
-from flowengine import agent, event_facet, foreach, workflow
+from flowengine import agent, event_facet, foreach, instruction, workflow
 from flowengine.models import Answer, ModelRequest
 from flowengine.testing import ScriptedModel, calling
 
@@ -41,7 +41,7 @@ def research(request: ModelRequest) -> Answer:
 @agent(model=ScriptedModel(research), tools=[look_up])
 def researcher(topic: str) -> Report:
     """You find facts about one topic."""
-    return f"Find out about: {topic}"
+    return instruction(f"Find out about: {topic}")
 
 
 def write(request: ModelRequest) -> str:

@@ -10,7 +10,7 @@ import time
 
 from pydantic import BaseModel
 
-from flowengine import Budget, Retry, TurnHandle, agent, event_facet, tool
+from flowengine import Budget, Retry, TurnHandle, agent, event_facet, instruction, tool
 from flowengine.models import Answer, ModelRequest
 from flowengine.testing import ScriptedModel, calling
 
@@ -40,7 +40,7 @@ def script(request: ModelRequest) -> Answer:
     product = "kettle" if "kettle" in str(request.messages) else "teapot"
     if last.role == "user":
         return calling("search", query=product)
-    heard = last.content[0].content
+    heard = last.results[0].content
     if "leak: 42 euros" in heard:
         return calling("refund", customer="ada", cents=4200)
     return calling("submit_result", refunded="got" in heard, reason=heard)
@@ -53,7 +53,7 @@ def script(request: ModelRequest) -> Answer:
 )
 def clerk(ticket: str) -> Verdict:
     """You settle complaints of customers. Look into the archive before you decide."""
-    return f"Settle this: {ticket}"
+    return instruction(f"Settle this: {ticket}")
 
 
 def decide(turn: TurnHandle[Verdict], *, pay: bool) -> None:

@@ -77,7 +77,7 @@ from flowengine.log_filter import safe_logger as _safe_logger
 from flowengine.message_keys import signed_message
 
 if TYPE_CHECKING:
-    from flowengine.agents import AgentFacet, Budget, TurnHandle, agent, tool
+    from flowengine.agents import AgentFacet, Budget, TurnHandle, agent, instruction, tool
     from flowengine.assembly import default_engine, load_program
     from flowengine.authoring import Launcher
     from flowengine.worker import CancelToken, StepContext, current_step
@@ -122,6 +122,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "wait_for",
     # Agents
     "agent",
+    "instruction",
     "tool",
     "Budget",
     "AgentFacet",
@@ -172,6 +173,7 @@ __all__ = [  # noqa: RUF022 - grouped
 
 _LATE = {
     "agent": "flowengine.agents",
+    "instruction": "flowengine.agents",
     "tool": "flowengine.agents",
     "Budget": "flowengine.agents",
     "AgentFacet": "flowengine.agents",

@@ -5,6 +5,7 @@ from flowengine.agents.definitions import (
     Budget,
     TurnCall,
     agent,
+    instruction,
 )
 from flowengine.agents.handles import TurnHandle
 from flowengine.agents.runtime import Agents, agents_of
@@ -19,5 +20,6 @@ __all__ = [
     "TurnHandle",
     "agent",
     "agents_of",
+    "instruction",
     "tool",
 ]

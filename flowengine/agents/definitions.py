@@ -162,6 +162,15 @@ class AgentFacet(EventFacet[P, R], Generic[P, R]):
     model_facet: EventFacet[..., Any]
 
 
+def instruction(text: str) -> R:  # type: ignore[type-var]
+    """Return the text of a task as the value of an agent's function.
+
+    The function is annotated with the agent's result, and returns the text of its task: type
+    checkers refuse that for a plain text unless the result is one.
+    """
+    return text  # type: ignore[return-value]
+
+
 class AgentDecorator:
     """``@agent`` with its options."""
 

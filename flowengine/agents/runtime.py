@@ -23,6 +23,7 @@ from flowengine.agents.profile_cache import ProfileCache
 from flowengine.agents.recovery import AgentRecovery
 from flowengine.agents.turn_commits import TurnCommits
 from flowengine.agents.turn_effects import TurnEffects
+from flowengine.agents.views import turn_page
 from flowengine.engine.engine import Engine
 from flowengine.engine.staging import AgentKey, ContinuationPolicy
 from flowengine.errors import InvalidInputs, UnknownRun, UnknownTurn
@@ -203,6 +204,13 @@ class Agents:
         """Return the calls of tools that a turn has made."""
         with self._engine.database.read() as session:
             return session.agent_lists.calls(project, turn_id, _MAX_CALLS)
+
+    def turns(
+        self, project: str = "", agent: str | None = None, *, limit: int = 100
+    ) -> list[TurnInfo]:
+        """Return the newest turns of a project, or of one agent, the newest first."""
+        with self._engine.database.read() as session:
+            return turn_page(session, project, agent, None, None, limit).turns
 
     def handle(self, project: str, turn_id: str) -> TurnHandle[Any]:
         """Return the handle of an existing turn."""

@@ -84,6 +84,11 @@ class Message:
     def text(self) -> str:
         return _text_of(self.content)
 
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """The results of tools among its parts."""
+        return tuple(part for part in self.content if isinstance(part, ToolResult))
+
     def to_json(self) -> dict[str, Json]:
         return {"role": self.role, "content": [part.to_json() for part in self.content]}
 
