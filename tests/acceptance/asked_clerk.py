@@ -65,8 +65,9 @@ def clerk(ticket: str) -> str:
     return f"Settle this: {ticket}"
 
 
-def send_and_die(url: str, commits: int, moment: str) -> None:
+def send_and_die(url: str, commits: int, moment: str, calls: str = "") -> None:
     """Send a message and wait for its result; die at the n-th commit. 0: live."""
+    os.environ["CALLS_FILE"] = calls
     os.environ["FLOWENGINE_DATABASE_URL"] = url
     os.environ["FLOWENGINE_CONCURRENCY"] = "2"
     os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"

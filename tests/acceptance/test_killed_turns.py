@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,6 @@ def test_a_process_killed_at_any_commit_of_a_turn_delivers_once(
     given: tuple[str, str, int],
     tmp_path: Path,
     request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kind, moment, stride = given
     commit = killed = repeated = 0
@@ -40,13 +40,13 @@ def test_a_process_killed_at_any_commit_of_a_turn_delivers_once(
             postgres: PostgresServer = request.getfixturevalue("postgres")
             url = postgres.new_database(request.getfixturevalue("with_schema"))
         calls = tmp_path / f"{commit}.calls"
-        monkeypatch.setenv("CALLS_FILE", str(calls))
-        exitcode = run_child(url, commit, moment, asked_clerk.send_and_die)
+        send = partial(asked_clerk.send_and_die, calls=str(calls))
+        exitcode = run_child(url, commit, moment, send)
         if exitcode == 0:
             break
         assert exitcode == -9
         killed += 1
-        assert run_child(url, 0, moment, asked_clerk.send_and_die) == 0, f"commit {commit}"
+        assert run_child(url, 0, moment, send) == 0, f"commit {commit}"
         repeated += check_turns(url, calls)
     print(f"{kind}: killed {moment} {killed} commits; {repeated} calls were made again")
     assert killed >= 2, "the turn should have more commits"

@@ -50,14 +50,16 @@ def _counter(request: ModelRequest) -> str:
     return str(len(request.messages[-1].text.split()))
 
 
-@event_facet(name="office.look_up", task_list="tools", max_losses=1000)
+@event_facet(name="busy_office.look_up", task_list="tools", max_losses=1000)
 def look_up(number: int) -> str:
     """Look up a word."""
     time.sleep(0.01)
     return ["one", "two", "three"][number - 1]
 
 
-@agent(model=ScriptedModel(_counter), name="office.counter", task_list="models", max_losses=1000)
+@agent(
+    model=ScriptedModel(_counter), name="busy_office.counter", task_list="models", max_losses=1000
+)
 def counter(text: str) -> str:
     """You count words."""
     return text
@@ -66,7 +68,7 @@ def counter(text: str) -> str:
 @agent(
     model=ScriptedModel(_clerk),
     tools=[look_up, counter],
-    name="office.clerk",
+    name="busy_office.clerk",
     task_list="models",
     max_losses=1000,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -72,10 +73,12 @@ def test_a_step_costs_the_same_early_and_late(on_server: Office, late: int) -> N
     turn = diligent.send("search")
     costs = {}
     while (done := turn.info().steps) <= late:
-        cost = _step(desk, turn) if done in (10, late) else _quick(desk, turn)
-        costs[done] = cost
-    assert costs[late] == costs[10]
-    _, rows = costs[10]
+        is_counted = done in (9, 10, late - 1, late)
+        costs[done] = _step(desk, turn) if is_counted else _quick(desk, turn)
+    # The lower of two: a process reads the rows of pollers every five seconds, in any step.
+    early = min(costs[9], costs[10], key=itemgetter(0))
+    assert min(costs[late - 1], costs[late], key=itemgetter(0)) == early
+    _, rows = early
     assert (rows["agent_step"], rows["turn_waiting_tools"]) == (2, 1)  # one ends, one begins
     assert rows["box_card"] == rows["card"] == 3  # thought, call and result
     assert rows["run"] == 3  # the call that ends, the tool and the next call
