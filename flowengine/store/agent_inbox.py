@@ -20,10 +20,6 @@ _ADD = (
     f"INSERT INTO flowengine_agent_inbox ({', '.join(_COLUMNS)}, context_headers) "
     f"VALUES ({', '.join(['%s'] * (len(_COLUMNS) + 1))}) ON CONFLICT DO NOTHING RETURNING inbox_id"
 )
-_SAME = (
-    f"{_SELECTED} WHERE project_id = %s AND agent_id = %s AND message_type = %s "
-    "AND correlation_id = %s"
-)
 #: A turn is consumed by the worker that enters it, and waits for one as long as it takes.
 _IS_REPORT = "message_type NOT IN ('turn', 'ui_action')"
 _DUE = (
@@ -86,11 +82,6 @@ class AgentInbox(Part):
         values = message._replace(payload=codec.dump(message.payload))
         written = None if headers is None else codec.dump(headers)
         return bool(self._session.rows(_ADD, (*values, written)))
-
-    def same(self, message: Message) -> Message | None:
-        """Return the message with the same type and correlation id."""
-        key = (message.project, message.agent, message.type, message.correlation_id)
-        return _first(self._session.rows(_SAME, key))
 
     def due(self, project: str, agent: str, now: int, limit: int) -> Sequence[Message]:
         """Return due messages in their order."""

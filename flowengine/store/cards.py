@@ -35,12 +35,6 @@ _GET = (
     "SELECT card_id, type, author, agent_turn_id, step_id, tool_call_id, content, created_at, 0 "
     "FROM flowengine_card WHERE project_id = %s AND card_id = %s"
 )
-_BOX_OF = "SELECT kind, agent_id FROM flowengine_box WHERE project_id = %s AND box_id = %s"
-_COPY = (
-    "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
-    "turn_epoch) SELECT project_id, %s, position, card_id, agent_turn_id, turn_epoch "
-    "FROM flowengine_box_card WHERE project_id = %s AND box_id = %s RETURNING position"
-)
 # Invariant: the reference first. Its lock keeps a purge from removing a value that is stored
 # already and that a card is about to refer to.
 _REFER = (
@@ -92,11 +86,6 @@ class Cards(Part):
         """Add an empty box; idempotent."""
         self._session.rows(_BOX, (project, box_id, kind, agent, parent, now))
 
-    def box(self, project: str, box_id: str) -> tuple[str, str] | None:
-        """Return the kind of a box and its agent."""
-        rows = self._session.rows(_BOX_OF, (project, box_id))
-        return (rows[0][0], rows[0][1]) if rows else None
-
     def append(
         self, project: str, box_id: str, card_ids: Sequence[str], turn_id: str, epoch: int
     ) -> None:
@@ -109,10 +98,6 @@ class Cards(Part):
                 for position, card_id in enumerate(card_ids, first)
             ],
         )
-
-    def copy(self, project: str, source: str, target: str) -> None:
-        """Fill an empty box with the cards of another, by reference."""
-        self._session.rows(_COPY, (target, project, source))
 
     def length(self, project: str, box_id: str) -> int:
         return int(self._session.rows(_LENGTH, (project, box_id))[0][0])

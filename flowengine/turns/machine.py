@@ -1,4 +1,4 @@
-"""What follows for an agent from an answer, a report or a stop: a pure decision.
+"""The decision about an agent after an answer, a report or a stop: pure.
 
 Values go in, `Changes` come out: no clock, no randomness, no connection. Ids are derived from the
 turn's, so two processes that decide the same write the same rows.

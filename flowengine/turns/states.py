@@ -136,7 +136,7 @@ class TurnState:
 
 
 class AfterExecution:
-    """What follows the result of a call: another model call, or the end of the turn."""
+    """The consequence of a call's result: another model call, or the end of the turn."""
 
     SUSPEND = "suspend"
     TERMINATE = "terminate"
