@@ -264,6 +264,10 @@ def _engine(url: str, schema: str, pinging: threading.local) -> Engine:
         # tiny would scan them for ever.
         raw.execute("SET enable_seqscan = off; SET enable_hashjoin = off")
         raw.execute("SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan")
+        # An empty table that was never analyzed counts as ten pages of rows as wide as its columns
+        # allow, which is few rows: reading them all looks as cheap as looking some up by key. With
+        # this price of a row, lookups win from an estimate of three rows on.
+        raw.execute("SET cpu_tuple_cost = 0.2")
         # Compiling a statement with a wrong estimate takes a tenth of a second.
         raw.execute("SET jit = off")
         raw.prepare_threshold = 1
