@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from flowengine.errors import TurnFailed
+import pydantic
+
+from flowengine.errors import DoesNotFit, TurnFailed
 from flowengine.program.nodes import Json
 from flowengine.store.agent_lists import CallInfo
 from flowengine.store.agent_turns import AgentEvent, TurnInfo
@@ -67,7 +69,16 @@ class TurnHandle(Generic[R]):
         if info.status != TaskStatus.SUCCESS:
             message = info.error or "it has delivered what it had"
             raise TurnFailed(self.id, str(info.status), info.error_code or "", message, value)
-        return value if self._read is None else self._read(value)
+        if self._read is None:
+            return cast(R, value)
+        try:
+            return self._read(value)
+        except pydantic.ValidationError as problem:
+            # Submitted results were checked; that of a tool that ends the turn is the tool's.
+            first = problem.errors(include_url=False)[0]
+            where = ".".join(map(str, first["loc"])) or "it"
+            reason = f"the result of turn {self.id} does not fit the agent's annotation: "
+            raise DoesNotFit(info.facet, [f"{reason}{where}: {first['msg']}"]) from None
 
     def stop(self, reason: str = "", *, by: str = "") -> None:
         """End the turn: it delivers as canceled. A turn that waits never runs."""

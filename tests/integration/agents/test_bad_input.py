@@ -16,6 +16,7 @@ from flowengine.agents.enqueue import NewTurn
 from flowengine.errors import (
     AuthoringError,
     CallRefused,
+    DoesNotFit,
     InvalidInputs,
     ModelAuthenticationFailed,
     ModelRateLimited,
@@ -493,6 +494,21 @@ def test_a_tool_that_fails_is_read_by_the_model(small_desk: Office) -> None:
     (error,) = small_desk.results(turn)
     assert isinstance(error, dict)
     assert "the archive is closed" in str(error["message"])
+
+
+def test_a_tool_that_ends_the_turn_with_another_kind_of_result_is_named(
+    small_desk: Office,
+) -> None:
+    @agent(model=model, tools=[tool(refund, name="settle", ends_turn=True)], name="tests.mixed")
+    def mixed(task: str) -> int:
+        """You count."""
+        return task  # type: ignore[return-value]
+
+    plan.reset({"mixed": [calls("settle", query="ten")]})
+    turn = mixed.send("mixed")
+    small_desk.work()
+    with pytest.raises(DoesNotFit, match=r"result of turn \w+ does not fit .*valid integer"):
+        turn.result(timeout=5)
 
 
 def test_a_turn_whose_seconds_are_spent_ends_while_it_waits(small_desk: Office) -> None:
