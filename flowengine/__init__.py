@@ -77,7 +77,18 @@ from flowengine.log_filter import safe_logger as _safe_logger
 from flowengine.message_keys import signed_message
 
 if TYPE_CHECKING:
-    from flowengine.agents import AgentFacet, Budget, TurnHandle, agent, instruction, tool
+    from flowengine.agents import (
+        AgentFacet,
+        Budget,
+        JoinOutcome,
+        JoinResult,
+        JoinTask,
+        TurnHandle,
+        agent,
+        fork_join,
+        instruction,
+        tool,
+    )
     from flowengine.assembly import default_engine, load_program
     from flowengine.authoring import Launcher
     from flowengine.worker import CancelToken, StepContext, current_step
@@ -124,7 +135,11 @@ __all__ = [  # noqa: RUF022 - grouped
     "agent",
     "instruction",
     "tool",
+    "fork_join",
     "Budget",
+    "JoinTask",
+    "JoinOutcome",
+    "JoinResult",
     "AgentFacet",
     "TurnHandle",
     # Context of a running facet
@@ -175,6 +190,10 @@ _LATE = {
     "agent": "flowengine.agents",
     "instruction": "flowengine.agents",
     "tool": "flowengine.agents",
+    "fork_join": "flowengine.agents",
+    "JoinTask": "flowengine.agents",
+    "JoinOutcome": "flowengine.agents",
+    "JoinResult": "flowengine.agents",
     "Budget": "flowengine.agents",
     "AgentFacet": "flowengine.agents",
     "TurnHandle": "flowengine.agents",

@@ -13,9 +13,8 @@ from flowengine.program.nodes import Json
 from flowengine.store import Session
 from flowengine.store.agent_calls import AgentCall
 from flowengine.turns import delivery
-from flowengine.turns.records import (
-    Turn,
-)
+from flowengine.turns.records import Delivery, Turn
+from flowengine.turns.states import TaskStatus
 
 
 class CallRuns:
@@ -78,3 +77,17 @@ def result_of(known: KnownProfile, content: Json) -> Json:
     if result is None or not isinstance(values, dict):
         return values
     return values if result.is_object else values.get(delivery.RESULT)
+
+
+def outcome_of(turn: Turn, end: Delivery, result: Json) -> Json:
+    """Return how a turn has ended, as a value for the step that waits for it."""
+    is_success = end.status == TaskStatus.SUCCESS
+    return {
+        "status": end.status,
+        "result": result if is_success else None,
+        "error_code": end.code,
+        "error": "" if is_success else end.message or f"it ended with status {end.status}",
+        "agent_id": turn.agent,
+        "agent_turn_id": turn.id,
+        "output_box_id": turn.output_box_id,
+    }

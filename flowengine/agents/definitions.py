@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from flowengine.agents.addresses import AgentAddress
 from flowengine.agents.profiles import (
@@ -16,6 +16,7 @@ from flowengine.agents.profiles import (
     duplicate_names,
 )
 from flowengine.agents.tools import AGENT_ID, Tool, is_time, result_profile, tool_profile
+from flowengine.agents.turn_call import TurnCall
 from flowengine.authoring import EventFacet
 from flowengine.authoring.annotations import Annotation
 from flowengine.authoring.decorators import EventFacetDecorator
@@ -64,23 +65,6 @@ class Budget:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-@dataclass(frozen=True, slots=True)
-class TurnCall:
-    """Returned by an asked agent inside a step: the turn that the step waits for."""
-
-    profile: Profile
-    instruction: str
-    agent_id: str  #: empty: an agent of the step's own
-
-    def to_json(self) -> dict[str, Json]:
-        profile = self.profile.to_json()
-        return {"profile": profile, "instruction": self.instruction, "agent_id": self.agent_id}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        return cls(Profile.from_json(value["profile"]), value["instruction"], value["agent_id"])
 
 
 class AgentFacet(EventFacet[P, R], Generic[P, R]):

@@ -17,7 +17,7 @@ from flowengine.store import Session, codec
 from flowengine.store.agent_inbox import Message
 from flowengine.store.cards import Card
 from flowengine.turns.records import CardType, Turn
-from flowengine.turns.states import HeadState, InboxState, MessageType, TaskStatus
+from flowengine.turns.states import InboxState, MessageType, TaskStatus
 
 WhenBusy: TypeAlias = Literal["queue", "refuse", "interrupt"]
 
@@ -48,6 +48,8 @@ class NewTurn:
     source: str = ""  #: the agent, or whatever else asks
     step: WaitingStep | None = None
     turn_id: str = ""  #: derived from the step that waits
+    clone_of: str = ""  #: the agent whose memory a new agent begins with
+    inherited_box_id: str = ""  #: a box whose cards come before the instruction
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,13 @@ class Enqueuer:
         same = inbox.of_turn(new.project, turn.id)
         if same is not None:
             return Enqueued(same.turn_id, same.epoch, duplicate=True), effects
-        if head.status != HeadState.IDLE:
-            if new.when_busy == "refuse":
-                raise AgentBusy(new.agent, head.turn_id or "")
-            if new.when_busy == "interrupt" and head.turn_id is not None:
-                self._interrupt(session, new, head.turn_id, now, effects)
+        if new.when_busy == "refuse":
+            queued = inbox.next_queued(new.project, new.agent)
+            busy_with = head.turn_id or (None if queued is None else queued.turn_id)
+            if busy_with is not None:
+                raise AgentBusy(new.agent, busy_with)
+        elif new.when_busy == "interrupt" and head.turn_id is not None:
+            self._interrupt(session, new, head.turn_id, now, effects)
         turn.enqueued = created
         self._store(session, new, turn, now)
         session.agent_turns.add(turn, correlation)
@@ -99,7 +103,8 @@ class Enqueuer:
         return Enqueued(turn.id, 0), effects
 
     def _message(self, new: NewTurn, turn: Turn, correlation: str, created: int) -> Message:
-        # A caller that does not want to wait acts for a person at a screen.
+        # A caller that does not want to wait acts for a person at a screen: the message gets the
+        # agent in the same transaction.
         kind = MessageType.UI_ACTION if new.when_busy == "refuse" else MessageType.TURN
         return Message(
             project=new.project,
@@ -168,9 +173,16 @@ class Enqueuer:
             about = (CardType.PARENT, new.source, turn.id, None, None, pointer, 0)
             context.append(Card(card_id, *about))
         cards.add(project, turn.id, context, now)
-        cards.create_box(project, turn.context_box_id, "context", new.agent, now)
+        inherited = new.inherited_box_id
+        cards.create_box(project, turn.context_box_id, "context", new.agent, now, inherited or None)
+        if inherited:
+            cards.copy(project, inherited, turn.context_box_id, cards.length(project, inherited))
         cards.append(project, turn.context_box_id, [card.id for card in context], turn.id, 0)
-        cards.create_box(project, turn.output_box_id, "output", new.agent, now)
+        source = _memory(session, project, new.clone_of) if new.clone_of else None
+        parent = None if source is None else source[0]
+        cards.create_box(project, turn.output_box_id, "output", new.agent, now, parent)
+        if source is not None:
+            cards.copy(project, source[0], turn.output_box_id, source[1])
 
     def _interrupt(
         self, session: Session, new: NewTurn, turn_id: str, now: int, effects: TurnEffects
@@ -182,3 +194,17 @@ class Enqueuer:
             stop_message(active, "interrupted", reason, TaskStatus.CANCELED, now)
         )
         effects.agents.append((new.project, new.agent))
+
+
+def _memory(session: Session, project: str, agent: str) -> tuple[str, int] | None:
+    """Return the box with an agent's memory, and how many of its cards are of ended turns.
+
+    The cards of a turn that goes on are left out: a call may lack its result.
+    """
+    head = session.agent_heads.get(project, agent)
+    if head is None or head.memory_box_id is None:
+        return None
+    box_id = head.memory_box_id
+    active = None if head.turn_id is None else session.agent_turns.get(project, head.turn_id)
+    length = session.cards.length(project, box_id) if active is None else active.base_index
+    return box_id, length

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from flowengine.agents.agent_messages import MessageReader
-from flowengine.agents.call_runs import CallRuns, result_of
+from flowengine.agents.call_runs import CallRuns, outcome_of, result_of
 from flowengine.agents.profile_cache import KnownProfile
 from flowengine.agents.turn_effects import TurnEffects
 from flowengine.engine.control import named_actor
@@ -146,10 +146,6 @@ class HeadCommit:
         turns, project = session.agent_turns, turn.project
         first = head.events + 1
         head.events += len(changes.events)
-        # Invariant: under the head's lock the guard holds. It is stated all the same, because a
-        # database that is restored, or a defect, must not mix two turns.
-        if not session.agent_heads.save(head, changes.before, now):
-            raise _Stale(turn.id)
         epoch = changes.before[0]
         if changes.cards:
             session.cards.add(
@@ -163,6 +159,10 @@ class HeadCommit:
             )
             ids = [card.id for card in changes.cards]
             session.cards.append(project, turn.output_box_id, ids, turn.id, epoch)
+        # Invariant: under the head's lock the guard holds. It is stated all the same, because a
+        # database that is restored, or a defect, must not mix two turns.
+        if not session.agent_heads.save(head, changes.before, now):
+            raise _Stale(turn.id)
         for ended in changes.steps:
             turns.end_step(project, ended, now)
         for call in changes.ended:
@@ -249,10 +249,14 @@ class HeadCommit:
         card = self._session.cards.get(turn.project, end.card_id)
         assert card is not None
         fact: dict[str, Json] = {"step_id": turn.waiting_step_id, "step_key": turn.waiting_step_key}
-        if end.status == TaskStatus.SUCCESS:
+        tells_outcome = known is not None and known.profile.tells_outcome
+        if end.status == TaskStatus.SUCCESS or tells_outcome:
             assert known is not None
             kind, encoder = "ChildCompleted", codec.Encoder()
-            answer = {"result": result_of(known, card.content), "run": turn.id}
+            result = result_of(known, card.content)
+            if tells_outcome:
+                result = outcome_of(turn, end, result)
+            answer = {"result": result, "run": turn.id}
             fact["outputs"] = encoder.attributes(answer)
             for digest, body in sorted(encoder.payloads.items()):
                 self._session.cards.keep_payload(run_id, digest, body, self._now)
@@ -330,9 +334,18 @@ class HeadCommit:
         head.events += 1
         if not session.agent_heads.save(head, before, now):
             raise _Stale(turn.id)
-        self._deliver(turn, None, Delivery(status, card_id, code, reason))
+        self._deliver(turn, self._readable_profile(turn), Delivery(status, card_id, code, reason))
 
     # --- rows ---
+
+    def _readable_profile(self, turn: Turn) -> KnownProfile | None:
+        """Return the profile of a turn; None if this version cannot read it."""
+        try:
+            return self._runs.profile(self._session, turn)
+        except Exception as problem:
+            if is_unavailable(problem):
+                raise
+            return None
 
     def _turn(self, turn_id: str) -> Turn | None:
         if turn_id not in self._turns:

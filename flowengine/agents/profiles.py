@@ -64,6 +64,8 @@ class Profile:
     max_tokens: int | None = None
     max_seconds: float | None = None
     max_answer_tokens: int | None = None
+    #: The step that waits for the turn completes whatever its status is, with the whole outcome.
+    tells_outcome: bool = False
     other: Mapping[str, Json] = field(default_factory=dict)  #: of later versions
 
     @property

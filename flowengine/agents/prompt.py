@@ -15,12 +15,14 @@ from flowengine.models import Message, ModelRequest, Part, Tool, ToolCall, ToolR
 from flowengine.models.messages import Answer
 from flowengine.program.nodes import Json
 from flowengine.store.cards import Card
+from flowengine.turns.delivery import values_of
 from flowengine.turns.machine import SUBMIT
 from flowengine.turns.records import CardType, Turn
 
 _LAST_STEP = (
     "This is the last step of your budget: call no other tool, and end the task with its result."
 )
+_ABOUT_INHERITED = "This has happened before, for your information:"
 _ABOUT_SUBMIT = "Give the result of the task, once. It ends the task."
 
 
@@ -37,7 +39,8 @@ def request_of(
     is_last = turn.steps >= profile.max_steps
     messages = [Message.of("system", _system(profile, is_last=is_last))]
     messages += _messages(history)
-    messages += _messages([card for card in context if card.type == CardType.INSTRUCTION])
+    messages += _inherited([card for card in context if card.turn_id != turn.id])
+    messages += _messages([card for card in context if _is_instruction(card, turn)])
     messages += _messages(own)
     tools: list[Tool] = []
     if not is_last:
@@ -57,6 +60,38 @@ def _system(profile: Profile, *, is_last: bool) -> str:
     if is_last:
         parts.append(_LAST_STEP)
     return "\n\n".join(part for part in parts if part)
+
+
+def _is_instruction(card: Card, turn: Turn) -> bool:
+    return card.type == CardType.INSTRUCTION and card.turn_id == turn.id
+
+
+def _inherited(cards: Sequence[Card]) -> list[Message]:
+    """Return the cards of another box as one text.
+
+    They are no messages of this agent: the box may end with a call that has no result yet, which
+    no provider takes.
+    """
+    lines = [line for card in cards if (line := _line(card))]
+    return [Message.of("user", "\n".join([_ABOUT_INHERITED, *lines]))] if lines else []
+
+
+def _line(card: Card) -> str:
+    content = card.content
+    match card.type:
+        case CardType.INSTRUCTION:
+            return f"Task of {card.author or 'a user'}: {content}"
+        case CardType.THOUGHT:
+            text = Answer.from_json(content).text
+            return f"{card.author}: {text}" if text else ""
+        case CardType.TOOL_RESULT:
+            result = _result(content)
+            return f"Result of a tool: {result.content}"
+        case CardType.DELIVERABLE:
+            values = values_of(content)
+            is_shown = isinstance(values, str)  # a text is the last answer
+            return "" if is_shown else f"{card.author}: {json.dumps(values, ensure_ascii=False)}"
+    return ""
 
 
 def _messages(cards: Iterable[Card]) -> list[Message]:

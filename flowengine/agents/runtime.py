@@ -15,28 +15,28 @@ from sqlalchemy import Connection
 from flowengine.agents.agent_messages import stop_message
 from flowengine.agents.call_runs import CallRuns, result_of
 from flowengine.agents.calls import Calls
-from flowengine.agents.definitions import TurnCall
 from flowengine.agents.enqueue import Enqueued, Enqueuer, NewTurn, WaitingStep
 from flowengine.agents.handles import TurnHandle
 from flowengine.agents.head_commit import MessageFailed
+from flowengine.agents.join_targets import parent_of
 from flowengine.agents.profile_cache import ProfileCache
 from flowengine.agents.recovery import AgentRecovery
+from flowengine.agents.turn_call import TurnCall
 from flowengine.agents.turn_commits import TurnCommits
 from flowengine.agents.turn_effects import TurnEffects
 from flowengine.agents.views import turn_page
 from flowengine.engine.engine import Engine
 from flowengine.engine.staging import AgentKey, ContinuationPolicy
-from flowengine.errors import InvalidInputs, UnknownRun, UnknownTurn
+from flowengine.errors import InvalidInputs, UnknownTurn
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.records import derived_id
 from flowengine.program.nodes import Json
 from flowengine.store import Session
-from flowengine.store.agent_calls import AgentCall
 from flowengine.store.agent_lists import CallInfo
 from flowengine.store.agent_turns import AgentEvent, TurnInfo
 from flowengine.store.caller_transaction import SqlalchemyTransaction
 from flowengine.store.database import is_unavailable
-from flowengine.turns.records import Turn
+from flowengine.turns.joins import ENDS
 from flowengine.turns.states import TaskStatus
 
 log = logging.getLogger("flowengine")
@@ -84,9 +84,15 @@ class Agents:
         if connection is not None:
             return self._send_within(connection, new, read)
         with self._engine.database.write() as session:
-            answer, effects = self._enqueuer.enqueue(session, new)
+            answer, effects = self._enqueue(session, new)
         self._finish(effects)
         return self._handle(new, answer, read)
+
+    def _enqueue(self, session: Session, new: NewTurn) -> tuple[Enqueued, TurnEffects]:
+        answer, effects = self._enqueuer.enqueue(session, new)
+        if new.when_busy == "refuse" and not answer.duplicate:
+            self._commits.lease(session, new, effects)
+        return answer, effects
 
     def _addressed(self, new: NewTurn) -> NewTurn:
         project = new.project or self._engine.settings.tenant
@@ -106,7 +112,7 @@ class Agents:
             problem = "a message cannot be sent inside a transaction of another database"
             raise InvalidInputs(new.profile.facet, [f"{problem}; send it after the commit"])
         with self._engine.database.within(executor, transaction.errors) as session:
-            answer, effects = self._enqueuer.enqueue(session, new)
+            answer, effects = self._enqueue(session, new)
         transaction.after_commit(lambda: self._finish(effects))
         return self._handle(new, answer, read)
 
@@ -122,12 +128,9 @@ class Agents:
         """
         turn_id = derived_id(task.step_id, "turn")
         with self._engine.database.read() as session:
-            run = session.runs.get(task.workflow_id)
-            if run is None:
-                raise UnknownRun(task.workflow_id)
-            parent = self._parent(session, run.root_run_id)
+            project, parent = parent_of(session, task.workflow_id)
         new = NewTurn(
-            project=run.tenant,
+            project=project,
             agent=call.agent_id or derived_id(task.step_id, "agent"),
             profile=call.profile,
             instruction=call.instruction,
@@ -138,19 +141,36 @@ class Agents:
             source=task.step_path[:255] if parent is None else parent.agent,
             step=WaitingStep(task.workflow_id, task.step_id, task.step_key),
             turn_id=turn_id,
+            clone_of=call.clone_of,
+            inherited_box_id=call.context_box_id,
         )
         with self._engine.database.write() as session:
             _, effects = self._enqueuer.enqueue(session, new)
         self._finish(effects)
+        if call.join:
+            self._stop_if_ended(project, turn_id, task.workflow_id, call.join)
         return turn_id
 
-    def _parent(self, session: Session, root_run_id: str) -> Turn | None:
-        """Return the turn whose tool's run is the root of a run."""
-        root = session.runs.header(root_run_id)
-        if root is None or root.view.agent_call is None:
-            return None
-        call = AgentCall.read(root.view.agent_call)
-        return session.agent_turns.get(root.view.tenant, call.turn_id)
+    def _stop_if_ended(self, project: str, turn_id: str, run_id: str, join: str) -> None:
+        """Stop a turn if its join is being ended: one of the two always sees the other.
+
+        The step that ends a join is stored before it looks for turns, and this turn was stored
+        before this looks for the step.
+        """
+        with self._engine.database.read() as session:
+            first, second = (join + end for end in ENDS)
+            begun = session.agent_turns.begun(run_id, (first, second))
+        for end in begun[:1]:
+            ending = ENDS[end.removeprefix(join)]
+            self.stop(project, turn_id, ending.reason, code=ending.code, status=ending.status)
+
+    def end_join(self, run_id: str, end: str) -> None:
+        """Stop the turns that the steps of a join wait for; idempotent."""
+        ending = ENDS[end]
+        with self._engine.database.read() as session:
+            turns = session.agent_turns.open_of_run(run_id)
+        for project, turn_id in turns:
+            self.stop(project, turn_id, ending.reason, code=ending.code, status=ending.status)
 
     def stop(
         self,

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from flowengine.agents.profiles import (
     ResultProfile,
@@ -24,9 +24,6 @@ from flowengine.program.serializer import write_program
 from flowengine.program.standard import RESULT
 from flowengine.turns.machine import SUBMIT
 from flowengine.turns.states import AfterExecution
-
-if TYPE_CHECKING:
-    pass
 
 AGENT_ID = "agent_id"  #: the parameter of an asked agent that names one with a memory
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -122,6 +119,23 @@ def tool_profile(title: str, given: Tool) -> ToolProfile:
         workflow=workflow,
         program=write_program(program),
         approval=options.approval,
-        timeout=options.timeout,
+        timeout=_timeout(title, name, options),
         after_execution=AfterExecution.TERMINATE if options.ends_turn else AfterExecution.SUSPEND,
     )
+
+
+def _timeout(title: str, name: str, options: ToolOptions) -> float | None:
+    """Return the seconds that a call of a tool may take; None: the setting.
+
+    An agent waits longer for a join than the join for its agents. Otherwise the call would time
+    out while the agents work on, and the results of those that have ended would be lost.
+    """
+    least: float | None = getattr(options.tool, "tool_timeout", None)
+    if least is None or options.timeout is None:
+        return options.timeout or least
+    if options.timeout < least:
+        raise AuthoringError(
+            f"{title}: tool({name}, timeout={options.timeout:g}) is shorter than the deadline of "
+            f"the join and a minute: give at least {least:g}, or the join a shorter deadline"
+        )
+    return options.timeout

@@ -11,15 +11,14 @@ from __future__ import annotations
 import logging
 
 from flowengine.agents.call_runs import CallRuns
-from flowengine.agents.head_commit import HeadCommit, blamed
+from flowengine.agents.enqueue import NewTurn
+from flowengine.agents.head_commit import HeadCommit, MessageFailed, blamed
 from flowengine.agents.turn_effects import TurnEffects
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.program.limits import clipped
-from flowengine.store import Store
+from flowengine.store import Session, Store
 from flowengine.store.agent_inbox import Message
-from flowengine.turns.states import (
-    InboxState,
-)
+from flowengine.turns.states import InboxState
 
 log = logging.getLogger("flowengine")
 
@@ -54,6 +53,20 @@ class TurnCommits:
             commit.dispatch_next()
             self._runs.start(session, effects, now, continuation)
         return effects
+
+    def lease(self, session: Session, new: NewTurn, effects: TurnEffects) -> None:
+        """Give an idle agent its new turn in the transaction that enqueues it.
+
+        Nobody else can get the agent in between. Raises whatever keeps the turn from beginning.
+        """
+        head = session.agent_heads.lock(new.project, new.agent)
+        assert head is not None
+        commit = HeadCommit(self._runs, session, head, effects, session.now())
+        try:
+            commit.dispatch_next()
+        except MessageFailed as failed:
+            raise failed.__cause__ or failed from None
+        self._runs.start(session, effects, session.now())
 
     def put_off(self, message: Message, problem: Exception) -> TurnEffects:
         """Defer a message that cannot be taken in; after a while its turn ends with a failure.

@@ -21,6 +21,12 @@ _APPEND = (
     "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
     "turn_epoch) VALUES {rows} RETURNING position"
 )
+_COPY = (
+    "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
+    "turn_epoch) SELECT project_id, %s, position, card_id, agent_turn_id, turn_epoch "
+    "FROM flowengine_box_card WHERE project_id = %s AND box_id = %s AND position < %s "
+    "RETURNING position"
+)
 _LENGTH = (
     "SELECT COALESCE(max(position) + 1, 0) FROM flowengine_box_card "
     "WHERE project_id = %s AND box_id = %s"
@@ -98,6 +104,10 @@ class Cards(Part):
                 for position, card_id in enumerate(card_ids, first)
             ],
         )
+
+    def copy(self, project: str, source: str, target: str, length: int) -> None:
+        """Copy the first references of a box into an empty one; the cards are shared."""
+        self._session.rows(_COPY, (target, project, source, length))
 
     def length(self, project: str, box_id: str) -> int:
         return int(self._session.rows(_LENGTH, (project, box_id))[0][0])

@@ -20,6 +20,7 @@ from tests.integration.agents.clerks import (
     clerk,
     judge,
     model,
+    office,
     plan,
     searched,
     submit,
@@ -250,6 +251,30 @@ def test_s17_a_busy_agent_refuses_if_it_is_asked_to(any_desk: Office) -> None:
     any_desk.work()
     assert following.result(timeout=5) == "fine"
     any_desk.check(turn, following)
+
+
+def test_s17_a_message_that_does_not_wait_gets_the_agent_in_its_own_commit(
+    any_desk: Office,
+) -> None:
+    """Without a bell the turn is dispatched all the same, so a second one cannot get in between."""
+    plan.reset({"first": ["one"], "second": ["two"]})
+    first = clerk.at("ada").options(when_busy="refuse").send("first")
+    assert any_desk.head(first).status == "dispatched"
+    assert (any_desk.head(first).turn_id, any_desk.head(first).epoch) == (first.id, 1)
+    assert any_desk.inbox(first) == [("ui_action", "pending")]
+    with pytest.raises(AgentBusy):
+        clerk.at("ada").options(when_busy="refuse").send("second")
+    any_desk.work()
+    assert first.result(timeout=5) == "one"
+    any_desk.check(first)
+
+
+def test_s17_a_message_in_the_queue_makes_the_agent_busy() -> None:
+    with office("sqlite://", "lost") as desk:
+        waiting = clerk.at("ada").send("first")
+        assert desk.head(waiting).status == "idle"
+        with pytest.raises(AgentBusy, match=waiting.id):
+            clerk.at("ada").options(when_busy="refuse").send("second")
 
 
 def test_s17_a_newer_message_interrupts_if_it_is_asked_to(any_desk: Office) -> None:

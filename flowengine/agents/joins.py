@@ -1,0 +1,279 @@
+"""``fork_join``: tasks for several agents at the same time, as a workflow.
+
+Each task is a step that waits for a turn, and completes with the outcome of the turn, whatever its
+status is. A step that waits for the end of the join with a timeout is the deadline. Nothing here
+is new to the engine, so a join survives what runs and turns survive.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Literal, TypeAlias, cast
+
+from pydantic import BaseModel, ConfigDict
+
+from flowengine.agents.definitions import AgentFacet
+from flowengine.agents.join_targets import JoinTargets, answer_join
+from flowengine.agents.runtime import agents_of
+from flowengine.agents.tools import is_time
+from flowengine.agents.turn_call import TurnCall
+from flowengine.authoring import EventFacet, Workflow, attempt, foreach, wait_for, when
+from flowengine.authoring.decorators import EventFacetDecorator, workflow
+from flowengine.authoring.registry import register_event_facet, register_workflow
+from flowengine.engine.engine import Engine
+from flowengine.engine.handles import executing
+from flowengine.errors import AnswerRefused, AuthoringError, WaitTimedOut
+from flowengine.log_context import logged_step
+from flowengine.program.nodes import Json
+from flowengine.turns.joins import (
+    DEADLINE_SECONDS,
+    ENDS,
+    GRACE_SECONDS,
+    MAX_TASKS,
+    Ended,
+    join_status,
+)
+
+_ENDED = "join_ended"  #: the answer that the deadline waits for
+_SHORT = 200  #: characters of an agent's docstring in the description of the tool
+
+
+class JoinTask(BaseModel):
+    """One task of a join, and the agent that gets it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    instruction: str
+    target_ref: str  #: with "new" the name of an agent's definition, otherwise an existing agent
+    target_strategy: Literal["new", "reuse", "clone"] = "new"
+    context_box_id: str | None = None  #: cards that the agent reads before its instruction
+
+
+class JoinOutcome(BaseModel):
+    """How the turn of one task has ended."""
+
+    task_index: int = 0
+    status: str
+    result: Any = None
+    error_code: str = ""
+    error: str = ""
+    agent_id: str = ""
+    agent_turn_id: str = ""
+    output_box_id: str = ""
+
+
+class JoinResult(BaseModel):
+    """The outcomes of all tasks, in the order of the tasks."""
+
+    status: str
+    results: list[JoinOutcome]
+
+
+class OpenTask(BaseModel):
+    """A task after its target was found."""
+
+    task_index: int
+    facet: str
+    agent_id: str
+    clone_of: str
+    instruction: str
+    context_box_id: str
+
+
+class OpenJoin(BaseModel):
+    tasks: list[OpenTask]
+    seconds: float
+
+
+Tasks: TypeAlias = list[JoinTask]
+
+
+class ForkJoin(Workflow[..., JoinResult]):
+    """A join: a workflow, and a tool of agents."""
+
+    tool_timeout: float  #: seconds that an agent waits for it: longer than any of its deadlines
+
+
+class _Member(EventFacet[..., Any]):
+    """The step of one task: it waits for a turn."""
+
+    agents: Mapping[str, AgentFacet[..., Any]]
+    join: str
+
+    def call(self, data: Mapping[str, Json]) -> TurnCall:
+        task = OpenTask.model_validate(data["task"])
+        profile = replace(self.agents[task.facet].profile, tells_outcome=True)
+        return TurnCall(
+            *(profile, task.instruction, task.agent_id),
+            clone_of=task.clone_of,
+            context_box_id=task.context_box_id,
+            join=self.join,
+        )
+
+    def written(self, returned: Any) -> Any:
+        return returned
+
+
+def fork_join(
+    *agents: AgentFacet[..., Any],
+    name: str | None = None,
+    max_tasks: int = MAX_TASKS,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    task_list: str = "default",
+) -> ForkJoin:
+    """Return a workflow that gives tasks to several agents, and waits for all of them.
+
+    It is a tool for other agents, or a step of a workflow. Its tasks are for the given agents
+    only. `deadline_seconds` is the default, and the most that a caller may ask for.
+    """
+    members = _members(agents)
+    if not isinstance(max_tasks, int) or isinstance(max_tasks, bool) or not 1 <= max_tasks <= 1000:
+        raise AuthoringError(f"fork_join takes max_tasks from 1 to 1000, not {max_tasks!r}")
+    if not is_time(deadline_seconds):
+        raise AuthoringError(
+            f"fork_join takes deadline_seconds as a number above 0, not {deadline_seconds!r}"
+        )
+    first = agents[0]
+    name = name or f"{first.name.rpartition('.')[0]}.fork_join"
+    steps = _Steps(name, members, max_tasks, deadline_seconds, task_list)
+    plain = workflow(name=name)(_body(steps, deadline_seconds))
+    join = ForkJoin(plain.definition)
+    join.tool_timeout = deadline_seconds + GRACE_SECONDS
+    register_workflow(join)
+    return join
+
+
+def _members(agents: tuple[Any, ...]) -> dict[str, AgentFacet[..., Any]]:
+    if not agents or not all(isinstance(each, AgentFacet) for each in agents):
+        raise AuthoringError(
+            f"fork_join takes agents, the functions that @agent decorates, not {agents!r:.200}"
+        )
+    members = {each.definition.short_name: each for each in agents}
+    if len(members) < len(agents):
+        shown = ", ".join(each.name for each in agents)
+        raise AuthoringError(
+            f"fork_join: two agents have the same short name, and tasks name agents by it: {shown}"
+        )
+    return members
+
+
+def _body(steps: _Steps, deadline: float) -> Callable[..., JoinResult]:
+    def fork_join(
+        tasks: Tasks, fail_fast: bool = False, deadline_seconds: float = deadline
+    ) -> JoinResult:
+        opened = steps.open(tasks, deadline_seconds)
+        attempt(
+            lambda: wait_for(_ENDED, bool, timeout=opened.seconds),
+            catch={WaitTimedOut: lambda error: steps.expire()},
+            name="deadline",
+        )
+
+        def ended(task: OpenTask) -> JoinOutcome:
+            outcome = cast(
+                JoinOutcome,
+                attempt(
+                    lambda: steps.member(task),
+                    catch=lambda error: steps.refused(error.message),
+                ),
+            )
+            when(fail_fast & (outcome.status != "success"), lambda: steps.cancel())
+            return outcome
+
+        results = foreach(opened.tasks, ended, name="tasks")
+        return cast(JoinResult, steps.close(results, fail_fast))
+
+    about = "\n".join(f"- {short}: {_about(each)}" for short, each in steps.members.items())
+    fork_join.__doc__ = (
+        "Give tasks to other agents at the same time, and wait for the results of all of them.\n"
+        'target_strategy "new" starts a new agent, and target_ref is one of the agents below. '
+        '"reuse" gives the task to an existing agent, which remembers its earlier tasks, and '
+        '"clone" to a copy of one: target_ref is its agent_id, from the results of an earlier '
+        "call. context_box_id shows the agent the cards of another task's output_box_id.\n"
+        f"The agents:\n{about}"
+    )
+    fork_join.__module__ = next(iter(steps.members.values())).definition.fn.__module__
+    return fork_join
+
+
+def _about(member: AgentFacet[..., Any]) -> str:
+    return (inspect.getdoc(member.definition.fn) or "")[:_SHORT].replace("\n", " ")
+
+
+class _Steps:
+    """The event facets of one join."""
+
+    def __init__(
+        self,
+        name: str,
+        members: dict[str, AgentFacet[..., Any]],
+        max_tasks: int,
+        deadline: float,
+        task_list: str,
+    ) -> None:
+        self.name, self.members, self._list = name, members, task_list
+        facets = {each.name: short for short, each in members.items()}
+
+        def open_join(tasks: Tasks, seconds: float) -> OpenJoin:
+            engine, run_id = _inside()
+            targets = JoinTargets(engine, run_id, facets, max_tasks, deadline)
+            found = targets.opened([task.model_dump() for task in tasks], seconds)
+            return OpenJoin(tasks=[OpenTask(**task) for task in found], seconds=seconds)
+
+        def member(task: OpenTask) -> JoinOutcome:
+            raise AssertionError("its call returns a turn")
+
+        def refused(message: str) -> JoinOutcome:
+            return JoinOutcome(status="failed", error_code="refused", error=message)
+
+        def expire() -> None:
+            _end(expire_end)
+
+        def cancel() -> None:
+            _end(cancel_end)
+
+        def close(results: list[JoinOutcome], fail_fast: bool) -> JoinResult:
+            return _close(results, fail_fast)
+
+        expire_end, cancel_end = ENDS
+        self.open = self._facet(open_join, "__open")
+        self.member = self._member(member)
+        self.refused = self._facet(refused, "__refused")
+        self.expire = self._facet(expire, expire_end)
+        self.cancel = self._facet(cancel, cancel_end)
+        self.close = self._facet(close, "__close")
+
+    def _facet(self, fn: Callable[..., Any], end: str) -> Any:
+        return EventFacetDecorator({"name": self.name + end, "task_list": self._list})(fn)
+
+    def _member(self, fn: Callable[..., Any]) -> Any:
+        plain = self._facet(fn, "__member")
+        facet = _Member(plain.definition)
+        facet.agents = {each.name: each for each in self.members.values()}
+        facet.join = self.name
+        register_event_facet(facet)
+        return facet
+
+
+def _inside() -> tuple[Engine, str]:
+    inside = executing.get()
+    assert inside is not None, "a worker calls it for a step"
+    return inside[0], logged_step.get().run_id
+
+
+def _end(end: str) -> None:
+    engine, run_id = _inside()
+    agents_of(engine).end_join(run_id, end)
+
+
+def _close(results: list[JoinOutcome], fail_fast: bool) -> JoinResult:
+    engine, run_id = _inside()
+    with suppress(AnswerRefused):  # the deadline has passed, or an earlier try has sent it
+        engine.send(run_id, _ENDED, value=True)
+    answer_join(engine, run_id)
+    for index, outcome in enumerate(results):
+        outcome.task_index = index
+    ended = [Ended(each.status, each.error_code) for each in results]
+    return JoinResult(status=join_status(ended, fail_fast=fail_fast), results=results)
