@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import pydantic
 
+from flowengine.agents.drafts import Draft
 from flowengine.errors import DoesNotFit, TurnFailed
 from flowengine.program.nodes import Json
 from flowengine.store.agent_lists import CallInfo
@@ -79,6 +80,13 @@ class TurnHandle(Generic[R]):
             where = ".".join(map(str, first["loc"])) or "it"
             reason = f"the result of turn {self.id} does not fit the agent's annotation: "
             raise DoesNotFit(info.facet, [f"{reason}{where}: {first['msg']}"]) from None
+
+    def draft(self) -> Draft | None:
+        """Return the answer that the model is giving; None while it has not said much.
+
+        Pieces may be missing: the answer itself is a card when it is complete.
+        """
+        return self._agents.draft(self.project, self.id)
 
     def stop(self, reason: str = "", *, by: str = "") -> None:
         """End the turn: it delivers as canceled. A turn that waits never runs."""

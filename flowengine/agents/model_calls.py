@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, cast
 
+from flowengine.agents.drafts import DraftWriter
 from flowengine.agents.profile_cache import ProfileCache
 from flowengine.agents.prompt import request_of
 from flowengine.engine.engine import Engine
@@ -39,6 +40,7 @@ class _Try(LoggedStep, Protocol):
     def attempt(self) -> int: ...
     @property
     def cancel_token(self) -> _Token: ...
+    def heartbeat(self, progress: Json = None) -> bool: ...
 
 
 def enter(
@@ -90,10 +92,10 @@ def _entered(
     return request_of(known.profile, turn, context, output)
 
 
-def answer(model: Model, request: ModelRequest, check: Callable[[], object]) -> Answer:
+def answer(model: Model, request: ModelRequest, step: _Try) -> Answer:
     """Ask a model; a failure that another request may mend becomes a retry of the step."""
     try:
-        return last_of(model.provider, _checked(model, request, check))
+        return last_of(model.provider, _watched(model, request, step))
     except ModelError as problem:
         demanded = getattr(problem, "retry_after", None)
         if problem.is_transient and demanded is not None:
@@ -103,10 +105,12 @@ def answer(model: Model, request: ModelRequest, check: Callable[[], object]) -> 
         raise
 
 
-def _checked(model: Model, request: ModelRequest, check: Callable[[], object]) -> Any:
+def _watched(model: Model, request: ModelRequest, step: _Try) -> Any:
+    draft, check = DraftWriter(step.heartbeat), step.cancel_token.check
     for piece in model.stream(request):
         if isinstance(piece, Chunk):
             check()  # a turn that was stopped asks for nothing more
+            draft.add(piece)
         yield piece
 
 
@@ -118,4 +122,4 @@ def call_model(
     assert inside is not None, "a worker calls it for a step"
     engine, step = inside[0], cast("_Try", logged_step.get())
     request = enter(engine, profiles(engine), agent, turn, step.run_id, step.attempt)
-    return answer(model, request, step.cancel_token.check).to_json()
+    return answer(model, request, step).to_json()

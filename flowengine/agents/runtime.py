@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from flowengine.agents.agent_messages import stop_message
 from flowengine.agents.call_runs import CallRuns, result_of
 from flowengine.agents.calls import Calls
+from flowengine.agents.drafts import Draft
 from flowengine.agents.enqueue import Enqueued, Enqueuer, NewTurn, WaitingStep
 from flowengine.agents.handles import TurnHandle
 from flowengine.agents.head_commit import MessageFailed
@@ -24,7 +25,7 @@ from flowengine.agents.recovery import AgentRecovery
 from flowengine.agents.turn_call import TurnCall
 from flowengine.agents.turn_commits import TurnCommits
 from flowengine.agents.turn_effects import TurnEffects
-from flowengine.agents.views import turn_page
+from flowengine.agents.views import draft_of, turn_page
 from flowengine.engine.engine import Engine
 from flowengine.engine.staging import AgentKey, ContinuationPolicy
 from flowengine.errors import InvalidInputs, UnknownTurn
@@ -224,6 +225,14 @@ class Agents:
         """Return the calls of tools that a turn has made."""
         with self._engine.database.read() as session:
             return session.agent_lists.calls(project, turn_id, _MAX_CALLS)
+
+    def draft(self, project: str, turn_id: str) -> Draft | None:
+        """Return the answer that the model of a turn is giving now."""
+        with self._engine.database.read() as session:
+            found = session.agent_turns.info(project, turn_id)
+            if found is None:
+                raise UnknownTurn(turn_id)
+            return draft_of(session, found)
 
     def turns(
         self, project: str = "", agent: str | None = None, *, limit: int = 100

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from flowengine.agents.drafts import Draft
 from flowengine.errors import AmbiguousTurn, InvalidFilter, UnknownTurn
 from flowengine.program.nodes import Json
 from flowengine.store import Session
@@ -75,6 +77,7 @@ class TurnView:
     events: list[AgentEvent]
     waits_for: str
     children: list[tuple[str, str]]  #: turns that its calls have asked, with their agents
+    draft: Draft | None  #: the answer that its model is giving
 
     @property
     def deliverable(self) -> Json:
@@ -164,7 +167,18 @@ def turn_view(session: Session, turn: TurnInfo) -> TurnView:
         turns.turn_events(turn.project, turn.id, 0, _MAX_EVENTS),
         waits,
         lists.children(turn.project, turn.id, _MAX_CALLS),
+        draft_of(session, turn) if is_active else None,
     )
+
+
+def draft_of(session: Session, turn: TurnInfo) -> Draft | None:
+    """Return the answer that the model of a turn is giving; None if it gives none."""
+    head = session.agent_heads.get(turn.project, turn.agent)
+    if head is None or head.turn_id != turn.id or head.run_id is None:
+        return None
+    tries = session.tasks.tries_of_run(head.run_id)
+    shown = [each.progress for each in tries if each.state == "running" and each.progress]
+    return Draft.of(json.loads(shown[0])) if shown else None
 
 
 def agent_metrics(session: Session, project: str | None, now: int) -> AgentMetrics:

@@ -32,7 +32,7 @@ QUICK_START = ("--without-mingle", "--without-gossip")  #: spares a second at ea
 #: waited for minutes or for ever before it was mended.
 SOON = 15.0
 pytest.register_assert_rewrite(
-    *(f"tests.acceptance.celery.{name}" for name in ("attack", "mixed_load", "rows"))
+    *(f"tests.acceptance.celery.{name}" for name in ("agent_load", "attack", "mixed_load", "rows"))
 )
 
 

@@ -19,6 +19,14 @@ def _note(name: str) -> None:
     (Path(os.environ["TRACES"]) / f"{name}-{os.getpid()}-{time.monotonic_ns()}").touch()
 
 
+def hold(name: str) -> None:
+    """Leave a file, then wait until another file allows it to end."""
+    directory = Path(os.environ["TRACES"])
+    (directory / f"begun-{name}-{os.getpid()}").touch()
+    while not (directory / f"go-{name}").exists():
+        time.sleep(0.01)
+
+
 def _answer(*calls: ToolCall) -> Answer:
     return Answer(calls, StopReason.TOOL_CALLS, Usage(10, 5), "scripted")
 
@@ -75,6 +83,19 @@ def counter(text: str) -> str:
 def clerk(ticket: str) -> str:
     """You settle complaints."""
     return f"Settle this: {ticket}"
+
+
+def _patient(request: ModelRequest) -> str:
+    hold(request.messages[-1].text)
+    return f"answered by {os.getpid()}"
+
+
+@agent(
+    model=ScriptedModel(_patient), name="busy_office.patient", task_list="models", max_losses=1000
+)
+def patient(name: str) -> str:
+    """Your model waits until the test lets it answer."""
+    return name
 
 
 RESULT = "one two three: 3"

@@ -1,135 +1,72 @@
-"""Turns of agents on Celery workers that are killed, with messages lost and doubled."""
+"""Turns of agents on Celery workers that are killed or suspended, and lose or double messages."""
 
 from __future__ import annotations
 
-from collections import Counter
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 
-from flowengine.agents import agents_of
+from flowengine.agents import TurnHandle, agents_of
 from flowengine.agents.enqueue import NewTurn
 from tests.acceptance.celery import office
+from tests.acceptance.celery.agent_load import LISTS, faults, rows, run_turns
 from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 from tests.acceptance.celery.mixed_load import Killer
 from tests.celery_nodes import Fleet, until
 
-LOSSY = "tests.acceptance.celery.lossy"  # named, not imported: it would disturb this process too
-
 
 @pytest.fixture(scope="module")
 def module_fleet(make_fleet: MakeFleet, chaos_seed: int) -> Fleet:
-    fleet = make_fleet(
-        imports=f"{office.__name__},{LOSSY}",
-        LOSSY_SEED=str(chaos_seed),
-        LOSSY_SHARES="0.3,0.3,0",  # lost, doubled, delayed
-    )
-    lists = ("-Q", "models,tools,default")
+    fleet = make_fleet(**faults(chaos_seed))
     for name in ("first", "second"):
-        fleet.add_worker(name, *QUICK_START, *lists, "-c", "2", wait=False)
+        fleet.add_worker(name, *QUICK_START, *LISTS, "-c", "2", wait=False)
     fleet.add_beat()
     return fleet
-
-
-def rows(fleet: Fleet, query: str) -> list[Any]:
-    with fleet.engine.database.read() as session:
-        return list(session.connection.execute(text(query)))
-
-
-def send(fleet: Fleet, turns: int, agents: int) -> list[str]:
-    """Send messages, each twice under its key."""
-    part, ids = agents_of(fleet.engine), []
-    for number in range(turns):
-        new = NewTurn(
-            project="",
-            agent=f"agent-{number % agents}",
-            profile=office.clerk.profile,
-            instruction=office.clerk.instruction({"ticket": f"ticket {number}"}),
-            key=f"mail-{number}",
-        )
-        first, second = part.send(new), part.send(new)
-        assert (first.id, second.duplicate) == (second.id, True)
-        ids.append(first.id)
-    return ids
-
-
-def open_turns(fleet: Fleet) -> int:
-    query = "SELECT count(*) FROM flowengine_agent_turn WHERE finished_at IS NULL"
-    return int(rows(fleet, query)[0][0])
-
-
-def run_turns(fleet: Fleet, seed: int, turns: int, agents: int, plan: list[str]) -> None:
-    killer = Killer(fleet, seed)
-    killer.lots.shuffle(plan)
-    ids = send(fleet, turns, agents)
-    for what in plan:
-        if not open_turns(fleet):
-            break
-        killer.wait(0.8)
-        killer.kill(what)
-    fleet.heal()
-    until(lambda: not open_turns(fleet), "the end of all turns", seconds=120 + turns, pause=0.2)
-    check_turns(fleet, ids, agents)
-    made = Counter(path.name.rsplit("-", 2)[0] for path in fleet.traces.glob("model-*"))
-    answers = rows(fleet, "SELECT count(*) FROM flowengine_card WHERE type = 'agent.thought'")
-    lost = rows(fleet, "SELECT count(*) FROM flowengine_task WHERE outcome = 'lost'")[0][0]
-    recovered = rows(fleet, "SELECT sum(recoveries) FROM flowengine_agent_turn")[0][0]
-    again = sum(made.values()) - answers[0][0]
-    print(
-        f"\nseed {seed}: {turns} turns of {agents} agents; killed {dict(killer.kills)}; {lost} "
-        f"tries lost, {recovered} turns entered again; {answers[0][0]} answers recorded, "
-        f"{again} model calls made again"
-    )
-    assert 0 <= again <= lost, "a model is asked again only if the process that asked it died"
-
-
-def check_turns(fleet: Fleet, ids: list[str], agents: int) -> None:
-    """One turn, one delivery and one event for each message; every row is as it must be."""
-    turns = rows(
-        fleet,
-        "SELECT agent_turn_id AS id, agent_id AS agent, task_status AS status, enqueued_at, "
-        "dispatched_at, finished_at, steps, deliverable_card_id AS card FROM "
-        "flowengine_agent_turn ORDER BY enqueued_at, agent_turn_id",
-    )
-    asked = [turn for turn in turns if turn.id in set(ids)]
-    assert len(asked) == len(ids)
-    assert len(turns) == 2 * len(ids), "each clerk has asked one counter"
-    assert {turn.status for turn in turns} == {"success"}
-    assert {turn.steps for turn in asked} == {office.STEPS}
-    events = rows(fleet, "SELECT agent_turn_id FROM flowengine_agent_event WHERE kind = 'task'")
-    assert sorted(row[0] for row in events) == sorted(turn.id for turn in turns)
-    cards = Counter(row[0] for row in rows(fleet, "SELECT type FROM flowengine_card"))
-    assert cards["task.deliverable"] == len(turns)
-    assert cards["agent.thought"] == (office.STEPS + 1) * len(ids)
-    assert cards["tool.result"] == cards["tool.call"] == 4 * len(ids)
-    part = agents_of(fleet.engine)
-    for turn_id in ids[:: max(1, len(ids) // 20)]:
-        assert part.handle("", turn_id).result(timeout=0) == office.RESULT
-    # One message at a time, in the order in which they were sent.
-    for agent in {turn.agent for turn in asked}:
-        own = [turn for turn in asked if turn.agent == agent]
-        assert [turn.dispatched_at for turn in own] == sorted(turn.dispatched_at for turn in own)
-        for before, after in pairwise(own):
-            assert before.finished_at <= after.dispatched_at
-    heads = rows(
-        fleet, "SELECT DISTINCT status, waiting_tool_count FROM flowengine_agent_state_head"
-    )
-    assert [tuple(head) for head in heads] == [("idle", 0)]
-    left = "SELECT count(*) FROM flowengine_agent_inbox WHERE status <> 'consumed'"
-    assert rows(fleet, left)[0][0] == 0
-    runs = rows(fleet, "SELECT DISTINCT state FROM flowengine_run")
-    assert [row[0] for row in runs] == ["COMPLETED"]
 
 
 def test_each_message_is_delivered_once_although_workers_are_killed(
     fleet: Fleet, chaos_seed: int
 ) -> None:
-    run_turns(fleet, chaos_seed, turns=6, agents=2, plan=["child", "whole_worker"])
+    killer = Killer(fleet, chaos_seed)
+    run_turns(killer, chaos_seed, turns=6, agents=2, plan=["child", "whole_worker"])
 
 
-@pytest.mark.chaos
-def test_500_messages_are_delivered_once_under_many_kills(fleet: Fleet, chaos_seed: int) -> None:
-    plan = [*["child"] * 20, *["worker"] * 6, *["whole_worker"] * 6, *["beat"] * 3]
-    run_turns(fleet, chaos_seed, turns=500, agents=50, plan=plan)
+def ask_patient(fleet: Fleet, name: str) -> TurnHandle[Any]:
+    new = NewTurn(
+        project="",
+        agent=f"patient-{name}",
+        profile=office.patient.profile,
+        instruction=office.patient.instruction({"name": name}),
+    )
+    return agents_of(fleet.engine).send(new)
+
+
+def written(fleet: Fleet, turn: TurnHandle[Any]) -> list[Any]:
+    """Everything that a turn has left: cards, events, messages."""
+    tables = {"card": "card_id", "agent_event": "number", "agent_inbox": "inbox_id"}
+    where = f"WHERE agent_turn_id = '{turn.id}'"
+    return [
+        rows(fleet, f"SELECT {key} FROM flowengine_{table} {where} ORDER BY {key}")
+        for table, key in tables.items()
+    ]
+
+
+def test_a_worker_suspended_in_a_model_call_writes_nothing_when_it_continues(
+    fleet: Fleet,
+) -> None:
+    turn = ask_patient(fleet, "zombie")
+    (pid,) = until(lambda: fleet.begun("zombie"), "the model call")
+    (worker,) = [worker for worker in fleet.workers if pid in worker.children()]
+    worker.freeze()
+    pids = until(lambda: len(fleet.begun("zombie")) == 2 and fleet.begun("zombie"), "another try")
+    assert pids[1] not in worker.children()
+    fleet.let_go("zombie")
+    assert turn.result(timeout=30) == f"answered by {pids[1]}"
+    info, before = turn.info(), written(fleet, turn)
+    assert (info.recoveries, info.steps) == (1, 1)
+    refused = fleet.count_logged("refused a late report")
+    worker.thaw()
+    until(lambda: fleet.count_logged("refused a late report") == refused + 1, "the refusal")
+    assert written(fleet, turn) == before
+    assert turn.result() == f"answered by {pids[1]}"
+    assert turn.info().epoch == info.epoch

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from sqlalchemy import create_engine
 
-from flowengine.agents import agents_of
+from flowengine.agents import agent, agents_of
+from flowengine.agents.drafts import Draft
 from flowengine.authoring import event_facet_names
-from flowengine.models import ToolCall
-from flowengine.models.messages import ToolResult
+from flowengine.models import Answer, Chunk, ModelRequest, StopReason, ToolCall
+from flowengine.models.messages import Text, ToolResult, Usage
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker import TaskWorker
 from tests.integration.agents.clerks import Office, calls, clerk, judge, model, plan, submit
@@ -125,3 +127,37 @@ def test_an_engine_that_nobody_uses_is_collected_with_its_agents(tmp_path: Any) 
     del engine
     gc.collect()
     assert found() is None
+
+
+def test_the_answer_that_a_model_is_giving_can_be_read(
+    desk: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowengine.agents.drafts._INTERVAL", 0.0)
+    monkeypatch.setattr("flowengine.worker.progress.INTERVAL", 0.0)
+    seen: list[Draft | None] = []
+
+    class Talker:
+        provider = model = "talker"
+
+        def stream(self, request: ModelRequest) -> Iterator[Chunk | Answer]:
+            for word in ("good", " morning", " to", " you"):
+                yield Chunk("text", word)
+                seen.append(turn.draft())
+            yield Answer((Text("good morning to you"),), StopReason.END, Usage(1, 1), "talker")
+
+    @agent(model=Talker(), name="tests.talker")
+    def talker(text: str) -> str:
+        """You talk."""
+        return text
+
+    turn = talker.send("hello")
+    assert turn.draft() is None
+    desk.work()
+    assert turn.result(timeout=5) == "good morning to you"
+    assert seen == [
+        Draft(1, "good"),
+        Draft(2, "good morning"),
+        Draft(3, "good morning to"),
+        Draft(4, "good morning to you"),
+    ]
+    assert turn.draft() is None  # the card is the truth
