@@ -14,14 +14,16 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from flowengine.agents import Budget, agent
+from flowengine.agents import Budget, agent, fork_join
 from flowengine.agents.enqueue import NewTurn
 from flowengine.engine import Engine
 from flowengine.models import ModelRequest, ScriptedModel
-from tests.integration.agents.clerks import Office, calls, clerk, plan, search
+from flowengine.store.agent_heads import AgentHeads
+from flowengine.turns.records import Head
+from tests.integration.agents.clerks import Office, calls, clerk, model, plan, search
 from tests.integration.engines import dump, watched
 
-_STEPS = 110
+_STEPS = 1_010
 
 
 def _always(request: ModelRequest) -> Any:
@@ -67,7 +69,7 @@ def _step(desk: Office, turn: Any) -> tuple[int, dict[str, int]]:
     return sum(statements.values()), rows
 
 
-@pytest.mark.parametrize("late", [30, pytest.param(100, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize("late", [30, pytest.param(1_000, marks=pytest.mark.chaos)])
 def test_a_step_costs_the_same_early_and_late(on_server: Office, late: int) -> None:
     desk = on_server
     turn = diligent.send("search")
@@ -106,19 +108,24 @@ def _insert(desk: Office, number: int) -> None:
             session.agent_heads.create("", f"idle {at}", 0)
 
 
-def test_a_thousand_idle_agents_add_nothing_to_a_recovery_pass(on_server: Office) -> None:
+_MANY = pytest.mark.parametrize("many", [1_000, pytest.param(10_000, marks=pytest.mark.chaos)])
+
+
+@_MANY
+def test_many_idle_agents_add_nothing_to_a_recovery_pass(on_server: Office, many: int) -> None:
     desk = on_server
     plan.reset({"hello": ["bonjour"]})
     clerk.at("ada").send("hello")
     desk.work()
     before = _recovery(desk)
-    _insert(desk, 1_000)
+    _insert(desk, many)
     assert _recovery(desk) == before
     assert sum(before.values()) <= 6, before
 
 
-def test_a_thousand_suspended_agents_cost_a_recovery_pass_no_further_statement(
-    on_server: Office,
+@_MANY
+def test_many_suspended_agents_cost_a_recovery_pass_no_further_statement(
+    on_server: Office, many: int
 ) -> None:
     desk = on_server
     plan.reset({"wait": [calls("search"), "done"]})
@@ -134,8 +141,8 @@ def test_a_thousand_suspended_agents_cost_a_recovery_pass_no_further_statement(
             "SELECT project_id, 'waits ' || n, status, active_agent_turn_id, turn_epoch, "
             "active_recursion_depth, trace_id, parent_step_id, 'box' || n, waiting_tool_count, "
             "%s, entered, event_count, updated_at FROM flowengine_agent_state_head, "
-            "generate_series(1, 1000) n WHERE agent_id = 'ada' RETURNING agent_id",
-            (later,),
+            "generate_series(1, %s) n WHERE agent_id = 'ada' RETURNING agent_id",
+            (later, many),
         )
     assert _recovery(desk) == before
 
@@ -153,3 +160,34 @@ def test_queued_turns_of_a_busy_agent_cost_its_other_commits_nothing(small_desk:
             turn.report(first.id, "r")
         costs.append(statements)
     assert costs[0] == costs[1]
+
+
+crowd = fork_join(clerk, name="tests.crowd", max_tasks=1000)
+
+
+@agent(model=model, tools=[crowd])
+def foreman(task: str) -> str:
+    """You lead a crowd."""
+    return task
+
+
+@pytest.mark.parametrize("many", [40, pytest.param(1_000, marks=pytest.mark.chaos)])
+def test_the_parent_of_a_join_is_locked_as_often_for_many_tasks_as_for_few(
+    on_server: Office, monkeypatch: pytest.MonkeyPatch, many: int
+) -> None:
+    locked: Counter[str] = Counter()
+    lock = AgentHeads.lock
+
+    def count(heads: AgentHeads, project: str, agent_id: str, **options: Any) -> Head | None:
+        locked[agent_id] += 1
+        return lock(heads, project, agent_id, **options)
+
+    monkeypatch.setattr(AgentHeads, "lock", count)
+    for number in (4, many):
+        tasks = [{"instruction": f"t{at}", "target_ref": "clerk"} for at in range(number)]
+        plan.reset({f"t{at}": ["done"] for at in range(number)})
+        plan.steps["lead"] = [calls("crowd", tasks=tasks), "all done"]  # type: ignore[arg-type]
+        turn = foreman.at(f"boss {number}").send("lead")
+        on_server.work()
+        assert turn.result(timeout=5) == "all done"
+    assert locked["boss 4"] == locked[f"boss {many}"]
