@@ -92,7 +92,7 @@ def flowengine(servers: Servers, scratch: Path, turns: int) -> tuple[Figures, li
     os.environ.update(where)
     sys.path.insert(0, str(scratch))
     celery = (sys.executable, "-m", "celery", "-A", "flowengine")
-    subprocess.run([sys.executable, "-m", "flowengine", "upgrade"], check=True, cwd=scratch)
+    subprocess.run([sys.executable, "-m", "flowengine", "db", "upgrade"], check=True, cwd=scratch)
     with (
         process(*celery, "worker", "-c", "2", "-l", "ERROR", **where),
         process(*celery, "beat", "-l", "ERROR", "-s", str(scratch / "beat"), **where),

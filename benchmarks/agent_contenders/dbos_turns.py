@@ -9,7 +9,7 @@ import os
 import sys
 import time
 
-from dbos import DBOS, DBOSClient, Queue
+from dbos import DBOS, DBOSClient
 
 from benchmarks.agent_flows import model, tool
 
@@ -45,8 +45,8 @@ def work(number: str) -> None:
             "log_level": "ERROR",
         }
     )
-    Queue(QUEUE, polling_interval_sec=POLLING, worker_concurrency=8)
     DBOS.launch()
+    DBOS.register_queue(QUEUE, polling_interval_sec=POLLING, worker_concurrency=8)
     print("ready", flush=True)
     sys.stdin.readline()
 
