@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-agents bench-growth bench-tenants bench-kills clean
+.PHONY: help demo test test-chaos test-lowest test-pythons check constraints bench bench-quick bench-agents bench-pairs bench-growth bench-tenants bench-kills clean
 
 # One environment for each system that is measured: their dependencies differ.
 BENCH_QUICK := .venv-bench/flowengine/.installed .venv-bench/dbos/.installed
@@ -78,6 +78,10 @@ bench-quick: $(BENCH_QUICK) ## Measure flowengine, the canvas and DBOS in less t
 bench-agents: $(BENCH_QUICK) .venv-bench/langgraph/.installed ## Measure turns of agents beside LangGraph and DBOS
 	scripts/ensure-servers
 	PYTHONPATH=. .venv-bench/flowengine/bin/python benchmarks/agents.py $(ARGS)
+
+bench-pairs: .venv-bench/flowengine/.installed ## Compare with another checkout (ARGS="../before 60")
+	scripts/ensure-servers
+	TMPDIR=$(SCRATCH) PYTHONPATH=. .venv-bench/flowengine/bin/python benchmarks/pairs.py $(ARGS)
 
 bench-growth: .venv/.installed-dev ## Measure how the cost of a step grows with its run
 	.venv/bin/python benchmarks/growth.py
