@@ -73,7 +73,7 @@ def _add_step(tree: Tree, view: TurnView, step: StepRecord, now: int) -> None:
     about = f"  {took} · {step.tokens:,} tokens · run {step.run_id[:SHOWN_DIGITS]}"
     branch = tree.add(line(f"step {step.number} {step.status}", (about, "dim")))
     if view.draft is not None and step.ended is None:
-        so_far = (f"so far, {view.draft.chunks} pieces: ", "dim")
+        so_far = (f"so far, piece {view.draft.chunks}: ", "dim")
         branch.add(line(so_far, view.draft.text[-_MAX_TEXT:]))
     for card in view.cards_of_step(step.id):
         if (shown := _card(view, card, now)) is not None:

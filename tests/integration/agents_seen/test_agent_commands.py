@@ -15,6 +15,8 @@ from pydantic import SecretStr
 from flowengine import agent, event_facet
 from flowengine.cli import main
 from flowengine.cli.agent_commands import _HEAD_STATES, _TURN_STATES
+from flowengine.models import Answer, Chunk, ModelRequest, StopReason
+from flowengine.models.messages import Text, Usage
 from flowengine.settings import Settings
 from flowengine.store.agent_lists import TURN_STATES
 from flowengine.store.database import system_clock
@@ -127,6 +129,31 @@ def test_turn_show_draws_steps_calls_and_the_deliverable(flow: Flow, command: Co
     whole = json.loads(command("turn", "show", turn.id, "--json").output)
     assert (whole["status"], whole["tokens"], len(whole["steps_made"])) == ("success", 30, 2)
     assert [call["tool"] for call in whole["calls"] if call["run_id"]] == ["search", "refund"]
+
+
+def test_turn_show_has_the_answer_that_the_model_is_giving(
+    flow: Flow, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowengine.agents.drafts._INTERVAL", 0.0)
+    shown: list[str] = []
+
+    class Talker:
+        provider = model = "talker"
+
+        def stream(self, request: ModelRequest) -> Iterator[Chunk | Answer]:
+            yield Chunk("text", "Good mor")
+            shown.append(command("turn", "show", "slow").output)
+            yield Answer((Text("Good morning"),), StopReason.END, Usage(1, 1), "talker")
+
+    @agent(model=Talker(), name="tests.slow_talker")
+    def talker(text: str) -> str:
+        """You talk slowly."""
+        return text
+
+    turn = talker.at("slow").send("hello")
+    assert flow.run_turn(turn) == "Good morning"
+    assert "so far, piece 1: Good mor" in shown[0]
+    assert "so far" not in command("turn", "show", "slow").output
 
 
 def test_a_turn_is_found_by_its_agent(flow: Flow, command: Command) -> None:
