@@ -7,6 +7,7 @@ model that answers quickly costs no statement more.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from flowengine.models import Chunk
 from flowengine.program.nodes import Json
 
 _INTERVAL = 0.5  #: seconds between two reports, and before the first
+_MAX_BYTES = 6_000  #: of the text as JSON; a progress has a limit
 _LONGEST = 1_000  #: characters that are kept: the end of the text
 
 
@@ -51,4 +53,11 @@ class DraftWriter:
         now = self._clock()
         if now >= self._next:
             self._next = now + _INTERVAL
-            self._report({"chunks": self._chunks, "text": self._text})
+            self._report({"chunks": self._chunks, "text": _clipped(self._text)})
+
+
+def _clipped(text: str) -> str:
+    """Return the end of a text that fits into a progress: an emoji takes twelve bytes of JSON."""
+    while len(json.dumps(text)) > _MAX_BYTES:
+        text = text[len(text) // 2 :]
+    return text

@@ -175,7 +175,7 @@ class HeadCommit:
         instructions = [
             card.id
             for card in session.cards.read(turn.project, turn.context_box_id)
-            if card.type == CardType.INSTRUCTION
+            if card.type == CardType.INSTRUCTION and card.turn_id == turn.id  # not inherited ones
         ]
         session.cards.append(turn.project, turn.output_box_id, instructions, turn.id, epoch)
 

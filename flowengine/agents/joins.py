@@ -8,6 +8,7 @@ is new to the engine, so a join survives what runs and turns survive.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -23,9 +24,10 @@ from flowengine.agents.turn_call import TurnCall
 from flowengine.authoring import EventFacet, Workflow, attempt, foreach, wait_for, when
 from flowengine.authoring.decorators import EventFacetDecorator, workflow
 from flowengine.authoring.registry import register_event_facet, register_workflow
+from flowengine.authoring.scopes import current_scope
 from flowengine.engine.engine import Engine
 from flowengine.engine.handles import executing
-from flowengine.errors import AnswerRefused, AuthoringError, WaitTimedOut
+from flowengine.errors import AnswerRefused, AuthoringError, GiveUp, WaitTimedOut
 from flowengine.log_context import logged_step
 from flowengine.program.nodes import Json
 from flowengine.turns.joins import (
@@ -38,6 +40,7 @@ from flowengine.turns.joins import (
 )
 
 _ENDED = "join_ended"  #: the answer that the deadline waits for
+_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _SHORT = 200  #: characters of an agent's docstring in the description of the tool
 
 
@@ -96,6 +99,15 @@ class ForkJoin(Workflow[..., JoinResult]):
 
     tool_timeout: float  #: seconds that an agent waits for it: longer than any of its deadlines
 
+    def __call__(self, /, *args: Any, **kwargs: Any) -> JoinResult:
+        """Join in a run of its own: the run is the identity of a join, and its end ends its turns.
+
+        Otherwise two joins in one run would end each other's turns.
+        """
+        if current_scope() is None:
+            return super().__call__(*args, **kwargs)
+        return self.start(*args, **kwargs).result()
+
 
 class _Member(EventFacet[..., Any]):
     """The step of one task: it waits for a turn."""
@@ -105,7 +117,10 @@ class _Member(EventFacet[..., Any]):
 
     def call(self, data: Mapping[str, Json]) -> TurnCall:
         task = OpenTask.model_validate(data["task"])
-        profile = replace(self.agents[task.facet].profile, tells_outcome=True)
+        member = self.agents.get(task.facet)
+        if member is None:
+            raise GiveUp(f"agent {task.facet!r} was removed from the join {self.join!r}")
+        profile = replace(member.profile, tells_outcome=True)
         return TurnCall(
             *(profile, task.instruction, task.agent_id),
             clone_of=task.clone_of,
@@ -136,14 +151,35 @@ def fork_join(
         raise AuthoringError(
             f"fork_join takes deadline_seconds as a number above 0, not {deadline_seconds!r}"
         )
-    first = agents[0]
-    name = name or f"{first.name.rpartition('.')[0]}.fork_join"
+    name = _qualified(name, agents)
+    if not isinstance(task_list, str) or not task_list:
+        raise AuthoringError(f"fork_join takes the name of a task list, not {task_list!r}")
     steps = _Steps(name, members, max_tasks, deadline_seconds, task_list)
     plain = workflow(name=name)(_body(steps, deadline_seconds))
     join = ForkJoin(plain.definition)
     join.tool_timeout = deadline_seconds + GRACE_SECONDS
     register_workflow(join)
     return join
+
+
+_known: dict[str, tuple[str, ...]] = {}  #: the agents of each join of this process, by its name
+
+
+def _qualified(name: object, agents: tuple[AgentFacet[..., Any], ...]) -> str:
+    """Return the whole name of a join, which no other join has."""
+    if name is not None and (not isinstance(name, str) or not _NAME.fullmatch(name)):
+        raise AuthoringError(
+            f"fork_join takes a name of letters, digits, '_' and dots, not {name!r}"
+        )
+    short = name or "fork_join"
+    whole = short if "." in short else f"{agents[0].name.rpartition('.')[0]}.{short}"
+    names = tuple(each.name for each in agents)
+    if _known.setdefault(whole, names) != names:
+        raise AuthoringError(
+            f"there is a join {whole!r} of other agents, {', '.join(_known[whole])}: give this one "
+            'a name of its own with fork_join(…, name="…")'
+        )
+    return whole
 
 
 def _members(agents: tuple[Any, ...]) -> dict[str, AgentFacet[..., Any]]:
@@ -191,7 +227,8 @@ def _body(steps: _Steps, deadline: float) -> Callable[..., JoinResult]:
         'target_strategy "new" starts a new agent, and target_ref is one of the agents below. '
         '"reuse" gives the task to an existing agent, which remembers its earlier tasks, and '
         '"clone" to a copy of one: target_ref is its agent_id, from the results of an earlier '
-        "call. context_box_id shows the agent the cards of another task's output_box_id.\n"
+        "call. context_box_id, the output_box_id of an earlier call for the same message, shows "
+        "the agent the cards of that task.\n"
         f"The agents:\n{about}"
     )
     fork_join.__module__ = next(iter(steps.members.values())).definition.fn.__module__

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from flowengine.evaluator.records import id_within
 from flowengine.store.backend import in_dialect
+from flowengine.store.cards import COPIED
 from flowengine.store.parts import Part
 from flowengine.turns.states import HeadState
 
@@ -44,11 +45,13 @@ _LEFT = (
 )
 _REMEMBERED = (
     "SELECT DISTINCT agent_turn_id FROM flowengine_box_card "
-    "WHERE project_id = %s AND box_id = %s AND agent_turn_id IS NOT NULL"
+    "WHERE project_id = %s AND box_id = %s AND agent_turn_id IS NOT NULL "
+    f"AND turn_epoch <> {COPIED}"
 )
 _REMEMBERED_CARDS = (
     "DELETE FROM flowengine_card WHERE project_id = %s AND card_id IN (SELECT b.card_id "
-    "FROM flowengine_box_card b WHERE b.project_id = %s AND b.box_id = %s) RETURNING 1"
+    "FROM flowengine_box_card b WHERE b.project_id = %s AND b.box_id = %s "
+    f"AND b.turn_epoch <> {COPIED}) RETURNING 1"
 )
 _PLACES = (
     "DELETE FROM flowengine_box_card WHERE project_id = %s "

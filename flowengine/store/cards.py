@@ -21,9 +21,10 @@ _APPEND = (
     "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
     "turn_epoch) VALUES {rows} RETURNING position"
 )
+COPIED = -1  #: the epoch of references to cards of another box: their owner removes the cards
 _COPY = (
     "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
-    "turn_epoch) SELECT project_id, %s, position, card_id, agent_turn_id, turn_epoch "
+    f"turn_epoch) SELECT project_id, %s, position, card_id, agent_turn_id, {COPIED} "
     "FROM flowengine_box_card WHERE project_id = %s AND box_id = %s AND position < %s "
     "RETURNING position"
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from flowengine.agents.drafts import Draft, DraftWriter
 from flowengine.models import Chunk
 from flowengine.program.nodes import Json
@@ -55,3 +57,11 @@ def test_thoughts_and_arguments_are_counted_and_not_shown() -> None:
 def test_the_progress_of_something_else_is_no_draft() -> None:
     assert Draft.of(0.5) is None
     assert Draft.of({"share": 1}) is None
+
+
+def test_a_text_that_takes_many_bytes_is_cut_to_fit() -> None:
+    found = written(400, seconds=4, text="\N{GRINNING FACE}" * 10)
+    assert all(len(json.dumps(each)) < 8_000 for each in found)
+    draft = Draft.of(found[-1])
+    assert draft is not None
+    assert draft.text

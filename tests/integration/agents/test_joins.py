@@ -254,6 +254,91 @@ def test_a_task_is_shown_the_box_of_an_earlier_one(small_desk: Office) -> None:
     assert last.endswith(": A")
 
 
+@workflow
+def two_joins(first: list[JoinTask], second: list[JoinTask], alone: str) -> list[Any]:
+    return [
+        team(first, fail_fast=True).status,
+        team.named("other")(second).status,
+        clerk(alone),
+    ]
+
+
+def test_joins_in_one_run_end_nothing_but_their_own_turns(any_desk: Office) -> None:
+    plan.reset({"a": [RuntimeError("no"), RuntimeError("no")], "b": [calls("refund"), "paid"]})
+    plan.steps["alone"] = [calls("refund"), "paid alone"]
+    run = two_joins.start([new("a")], [new("b")], "alone")
+    any_desk.work()
+    for info in any_desk.agents.turns():
+        turn = any_desk.agents.handle("", info.id)
+        for call in turn.calls():
+            if call.is_open:
+                turn.approve(call.id, by="eva")
+    any_desk.work()
+    assert run.result(timeout=5) == ["failed", "success", "paid alone"]
+
+
+@workflow
+def join_after_join(first: list[JoinTask], second: list[JoinTask]) -> str:
+    begun = team(first, fail_fast=True).status
+    return team.named("later").after(begun)(second).status
+
+
+def test_a_join_after_one_that_failed_fast_asks_its_agents(any_desk: Office) -> None:
+    plan.reset({"a": [RuntimeError("no"), RuntimeError("no")], "b": ["done b"]})
+    run = join_after_join.start([new("a")], [new("b")])
+    any_desk.work()
+    assert run.result(timeout=5) == "success"
+    assert ("b", 0) in plan.asked
+
+
+def test_a_purge_of_a_clone_leaves_the_memory_of_its_source_alone(desk: Office) -> None:
+    plan.reset({"first": ["one"], "x": ["two"], "second": ["three"], "third": ["four"]})
+    clerk.at("ada").send("first")
+    desk.work()
+    ended(desk, team.start([JoinTask(instruction="x", target_ref="ada", target_strategy="clone")]))
+    desk.clock.advance(seconds=10 * 86_400)
+    clerk.at("ada").send("second")
+    desk.work()
+    desk.engine.purger.purge_turns(older_than=5 * 86_400)
+    clerk.at("ada").send("third")
+    desk.work()
+    assert texts(model.requests[-1])[1:] == ["first", "one", "second", "three", "third"]
+
+
+def test_an_agent_does_not_remember_the_instructions_of_a_box_it_was_shown(
+    small_desk: Office,
+) -> None:
+    known: list[str] = []
+
+    def newest() -> tuple[str, str]:
+        """The box and the agent of the task that was given last."""
+        (found,) = [
+            (box_id, agent_id)
+            for box_id, agent_id in small_desk.rows(
+                "SELECT output_box_id, agent_id FROM flowengine_agent_turn "
+                "WHERE parent_turn_id IS NOT NULL"
+            )
+            if box_id not in known
+        ]
+        known.append(found[0])
+        return found
+
+    def shown() -> Any:
+        return asking(JoinTask(instruction="b", target_ref="clerk", context_box_id=newest()[0]))
+
+    def again() -> Any:
+        reader = newest()[1]
+        return asking(JoinTask(instruction="c", target_ref=reader, target_strategy="reuse"))
+
+    plan.reset({"a": ["A"], "b": ["B"], "c": ["C"]})
+    plan.steps["lead"] = _Late([lambda: asking(new("a")), shown, again, lambda: "done"])
+    turn = lead.at("boss").send("lead")
+    small_desk.work()
+    assert turn.result(timeout=5) == "done"
+    (request,) = [each for each in model.requests if texts(each)[-1] == "c"]
+    assert texts(request)[1:] == ["b", "B", "c"]  # not "a": that was another agent's
+
+
 class _Late(list):  # type: ignore[type-arg]
     """Answers that are made when they are asked for."""
 
@@ -330,6 +415,15 @@ def test_a_join_names_the_problem_of_its_definition() -> None:
         fork_join(team)  # type: ignore[arg-type]
     with pytest.raises(AuthoringError, match=r"two agents have the same short name"):
         fork_join(clerk, clerk)
+    with pytest.raises(
+        AuthoringError, match=r"there is a join 'tests.team' of other agents, .*judge"
+    ):
+        fork_join(clerk, name="tests.team")
+    with pytest.raises(AuthoringError, match=r"takes a name of letters, .*not 'my team!'"):
+        fork_join(clerk, name="my team!")
+    with pytest.raises(AuthoringError, match=r"takes the name of a task list, not ''"):
+        fork_join(clerk, name="tests.listless", task_list="")
+    assert fork_join(clerk, name="squad").name == "tests.integration.agents.clerks.squad"
     with pytest.raises(AuthoringError, match=r"max_tasks from 1 to 1000, not 0"):
         fork_join(clerk, max_tasks=0)
     with pytest.raises(AuthoringError, match=r"deadline_seconds as a number above 0, not -1"):
