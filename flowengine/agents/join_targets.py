@@ -79,7 +79,7 @@ class JoinTargets:
             if facet is None:
                 return f"there is no agent {ref!r}, the agents of this join are: {shorts}"
             return self._opened(task, facet, "", "")
-        facet = session.agent_turns.last_facet(project, ref)
+        facet = session.agent_joins.last_facet(project, ref)
         if facet is None:
             return f"agent {ref!r} has never had a task; take the agent_id of an earlier result"
         if facet not in self._facets:
@@ -114,7 +114,7 @@ class JoinTargets:
             return target
         own = () if parent is None else (parent.context_box_id, parent.output_box_id)
         is_known = box_id in own or (
-            parent is not None and session.agent_turns.is_box_of_child(project, parent.id, box_id)
+            parent is not None and session.agent_joins.is_box_of_child(project, parent.id, box_id)
         )
         if not is_known:
             return f"the box {box_id!r} is none of this turn or of the tasks it has given"

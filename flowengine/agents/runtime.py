@@ -160,7 +160,7 @@ class Agents:
         """
         with self._engine.database.read() as session:
             first, second = (join + end for end in ENDS)
-            begun = session.agent_turns.begun(run_id, (first, second))
+            begun = session.agent_joins.begun(run_id, (first, second))
         for end in begun[:1]:
             ending = ENDS[end.removeprefix(join)]
             self.stop(project, turn_id, ending.reason, code=ending.code, status=ending.status)
@@ -169,7 +169,7 @@ class Agents:
         """Stop the turns that the steps of a join wait for; idempotent."""
         ending = ENDS[end]
         with self._engine.database.read() as session:
-            turns = session.agent_turns.open_of_run(run_id)
+            turns = session.agent_joins.open_of_run(run_id)
         for project, turn_id in turns:
             self.stop(project, turn_id, ending.reason, code=ending.code, status=ending.status)
 

@@ -14,6 +14,7 @@ from typing import Protocol
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.agent_heads import AgentHeads
 from flowengine.store.agent_inbox import AgentInbox
+from flowengine.store.agent_joins import AgentJoins
 from flowengine.store.agent_lists import AgentLists
 from flowengine.store.agent_purge import AgentPurge
 from flowengine.store.agent_turns import AgentTurns
@@ -72,6 +73,8 @@ class Session(Protocol):
     def agent_heads(self) -> AgentHeads: ...
     @property
     def agent_inbox(self) -> AgentInbox: ...
+    @property
+    def agent_joins(self) -> AgentJoins: ...
     @property
     def agent_lists(self) -> AgentLists: ...
     @property

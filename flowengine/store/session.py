@@ -11,6 +11,7 @@ from sqlalchemy import Connection, CursorResult, Executable
 from flowengine.store.admission import AdmissionRows
 from flowengine.store.agent_heads import AgentHeads
 from flowengine.store.agent_inbox import AgentInbox
+from flowengine.store.agent_joins import AgentJoins
 from flowengine.store.agent_lists import AgentLists
 from flowengine.store.agent_purge import AgentPurge
 from flowengine.store.agent_turns import AgentTurns
@@ -122,6 +123,7 @@ class SqlSession:
     runs = _PartOf(Runs)
     agent_heads = _PartOf(AgentHeads)
     agent_inbox = _PartOf(AgentInbox)
+    agent_joins = _PartOf(AgentJoins)
     agent_lists = _PartOf(AgentLists)
     agent_purge = _PartOf(AgentPurge)
     agent_turns = _PartOf(AgentTurns)

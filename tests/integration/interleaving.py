@@ -17,6 +17,8 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection, event
 
+from flowengine.engine import Engine
+from flowengine.settings import Settings
 from flowengine.store import Session
 from flowengine.store.backend import Executor
 from flowengine.store.sqlite.database import SqliteDatabase, SqliteExecutor
@@ -29,6 +31,7 @@ class SimulatedWorld(Protocol):
 
     url: str
     scheduler: Scheduler
+    boots: int  #: processes that have begun
 
     def clock(self) -> int: ...
     def check(self) -> None:
@@ -194,3 +197,27 @@ class _Interrupted:
     def many(self, text: str, rows: Any) -> None:
         self._scheduler.perhaps_die()
         self._executor.many(text, rows)
+
+
+def reborn(
+    world: SimulatedWorld,
+    settings: Settings,
+    act: Callable[[Engine, str], None],
+    died: Callable[[str], None],
+) -> Callable[[], None]:
+    """An actor that comes back as a new process, with another boot id, whenever it has died."""
+
+    def live() -> None:
+        while True:
+            world.boots += 1
+            boot = f"boot-{world.boots}"
+            engine = Engine(Process(world), settings=settings)
+            try:
+                act(engine, boot)
+                return
+            except Died:
+                died(boot)
+            finally:
+                engine.close()
+
+    return live

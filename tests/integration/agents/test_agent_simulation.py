@@ -32,7 +32,7 @@ from flowengine.store.sqlite.database import SqliteDatabase
 from flowengine.turns.states import InboxState
 from flowengine.worker.execution import execute_try
 from tests.integration.agents.clerks import Plan, calls
-from tests.integration.interleaving import Died, Process, Scheduler
+from tests.integration.interleaving import Died, Scheduler, reborn
 
 MESSAGES, AGENTS = 5, 2
 plan = Plan()
@@ -163,7 +163,7 @@ class World:
         self.seen: Counter[str] = Counter()  #: faults that have happened
         self.laws = Laws(path)
         self._suspects: set[str] = set()  #: processes that the watchdog takes for dead
-        self._time, self._boots = 1_700_000_000_000, 0
+        self._time, self.boots = 1_700_000_000_000, 0
         self._settings = Settings(watchdog_interval=1.0)
         for number in range(2):
             self.scheduler.add(f"sender-{number}", self._reborn(self._send), is_mortal=True)
@@ -187,23 +187,14 @@ class World:
         self.laws.check()
 
     def _reborn(self, act: Callable[[Engine, Agents, str], None]) -> Callable[[], None]:
-        """An actor that comes back as a new process whenever it has died."""
+        def begin(engine: Engine, boot: str) -> None:
+            act(engine, self._forgetful(engine), boot)
 
-        def live() -> None:
-            while True:
-                self._boots += 1
-                boot = f"boot-{self._boots}"
-                engine = Engine(Process(self), settings=self._settings)
-                try:
-                    act(engine, self._forgetful(engine), boot)
-                    return
-                except Died:
-                    self.seen["deaths"] += 1
-                    self._suspects.add(boot)
-                finally:
-                    engine.close()
+        return reborn(self, self._settings, begin, self._died)
 
-        return live
+    def _died(self, boot: str) -> None:
+        self.seen["deaths"] += 1
+        self._suspects.add(boot)
 
     def _forgetful(self, engine: Engine) -> Agents:
         """The agents of a process that does not wake some of them."""

@@ -1,0 +1,44 @@
+"""Queries of joins: the turns that one run waits for, and the agents and boxes of its tasks."""
+
+from __future__ import annotations
+
+from flowengine.store.agent_tables import TURN_IS_WAITED_FOR
+from flowengine.store.parts import Part
+
+_OPEN_OF_RUN = (
+    "SELECT project_id, agent_turn_id FROM flowengine_agent_turn "
+    f"WHERE {TURN_IS_WAITED_FOR} AND waiting_run_id = %s"
+)
+_LAST_FACET = (
+    "SELECT facet FROM flowengine_agent_turn WHERE project_id = %s AND agent_id = %s "
+    "ORDER BY enqueued_at DESC LIMIT 1"
+)
+_BOX_OF_CHILD = (
+    "SELECT 1 FROM flowengine_agent_turn WHERE project_id = %s AND parent_turn_id = %s "
+    "AND output_box_id = %s LIMIT 1"
+)
+_BEGUN = (
+    "SELECT facet_name FROM flowengine_step WHERE run_id = %s AND NOT superseded "
+    "AND facet_name IN (%s, %s)"
+)
+
+
+class AgentJoins(Part):
+    """In a transaction."""
+
+    def open_of_run(self, run_id: str) -> list[tuple[str, str]]:
+        """Return the turns that steps of a run wait for, each with its project."""
+        return [(row[0], row[1]) for row in self._session.rows(_OPEN_OF_RUN, (run_id,))]
+
+    def last_facet(self, project: str, agent: str) -> str | None:
+        """Return the definition of an agent's newest turn."""
+        rows = self._session.rows(_LAST_FACET, (project, agent))
+        return rows[0][0] if rows else None
+
+    def is_box_of_child(self, project: str, turn_id: str, box_id: str) -> bool:
+        """Whether a turn has asked for the turn that writes to a box."""
+        return bool(self._session.rows(_BOX_OF_CHILD, (project, turn_id, box_id)))
+
+    def begun(self, run_id: str, facets: tuple[str, str]) -> list[str]:
+        """Return those of two facets that a run has steps of."""
+        return [row[0] for row in self._session.rows(_BEGUN, (run_id, *facets))]
