@@ -159,14 +159,15 @@ class WireServers:
     def is_alive(self, server: WireServer) -> bool:
         """Whether a server has missed no heartbeat; it may send them to another process."""
         longest = 1.5 * self._interval
-        if self._clock() - server.seen_at < longest:
+        asked_at = self._clock()  # before the query: a server that it finds may be dead after it
+        if asked_at - server.seen_at < longest:
             return True
         with self._engine.database.read() as session:
             rows, now = session.servers.by_boot_ids([server.row.boot_id]), session.now()
         if not rows or rows[0].state not in ServerState.ALIVE:
             return False
         silent = (now - rows[0].ping_time) / 1000
-        server.seen_at = max(server.seen_at, self._clock() - silent)
+        server.seen_at = max(server.seen_at, asked_at - silent)
         return silent < longest
 
     def deregister(self, caller: Caller, server_id: str) -> documents.Deregistered:
