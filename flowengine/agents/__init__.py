@@ -7,7 +7,8 @@ from flowengine.agents.definitions import (
     instruction,
 )
 from flowengine.agents.handles import TurnHandle
-from flowengine.agents.joins import JoinOutcome, JoinResult, JoinTask, fork_join
+from flowengine.agents.join_models import JoinOutcome, JoinResult, JoinTask
+from flowengine.agents.joins import fork_join
 from flowengine.agents.runtime import Agents, agents_of
 from flowengine.agents.tools import ToolOptions, tool
 from flowengine.agents.turn_call import TurnCall

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, TypeAlias, cast
-
-from pydantic import BaseModel, ConfigDict
+from typing import Any, cast
 
 from flowengine.agents.definitions import AgentFacet
+from flowengine.agents.join_ends import DEADLINE_STEP, JoinEnds
+from flowengine.agents.join_models import JoinOutcome, JoinResult, OpenJoin, OpenTask, Tasks
 from flowengine.agents.join_targets import JoinTargets, answer_join
 from flowengine.agents.runtime import agents_of
 from flowengine.agents.tools import is_time
@@ -42,56 +42,6 @@ from flowengine.turns.joins import (
 _ENDED = "join_ended"  #: the answer that the deadline waits for
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _SHORT = 200  #: characters of an agent's docstring in the description of the tool
-
-
-class JoinTask(BaseModel):
-    """One task of a join, and the agent that gets it."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    instruction: str
-    target_ref: str  #: with "new" the name of an agent's definition, otherwise an existing agent
-    target_strategy: Literal["new", "reuse", "clone"] = "new"
-    context_box_id: str | None = None  #: cards that the agent reads before its instruction
-
-
-class JoinOutcome(BaseModel):
-    """How the turn of one task has ended."""
-
-    task_index: int = 0
-    status: str
-    result: Any = None
-    error_code: str = ""
-    error: str = ""
-    agent_id: str = ""
-    agent_turn_id: str = ""
-    output_box_id: str = ""
-
-
-class JoinResult(BaseModel):
-    """The outcomes of all tasks, in the order of the tasks."""
-
-    status: str
-    results: list[JoinOutcome]
-
-
-class OpenTask(BaseModel):
-    """A task after its target was found."""
-
-    task_index: int
-    facet: str
-    agent_id: str
-    clone_of: str
-    instruction: str
-    context_box_id: str
-
-
-class OpenJoin(BaseModel):
-    tasks: list[OpenTask]
-    seconds: float
-
-
-Tasks: TypeAlias = list[JoinTask]
 
 
 class ForkJoin(Workflow[..., JoinResult]):
@@ -204,7 +154,7 @@ def _body(steps: _Steps, deadline: float) -> Callable[..., JoinResult]:
         attempt(
             lambda: wait_for(_ENDED, bool, timeout=opened.seconds),
             catch={WaitTimedOut: lambda error: steps.expire()},
-            name="deadline",
+            name=DEADLINE_STEP,
         )
 
         def ended(task: OpenTask) -> JoinOutcome:
@@ -212,14 +162,15 @@ def _body(steps: _Steps, deadline: float) -> Callable[..., JoinResult]:
                 JoinOutcome,
                 attempt(
                     lambda: steps.member(task),
-                    catch=lambda error: steps.refused(error.message),
+                    catch=lambda error: steps.refused(task, error.path, error.message),
                 ),
             )
             when(fail_fast & (outcome.status != "success"), lambda: steps.cancel())
-            return outcome
+            return _indexed(task, outcome)
 
         results = foreach(opened.tasks, ended, name="tasks")
-        return cast(JoinResult, steps.close(results, fail_fast))
+        # Composed here: the limit of a step's result would hold for all results together.
+        return JoinResult.model_construct(status=steps.close(results, fail_fast), results=results)
 
     about = "\n".join(f"- {short}: {_about(each)}" for short, each in steps.members.items())
     fork_join.__doc__ = (
@@ -262,8 +213,8 @@ class _Steps:
         def member(task: OpenTask) -> JoinOutcome:
             raise AssertionError("its call returns a turn")
 
-        def refused(message: str) -> JoinOutcome:
-            return JoinOutcome(status="failed", error_code="refused", error=message)
+        def refused(task: OpenTask, path: str, message: str) -> JoinOutcome:
+            return _refused(task, path, message)
 
         def expire() -> None:
             _end(expire_end)
@@ -271,7 +222,7 @@ class _Steps:
         def cancel() -> None:
             _end(cancel_end)
 
-        def close(results: list[JoinOutcome], fail_fast: bool) -> JoinResult:
+        def close(results: list[JoinOutcome], fail_fast: bool) -> str:
             return _close(results, fail_fast)
 
         expire_end, cancel_end = ENDS
@@ -302,15 +253,35 @@ def _inside() -> tuple[Engine, str]:
 
 def _end(end: str) -> None:
     engine, run_id = _inside()
-    agents_of(engine).end_join(run_id, end)
+    JoinEnds(agents_of(engine), engine).end(run_id, end)
 
 
-def _close(results: list[JoinOutcome], fail_fast: bool) -> JoinResult:
+def _indexed(task: OpenTask, outcome: JoinOutcome) -> JoinOutcome:
+    """Return the outcome of a task with its place; while a body is traced, its fields are symbols.
+
+    The index of `outcome` is not read: an outcome of an earlier version has none.
+    """
+    names = (name for name in JoinOutcome.model_fields if name != "task_index")
+    fields = {name: getattr(outcome, name) for name in names}
+    return JoinOutcome.model_construct(task_index=task.task_index, **fields)
+
+
+def _refused(task: OpenTask, path: str, message: str) -> JoinOutcome:
+    """Return the outcome of a task whose step failed, with its turn if it has got one."""
+    engine, run_id = _inside()
+    outcome = JoinOutcome(status="failed", error_code="refused", error=message)
+    outcome.agent_id = task.agent_id
+    turn = JoinEnds(agents_of(engine), engine).turn_of(run_id, path)
+    if turn is not None:
+        outcome.agent_id, outcome.agent_turn_id = turn.agent, turn.id
+        outcome.output_box_id = turn.output_box_id
+    return outcome
+
+
+def _close(results: list[JoinOutcome], fail_fast: bool) -> str:
     engine, run_id = _inside()
     with suppress(AnswerRefused):  # the deadline has passed, or an earlier try has sent it
         engine.send(run_id, _ENDED, value=True)
     answer_join(engine, run_id)
-    for index, outcome in enumerate(results):
-        outcome.task_index = index
     ended = [Ended(each.status, each.error_code) for each in results]
-    return JoinResult(status=join_status(ended, fail_fast=fail_fast), results=results)
+    return join_status(ended, fail_fast=fail_fast)

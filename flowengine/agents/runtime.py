@@ -19,6 +19,7 @@ from flowengine.agents.drafts import Draft
 from flowengine.agents.enqueue import Enqueued, Enqueuer, NewTurn, WaitingStep
 from flowengine.agents.handles import TurnHandle
 from flowengine.agents.head_commit import MessageFailed
+from flowengine.agents.join_ends import JoinEnds
 from flowengine.agents.join_targets import parent_of
 from flowengine.agents.profile_cache import ProfileCache
 from flowengine.agents.recovery import AgentRecovery
@@ -37,7 +38,6 @@ from flowengine.store.agent_lists import CallInfo
 from flowengine.store.agent_turns import AgentEvent, TurnInfo
 from flowengine.store.caller_transaction import SqlalchemyTransaction
 from flowengine.store.database import is_unavailable
-from flowengine.turns.joins import ENDS
 from flowengine.turns.states import TaskStatus
 
 log = logging.getLogger("flowengine")
@@ -149,29 +149,8 @@ class Agents:
             _, effects = self._enqueuer.enqueue(session, new)
         self._finish(effects)
         if call.join:
-            self._stop_if_ended(project, turn_id, task.workflow_id, call.join)
+            JoinEnds(self, self._engine).begin(project, turn_id, task, call.join)
         return turn_id
-
-    def _stop_if_ended(self, project: str, turn_id: str, run_id: str, join: str) -> None:
-        """Stop a turn if its join is being ended: one of the two always sees the other.
-
-        The step that ends a join is stored before it looks for turns, and this turn was stored
-        before this looks for the step.
-        """
-        with self._engine.database.read() as session:
-            first, second = (join + end for end in ENDS)
-            begun = session.agent_joins.begun(run_id, (first, second))
-        for end in begun[:1]:
-            ending = ENDS[end.removeprefix(join)]
-            self.stop(project, turn_id, ending.reason, code=ending.code, status=ending.status)
-
-    def end_join(self, run_id: str, end: str) -> None:
-        """Stop the turns that the steps of a join wait for; idempotent."""
-        ending = ENDS[end]
-        with self._engine.database.read() as session:
-            turns = session.agent_joins.open_of_run(run_id)
-        for project, turn_id in turns:
-            self.stop(project, turn_id, ending.reason, code=ending.code, status=ending.status)
 
     def stop(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from flowengine.store.agent_tables import TURN_IS_WAITED_FOR
 from flowengine.store.parts import Part
 
@@ -17,10 +19,20 @@ _BOX_OF_CHILD = (
     "SELECT 1 FROM flowengine_agent_turn WHERE project_id = %s AND parent_turn_id = %s "
     "AND output_box_id = %s LIMIT 1"
 )
-_BEGUN = (
-    "SELECT facet_name FROM flowengine_step WHERE run_id = %s AND NOT superseded "
-    "AND facet_name IN (%s, %s)"
+_ENDS = (
+    "SELECT id, key, facet_name, generation, state FROM flowengine_step "
+    "WHERE run_id = %s AND NOT superseded AND (facet_name IN (%s, %s) OR key = %s)"
 )
+
+
+class JoinStep(NamedTuple):
+    """A step that ends a join, or that waits for its deadline."""
+
+    id: str
+    key: str
+    facet: str
+    generation: int
+    state: str
 
 
 class AgentJoins(Part):
@@ -39,6 +51,8 @@ class AgentJoins(Part):
         """Whether a turn has asked for the turn that writes to a box."""
         return bool(self._session.rows(_BOX_OF_CHILD, (project, turn_id, box_id)))
 
-    def begun(self, run_id: str, facets: tuple[str, str]) -> list[str]:
-        """Return those of two facets that a run has steps of."""
-        return [row[0] for row in self._session.rows(_BEGUN, (run_id, *facets))]
+    def ends(self, run_id: str, facets: tuple[str, ...], deadline_key: str) -> list[JoinStep]:
+        """Return the steps of a run that end it as a join, by two facets, and its deadline."""
+        first, second = facets
+        found = self._session.rows(_ENDS, (run_id, first, second, deadline_key))
+        return [JoinStep(*row) for row in found]
