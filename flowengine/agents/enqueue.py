@@ -15,7 +15,7 @@ from flowengine.program.nodes import Json
 from flowengine.settings import Settings
 from flowengine.store import Session, codec
 from flowengine.store.agent_inbox import Message
-from flowengine.store.cards import Card
+from flowengine.store.cards import Card, profile_owner
 from flowengine.turns.records import CardType, Turn
 from flowengine.turns.states import InboxState, MessageType, TaskStatus
 
@@ -154,11 +154,10 @@ class Enqueuer:
         """Store the profile, and the boxes of the turn with its instruction."""
         project, cards = new.project, session.cards
         profile = new.profile
-        if cards.get(project, turn.profile_id) is None:
-            card = Card(
-                turn.profile_id, CardType.PROFILE, "", None, None, None, profile.to_json(), 0
-            )
-            cards.add(project, turn.profile_id, [card], now)
+        if not cards.hold(project, turn.profile_id):
+            owner = profile_owner(project, turn.profile_id)
+            about = (CardType.PROFILE, "", owner, None, None, profile.to_json(), 0)
+            cards.add(project, owner, [Card(turn.profile_id, *about)], now)
         first = id_within(turn.id, "card", "instruction")
         kind = CardType.INSTRUCTION
         context = [Card(first, kind, new.source, turn.id, None, None, new.instruction, 0)]

@@ -6,13 +6,13 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from flowengine import retention
 from flowengine.engine.filter_values import age_of
+from flowengine.engine.turn_purger import PurgeResult, TurnPurger
 from flowengine.errors import InvalidFilter
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings
@@ -35,33 +35,10 @@ _GRACE = 3_600_000  #: after a result has expired: the commit of a step that rea
 _LEASE, _PROGRAMS = "purge", "purge.programs"
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeResult:
-    """The number of rows that a purge has removed, or would remove."""
-
-    runs: int = 0  #: in a dry run without their child runs
-    steps: int = 0
-    rows: int = 0  #: of all tables but those of runs, values and programs
-    values: int = 0  #: large values that no other run has
-    programs: int = 0
-    turns: int = 0  #: of agents
-    is_complete: bool = True  #: False: the time was up
-
-    def plus(self, other: PurgeResult) -> PurgeResult:
-        return PurgeResult(
-            self.runs + other.runs,
-            self.steps + other.steps,
-            self.rows + other.rows,
-            self.values + other.values,
-            self.programs + other.programs,
-            self.turns + other.turns,
-            self.is_complete and other.is_complete,
-        )
-
-
 class Purger:
     def __init__(self, database: Store, settings: Settings) -> None:
         self._database, self._settings = database, settings
+        self._turns = TurnPurger(database, settings, self._remove_marked)
         self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
         self._last_key = ""  #: behind which keys of limits are looked at next
 
@@ -110,7 +87,7 @@ class Purger:
         ]
         done = self._apply(rules, False, seconds)
         if turns:
-            done = done.plus(self._remove_turns(now - retention.age_of(turns), seconds))
+            done = done.plus(self._turns.remove(now - retention.age_of(turns), seconds))
         if done.turns:
             log.info(
                 "removed %d turns of agents, older than %s",
@@ -138,31 +115,7 @@ class Purger:
         """
         with self._database.read() as session:
             before = session.now() - age_of("older_than", older_than)
-            if dry_run:
-                project = self._settings.tenant or None
-                return PurgeResult(turns=session.agent_purge.count(before, project))
-        return self._remove_turns(before, seconds)
-
-    def _remove_turns(self, before: int, seconds: float | None) -> PurgeResult:
-        until = None if seconds is None else time.monotonic() + seconds
-        done, busy = PurgeResult(), 0
-        while until is None or time.monotonic() < until:
-            with self._database.read() as session:
-                project = self._settings.tenant or None
-                # Behind those of agents that are locked: the next purge finds them again.
-                found = session.agent_purge.ended(before, project, busy + _ROOTS)[busy:]
-            if not found:
-                return done.plus(self._remove_marked(until))
-            by_agent: dict[tuple[str, str], list[str]] = {}
-            for turn in found:
-                by_agent.setdefault((turn.project, turn.agent), []).append(turn.id)
-            for (of_project, agent), turn_ids in by_agent.items():
-                with self._database.write() as session:
-                    removed = session.agent_purge.remove(of_project, agent, turn_ids)
-                busy += len(turn_ids) - removed.turns
-                done = done.plus(PurgeResult(turns=removed.turns, rows=removed.rows))
-            done = done.plus(self._remove_marked(until))
-        return done.plus(PurgeResult(is_complete=False))
+        return self._turns.count(before) if dry_run else self._turns.remove(before, seconds)
 
     def remove_expired(self, seconds: float, *, now: bool = False) -> PurgeResult:
         """Remove expired results and locks and idle keys, whatever `retention` says.

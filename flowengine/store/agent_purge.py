@@ -1,18 +1,21 @@
 """Remove ended turns, those of one agent in one transaction, under the lock of its head.
 
 The memory of an agent, the output box that its turns share, stays as long as the agent has a turn:
-cards in it stay, with their large values. With the last turn the agent itself is removed.
+cards in it stay, with their large values. With the last turn the agent itself is removed. Profiles
+belong to no turn, and are removed when no turn has them any more.
 """
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from flowengine.evaluator.records import id_within
+from flowengine.store.agent_tables import CARD_IS_PROFILE
 from flowengine.store.backend import in_dialect
-from flowengine.store.cards import COPIED
+from flowengine.store.cards import COPIED, profile_owner
 from flowengine.store.parts import Part
 from flowengine.turns.states import HeadState
 
@@ -64,6 +67,25 @@ _BOXES = (
 _HEAD = (
     "DELETE FROM flowengine_agent_state_head WHERE project_id = %s AND agent_id = %s RETURNING 1"
 )
+# Without an index by profile: a purge that finds nothing else to do reads the turns once.
+_IS_UNUSED = (
+    "NOT EXISTS (SELECT 1 FROM flowengine_agent_turn t "
+    "WHERE t.project_id = {card}.project_id AND t.profile_card_id = {card}.card_id)"
+)
+_UNUSED = (
+    f"SELECT c.project_id, c.card_id FROM flowengine_card c WHERE c.{CARD_IS_PROFILE} "
+    f"AND c.created_at < %(before)s{{filter}} AND {_IS_UNUSED.format(card='c')} "
+    "ORDER BY c.project_id, c.card_id LIMIT %(most)s{lock}"
+)
+_PROFILES = (
+    "DELETE FROM flowengine_card WHERE project_id = %s AND card_id IN (SELECT w.value FROM {IDS}) "
+    f"AND {CARD_IS_PROFILE} AND {_IS_UNUSED.format(card='flowengine_card')} RETURNING card_id"
+)
+_MOVE = (
+    "INSERT INTO flowengine_reference (run_id, hash) SELECT DISTINCT %s, f.hash "
+    "FROM flowengine_reference f WHERE f.run_id IN (SELECT w.value FROM {IDS}) RETURNING hash"
+)
+_MOVED = "DELETE FROM flowengine_reference WHERE run_id IN (SELECT w.value FROM {IDS}) RETURNING 1"
 
 
 class EndedTurn(NamedTuple):
@@ -120,6 +142,41 @@ class AgentPurge(Part):
         if owners - kept:
             self._session.purge.mark(sorted(owners - kept))
         return RemovedTurns(len(removed[0]), rows)
+
+    def remove_profiles(self, before: int, project: str | None, most: int) -> int:
+        """Remove profiles that are older than that and that no turn has; return their number.
+
+        An enqueue holds the card of its profile until its turn is there. So a locked card is
+        skipped, and the turn of one that was just released is seen by the second statement, which
+        reads a later state. An enqueue that comes later waits, and stores the card again.
+        """
+        owners = []
+        for of_project, ids in self._unused_profiles(before, project, most).items():
+            removed = self._rows(_PROFILES, sorted(ids), of_project)
+            owners += [profile_owner(of_project, row[0]) for row in removed]
+        if owners:
+            self._give_up_values(owners)
+        return len(owners)
+
+    def _unused_profiles(self, before: int, project: str | None, most: int) -> dict[str, list[str]]:
+        """Lock profiles that no turn has, and return their ids by project."""
+        condition, values = _of_project(project)
+        dialect = self._session.dialect
+        lock = f"{dialect.LOCK}{dialect.SKIP_LOCKED}"
+        text = _UNUSED.format(filter=condition, lock=lock)
+        found: dict[str, list[str]] = {}
+        for of_project, card_id in self._session.rows(
+            text, {**values, "before": before, "most": most}
+        ):
+            found.setdefault(of_project, []).append(card_id)
+        return found
+
+    def _give_up_values(self, owners: list[str]) -> None:
+        """Let a marker have the large values of removed cards: the owners may get them again."""
+        marker = uuid.uuid4().hex
+        if self._rows(_MOVE, owners, marker):
+            self._rows(_MOVED, owners)
+            self._session.purge.mark([marker])
 
     def _rows(
         self, template: str, ids: list[str], *first: str, last: tuple[str, ...] = ()

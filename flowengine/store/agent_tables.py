@@ -26,6 +26,7 @@ INBOX_IS_QUEUED = "status = 'queued'"
 CALL_IS_OPEN = "wait_status = 'waiting'"
 CARD_IS_RESULT = "type = 'tool.result'"
 CARD_IS_DELIVERABLE = "type = 'task.deliverable'"
+CARD_IS_PROFILE = "type = 'sys.profile'"
 EVENT_IS_TASK = "kind = 'task'"
 TURN_IS_WAITED_FOR = "waiting_run_id IS NOT NULL AND finished_at IS NULL"
 
@@ -230,6 +231,7 @@ class CardRow(Table, table=True):
             *(CARD_IS_DELIVERABLE, "flowengine_card_deliverable", "project_id", "agent_turn_id"),
             unique=True,
         ),
+        partial_index(CARD_IS_PROFILE, "flowengine_card_profile", "project_id", "card_id"),
         Index("flowengine_card_turn", "project_id", "agent_turn_id"),
     )
 
@@ -237,6 +239,7 @@ class CardRow(Table, table=True):
     card_id: str = id_column(primary_key=True)
     type: str = name_column("", 32)
     author: str = name_column()  #: the agent
+    #: The owner of its large content: a turn, or `profile_owner`.
     agent_turn_id: str | None = id_column(default=None)
     step_id: str | None = id_column(default=None)
     tool_call_id: str | None = id_column(default=None)

@@ -88,6 +88,7 @@ class Dialect(Protocol):
     JOIN: str  #: joins `w`, which is read first, with a table that has an index
     LOCK: str
     SKIP_LOCKED: str
+    SHARE_LOCK: str  #: keeps a row from being removed, and lets others do the same
     REPORTED_INDEX: str
     ROW_ID: str  #: the address of a row
     ROW_IDS: str  #: it is among those of the query that follows, up to ROW_END

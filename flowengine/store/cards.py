@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from flowengine.evaluator.records import derived_id
 from flowengine.program.nodes import Json
 from flowengine.store import codec
+from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part
 
 _CARD = (
@@ -42,6 +44,7 @@ _GET = (
     "SELECT card_id, type, author, agent_turn_id, step_id, tool_call_id, content, created_at, 0 "
     "FROM flowengine_card WHERE project_id = %s AND card_id = %s"
 )
+_HOLD = "SELECT 1 FROM flowengine_card WHERE project_id = %s AND card_id = %s{SHARE_LOCK}"
 # Invariant: the reference first. Its lock keeps a purge from removing a value that is stored
 # already and that a card is about to refer to.
 _REFER = (
@@ -52,6 +55,14 @@ _STORE = (
     "INSERT INTO flowengine_payload (hash, body, created) VALUES (%s, %s, %s) "
     "ON CONFLICT DO NOTHING RETURNING hash"
 )
+
+
+def profile_owner(project: str, profile_id: str) -> str:
+    """Return the owner of the large contents of a profile's card, one for each project.
+
+    Several projects have a card with the same id: it is the hash of the profile.
+    """
+    return derived_id(project, "profile", profile_id)
 
 
 class Card(NamedTuple):
@@ -116,6 +127,14 @@ class Cards(Part):
     def read(self, project: str, box_id: str, first: int = 0) -> list[Card]:
         """Return the cards of a box in order, from a position on."""
         return self._cards(self._session.rows(_READ, (project, box_id, first)))
+
+    def hold(self, project: str, card_id: str) -> bool:
+        """Keep a card from being removed in this transaction; False: it is not there.
+
+        Waits for a purge that is removing it.
+        """
+        text = in_dialect(_HOLD, self._session.dialect)
+        return bool(self._session.rows(text, (project, card_id)))
 
     def get(self, project: str, card_id: str) -> Card | None:
         found = self._cards(self._session.rows(_GET, (project, card_id)))

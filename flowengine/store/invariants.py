@@ -27,8 +27,8 @@ _OF_RUNS = (
     *("step", "task", "event", "fact", "history", "timer", "join", "label", "reference"),
     "exchange",
 )
-#: References of the result cache, and of cards, have the id of an entry, a turn or a card in place
-#: of a run's.
+#: References of the result cache, and of cards, have the id of an entry, the owner of a card or its
+#: id in place of a run's.
 _NO_ENTRY = (
     " AND NOT EXISTS (SELECT 1 FROM flowengine_cache c WHERE c.id = t.run_id) "
     "AND NOT EXISTS (SELECT 1 FROM flowengine_card c WHERE c.agent_turn_id = t.run_id) "

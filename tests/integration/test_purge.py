@@ -16,7 +16,7 @@ from benchmarks import purge
 from flowengine import event_facet, foreach, retention, workflow
 from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine, purger
-from flowengine.engine.purger import PurgeResult
+from flowengine.engine.turn_purger import PurgeResult
 from flowengine.errors import InvalidFilter, InvalidSetting, UnknownRun
 from flowengine.evaluator.states import RunState
 from flowengine.settings import Settings

@@ -22,7 +22,7 @@ PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value,
 LOCK_ROWS = "json_each(%(rows)s) w"
 LOCK_KEY, LOCK_META = "json_extract(w.value, '$.key')", "json_extract(w.value, '$.meta')"
 JOIN = "CROSS JOIN"  # keeps its order: each wanted row is looked up by the index
-LOCK = SKIP_LOCKED = ""  # the transaction has the write lock
+LOCK = SKIP_LOCKED = SHARE_LOCK = ""  # the transaction has the write lock
 ROW_ID, ROW_IDS, ROW_END = "rowid", "rowid IN", ""
 SNAPSHOT = ""  # every transaction reads one state
 LOCK_REFERENCES = ""  # a transaction that writes is the only one
