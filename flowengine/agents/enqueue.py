@@ -177,7 +177,7 @@ class Enqueuer:
         if inherited:
             cards.copy(project, inherited, turn.context_box_id, cards.length(project, inherited))
         cards.append(project, turn.context_box_id, [card.id for card in context], turn.id, 0)
-        source = _memory(session, project, new.clone_of) if new.clone_of else None
+        source = session.agent_joins.memory(project, new.clone_of) if new.clone_of else None
         parent = None if source is None else source[0]
         cards.create_box(project, turn.output_box_id, "output", new.agent, now, parent)
         if source is not None:
@@ -193,17 +193,3 @@ class Enqueuer:
             stop_message(active, "interrupted", reason, TaskStatus.CANCELED, now)
         )
         effects.agents.append((new.project, new.agent))
-
-
-def _memory(session: Session, project: str, agent: str) -> tuple[str, int] | None:
-    """Return the box with an agent's memory, and how many of its cards are of ended turns.
-
-    The cards of a turn that goes on are left out: a call may lack its result.
-    """
-    head = session.agent_heads.get(project, agent)
-    if head is None or head.memory_box_id is None:
-        return None
-    box_id = head.memory_box_id
-    active = None if head.turn_id is None else session.agent_turns.get(project, head.turn_id)
-    length = session.cards.length(project, box_id) if active is None else active.base_index
-    return box_id, length

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from flowengine import workflow
 from flowengine.agents import JoinTask, agent, fork_join, tool
+from flowengine.agents.enqueue import Enqueuer, NewTurn
 from flowengine.errors import AuthoringError, RunFailed
 from tests.integration.agents.clerks import (
     Office,
@@ -195,6 +198,50 @@ def test_a_clone_of_a_working_agent_lacks_the_turn_that_goes_on(small_desk: Offi
     assert statuses(run.result(timeout=5)) == ["success", "success"]
     asked = {texts(request)[-1]: texts(request) for request in model.requests}
     assert asked["x"][1:] == ["first", "one", "x"]
+
+
+def _begin_long(desk: Office, source: Any) -> None:
+    desk.until_suspended(source.send("long"))
+
+
+class _Meanwhile:
+    """Sends statements, and does something else before one of them."""
+
+    def __init__(self, rows: Callable[..., Any], at: int, act: Callable[[], object]) -> None:
+        self._rows, self._at, self._act, self.sent = rows, at, act, 0
+
+    def __call__(self, text: str, values: Any = ()) -> Any:
+        self.sent += 1
+        if self.sent == self._at + 1:
+            self._act()
+        return self._rows(text, values)
+
+
+def test_a_clone_of_an_agent_that_begins_meanwhile_lacks_the_turn_that_goes_on(
+    on_server: Office,
+) -> None:
+    """The turn begins between any two statements of the transaction that makes the clone."""
+    plan.reset({"first": ["one"], "long": [calls("refund"), "paid"]})
+    at, last = 0, 1
+    while at < last:
+        source = clerk.at(f"ada {at}")
+        source.send("first")
+        on_server.flow.settle()
+        new_turn = NewTurn("", f"copy {at}", clerk.profile, "x", clone_of=f"ada {at}")
+        with on_server.engine.database.write() as session:
+            meanwhile = _Meanwhile(session.rows, at, partial(_begin_long, on_server, source))
+            session.rows = meanwhile  # type: ignore[method-assign]
+            Enqueuer(on_server.engine.settings).enqueue(session, new_turn)
+        at, last = at + 1, meanwhile.sent
+        copied = on_server.rows(
+            "SELECT c.type FROM flowengine_box_card b JOIN flowengine_agent_turn t "
+            "ON t.output_box_id = b.box_id JOIN flowengine_card c ON c.card_id = b.card_id "
+            "WHERE t.agent_id = %s AND b.turn_epoch = -1 ORDER BY b.position",
+            new_turn.agent,
+        )
+        assert "tool.call" not in [kind for (kind,) in copied], (at, copied)
+        assert copied
+    assert last > 10
 
 
 def test_a_task_is_shown_the_box_of_an_earlier_one(small_desk: Office) -> None:
