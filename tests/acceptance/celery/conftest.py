@@ -21,7 +21,14 @@ from pytest_celery import (
 )
 
 from tests.acceptance.celery import graphs
-from tests.celery_nodes import Fleet, GuardedProcess, LocalRedis, LocalWorker, clean_environment
+from tests.celery_nodes import (
+    Fleet,
+    GuardedProcess,
+    LocalRedis,
+    LocalWorker,
+    RestartablePostgres,
+    clean_environment,
+)
 from tests.celery_nodes.containers import write_files
 from tests.celery_nodes.fleet import INTERVALS
 from tests.servers import PostgresServer, RedisServer
@@ -162,6 +169,14 @@ def make_fleet(
     yield make
     for fleet in made:
         fleet.close()
+
+
+@pytest.fixture(scope="module")
+def postgres_away() -> Iterator[RestartablePostgres]:
+    """A PostgreSQL of the module's own, which its tests stop, freeze and restart."""
+    server = RestartablePostgres()
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,14 +12,6 @@ from tests.acceptance.celery.mixed_load import Killer
 from tests.celery_nodes import Fleet, RestartablePostgres
 
 pytestmark = pytest.mark.chaos
-
-
-@pytest.fixture(scope="module")
-def postgres_away() -> Iterator[RestartablePostgres]:
-    """A PostgreSQL of this module's own."""
-    server = RestartablePostgres()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")

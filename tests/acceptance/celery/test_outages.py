@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,6 @@ from tests.acceptance.celery import graphs
 from tests.acceptance.celery.conftest import SOON, MakeFleet
 from tests.acceptance.celery.rows import check_runs, wait_for
 from tests.celery_nodes import Fleet, LocalWorker, RestartablePostgres, until
-
-
-@pytest.fixture(scope="module")
-def postgres_away() -> Iterator[RestartablePostgres]:
-    """A PostgreSQL of this module's own."""
-    server = RestartablePostgres()
-    yield server
-    server.stop()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from statistics import median
 
+from flowengine.agents import JoinTask, agents_of
+from flowengine.agents.enqueue import NewTurn
 from tests.acceptance.celery import graphs, rare
+from tests.acceptance.celery.agent_load import rows
 from tests.acceptance.celery.conftest import QUICK_START, SOON, MakeFleet
 
 
@@ -28,3 +31,38 @@ def test_a_wakeup_is_passed_on_to_a_worker_that_has_the_code(make_fleet: MakeFle
         assert fleet.start(graphs.squared, n=grams).result(timeout=20) == grams**2
     print([round(each, 2) for each in seconds])
     assert median(seconds) < SOON
+
+
+def test_a_worker_without_the_code_of_an_agent_leaves_its_work_to_one_that_has_it(
+    make_fleet: MakeFleet,
+) -> None:
+    """The tool of the agent is code of both: whichever runs it lets the turn go on."""
+    fleet = make_fleet()
+    old = fleet.add_worker("old", *QUICK_START)
+    fleet.add_beat()
+    agents = agents_of(fleet.engine)
+    new_turn = NewTurn("", "ada", rare.clerk.profile, "one")
+    turns = [agents.send(new_turn)]
+    asked = fleet.start(rare.asking, task="two")
+    joined = fleet.start(
+        rare.clerks, tasks=[JoinTask(instruction="three", target_ref="clerk").model_dump()]
+    )
+    assert fleet.start(graphs.squared, n=3).result(timeout=20) == 9  # it works on its own code
+    time.sleep(2)  # several passes of recovery
+    claims = "SELECT name, lease FROM flowengine_task WHERE name LIKE 'rare.%' ORDER BY name"
+    waiting = [("rare.clerk", 0), ("rare.clerk__model", 0), ("rare.clerks__open", 0)]
+    assert [tuple(row) for row in rows(fleet, claims)] == waiting
+    both = f"{graphs.__name__},{rare.__name__}"
+    new = fleet.add_worker("new", *QUICK_START, FLOWENGINE_IMPORTS=both)
+    turns += [agents.send(NewTurn("", f"eva {n}", rare.clerk.profile, "go")) for n in range(10)]
+    assert [turn.result(timeout=60) for turn in turns] == ["3"] * 11
+    assert asked.result(timeout=60) == "3"
+    assert joined.result(timeout=60)["status"] == "success"
+    asking = set(fleet.begun("clerk"))
+    assert asking <= set(new.children())
+    assert asking.isdisjoint(old.children())
+    adding = {int(path.name.partition("-")[2]) for path in fleet.traces.glob("executions-*")}
+    assert adding & set(new.children())
+    assert adding & set(old.children()), "the tools ran in both"
+    assert {lease for _, lease in rows(fleet, claims)} == {1}, "each was claimed once"
+    assert {turn.info().recoveries for turn in turns} == {0}
