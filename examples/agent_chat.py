@@ -35,12 +35,15 @@ def partner(text: str) -> str:
 
 
 def said_before() -> int:
-    """Return the number of messages so far, after the answers that nobody has waited for."""
-    engine = default_engine()
-    turns = agents_of(engine).turns("", "chat", limit=1_000)
+    """Return the number of messages so far; show the answers that nobody may have seen.
+
+    These are the open ones, and the last: a kill may have come before it was printed.
+    """
+    agents = agents_of(default_engine())
+    turns = agents.turns("", "chat", limit=1_000)
     for turn in reversed(turns):
-        if turn.finished is None:
-            print(f"… {agents_of(engine).handle('', turn.id).result(timeout=300)}")
+        if turn.finished is None or turn is turns[0]:
+            print(f"… {agents.handle('', turn.id).result(timeout=300)}")
     return len(turns)
 
 
