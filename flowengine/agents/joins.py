@@ -7,6 +7,7 @@ is new to the engine, so a join survives what runs and turns survive.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from flowengine.agents.definitions import AgentFacet
 from flowengine.agents.join_ends import DEADLINE_STEP, JoinEnds
 from flowengine.agents.join_models import JoinOutcome, JoinResult, OpenJoin, OpenTask, Tasks
 from flowengine.agents.join_targets import JoinTargets, answer_join
+from flowengine.agents.profiles import Profile
 from flowengine.agents.runtime import agents_of
 from flowengine.agents.tools import is_time
 from flowengine.agents.turn_call import TurnCall
@@ -70,9 +72,8 @@ class _Member(EventFacet[..., Any]):
         member = self.agents.get(task.facet)
         if member is None:
             raise GiveUp(f"agent {task.facet!r} was removed from the join {self.join!r}")
-        profile = replace(member.profile, tells_outcome=True)
         return TurnCall(
-            *(profile, task.instruction, task.agent_id),
+            *(self._profile(member), task.instruction, task.agent_id),
             clone_of=task.clone_of,
             context_box_id=task.context_box_id,
             join=self.join,
@@ -80,6 +81,12 @@ class _Member(EventFacet[..., Any]):
 
     def written(self, returned: Any) -> Any:
         return returned
+
+    @staticmethod
+    @functools.cache
+    def _profile(member: AgentFacet[..., Any]) -> Profile:
+        # Made once: the id of a profile is the hash of all of it.
+        return replace(member.profile, tells_outcome=True)
 
 
 def fork_join(

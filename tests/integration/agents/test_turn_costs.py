@@ -5,7 +5,9 @@ Statements that are sent, and rows that are written, as the database counts them
 
 from __future__ import annotations
 
-from collections import Counter
+import gc
+import tracemalloc
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import itemgetter
@@ -16,7 +18,8 @@ from sqlalchemy import event
 
 from flowengine.agents import Budget, agent, fork_join
 from flowengine.agents.enqueue import NewTurn
-from flowengine.engine import Engine
+from flowengine.engine import Engine, committer
+from flowengine.evaluator import working_set
 from flowengine.models import ModelRequest, ScriptedModel
 from flowengine.store.agent_heads import AgentHeads
 from flowengine.turns.records import Head
@@ -171,6 +174,16 @@ def foreman(task: str) -> str:
     return task
 
 
+def _join(desk: Office, number: int) -> None:
+    """Let a parent join so many agents."""
+    tasks: Any = [{"instruction": f"t{at}", "target_ref": "clerk"} for at in range(number)]
+    plan.reset({f"t{at}": ["done"] for at in range(number)})
+    plan.steps["lead"] = [calls("crowd", tasks=tasks), "all done"]
+    turn = foreman.at(f"boss {number}").send("lead")
+    desk.work()
+    assert turn.result(timeout=5) == "all done"
+
+
 @pytest.mark.parametrize("many", [40, pytest.param(1_000, marks=pytest.mark.chaos)])
 def test_the_parent_of_a_join_is_locked_as_often_for_many_tasks_as_for_few(
     on_server: Office, monkeypatch: pytest.MonkeyPatch, many: int
@@ -184,10 +197,34 @@ def test_the_parent_of_a_join_is_locked_as_often_for_many_tasks_as_for_few(
 
     monkeypatch.setattr(AgentHeads, "lock", count)
     for number in (4, many):
-        tasks = [{"instruction": f"t{at}", "target_ref": "clerk"} for at in range(number)]
-        plan.reset({f"t{at}": ["done"] for at in range(number)})
-        plan.steps["lead"] = [calls("crowd", tasks=tasks), "all done"]  # type: ignore[arg-type]
-        turn = foreman.at(f"boss {number}").send("lead")
-        on_server.work()
-        assert turn.result(timeout=5) == "all done"
+        _join(on_server, number)
     assert locked["boss 4"] == locked[f"boss {many}"]
+
+
+#: Bytes that one more task of a join may add to the memory of a process: the rows of its steps in
+#: the run of the join, and its outcome. Its cards, its profile and its turn are not kept.
+_TASK_BYTES = 16_000
+
+
+@pytest.mark.parametrize(
+    ("few", "many"), [(20, 60), pytest.param(100, 1_000, marks=pytest.mark.chaos)]
+)
+def test_a_join_of_many_agents_takes_hardly_more_memory_than_one_of_few(
+    on_server: Office, monkeypatch: pytest.MonkeyPatch, few: int, many: int
+) -> None:
+    monkeypatch.setattr(model, "requests", deque(maxlen=1))  # the model of the tests keeps them all
+    if few < 100:  # a process has one portion of the tasks in memory, and caches 1,000 rows
+        monkeypatch.setattr(working_set, "PORTION", 10)
+        monkeypatch.setattr(committer, "_MAX_CACHED_ROWS", 50)
+    _join(on_server, 5)  # modules, prepared programs and connections
+    peaks = {}
+    for number in (few, many):
+        gc.collect()
+        tracemalloc.start()
+        try:
+            _join(on_server, number)
+            peaks[number] = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    print(peaks)
+    assert peaks[many] < peaks[few] + (many - few) * _TASK_BYTES
