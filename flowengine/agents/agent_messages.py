@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowengine.agents.asked_calls import spoken
 from flowengine.agents.profile_cache import KnownProfile
@@ -19,6 +19,14 @@ from flowengine.turns.states import InboxState, MessageType, TaskStatus, WaitSta
 
 _LOST = "WorkerLost"
 _STATUS_OF_RUN = {RunState.FAILED: TaskStatus.FAILED, RunState.CANCELLED: TaskStatus.CANCELED}
+
+
+class RunEnd(NamedTuple):
+    """How the run of a call has ended."""
+
+    state: str
+    outputs: dict[str, Any]
+    error: dict[str, Any]
 
 
 class MessageReader:
@@ -51,17 +59,7 @@ class MessageReader:
         return None
 
     def _answer(self, run_id: str, known: KnownProfile) -> Trigger:
-        outputs, error, state = self._outcome(run_id)
-        if state != RunState.COMPLETED:
-            kind = str(error.get("type", state))
-            code = "worker_lost" if kind == _LOST else "model_failed"
-            status = _STATUS_OF_RUN.get(state, TaskStatus.FAILED)
-            return ModelFailed(run_id, code, f"{kind}: {error.get('message', state)}", status)
-        try:
-            answer = Answer.from_json(outputs.get("result"))
-        except FlowengineError as problem:
-            return ModelFailed(run_id, "model_failed", str(problem))
-        return spoken(run_id, answer, known, self._max_checks)
+        return answered(run_id, self._end(run_id), known, self._max_checks)
 
     def _report(self, call_id: str, about: Mapping[str, Any], turn: Turn) -> Trigger | None:
         if "card" in about:  # a result from outside
@@ -78,21 +76,41 @@ class MessageReader:
                 str(about.get("after_execution") or ""),
                 is_early=True,
             )
-        outputs, error, state = self._outcome(str(about["run"]))
-        if state == RunState.COMPLETED:
-            result = outputs.get("result") if set(outputs) == {"result"} else outputs
-            return Reported(call_id, TaskStatus.SUCCESS, result, after_execution=_control(result))
-        told: dict[str, Json] = {"code": str(error.get("type", state))}
-        told["message"] = str(error.get("message", "the run did not complete"))
-        return Reported(call_id, _STATUS_OF_RUN.get(state, TaskStatus.FAILED), error=told)
+        return reported(call_id, self._end(str(about["run"])))
 
-    def _outcome(self, run_id: str) -> tuple[dict[str, Any], dict[str, Any], str]:
+    def _end(self, run_id: str) -> RunEnd:
         run = self._session.runs.get(run_id)
         if run is None:
-            return {}, {"type": "UnknownRun", "message": f"run {run_id} was removed"}, "FAILED"
+            error = {"type": "UnknownRun", "message": f"run {run_id} was removed"}
+            return RunEnd(RunState.FAILED, {}, error)
         outputs = self._session.payloads.resolved(codec.attributes(run.outputs))
-        error = codec.load(run.error) if run.error else {}
-        return outputs, error if isinstance(error, dict) else {}, run.state
+        problem = codec.load(run.error) if run.error else {}
+        return RunEnd(run.state, outputs, problem if isinstance(problem, dict) else {})
+
+
+def answered(run_id: str, end: RunEnd, known: KnownProfile, max_checks: int) -> Trigger:
+    """Return the trigger of a model call that has ended."""
+    if end.state != RunState.COMPLETED:
+        kind = str(end.error.get("type", end.state))
+        code = "worker_lost" if kind == _LOST else "model_failed"
+        status = _STATUS_OF_RUN.get(end.state, TaskStatus.FAILED)
+        message = f"{kind}: {end.error.get('message', end.state)}"
+        return ModelFailed(run_id, code, message, status)
+    try:
+        answer = Answer.from_json(end.outputs.get("result"))
+    except FlowengineError as problem:
+        return ModelFailed(run_id, "model_failed", str(problem))
+    return spoken(run_id, answer, known, max_checks)
+
+
+def reported(call_id: str, end: RunEnd) -> Trigger:
+    """Return the trigger of a call whose run has ended."""
+    if end.state == RunState.COMPLETED:
+        result = end.outputs.get("result") if set(end.outputs) == {"result"} else end.outputs
+        return Reported(call_id, TaskStatus.SUCCESS, result, after_execution=_control(result))
+    told: dict[str, Json] = {"code": str(end.error.get("type", end.state))}
+    told["message"] = str(end.error.get("message", "the run did not complete"))
+    return Reported(call_id, _STATUS_OF_RUN.get(end.state, TaskStatus.FAILED), error=told)
 
 
 def _control(result: Json) -> str:

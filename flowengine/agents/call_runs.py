@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from flowengine.agents.profile_cache import KnownProfile, ProfileCache
 from flowengine.agents.turn_effects import TurnEffects
 from flowengine.engine.engine import Engine
-from flowengine.engine.staging import ContinuationPolicy
+from flowengine.engine.first_commit import stage_first_commit
+from flowengine.engine.staging import AgentKey, ContinuationPolicy
 from flowengine.engine.start_request import StartRequest, start_request
+from flowengine.evaluator import TaskDefinition
 from flowengine.program.nodes import Json
 from flowengine.store import Session
 from flowengine.store.agent_calls import AgentCall
+from flowengine.store.commits import CommitPlan
 from flowengine.turns import delivery
-from flowengine.turns.records import Delivery, Turn
+from flowengine.turns.records import Delivery, Rules, Turn
 from flowengine.turns.states import TaskStatus
 
 
@@ -35,6 +39,41 @@ class CallRuns:
             effects.commits += self._engine.starter.insert_with(
                 session, effects.requests, now, continuation=continuation
             )
+
+    def stage(
+        self,
+        session: Session,
+        requests: Sequence[StartRequest],
+        plan: CommitPlan,
+        effects: TurnEffects,
+        now: int,
+        continuation: ContinuationPolicy | None,
+    ) -> list[TaskDefinition]:
+        """Add new runs to a commit; return their tasks that this worker goes on with."""
+        programs = self._engine.programs
+        staged = []
+        for request in requests:
+            programs.save(session, request.digest, request.text, now)
+            staged.append(stage_first_commit(session, request, plan, now, continuation))
+        effects.requests += requests
+        effects.commits += staged
+        return [task for each in staged for task in each.continued]
+
+    def committed(self, effects: TurnEffects) -> None:
+        """Note that runs are stored and that turns have ended, after the commit."""
+        engine = self._engine
+        for request in effects.requests:
+            engine.programs.saved(request.digest)
+        for commit in effects.commits:
+            if commit.started is not None and commit.continued:
+                engine.committer.cache.keep(commit.started)
+        for turn_id in effects.ended:
+            engine.completions.announce(turn_id)
+
+    def with_messages(self, agents: Sequence[AgentKey]) -> list[AgentKey]:
+        """Return those of these agents that have a message."""
+        with self._engine.database.autocommit_read() as session:
+            return [key for key in agents if session.agent_inbox.has_messages(*key)]
 
     def profile(self, session: Session, turn: Turn) -> KnownProfile:
         known = self._profiles.get(session, turn.project, turn.profile_id)
@@ -62,13 +101,14 @@ class CallRuns:
             agent_call=call.written(),
         )
 
+    def rules(self, known: KnownProfile | None) -> Rules:
+        """Return the limits of a turn; those of no profile if it cannot be read."""
+        rules = Rules() if known is None else known.profile.rules
+        return replace(rules, tool_timeout=round(self._settings.agent_tool_timeout * 1000))
+
     @property
     def max_checks(self) -> int:
         return self._settings.max_schema_checks
-
-    @property
-    def tool_timeout(self) -> float:
-        return self._settings.agent_tool_timeout
 
 
 def result_of(known: KnownProfile, content: Json) -> Json:

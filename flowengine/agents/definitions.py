@@ -243,7 +243,7 @@ def _model_facet(facet: AgentFacet[..., Any], options: Mapping[str, Any]) -> Eve
     def model_call(agent: str, turn: str, step: int) -> dict[str, Any]:
         from flowengine.agents.model_calls import call_model
 
-        return call_model(facet.model, _profiles, agent, turn)
+        return call_model(facet.model, _agents, agent, turn)
 
     model_call.__module__ = facet.definition.fn.__module__
     model_call.__qualname__ = f"{facet.definition.fn.__qualname__}{MODEL}"
@@ -252,7 +252,7 @@ def _model_facet(facet: AgentFacet[..., Any], options: Mapping[str, Any]) -> Eve
     return made
 
 
-def _profiles(engine: Engine) -> Any:
+def _agents(engine: Engine) -> Any:
     from flowengine.agents.runtime import agents_of
 
-    return agents_of(engine).profiles
+    return agents_of(engine)

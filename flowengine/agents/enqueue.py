@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -14,10 +15,16 @@ from flowengine.evaluator.records import derived_id, id_within
 from flowengine.program.nodes import Json
 from flowengine.settings import Settings
 from flowengine.store import Session, codec
-from flowengine.store.agent_inbox import Message
-from flowengine.store.cards import Card, profile_owner
-from flowengine.turns.records import CardType, Turn
-from flowengine.turns.states import InboxState, MessageType, TaskStatus
+from flowengine.store.agent_inbox import Message, new_message
+from flowengine.store.agent_plans import AgentPlan
+from flowengine.store.agent_rows import (
+    NewBox,
+    NewCardRow,
+)
+from flowengine.store.cards import profile_owner
+from flowengine.store.commits import CommitPlan
+from flowengine.turns.records import CardType, Head, NewCard, Turn
+from flowengine.turns.states import HeadState, InboxState, MessageType, TaskStatus
 
 WhenBusy: TypeAlias = Literal["queue", "refuse", "interrupt"]
 
@@ -59,6 +66,7 @@ class Enqueued:
     turn_id: str
     epoch: int  #: 0 while it waits
     duplicate: bool = False
+    head: Head | None = None  #: of an agent that is idle: it gets the turn in this transaction
 
 
 class Enqueuer:
@@ -73,36 +81,37 @@ class Enqueuer:
         """
         self._check(new)
         now, effects = session.now(), TurnEffects()
-        heads, inbox = session.agent_heads, session.agent_inbox
-        heads.create(new.project, new.agent, now)
-        head = heads.lock(new.project, new.agent)  # first: so no turn is stranded
-        assert head is not None
+        # First: so no turn is stranded.
+        head = session.agent_heads.create_or_lock(new.project, new.agent, now)
         turn = self._turn(new)
         correlation = new.key or turn.id
-        created = max(now, inbox.last_queued(new.project, new.agent) + 1)
-        same = inbox.of_turn(new.project, turn.id)
-        if same is not None:
-            return Enqueued(same.turn_id, same.epoch, duplicate=True), effects
+        before = session.agent_inbox.before_enqueue(turn)
+        if before.epoch is not None:
+            return Enqueued(turn.id, before.epoch, duplicate=True), effects
         if new.when_busy == "refuse":
-            queued = inbox.next_queued(new.project, new.agent)
+            queued = session.agent_inbox.next_queued(new.project, new.agent)
             busy_with = head.turn_id or (None if queued is None else queued.turn_id)
             if busy_with is not None:
                 raise AgentBusy(new.agent, busy_with)
         elif new.when_busy == "interrupt" and head.turn_id is not None:
             self._interrupt(session, new, head.turn_id, now, effects)
-        turn.enqueued = created
-        self._store(session, new, turn, now)
-        session.agent_turns.add(turn, correlation)
+        turn.enqueued = max(now, before.last_queued + 1)
+        plan = CommitPlan()
+        plan.agents = rows = AgentPlan()
+        self._store(session, new, turn, plan, now)
+        rows.add_turn(turn, correlation)
         headers: Json = {"trace_id": turn.trace_id, "depth": turn.depth, "source": new.source}
-        inbox.add(self._message(new, turn, correlation, created), headers)
+        message = self._message(new, turn, correlation)
+        rows.new_messages.append(new_message(message, headers))
         target = (turn.agent, turn.id)
-        session.agent_turns.add_edge(
-            turn, "enqueue", "request", turn.id, now, target=target, source=new.source
-        )
+        rows.add_edge(turn, "enqueue", "request", turn.id, now, target=target, source=new.source)
+        session.commit(plan)
+        if head.status == HeadState.IDLE:
+            return Enqueued(turn.id, 0, head=head), effects
         effects.agents.append((new.project, new.agent))
         return Enqueued(turn.id, 0), effects
 
-    def _message(self, new: NewTurn, turn: Turn, correlation: str, created: int) -> Message:
+    def _message(self, new: NewTurn, turn: Turn, correlation: str) -> Message:
         # A caller that does not want to wait acts for a person at a screen: the message gets the
         # agent in the same transaction.
         kind = MessageType.UI_ACTION if new.when_busy == "refuse" else MessageType.TURN
@@ -117,8 +126,8 @@ class Enqueuer:
             payload={"context_box_id": turn.context_box_id, "profile_box_id": turn.profile_id},
             status=InboxState.QUEUED,
             retries=0,
-            due=created,
-            created=created,
+            due=turn.enqueued,
+            created=turn.enqueued,
         )
 
     def _check(self, new: NewTurn) -> None:
@@ -150,38 +159,46 @@ class Enqueuer:
             turn.waiting_step_key = new.step.step_key
         return turn
 
-    def _store(self, session: Session, new: NewTurn, turn: Turn, now: int) -> None:
+    def _store(
+        self,
+        session: Session,
+        new: NewTurn,
+        turn: Turn,
+        plan: CommitPlan,
+        now: int,
+    ) -> None:
         """Store the profile, and the boxes of the turn with its instruction."""
-        project, cards = new.project, session.cards
-        profile = new.profile
+        project, cards, rows, profile = new.project, session.cards, plan.agents, new.profile
+        assert rows is not None
         if not cards.hold(project, turn.profile_id):
             owner = profile_owner(project, turn.profile_id)
-            about = (CardType.PROFILE, "", owner, None, None, profile.to_json(), 0)
-            cards.add(project, owner, [Card(turn.profile_id, *about)], now)
-        first = id_within(turn.id, "card", "instruction")
-        kind = CardType.INSTRUCTION
-        context = [Card(first, kind, new.source, turn.id, None, None, new.instruction, 0)]
+            card = NewCard(turn.profile_id, CardType.PROFILE, profile.to_json())
+            _add_cards(plan, project, owner, [card], now)
+        context = [NewCard(instruction_id(turn.id), CardType.INSTRUCTION, new.instruction)]
         if profile.result is not None:
             fields: Json = {"fields": [{"name": name} for name in profile.result.fields]}
             card_id = id_within(turn.id, "card", "result_fields")
-            about = (CardType.RESULT_FIELDS, new.source, turn.id, None, None, fields, 0)
-            context.append(Card(card_id, *about))
+            context.append(NewCard(card_id, CardType.RESULT_FIELDS, fields))
         if new.parent_turn_id is not None:
             card_id = id_within(turn.id, "card", "parent")
             pointer: Json = {"agent_turn_id": new.parent_turn_id}
-            about = (CardType.PARENT, new.source, turn.id, None, None, pointer, 0)
-            context.append(Card(card_id, *about))
-        cards.add(project, turn.id, context, now)
+            context.append(NewCard(card_id, CardType.PARENT, pointer))
+        _add_cards(plan, project, turn.id, context, now, author=new.source)
         inherited = new.inherited_box_id
-        cards.create_box(project, turn.context_box_id, "context", new.agent, now, inherited or None)
-        if inherited:
-            cards.copy(project, inherited, turn.context_box_id, cards.length(project, inherited))
-        cards.append(project, turn.context_box_id, [card.id for card in context], turn.id, 0)
         source = session.agent_joins.memory(project, new.clone_of) if new.clone_of else None
         parent = None if source is None else source[0]
-        cards.create_box(project, turn.output_box_id, "output", new.agent, now, parent)
+        boxes = (
+            (turn.context_box_id, "context", inherited or None),
+            (turn.output_box_id, "output", parent),
+        )
+        rows.new_boxes += [NewBox(project, b, kind, new.agent, p, now) for b, kind, p in boxes]
+        # Before the commit of the plan, which appends behind these.
+        if inherited:
+            cards.copy(project, inherited, turn.context_box_id, cards.length(project, inherited))
         if source is not None:
             cards.copy(project, source[0], turn.output_box_id, source[1])
+        ids = [card.id for card in context]
+        rows.append_cards(project, turn.context_box_id, ids, turn.id, 0)
 
     def _interrupt(
         self, session: Session, new: NewTurn, turn_id: str, now: int, effects: TurnEffects
@@ -193,3 +210,27 @@ class Enqueuer:
             stop_message(active, "interrupted", reason, TaskStatus.CANCELED, now)
         )
         effects.agents.append((new.project, new.agent))
+
+
+def instruction_id(turn_id: str) -> str:
+    """Return the id of the card with the instruction of a turn."""
+    return id_within(turn_id, "card", "instruction")
+
+
+def _add_cards(
+    plan: CommitPlan,
+    project: str,
+    owner: str,
+    cards: Sequence[NewCard],
+    now: int,
+    *,
+    author: str = "",
+) -> None:
+    """Add cards; `owner`, a turn or a profile, keeps their large contents."""
+    encoder = codec.Encoder()
+    assert plan.agents is not None
+    for card in cards:
+        content = encoder.attributes({"content": card.content}) or ""
+        row = NewCardRow(project, card.id, card.type, author, owner, None, None, content, now)
+        plan.agents.new_cards.append(row)
+    plan.keep_payloads(owner, encoder, now)

@@ -5,27 +5,31 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from flowengine.agents.agent_messages import MessageReader
 from flowengine.agents.call_runs import CallRuns
+from flowengine.agents.enqueue import instruction_id
+from flowengine.agents.head_cache import KnownHead
 from flowengine.agents.profile_cache import KnownProfile
 from flowengine.agents.turn_effects import TurnEffects
-from flowengine.agents.turn_writer import StaleTurn, TurnWriter
+from flowengine.agents.turn_writer import TurnWriter
+from flowengine.engine.staging import ContinuationPolicy
 from flowengine.evaluator.records import id_within
 from flowengine.program.nodes import Json
 from flowengine.store import Session
 from flowengine.store.agent_inbox import Message
-from flowengine.store.cards import Card
+from flowengine.store.agent_rows import HeadMessages
+from flowengine.store.commits import CommitPlan
 from flowengine.store.database import is_unavailable
 from flowengine.turns import delivery, machine
 from flowengine.turns.records import (
     Call,
     CardType,
-    Changes,
     Delivery,
     Head,
+    NewCard,
     NewEvent,
-    Rules,
     Stopped,
     Trigger,
     Turn,
@@ -62,16 +66,48 @@ def blamed(message: Message) -> Iterator[None]:
 
 
 class HeadCommit:
-    """One transaction of one agent, whose head is locked."""
+    """One transaction of one agent, whose head is locked. Each decision is one statement."""
 
     def __init__(
-        self, runs: CallRuns, session: Session, head: Head, effects: TurnEffects, now: int
+        self,
+        runs: CallRuns,
+        session: Session,
+        head: Head,
+        effects: TurnEffects,
+        now: int,
+        continuation: ContinuationPolicy | None = None,
     ) -> None:
         self._runs, self._session, self._effects, self._now = runs, session, effects, now
+        self._continuation = continuation
         self.head = head
         self._reader = MessageReader(session, runs.max_checks)
-        self._writer = TurnWriter(runs, session, effects, now)
         self._turns: dict[str, Turn] = {}
+        self._calls: list[Call] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        session = self._session
+        self._plan = CommitPlan(rule=session.outbox_rule, notes_of=session.poller_notes)
+        self._writer = TurnWriter(
+            self._runs, self._plan, self._effects, self._now, HeadMessages.TAKEN
+        )
+
+    def _flush(self) -> None:
+        """Write what was decided. Raises CommitRefused."""
+        writer, effects = self._writer, self._effects
+        for run_id, fact in writer.cancellations:
+            self._session.inbox.add_fact(str(fact["id"]), run_id, "Action", fact, self._now)
+        about = (self._plan, effects, self._now, self._continuation)
+        tasks = self._runs.stage(self._session, writer.requests, *about)
+        self.head = writer.enter(self.head, tasks)
+        self._session.commit(self._plan)
+        self._begin()
+
+    @property
+    def known(self) -> KnownHead | None:
+        """The head after the last decision, with its turn and calls, for the next one."""
+        turn = self._turns.get(self.head.turn_id or "")
+        return None if turn is None else KnownHead(self.head, turn, self._calls)
 
     # --- messages ---
 
@@ -79,30 +115,31 @@ class HeadCommit:
         turn = self._turn(message.turn_id)
         if turn is None or message.type not in MessageType.ALL:
             self._mark(message, InboxState.ERROR, error="it names no turn, or has no known type")
+            self._flush()
             return
         self._mark(message, InboxState.CONSUMED)
         if message.type == MessageType.STOP and turn.id != self.head.turn_id:
             self._skip(turn, message)
-            return
-        if self.head.turn_id != turn.id:
-            return  # it came too late
-        known = self._runs.profile(self._session, turn)
-        trigger = self._reader.trigger(message, self.head, turn, known)
-        if trigger is not None:
-            self._decide(turn, known, trigger)
+        elif self.head.turn_id == turn.id:  # else it came too late
+            known = self._runs.profile(self._session, turn)
+            trigger = self._reader.trigger(message, self.head, turn, known)
+            if trigger is not None:
+                self._decide(turn, known, trigger)
+        self._flush()
 
     def give_up(self, message: Message, why: str) -> None:
         """End the turn of a message that cannot be taken in: it delivers that it has failed."""
         turn = self._turn(message.turn_id)
         self._mark(message, InboxState.ERROR, error=why)
-        if turn is None or turn.state == TurnState.FINISHED:
-            return
         reason = f"a message of the turn cannot be taken in: {why}"
-        if message.status == InboxState.QUEUED:
+        if turn is None or turn.state == TurnState.FINISHED:
+            pass
+        elif message.status == InboxState.QUEUED:
             self._end_queued(turn, Stopped("dispatch_failed", reason, TaskStatus.FAILED))
         elif self.head.turn_id == turn.id:
             stopped = Stopped("resume_retry_exhausted", reason, TaskStatus.FAILED)
             self._decide(turn, None, stopped)
+        self._flush()
 
     # --- decisions ---
 
@@ -113,14 +150,10 @@ class HeadCommit:
         if head.status == HeadState.SUSPENDED:
             calls = session.agent_turns.calls(turn.project, turn.id, head.epoch)
             self._read_results(turn, calls)
-        rules = Rules() if known is None else known.profile.rules
-        rules = Rules(
-            *(rules.max_steps, rules.max_tokens, rules.must_submit),
-            tool_timeout=round(self._runs.tool_timeout * 1000),
-        )
-        changes = machine.decide(head, turn, calls, trigger, rules, self._now)
+        changes = machine.decide(head, turn, calls, trigger, self._runs.rules(known), self._now)
         if changes is not None:
-            self._write(turn, known, changes)
+            self.head = self._writer.write(turn, known, head, changes)
+            self._calls = changes.calls
             if head.status == HeadState.DISPATCHED:
                 self._consume_start(turn)
 
@@ -139,45 +172,40 @@ class HeadCommit:
         if message is not None and message.status in InboxState.DUE:
             self._mark(message, InboxState.CONSUMED)
 
-    def _write(self, turn: Turn, known: KnownProfile | None, changes: Changes) -> None:
-        self.head = self._writer.write(turn, known, changes)
-
     # --- queued turns ---
 
     def dispatch_next(self) -> None:
         """Give an idle agent the oldest turn of its queue. The head is locked: none is missed."""
         while self.head.status == HeadState.IDLE:
             session, head = self._session, self.head
-            message = session.agent_inbox.next_queued(head.project, head.agent)
-            if message is None:
+            found = session.agent_inbox.next_turn(head.project, head.agent, head.memory_box_id)
+            if found is None:
                 return
-            turn = self._turn(message.turn_id)
+            message, turn, length = found
             if turn is None or turn.profile_id == "":
                 self._mark(message, InboxState.ERROR, error="its turn is not stored")
+                self._flush()
                 continue
             with blamed(message):
-                self.dispatch(turn, message)
+                self._dispatch(turn, message, length)
+                self._flush()
 
-    def dispatch(self, turn: Turn, message: Message) -> None:
+    def _dispatch(self, turn: Turn, message: Message, length: int) -> None:
         session, head, now = self._session, self.head, self._now
         known = self._runs.profile(session, turn)
+        self._turns[turn.id] = turn
         if head.memory_box_id is not None:
             turn.output_box_id = head.memory_box_id
-        turn.base_index = session.cards.length(turn.project, turn.output_box_id)
+        turn.base_index = length
         if known.profile.max_seconds is not None:
             turn.deadline = now + round(known.profile.max_seconds * 1000)
         changes = machine.dispatch(head, turn)
         epoch = changes.head.epoch
-        session.agent_turns.dispatch(turn, epoch, now)
+        self._writer.dispatch(turn, epoch)
         self._mark(message, InboxState.PENDING, epoch=epoch)
-        self._write(turn, known, changes)
+        self.head, self._calls = self._writer.write(turn, known, head, changes), []
         # The instruction belongs to the memory of the agent: later turns read it there.
-        instructions = [
-            card.id
-            for card in session.cards.read(turn.project, turn.context_box_id)
-            if card.type == CardType.INSTRUCTION and card.turn_id == turn.id  # not inherited ones
-        ]
-        session.cards.append(turn.project, turn.output_box_id, instructions, turn.id, epoch)
+        self._writer.append(turn, [instruction_id(turn.id)], epoch)
 
     def _skip(self, turn: Turn, stop: Message) -> None:
         """Cancel a turn that waits in the queue: it delivers, and never runs."""
@@ -191,26 +219,17 @@ class HeadCommit:
 
     def _end_queued(self, turn: Turn, end: Stopped) -> None:
         """Let a turn deliver that was never dispatched."""
-        session, now = self._session, self._now
-        code, reason, status = end.code, end.reason, end.status
+        writer, code, reason, status = self._writer, end.code, end.reason, end.status
         content = delivery.fallback(status, code, reason, "")
         card_id = id_within(turn.id, "card", "deliverable")
-        card = Card(card_id, CardType.DELIVERABLE, turn.agent, turn.id, None, None, content, 0)
-        session.cards.add(turn.project, turn.id, [card], now)
-        session.cards.append(turn.project, turn.output_box_id, [card_id], turn.id, 0)
+        writer.add_cards(turn, [NewCard(card_id, CardType.DELIVERABLE, content)], 0)
         body: dict[str, Json] = {"agent_turn_id": turn.id, "status": status, "error_code": code}
         body |= {"output_box_id": turn.output_box_id, "deliverable_card_id": card_id}
-        head = self.head
-        session.agent_turns.add_events(
-            turn.project, turn.agent, head.events + 1, [NewEvent("task", body)], now
-        )
-        before = (head.epoch, head.turn_id)
-        head.events += 1
-        if not session.agent_heads.save(head, before, now):
-            raise StaleTurn(turn.id)
-        self._writer.deliver(
-            turn, self._readable_profile(turn), Delivery(status, card_id, code, reason)
-        )
+        before, self.head = self.head, replace(self.head)
+        writer.add_events(turn, self.head, [NewEvent("task", body)])
+        writer.save_head(self.head, before)
+        ended = Delivery(status, card_id, code, reason)
+        writer.deliver(turn, self._readable_profile(turn), ended, content)
 
     # --- rows ---
 
@@ -234,7 +253,7 @@ class HeadCommit:
     def _mark(
         self, message: Message, status: str, *, epoch: int | None = None, error: str = ""
     ) -> None:
-        self._session.agent_inbox.mark(message, status, self._now, epoch=epoch, error=error or None)
+        self._writer.mark(message, status, epoch=epoch, error=error or None)
         if status == InboxState.ERROR:
             log.error(
                 "message %s (%s) of agent %s cannot be taken in: %s",

@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, Protocol, cast
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, cast
 
 from flowengine.agents.drafts import DraftWriter
+from flowengine.agents.head_cache import HeadCache, KnownHead
 from flowengine.agents.profile_cache import ProfileCache
 from flowengine.agents.prompt import request_of
 from flowengine.engine.engine import Engine
@@ -21,12 +23,21 @@ from flowengine.log_context import LoggedStep, logged_step
 from flowengine.models import Answer, Chunk, Model, ModelRequest
 from flowengine.models.protocol import last_of
 from flowengine.program.nodes import Json
+from flowengine.store import Store
+from flowengine.store.agent_inbox import marked
+from flowengine.store.agent_plans import AgentPlan
+from flowengine.store.agent_rows import (
+    HeadMessages,
+    TurnUpdate,
+)
+from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.store.database import is_unavailable
 from flowengine.turns import machine
 from flowengine.turns.states import InboxState
 
 log = logging.getLogger("flowengine")
 _OUTAGE_SECONDS = 1.0
+_MOST_REFUSALS = 100  # the head has changed as often since it was read: somebody else enters
 
 
 class _Token(Protocol):
@@ -39,17 +50,35 @@ class _Try(LoggedStep, Protocol):
     @property
     def attempt(self) -> int: ...
     @property
+    def tenant(self) -> str: ...
+    @property
     def cancel_token(self) -> _Token: ...
     def heartbeat(self, progress: Json = None) -> bool: ...
 
 
-def enter(
-    engine: Engine, profiles: ProfileCache, agent: str, turn_id: str, run_id: str, attempt: int
-) -> ModelRequest:
+class _Agents(Protocol):
+    """The caches of an engine's agents."""
+
+    profiles: ProfileCache
+    heads: HeadCache
+
+
+class CallTry(NamedTuple):
+    """A try of a model call."""
+
+    tenant: str
+    run_id: str
+    attempt: int
+
+
+def enter(engine: Engine, agents: _Agents, agent: str, turn_id: str, step: CallTry) -> ModelRequest:
     """Enter a turn for one model call; return the request. Raises TryCancelled if it is stale."""
     while True:
         try:
-            return _entered(engine, profiles, agent, turn_id, run_id, attempt)
+            known = agents.heads.entered(step.tenant, agent, step.run_id, step.attempt)
+            if known is None:
+                known = _entered(engine.database, agent, turn_id, step)
+            return _request(engine.database, agents, known)
         except Exception as problem:
             # An outage says nothing about the step: the try waits until the database is back.
             if not is_unavailable(problem):
@@ -63,33 +92,45 @@ def enter(
             time.sleep(_OUTAGE_SECONDS)
 
 
-def _entered(
-    engine: Engine, profiles: ProfileCache, agent: str, turn_id: str, run_id: str, attempt: int
-) -> ModelRequest:
-    database = engine.database
-    with database.write() as session:
-        run = session.runs.get(run_id)
-        project = run.tenant if run is not None else ""
-        head = session.agent_heads.lock(project, agent)
-        turn = session.agent_turns.get(project, turn_id)
-        after = None if head is None else machine.enter(head, run_id, attempt)
-        if head is None or after is None or turn is None or head.turn_id != turn_id:
-            raise TryCancelled(f"model call of turn {turn_id}")
-        now = session.now()
-        if not session.agent_heads.save(after, (head.epoch, head.turn_id), now):
-            raise TryCancelled(f"model call of turn {turn_id}")
-        is_recovery = after.epoch > head.epoch
-        session.agent_turns.enter(project, turn_id, now, is_recovery=is_recovery)
-        message = session.agent_inbox.of_turn(project, turn_id)
-        if message is not None and message.status == InboxState.PENDING:
-            session.agent_inbox.mark(message, InboxState.CONSUMED, now)
-    # The head first, then the profile, then the boxes.
-    with database.read() as session:
-        known = profiles.get(session, project, turn.profile_id)
-        assert known is not None
-        context = session.cards.read(project, turn.context_box_id)
-        output = session.cards.read(project, turn.output_box_id)
-    return request_of(known.profile, turn, context, output)
+def _entered(database: Store, agent: str, turn_id: str, step: CallTry) -> KnownHead:
+    """Enter a turn under the guard of its head; again if the head has changed meanwhile."""
+    for _ in range(_MOST_REFUSALS):
+        with suppress(CommitRefused), database.optimistic() as session:
+            found = session.agent_heads.entering(agent, turn_id, step.run_id)
+            head = None if found is None else found.head
+            after = None if head is None else machine.enter(head, step.run_id, step.attempt)
+            if found is None or head is None or after is None or head.turn_id != turn_id:
+                break
+            if after == head:
+                return KnownHead(head, found.turn)  # entered by the commit that claimed the task
+            plan, now = CommitPlan(), session.now()
+            plan.agents = rows = AgentPlan()
+            rows.save_head(after, head, now, HeadMessages.KEPT)
+            is_recovery = after.epoch > head.epoch
+            if found.started is None or is_recovery:
+                recoveries = found.recoveries + is_recovery
+                about = TurnUpdate(found.turn.project, turn_id, recoveries=recoveries)
+                rows.save_turn(about._replace(started_at=found.started or now))
+            if found.message is not None and found.message.status == InboxState.PENDING:
+                rows.messages.append(marked(found.message, InboxState.CONSUMED, now))
+            session.commit(plan, guarded=True)
+            return KnownHead(after, found.turn)
+    raise TryCancelled(f"model call of turn {turn_id}")
+
+
+def _request(database: Store, agents: _Agents, known: KnownHead) -> ModelRequest:
+    """Return the request of a model call: the head was read first, then profile, then boxes."""
+    turn = known.turn
+    context, output = known.context, known.output
+    with database.autocommit_read() as session:
+        profile = agents.profiles.get(session, turn.project, turn.profile_id)
+        assert profile is not None
+        if context is None or output is None:
+            boxes = (turn.context_box_id, turn.output_box_id)
+            context, output = session.cards.read_both(turn.project, *boxes)
+            known.remember(context, output)
+    agents.heads.keep(known)
+    return request_of(profile.profile, turn, context, output)
 
 
 def answer(model: Model, request: ModelRequest, step: _Try) -> Answer:
@@ -115,11 +156,12 @@ def _watched(model: Model, request: ModelRequest, step: _Try) -> Any:
 
 
 def call_model(
-    model: Model, profiles: Callable[[Engine], ProfileCache], agent: str, turn: str
+    model: Model, agents: Callable[[Engine], _Agents], agent: str, turn: str
 ) -> dict[str, Json]:
     """Run one model call inside a step."""
     inside = executing.get()
     assert inside is not None, "a worker calls it for a step"
     engine, step = inside[0], cast("_Try", logged_step.get())
-    request = enter(engine, profiles(engine), agent, turn, step.run_id, step.attempt)
+    call = CallTry(step.tenant, step.run_id, step.attempt)
+    request = enter(engine, agents(engine), agent, turn, call)
     return answer(model, request, step).to_json()

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Self
 
 from flowengine.authoring.definitions import Definition
@@ -49,7 +50,7 @@ class ResultProfile:
     is_object: bool  #: the fields are the result; otherwise its only field is
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Profile:
     """Everything of an agent's definition that a turn keeps."""
 
@@ -80,7 +81,7 @@ class Profile:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        known = {name: value[name] for name in cls.__slots__ if name in value}
+        known = {name: value[name] for name in cls.__dataclass_fields__ if name in value}
         known["tools"] = tuple(ToolProfile(**tool) for tool in value["tools"])
         if (result := value.get("result")) is not None:
             known["result"] = ResultProfile(
@@ -88,7 +89,7 @@ class Profile:
             )
         return cls(**known)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """The id of its card: the hash of its content."""
         text = json.dumps(self.to_json(), sort_keys=True)

@@ -18,9 +18,11 @@ from flowengine.agents.calls import Calls
 from flowengine.agents.drafts import Draft
 from flowengine.agents.enqueue import Enqueued, Enqueuer, NewTurn, WaitingStep
 from flowengine.agents.handles import TurnHandle
+from flowengine.agents.head_cache import HeadCache
 from flowengine.agents.head_commit import MessageFailed
 from flowengine.agents.join_ends import JoinEnds
 from flowengine.agents.join_targets import parent_of
+from flowengine.agents.joined_ends import JoinedEnds
 from flowengine.agents.profile_cache import ProfileCache
 from flowengine.agents.recovery import AgentRecovery
 from flowengine.agents.turn_call import TurnCall
@@ -37,6 +39,7 @@ from flowengine.store import Session
 from flowengine.store.agent_lists import CallInfo
 from flowengine.store.agent_turns import AgentEvent, TurnInfo
 from flowengine.store.caller_transaction import SqlalchemyTransaction
+from flowengine.store.commits import CommitPlan
 from flowengine.store.database import is_unavailable
 from flowengine.turns.states import TaskStatus
 
@@ -57,6 +60,7 @@ def agents_of(engine: Engine) -> Agents:
         if found is None:
             found = engine.attached[_NAME] = Agents(engine)
             engine.after_commit.wake_agent = found.wake
+            engine.committer.join_ends = found.join_ends
             engine.recovery_jobs[_NAME] = found.recover
         assert isinstance(found, Agents)
         return found
@@ -70,7 +74,8 @@ class Agents:
         self.profiles = ProfileCache(engine.programs)
         self.completions = engine.completions
         self._runs = CallRuns(engine, self.profiles)
-        self._commits = TurnCommits(engine.database, self._runs)
+        self.heads = HeadCache()
+        self._commits = TurnCommits(engine.database, self._runs, self.heads)
         self._enqueuer = Enqueuer(engine.settings)
         self._calls = Calls(engine.database, self._runs, engine.settings)
         self.recover = AgentRecovery(self, engine).recover
@@ -91,8 +96,8 @@ class Agents:
 
     def _enqueue(self, session: Session, new: NewTurn) -> tuple[Enqueued, TurnEffects]:
         answer, effects = self._enqueuer.enqueue(session, new)
-        if new.when_busy == "refuse" and not answer.duplicate:
-            self._commits.lease(session, new, effects)
+        if answer.head is not None:
+            self._commits.lease(session, answer.head, effects)
         return answer, effects
 
     def _addressed(self, new: NewTurn) -> NewTurn:
@@ -146,7 +151,7 @@ class Agents:
             inherited_box_id=call.context_box_id,
         )
         with self._engine.database.write() as session:
-            _, effects = self._enqueuer.enqueue(session, new)
+            _, effects = self._enqueue(session, new)
         self._finish(effects)
         if call.join:
             JoinEnds(self, self._engine).begin(project, turn_id, task, call.join)
@@ -194,7 +199,7 @@ class Agents:
     # --- reading ---
 
     def turn(self, project: str, turn_id: str) -> TurnInfo:
-        with self._engine.database.read() as session:
+        with self._engine.database.autocommit_read() as session:
             found = session.agent_turns.info(project, turn_id)
         if found is None:
             raise UnknownTurn(turn_id)
@@ -228,7 +233,7 @@ class Agents:
     def deliverable(self, info: TurnInfo) -> Json:
         """Return the result of a turn that has ended, reread from its card."""
         assert info.deliverable_card_id is not None
-        with self._engine.database.read() as session:
+        with self._engine.database.autocommit_read() as session:
             card = session.cards.get(info.project, info.deliverable_card_id)
             turn = session.agent_turns.get(info.project, info.id)
             assert card is not None
@@ -240,7 +245,13 @@ class Agents:
         with self._engine.database.read() as session:
             return session.agent_turns.turn_events(project, turn_id, after, limit)
 
-    # --- after commits ---
+    # --- commits ---
+
+    def join_ends(
+        self, plan: CommitPlan, now: int, continuation: ContinuationPolicy | None
+    ) -> JoinedEnds:
+        """Let agents be part of a commit that ends runs of their calls."""
+        return JoinedEnds(self._runs, self.heads, plan, now, continuation)
 
     def wake(
         self, project: str, agent: str, continuation: ContinuationPolicy | None
@@ -302,12 +313,9 @@ class Agents:
         self, effects: TurnEffects, continuation: ContinuationPolicy | None
     ) -> list[TaskDefinition]:
         engine, continued = self._engine, []
+        self._runs.committed(effects)
         if effects.commits:
-            for request in effects.requests:
-                engine.programs.saved(request.digest)
             continued += engine.after_commit.finish(effects.commits, continuation)
-        for turn_id in effects.ended:
-            self.completions.announce(turn_id)
         for run_id in dict.fromkeys(effects.runs):
             continued += engine.advance(run_id, continuation)
         return continued

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 
 from flowengine.agents.call_runs import CallRuns
-from flowengine.agents.enqueue import NewTurn
+from flowengine.agents.head_cache import HeadCache
 from flowengine.agents.head_commit import HeadCommit, MessageFailed, blamed
 from flowengine.agents.turn_effects import TurnEffects
 from flowengine.engine.staging import ContinuationPolicy
 from flowengine.program.limits import clipped
 from flowengine.store import Session, Store
 from flowengine.store.agent_inbox import Message
+from flowengine.turns.records import Head
 from flowengine.turns.states import InboxState
 
 log = logging.getLogger("flowengine")
@@ -31,8 +32,8 @@ _OLDEST = 600_000  # milliseconds after which a message that cannot be taken in 
 class TurnCommits:
     """Takes in the messages of agents."""
 
-    def __init__(self, database: Store, runs: CallRuns) -> None:
-        self._database, self._runs = database, runs
+    def __init__(self, database: Store, runs: CallRuns, heads: HeadCache) -> None:
+        self._database, self._runs, self._heads = database, runs, heads
 
     def take_in(
         self, project: str, agent: str, continuation: ContinuationPolicy | None = None
@@ -46,27 +47,24 @@ class TurnCommits:
             now = session.now()
             messages = session.agent_inbox.due(project, agent, now, _PORTION)
             effects.has_more = len(messages) == _PORTION
-            commit = HeadCommit(self._runs, session, head, effects, now)
+            commit = HeadCommit(self._runs, session, head, effects, now, continuation)
             for message in messages:
                 with blamed(message):
                     commit.take_in(message)
             commit.dispatch_next()
-            self._runs.start(session, effects, now, continuation)
+        self._heads.keep(commit.known)
         return effects
 
-    def lease(self, session: Session, new: NewTurn, effects: TurnEffects) -> None:
+    def lease(self, session: Session, head: Head, effects: TurnEffects) -> None:
         """Give an idle agent its new turn in the transaction that enqueues it.
 
         Nobody else can get the agent in between. Raises whatever keeps the turn from beginning.
         """
-        head = session.agent_heads.lock(new.project, new.agent)
-        assert head is not None
         commit = HeadCommit(self._runs, session, head, effects, session.now())
         try:
             commit.dispatch_next()
         except MessageFailed as failed:
             raise failed.__cause__ or failed from None
-        self._runs.start(session, effects, session.now())
 
     def put_off(self, message: Message, problem: Exception) -> TurnEffects:
         """Defer a message that cannot be taken in; after a while its turn ends with a failure.

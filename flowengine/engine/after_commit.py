@@ -197,9 +197,9 @@ class AfterCommit:
 
     def _following(self, effects: CommitEffects, served: set[str] | None) -> list[str]:
         """Return the runs that go on because of a commit of another one."""
-        if not (effects.has_ended or effects.canceled_children or effects.used_share):
+        if not (effects.has_ended or effects.told_runs or effects.used_share):
             return []  # like nearly all commits
-        following = [effects.parent_run_id, *effects.canceled_children]
+        following = [effects.parent_run_id, *effects.told_runs]
         if effects.singleton:
             following.append(self._singletons.begin_next(*effects.singleton) or "")
         following.append(self._pass_share_on(effects, served) or "")

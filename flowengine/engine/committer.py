@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from flowengine.engine import locked_commit, staging
 from flowengine.engine.failed_evaluations import FailedEvaluations
@@ -21,12 +21,12 @@ from flowengine.engine.program_cache import PreparedProgram, ProgramCache
 from flowengine.engine.singletons import check_reopening
 from flowengine.engine.staging import CachedRun, CommitEffects, ContinuationPolicy, Decision
 from flowengine.errors import UnknownRun
-from flowengine.evaluator import Missing, Snapshot
+from flowengine.evaluator import Missing, RunView, Snapshot
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Action, Answer, Report
 from flowengine.program import Plan
 from flowengine.store import Session, Store
-from flowengine.store.commits import CommitPlan
+from flowengine.store.commits import CommitPlan, CommitRefused
 
 _MAX_CACHED_RUNS = 256
 _MAX_CACHED_ROWS = 1_000  # of one run
@@ -77,6 +77,19 @@ class RunCache:
                 self._runs.popitem(last=False)
 
 
+class JoinedCommit(Protocol):
+    """The part of agents in a commit that ends runs of their calls."""
+
+    def stage(self, session: Session, view: RunView, ended: CommitEffects) -> bool:
+        """Add the consequences of a run's end to the commit; False: the agent gets a message."""
+
+    def committed(self) -> list[CommitEffects]:
+        """Return the effects of this part; called after the commit."""
+
+
+JoinEnds = Callable[[CommitPlan, int, ContinuationPolicy | None], JoinedCommit]
+
+
 class Committer:
     def __init__(
         self,
@@ -89,6 +102,8 @@ class Committer:
         self._database, self._programs, self._failures = database, programs, failures
         self._tenant_shares = tenant_shares
         self.cache = RunCache()
+        #: Lets agents be part of the commits that end their calls; set by the layer of agents.
+        self.join_ends: JoinEnds | None = None
 
     # --- optimistic ---
 
@@ -97,9 +112,20 @@ class Committer:
     ) -> dict[str, CommitEffects]:
         """Commit the reports of several runs in one statement.
 
-        Returns the effects of the runs that were written. Runs that were refused, or whose
-        reports count down a join, are left to the locked commit.
+        Returns the effects of the runs that were written, and of runs that were started. Runs that
+        were refused, or whose reports count down a join, are left to the locked commit.
         """
+        try:
+            return self._commit_optimistically(by_run, continuation, self.join_ends)
+        except CommitRefused:
+            return self._commit_optimistically(by_run, continuation, None)
+
+    def _commit_optimistically(
+        self,
+        by_run: Mapping[str, Sequence[Report]],
+        continuation: ContinuationPolicy | None,
+        join_ends: JoinEnds | None,
+    ) -> dict[str, CommitEffects]:
         by_run = {
             run_id: of_run
             for run_id, of_run in by_run.items()
@@ -108,6 +134,7 @@ class Committer:
         now = self._database.now()
         rows = CommitPlan(rule=self._database.outbox_rule, notes_of=self._database.poller_notes)
         effects: dict[str, CommitEffects] = {}
+        joined: JoinedCommit | None = None
         with gc_paused(), self._database.optimistic() as session:
             decisions = self._decide(session, by_run, now)
             for run_id, decision in decisions.items():
@@ -116,11 +143,17 @@ class Committer:
                     rows.add_report(report.task, report.outcome, now)
                     staged.add_freed(report.task.limits)
                 rows.gather_payloads(run_id, now)
+                if staged.agents and join_ends is not None:
+                    joined = joined or join_ends(rows, now, continuation)
+                    joined.stage(session, decision.view, staged)
             written = session.commit(rows, guarded=True) if decisions else set()
-        for run_id in written:
+        found = {run_id: effects[run_id] for run_id in written if run_id in effects}
+        for run_id in found:
             self.cache.keep(decisions[run_id].run)
             self._failures.forget(run_id)
-        return {run_id: effects[run_id] for run_id in written}
+        if joined is not None and found:
+            found |= {of_agents.run_id: of_agents for of_agents in joined.committed()}
+        return found
 
     def commit_answer(self, run_id: str, answer: Answer, tenant: str) -> CommitEffects | None:
         """Commit an answer to a step that waits; None: the locked commit has to decide.

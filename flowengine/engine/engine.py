@@ -81,7 +81,7 @@ class Engine:
         self.programs = ProgramCache(database, self.settings)
         self.completions = RunCompletions(database)
         self.failed_evaluations = FailedEvaluations(database, self.settings.max_failed_evaluations)
-        committer = Committer(
+        self.committer = committer = Committer(
             database,
             self.programs,
             self.failed_evaluations,

@@ -47,6 +47,7 @@ def stage_first_commit(
         assert not decision.steps
         staging.load_missing(session, {view.id: (run, decision)})
     effects = staging.stage(decision, rows, now, continuation)
+    effects.started = run
     rows.insert_run(origin_of(request, now), request.labels)
     return effects
 

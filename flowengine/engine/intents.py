@@ -52,7 +52,7 @@ def _cancel_children(
         about = {"actor": given.actor, "reason": given.reason, "at": now}
         fact = {"id": fact_id, "kind": ActionKind.CANCEL.value, **about}
         session.inbox.add_fact(fact_id, child_id, "Action", fact, now)
-        effects.canceled_children.append(child_id)
+        effects.told_runs.append(child_id)
     if len(children) == _CHILDREN:
         who = {"actor": given.actor, "reason": given.reason, "at": given.at}
         more = {"after": children[-1][0], **chosen, **who}

@@ -81,13 +81,14 @@ class CommitEffects:
         self.task_hold: TaskHold | None = None  #: the last decision about the run's unclaimed tasks
         #: That child runs are to get.
         self.child_cancellations: list[ChildCancellation] = []
-        self.canceled_children: list[str] = []  #: child runs that have got it
+        self.told_runs: list[str] = []  #: other runs that have got a fact: they go on
         self.refusals: dict[str, str] = {}  #: by the id of the answer: the reason
         #: Tenant, workflow and key of the ended run.
         self.singleton: tuple[str, str, str] | None = None
         self.agents: list[AgentKey] = []  #: that have got a message
         self.waiting: dict[str, str] = {}  #: queues of new tasks, and their limits
         self.freed: set[str] = set()  #: keys of limits and rates of ended tasks
+        self.started: CachedRun | None = None  #: the new run, as it is after its first commit
 
     def include(self, later: CommitEffects) -> None:
         """Add the effects of a later commit of the same run."""
@@ -107,7 +108,7 @@ class CommitEffects:
         self.canceled += later.canceled
         self.task_hold = later.task_hold or self.task_hold
         self.child_cancellations += later.child_cancellations
-        self.canceled_children += later.canceled_children
+        self.told_runs += later.told_runs
         self.refusals |= later.refusals
         self.singleton = self.singleton or later.singleton
         self.agents += later.agents

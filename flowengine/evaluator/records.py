@@ -19,6 +19,7 @@ from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskSta
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 
+_CLAIMS = 100_000  # of one task, that `TaskDefinition.attempt` tells apart
 Error = dict[str, Any]  #: type, message, path, bases, …: of a failed step
 
 
@@ -162,6 +163,11 @@ class TaskDefinition:
     tenant: str = ""  #: of the run: a claim takes the tasks of one tenant
     limits: str | None = None  #: its keys, as `admission.write_keys` writes them
     queue: str | None = None  #: in which it waits for its keys
+
+    @property
+    def attempt(self) -> int:
+        """A number that grows with every claim of the tasks of a step."""
+        return (self.try_number + self.losses) * _CLAIMS + min(self.lease, _CLAIMS - 1)
 
 
 @dataclass(frozen=True, slots=True)

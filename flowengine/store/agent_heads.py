@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from flowengine.store.agent_inbox import Message, read_message
+from flowengine.store.agent_rows import MESSAGE_COLUMNS, TURN_COLUMNS
 from flowengine.store.agent_tables import (
     HEAD_IS_SUSPENDED,
     INBOX_IS_DUE,
@@ -13,7 +15,7 @@ from flowengine.store.agent_tables import (
 )
 from flowengine.store.backend import in_dialect
 from flowengine.store.parts import Part
-from flowengine.turns.records import Head
+from flowengine.turns.records import Head, Turn
 
 _COLUMNS = (
     *("project_id", "agent_id", "status", "active_agent_turn_id", "turn_epoch"),
@@ -28,15 +30,30 @@ _READ = (
 _CREATE = (
     "INSERT INTO flowengine_agent_state_head (project_id, agent_id, status, turn_epoch, "
     "active_recursion_depth, trace_id, parent_step_id, waiting_tool_count, entered, event_count, "
-    "updated_at) VALUES (%s, %s, 'idle', 0, 0, '', '', 0, 0, 0, %s) ON CONFLICT DO NOTHING "
-    "RETURNING agent_id"
+    "updated_at) VALUES (%s, %s, 'idle', 0, 0, '', '', 0, 0, 0, %s) "
+)
+# An update that changes nothing locks the row, and returns it.
+_CREATE_OR_LOCK = (
+    f"{_CREATE} ON CONFLICT (project_id, agent_id) DO UPDATE "
+    "SET updated_at = flowengine_agent_state_head.updated_at "
+    f"RETURNING {', '.join(_COLUMNS)}"
 )
 # The guard: whoever has an older epoch or another turn changes nothing.
 _SAVE = (
     f"UPDATE flowengine_agent_state_head SET {', '.join(f'{c} = %s' for c in _COLUMNS[2:])}, "
-    "expecting_correlation_id = NULL, updated_at = %s "
+    "updated_at = %s "
     "WHERE project_id = %s AND agent_id = %s AND turn_epoch = %s "
     "AND COALESCE(active_agent_turn_id, '') = %s RETURNING agent_id"
+)
+_TURN = ", ".join(f"t.{column}" for column in TURN_COLUMNS)
+_MESSAGE = ", ".join(f"i.{column}" for column in MESSAGE_COLUMNS)
+_ENTERING = (
+    f"SELECT {', '.join(f'h.{c}' for c in _COLUMNS)}, {_TURN}, t.started_at, t.recoveries, "
+    f"{_MESSAGE} FROM flowengine_run r JOIN flowengine_agent_state_head h "
+    "ON h.project_id = r.tenant AND h.agent_id = %s JOIN flowengine_agent_turn t "
+    "ON t.project_id = r.tenant AND t.agent_turn_id = %s LEFT JOIN flowengine_agent_inbox i "
+    "ON i.project_id || '' = r.tenant AND i.agent_turn_id = t.agent_turn_id "
+    "AND i.message_type IN ('turn', 'ui_action') WHERE r.id = %s"
 )
 _EXPIRED = (
     "SELECT project_id, agent_id FROM flowengine_agent_state_head "
@@ -52,12 +69,23 @@ _HAS_WORK = (
 )
 
 
+class Entering(NamedTuple):
+    """The rows that a try of a model call needs to enter its turn."""
+
+    head: Head
+    turn: Turn
+    started: int | None  #: when the turn's first model call was entered
+    recoveries: int
+    message: Message | None  #: that began the turn
+
+
 class AgentHeads(Part):
     """In a transaction."""
 
-    def create(self, project: str, agent: str, now: int) -> None:
-        """Add the head of an agent, idle, if it has none."""
-        self._session.rows(_CREATE, (project, agent, now))
+    def create_or_lock(self, project: str, agent: str, now: int) -> Head:
+        """Lock and return the head of an agent; one that has none gets one, which is idle."""
+        (row,) = self._session.rows(_CREATE_OR_LOCK, (project, agent, now))
+        return _of(row)
 
     def get(self, project: str, agent: str) -> Head | None:
         return _head(self._session.rows(_READ, (project, agent)))
@@ -67,6 +95,16 @@ class AgentHeads(Part):
         lock = "{LOCK}" if wait else "{LOCK}{SKIP_LOCKED}"
         text = in_dialect(_READ + lock, self._dialect)
         return _head(self._session.rows(text, (project, agent)))
+
+    def entering(self, agent: str, turn_id: str, run_id: str) -> Entering | None:
+        """Return the rows around a model call, without a lock; None: the turn was removed."""
+        rows = self._session.rows(_ENTERING, (agent, turn_id, run_id))
+        if not rows:
+            return None
+        row, heads, turns = rows[0], len(_COLUMNS), len(_COLUMNS) + len(TURN_COLUMNS)
+        message = None if row[turns + 2] is None else read_message(row[turns + 2 :])
+        started, recoveries = row[turns : turns + 2]
+        return Entering(_of(row[:heads]), Turn(*row[heads:turns]), started, recoveries, message)
 
     def save(self, head: Head, before: tuple[int, str | None], now: int) -> bool:
         """Write a head; False: the guard refused it, and nothing may follow."""

@@ -7,18 +7,22 @@ from typing import Any, NamedTuple
 
 from flowengine.program.nodes import Json
 from flowengine.store import codec
+from flowengine.store.agent_rows import MESSAGE_COLUMNS, TURN_COLUMNS, MarkedMessage
 from flowengine.store.agent_tables import INBOX_IS_DUE, INBOX_IS_QUEUED
 from flowengine.store.parts import Part
+from flowengine.store.records import Row
+from flowengine.turns.records import Turn
 from flowengine.turns.states import InboxState, check_inbox_transition
 
-_COLUMNS = (
-    *("project_id", "inbox_id", "agent_id", "message_type", "correlation_id", "agent_turn_id"),
-    *("turn_epoch", "payload", "status", "retry_count", "next_retry_at", "created_at"),
-)
-_SELECTED = f"SELECT {', '.join(_COLUMNS)} FROM flowengine_agent_inbox"
+_SELECTED = f"SELECT {', '.join(MESSAGE_COLUMNS)} FROM flowengine_agent_inbox"
 _ADD = (
-    f"INSERT INTO flowengine_agent_inbox ({', '.join(_COLUMNS)}, context_headers) "
-    f"VALUES ({', '.join(['%s'] * (len(_COLUMNS) + 1))}) ON CONFLICT DO NOTHING RETURNING inbox_id"
+    f"INSERT INTO flowengine_agent_inbox ({', '.join(MESSAGE_COLUMNS)}, context_headers) "
+    f"VALUES ({', '.join(['%s'] * (len(MESSAGE_COLUMNS) + 1))}) "
+    "ON CONFLICT DO NOTHING RETURNING inbox_id"
+)
+_NOTE = (
+    "UPDATE flowengine_agent_state_head SET expecting_correlation_id = %s "
+    "WHERE project_id = %s AND agent_id = %s AND active_agent_turn_id = %s RETURNING agent_id"
 )
 #: A turn is consumed by the worker that enters it, and waits for one as long as it takes.
 _IS_REPORT = "message_type NOT IN ('turn', 'ui_action')"
@@ -31,14 +35,27 @@ _QUEUED = (
     f"{_SELECTED} WHERE project_id = %s AND agent_id = %s AND {INBOX_IS_QUEUED} "
     "ORDER BY created_at, inbox_id LIMIT 1"
 )
-_LAST_QUEUED = (
-    "SELECT max(created_at) FROM flowengine_agent_inbox "
-    f"WHERE project_id = %s AND agent_id = %s AND {INBOX_IS_QUEUED}"
+# `|| ''`: by the index of turns, never by reading all messages of the project.
+_OF_ONE_TURN = (
+    "agent_turn_id = %(turn)s AND project_id || '' = %(project)s "
+    "AND message_type IN ('turn', 'ui_action')"
 )
-_OF_TURN = (
-    f"{_SELECTED} WHERE project_id = %s AND agent_turn_id = %s AND message_type IN "
-    "('turn', 'ui_action')"
+_NEXT_TURN = (
+    f"SELECT {', '.join(f'i.{c}' for c in MESSAGE_COLUMNS)}, "
+    "(SELECT COALESCE(max(position) + 1, 0) FROM flowengine_box_card b "
+    "WHERE b.project_id = i.project_id AND b.box_id = COALESCE(%s, t.output_box_id)), "
+    f"{', '.join(f't.{c}' for c in TURN_COLUMNS)} FROM flowengine_agent_inbox i "
+    "LEFT JOIN flowengine_agent_turn t ON t.project_id = i.project_id "
+    "AND t.agent_turn_id = i.agent_turn_id AND t.agent_id = i.agent_id "
+    "WHERE i.project_id = %s AND i.agent_id = %s AND i.status = 'queued' "
+    "ORDER BY i.created_at, i.inbox_id LIMIT 1"
 )
+_BEFORE = (
+    "SELECT (SELECT max(created_at) FROM flowengine_agent_inbox WHERE project_id = %(project)s "
+    f"AND agent_id = %(agent)s AND {INBOX_IS_QUEUED}), (SELECT turn_epoch "
+    f"FROM flowengine_agent_inbox WHERE {_OF_ONE_TURN})"
+)
+_OF_TURN = f"{_SELECTED} WHERE {_OF_ONE_TURN}"
 _MARK = (
     "UPDATE flowengine_agent_inbox SET status = %s, turn_epoch = %s, retry_count = %s, "
     "next_retry_at = %s, last_error = %s, defer_reason = %s, processed_at = %s "
@@ -54,6 +71,14 @@ _STRANDED = (
     "SELECT DISTINCT i.project_id, i.agent_id FROM flowengine_agent_inbox i "
     "JOIN flowengine_agent_state_head h ON h.project_id = i.project_id "
     "AND h.agent_id = i.agent_id WHERE i.status = 'queued' AND h.status = 'idle' LIMIT %s"
+)
+
+
+_WITH_MESSAGES = (
+    "SELECT EXISTS (SELECT 1 FROM flowengine_agent_inbox WHERE project_id = %(project)s "
+    f"AND agent_id = %(agent)s AND {INBOX_IS_QUEUED}) OR EXISTS (SELECT 1 "
+    "FROM flowengine_agent_inbox WHERE project_id = %(project)s AND agent_id = %(agent)s "
+    f"AND {INBOX_IS_DUE} AND {_IS_REPORT})"
 )
 
 
@@ -74,29 +99,60 @@ class Message(NamedTuple):
     created: int
 
 
+class BeforeEnqueue(NamedTuple):
+    last_queued: int  #: when the newest turn that waits was enqueued
+    epoch: int | None  #: of the same turn, which was enqueued before
+
+
 class AgentInbox(Part):
     """In a transaction."""
 
-    def add(self, message: Message, headers: Json = None) -> bool:
-        """Add a message; False: one with its type and correlation id is there."""
-        values = message._replace(payload=codec.dump(message.payload))
-        written = None if headers is None else codec.dump(headers)
-        return bool(self._session.rows(_ADD, (*values, written)))
+    def add(self, message: Message) -> bool:
+        """Add a message; False: one with its type and correlation id is there.
+
+        Lock order: the head first. It is noted there that a message for its active turn waits, so
+        that no optimistic commit of the turn overtakes it.
+        """
+        about = (message.correlation_id, message.project, message.agent, message.turn_id)
+        self._session.rows(_NOTE, about)
+        return bool(self._session.rows(_ADD, new_message(message)))
 
     def due(self, project: str, agent: str, now: int, limit: int) -> Sequence[Message]:
         """Return due messages in their order."""
-        return [_message(row) for row in self._session.rows(_DUE, (project, agent, now, limit))]
+        return [read_message(row) for row in self._session.rows(_DUE, (project, agent, now, limit))]
 
     def next_queued(self, project: str, agent: str) -> Message | None:
         """Return the oldest turn that waits. The caller has locked the head."""
         return _first(self._session.rows(_QUEUED, (project, agent)))
 
-    def last_queued(self, project: str, agent: str) -> int:
-        return int(self._session.rows(_LAST_QUEUED, (project, agent))[0][0] or 0)
+    def has_messages(self, project: str, agent: str) -> bool:
+        """Whether an agent has a turn that waits, or a report."""
+        found = self._session.rows(_WITH_MESSAGES, {"project": project, "agent": agent})
+        return bool(found[0][0])
+
+    def next_turn(
+        self, project: str, agent: str, memory_box_id: str | None
+    ) -> tuple[Message, Turn | None, int] | None:
+        """Return the oldest turn that waits, with its message and the length of its output box.
+
+        That is the box of the agent's memory, if it has any. The caller has locked the head.
+        """
+        rows = self._session.rows(_NEXT_TURN, (memory_box_id, project, agent))
+        if not rows:
+            return None
+        row, behind = rows[0], len(MESSAGE_COLUMNS)
+        turn = None if row[behind + 1] is None else Turn(*row[behind + 1 :])
+        return read_message(row[:behind]), turn, row[behind]
+
+    def before_enqueue(self, turn: Turn) -> BeforeEnqueue:
+        """Return the rows that a new turn has to respect. The caller has locked the head."""
+        about = {"project": turn.project, "agent": turn.agent, "turn": turn.id}
+        ((last, epoch),) = self._session.rows(_BEFORE, about)
+        return BeforeEnqueue(last or 0, epoch)
 
     def of_turn(self, project: str, turn_id: str) -> Message | None:
         """Return the message that began a turn."""
-        return _first(self._session.rows(_OF_TURN, (project, turn_id)))
+        return _first(self._session.rows(_OF_TURN, {"project": project, "turn": turn_id}))
 
     def mark(
         self,
@@ -104,21 +160,12 @@ class AgentInbox(Part):
         status: str,
         now: int,
         *,
-        epoch: int | None = None,
         due: int | None = None,
         error: str | None = None,
     ) -> bool:
         """Move a message on; False: somebody else has."""
-        check_inbox_transition(message.status, status)
-        retries = message.retries + (status == InboxState.DEFERRED)
-        values = (
-            *(status, message.epoch if epoch is None else epoch, retries),
-            *(message.due if due is None else due, error),
-            error if status == InboxState.DEFERRED else None,
-            now if status in InboxState.FINAL else None,
-        )
-        key = (message.project, message.id, message.status)
-        return bool(self._session.rows(_MARK, (*values, *key)))
+        row = marked(message, status, now, due=due, error=error)
+        return bool(self._session.rows(_MARK, (*row[3:], *row[:3])))
 
     def waiting(self, before: int, limit: int) -> list[tuple[str, str]]:
         """Return agents with messages that have been due since `before`."""
@@ -129,10 +176,38 @@ class AgentInbox(Part):
         return [(p, a) for p, a in self._session.rows(_STRANDED, (limit,))]
 
 
-def _message(row: Sequence[Any]) -> Message:
+def new_message(message: Message, headers: Json = None) -> Row:
+    """Return the row of a new message."""
+    values = message._replace(payload=codec.dump(message.payload))
+    return (*values, None if headers is None else codec.dump(headers))
+
+
+def marked(
+    message: Message,
+    status: str,
+    now: int,
+    *,
+    epoch: int | None = None,
+    due: int | None = None,
+    error: str | None = None,
+) -> MarkedMessage:
+    """Return the row of a message that moves on."""
+    check_inbox_transition(message.status, status)
+    return MarkedMessage(
+        *(message.project, message.id, message.status, status),
+        message.epoch if epoch is None else epoch,
+        message.retries + (status == InboxState.DEFERRED),
+        message.due if due is None else due,
+        error,
+        error if status == InboxState.DEFERRED else None,
+        now if status in InboxState.FINAL else None,
+    )
+
+
+def read_message(row: Sequence[Any]) -> Message:
     found = Message(*row)
     return found._replace(payload=codec.load(found.payload))
 
 
 def _first(rows: Sequence[Sequence[Any]]) -> Message | None:
-    return _message(rows[0]) if rows else None
+    return read_message(rows[0]) if rows else None

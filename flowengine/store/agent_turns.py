@@ -7,44 +7,15 @@ from typing import Any, NamedTuple
 
 from flowengine.program.nodes import Json
 from flowengine.store import codec
+from flowengine.store.agent_rows import TURN_COLUMNS
 from flowengine.store.agent_tables import CALL_IS_OPEN, TURN_IS_WAITED_FOR
 from flowengine.store.parts import Part
-from flowengine.turns.records import Call, EndedStep, ModelCall, NewEvent, Turn
-from flowengine.turns.states import TurnState, WaitState
+from flowengine.turns.records import Call, Turn
+from flowengine.turns.states import WaitState
 
-_TURN = (
-    *("agent_turn_id", "project_id", "agent_id", "state", "facet", "profile_card_id"),
-    *("context_box_id", "output_box_id", "output_base_index", "recursion_depth", "trace_id"),
-    *("priority", "steps", "tokens", "deadline", "parent_turn_id", "waiting_run_id"),
-    *("waiting_step_id", "waiting_step_key", "enqueued_at"),
-)
-_INSERT = (
-    f"INSERT INTO flowengine_agent_turn ({', '.join(_TURN)}, correlation_id, recoveries, "
-    f"turn_epoch) VALUES ({', '.join(['%s'] * len(_TURN))}, %s, 0, 0) "
-    "ON CONFLICT DO NOTHING RETURNING agent_turn_id"
-)
 _GET = (
-    f"SELECT {', '.join(_TURN)} FROM flowengine_agent_turn "
+    f"SELECT {', '.join(TURN_COLUMNS)} FROM flowengine_agent_turn "
     "WHERE project_id = %s AND agent_turn_id = %s"
-)
-_DISPATCH = (
-    "UPDATE flowengine_agent_turn SET state = 'active', turn_epoch = %s, dispatched_at = %s, "
-    "output_base_index = %s, output_box_id = %s, deadline = %s, steps = %s "
-    "WHERE project_id = %s AND agent_turn_id = %s RETURNING agent_turn_id"
-)
-_ENTER = (
-    "UPDATE flowengine_agent_turn SET started_at = COALESCE(started_at, %s), "
-    "recoveries = recoveries + %s WHERE project_id = %s AND agent_turn_id = %s "
-    "RETURNING agent_turn_id"
-)
-_COUNT = (
-    "UPDATE flowengine_agent_turn SET steps = %s, tokens = %s "
-    "WHERE project_id = %s AND agent_turn_id = %s RETURNING agent_turn_id"
-)
-_FINISH = (
-    "UPDATE flowengine_agent_turn SET state = 'finished', finished_at = %s, task_status = %s, "
-    "error_code = %s, error = %s, deliverable_card_id = %s, steps = %s, tokens = %s "
-    "WHERE project_id = %s AND agent_turn_id = %s AND finished_at IS NULL RETURNING agent_turn_id"
 )
 INFO_COLUMNS = (
     *("agent_turn_id", "project_id", "agent_id", "facet", "state", "correlation_id"),
@@ -65,15 +36,6 @@ _UNWANTED = (
     "OR r.finished IS NOT NULL OR s.superseded OR s.state IN ('state.statement.Complete', "
     "'state.statement.Error', 'state.statement.Skipped', 'state.statement.Cancelled')) LIMIT %s"
 )
-_STEP = (
-    "INSERT INTO flowengine_agent_step (project_id, step_id, agent_id, agent_turn_id, number, "
-    "turn_epoch, run_id, status, tokens, started_at) VALUES (%s, %s, %s, %s, %s, %s, %s, "
-    "'started', 0, %s) ON CONFLICT DO NOTHING RETURNING step_id"
-)
-_END_STEP = (
-    "UPDATE flowengine_agent_step SET status = %s, tokens = %s, ended_at = %s "
-    "WHERE project_id = %s AND step_id = %s RETURNING step_id"
-)
 _STEPS = (
     "SELECT step_id, number, turn_epoch, run_id, status, tokens, started_at, ended_at "
     "FROM flowengine_agent_step WHERE project_id = %s AND agent_turn_id = %s ORDER BY number"
@@ -82,11 +44,6 @@ _CALL = (
     *("tool_call_id", "step_id", "tool_name", "model_call_id", "wait_status", "run_id"),
     *("approval", "after_execution", "deadline", "ending", "position"),
 )
-_ADD_CALL = (
-    f"INSERT INTO flowengine_turn_waiting_tools (project_id, agent_turn_id, agent_id, turn_epoch, "
-    f"created_at, {', '.join(_CALL)}) VALUES ({', '.join(['%s'] * (5 + len(_CALL)))}) "
-    "RETURNING tool_call_id"
-)
 _OPEN_CALLS = (
     f"SELECT {', '.join(_CALL)} FROM flowengine_turn_waiting_tools "
     f"WHERE project_id = %s AND agent_turn_id = %s AND turn_epoch = %s ORDER BY position"
@@ -94,12 +51,6 @@ _OPEN_CALLS = (
 _ALL_CALLS = (
     f"SELECT {', '.join(_CALL)} FROM flowengine_turn_waiting_tools "
     "WHERE project_id = %s AND agent_turn_id = %s ORDER BY created_at, position"
-)
-_END_CALL = (
-    "UPDATE flowengine_turn_waiting_tools SET wait_status = %s, ending = %s, "
-    "after_execution = %s, applied_at = %s "
-    "WHERE project_id = %s AND agent_turn_id = %s AND tool_call_id = %s "
-    f"AND {CALL_IS_OPEN} RETURNING tool_call_id"
 )
 _DECIDE_CALL = (
     "UPDATE flowengine_turn_waiting_tools SET approval = %s, approved_by = %s, run_id = %s, "
@@ -118,10 +69,6 @@ _EDGES = (
     "SELECT correlation_id, primitive, edge_phase, source_agent_id, source_step_id, "
     "target_agent_id, target_turn_id, recursion_depth, created_at FROM flowengine_execution_edges "
     "WHERE project_id = %s AND agent_turn_id = %s ORDER BY created_at, correlation_id"
-)
-_EVENT = (
-    "INSERT INTO flowengine_agent_event (project_id, agent_id, number, kind, agent_turn_id, body, "
-    "created_at) VALUES {rows} RETURNING number"
 )
 _EVENTS = (
     "SELECT number, kind, agent_turn_id, body, created_at FROM flowengine_agent_event "
@@ -202,40 +149,9 @@ class AgentTurns(Part):
 
     # --- turns ---
 
-    def add(self, turn: Turn, correlation_id: str) -> bool:
-        """Insert a turn; False: it is there."""
-        values = (
-            *(turn.id, turn.project, turn.agent, turn.state, turn.facet, turn.profile_id),
-            *(turn.context_box_id, turn.output_box_id, turn.base_index, turn.depth),
-            *(turn.trace_id, turn.priority, turn.steps, turn.tokens, turn.deadline),
-            *(turn.parent_turn_id, turn.waiting_run_id, turn.waiting_step_id),
-            *(turn.waiting_step_key, turn.enqueued),
-        )
-        return bool(self._session.rows(_INSERT, (*values, correlation_id)))
-
     def get(self, project: str, turn_id: str) -> Turn | None:
         rows = self._session.rows(_GET, (project, turn_id))
         return Turn(*rows[0]) if rows else None
-
-    def dispatch(self, turn: Turn, epoch: int, now: int) -> None:
-        box = (turn.base_index, turn.output_box_id, turn.deadline, turn.steps)
-        self._session.rows(_DISPATCH, (epoch, now, *box, turn.project, turn.id))
-
-    def enter(self, project: str, turn_id: str, now: int, *, is_recovery: bool) -> None:
-        self._session.rows(_ENTER, (now, int(is_recovery), project, turn_id))
-
-    def count(self, turn: Turn) -> None:
-        """Write the steps and tokens so far."""
-        self._session.rows(_COUNT, (turn.steps, turn.tokens, turn.project, turn.id))
-
-    def finish(
-        self, turn: Turn, status: str, code: str, message: str, card_id: str, now: int
-    ) -> bool:
-        """End a turn; False: it has ended before."""
-        ending = (now, status, code or None, message or None, card_id, turn.steps, turn.tokens)
-        turn.state = TurnState.FINISHED
-        self._session.dialect.notify_end(self._session.executor, turn.id)
-        return bool(self._session.rows(_FINISH, (*ending, turn.project, turn.id)))
 
     def info(self, project: str, turn_id: str) -> TurnInfo | None:
         rows = self._session.rows(_READ, (project, turn_id))
@@ -251,22 +167,10 @@ class AgentTurns(Part):
 
     # --- steps ---
 
-    def begin_step(self, turn: Turn, call: ModelCall, epoch: int, now: int) -> None:
-        key = (turn.project, call.step_id, turn.agent, turn.id, call.number)
-        self._session.rows(_STEP, (*key, epoch, call.run_id, now))
-
-    def end_step(self, project: str, ended: EndedStep, now: int) -> None:
-        values = (ended.status, ended.tokens, now, project, ended.step_id)
-        self._session.rows(_END_STEP, values)
-
     def steps(self, project: str, turn_id: str) -> list[StepRecord]:
         return [StepRecord(*row) for row in self._session.rows(_STEPS, (project, turn_id))]
 
     # --- calls ---
-
-    def add_call(self, turn: Turn, call: Call, epoch: int, now: int) -> None:
-        values = (turn.project, turn.id, turn.agent, epoch, now, *_call_values(call))
-        self._session.rows(_ADD_CALL, values)
 
     def calls(self, project: str, turn_id: str, epoch: int) -> list[Call]:
         """Return the calls of the suspension that began under an epoch."""
@@ -275,11 +179,6 @@ class AgentTurns(Part):
 
     def all_calls(self, project: str, turn_id: str) -> list[Call]:
         return [_call(row) for row in self._session.rows(_ALL_CALLS, (project, turn_id))]
-
-    def end_call(self, turn: Turn, call: Call, now: int) -> bool:
-        """Write the end of a call; False: it has ended before (the single winner rule)."""
-        values = (call.state, call.ending, call.effective, now, turn.project, turn.id, call.id)
-        return bool(self._session.rows(_END_CALL, values))
 
     def decide_call(self, turn: Turn, call: Call, by: str) -> bool:
         """Write that a person has decided about a call; False: somebody has before."""
@@ -309,21 +208,6 @@ class AgentTurns(Part):
     def edges(self, project: str, turn_id: str) -> list[Edge]:
         return [Edge(*row) for row in self._session.rows(_EDGES, (project, turn_id))]
 
-    def add_events(
-        self, project: str, agent: str, first: int, events: Sequence[NewEvent], now: int
-    ) -> None:
-        """Add events, numbered from `first`. The caller has locked the head."""
-        rows = [
-            (
-                *(project, agent, number, event.kind, event.body["agent_turn_id"]),
-                *(codec.dump(dict(event.body)), now),
-            )
-            for number, event in enumerate(events, first)
-        ]
-        if rows:
-            marks = ", ".join(["(%s, %s, %s, %s, %s, %s, %s)"] * len(rows))
-            self._session.rows(_EVENT.format(rows=marks), [v for row in rows for v in row])
-
     def events(self, project: str, agent: str, after: int, limit: int) -> list[AgentEvent]:
         rows = self._session.rows(_EVENTS, (project, agent, after, limit))
         return [_event(row) for row in rows]
@@ -331,13 +215,6 @@ class AgentTurns(Part):
     def turn_events(self, project: str, turn_id: str, after: int, limit: int) -> list[AgentEvent]:
         rows = self._session.rows(_TURN_EVENTS, (project, turn_id, after, limit))
         return [_event(row) for row in rows]
-
-
-def _call_values(call: Call) -> tuple[Any, ...]:
-    return (
-        *(call.id, call.step_id, call.name, call.model_call_id, call.state, call.run_id),
-        *(call.approval, call.after_execution, call.deadline, call.ending, call.position),
-    )
 
 
 def _call(row: Sequence[Any]) -> Call:

@@ -34,12 +34,21 @@ _LENGTH = (
     "SELECT COALESCE(max(position) + 1, 0) FROM flowengine_box_card "
     "WHERE project_id = %s AND box_id = %s"
 )
+_COLUMNS = (
+    "c.card_id, c.type, c.author, c.agent_turn_id, c.step_id, c.tool_call_id, c.content, "
+    "c.created_at, b.position"
+)
+# `|| ''`: the box is read first, and then each card by its key, never all cards of the project.
+_CARDS = (
+    "flowengine_box_card b JOIN flowengine_card c ON c.project_id = b.project_id || '' "
+    "AND c.card_id = b.card_id"
+)
 _READ = (
-    "SELECT c.card_id, c.type, c.author, c.agent_turn_id, c.step_id, c.tool_call_id, c.content, "
-    "c.created_at, b.position FROM flowengine_box_card b JOIN flowengine_card c "
-    "ON c.project_id = b.project_id AND c.card_id = b.card_id "
+    f"SELECT {_COLUMNS} FROM {_CARDS} "
     "WHERE b.project_id = %s AND b.box_id = %s AND b.position >= %s ORDER BY b.position"
 )
+_OF_BOX = f"SELECT {_COLUMNS}, {{}} AS box FROM {_CARDS} WHERE b.project_id = %s AND b.box_id = %s"
+_READ_BOTH = f"{_OF_BOX.format(0)} UNION ALL {_OF_BOX.format(1)} ORDER BY box, position"
 _GET = (
     "SELECT card_id, type, author, agent_turn_id, step_id, tool_call_id, content, created_at, 0 "
     "FROM flowengine_card WHERE project_id = %s AND card_id = %s"
@@ -127,6 +136,15 @@ class Cards(Part):
     def read(self, project: str, box_id: str, first: int = 0) -> list[Card]:
         """Return the cards of a box in order, from a position on."""
         return self._cards(self._session.rows(_READ, (project, box_id, first)))
+
+    def read_both(self, project: str, first: str, second: str) -> tuple[list[Card], list[Card]]:
+        """Return the cards of two boxes in order, read by one statement."""
+        rows = self._session.rows(_READ_BOTH, (project, first, project, second))
+        cards = self._cards([row[:-1] for row in rows])
+        boxes: tuple[list[Card], list[Card]] = ([], [])
+        for row, card in zip(rows, cards, strict=True):
+            boxes[row[-1]].append(card)
+        return boxes
 
     def hold(self, project: str, card_id: str) -> bool:
         """Keep a card from being removed in this transaction; False: it is not there.

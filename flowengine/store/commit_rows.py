@@ -204,6 +204,8 @@ class AgentReport(NamedTuple):
     payload: str
     next_retry_at: int
     created_at: int
+    status: str
+    processed_at: int | None
 
 
 class Payload(NamedTuple):
@@ -281,7 +283,7 @@ SECTIONS: dict[str, Section] = {
     "agent_reports": Section(
         AgentInboxRow.__table__,
         AgentReport._fields,
-        constants={"status": "'pending'", "retry_count": "0"},
+        constants={"retry_count": "0"},
     ),
     "payloads": Section(PayloadRow.__table__, Payload._fields),
     "references": Section(ReferenceRow.__table__, Reference._fields),

@@ -24,6 +24,7 @@ from flowengine.evaluator.triggers import Delegated, Failed, Lost, Succeeded
 from flowengine.evaluator.triggers import Outcome as TryOutcome
 from flowengine.store import codec, records
 from flowengine.store.agent_calls import AgentCall
+from flowengine.store.agent_plans import AgentPlan
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commit_rows import (
     SECTIONS,
@@ -51,6 +52,10 @@ from flowengine.store.commit_rows import (
     Unnumbered,
 )
 from flowengine.store.records import Row
+
+
+class CommitRefused(Exception):
+    """A guard refused a commit with agents: nothing of it is written."""
 
 
 @dataclass(slots=True)
@@ -111,6 +116,8 @@ class CommitPlan:
         self.outbox: list[Outcome] = []
         self.unnumbered: list[Unnumbered] = []
         self._gathered: set[tuple[str, str]] = set()
+        #: With rows of agents a plan is written whole, or not at all.
+        self.agents: AgentPlan | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -126,7 +133,22 @@ class CommitPlan:
         runs = [(*run, reports[run.run_id]) for run in self.runs]
         # Without a loop over all sections in Python: most of them are empty, for every step.
         filled = filter(itemgetter(1), zip(SECTIONS, _rows_of(self), strict=True))
-        return [(name, runs if name == "runs" else rows) for name, rows in filled]
+        found = [(name, runs if name == "runs" else rows) for name, rows in filled]
+        return found if self.agents is None else [*found, *self.agents.filled()]
+
+    def include(self, part: CommitPlan) -> None:
+        """Add the rows of another plan, whose payloads are gathered."""
+        for name, rows in part.filled():
+            if name in SECTIONS:
+                getattr(self, name).extend(part.runs if name == "runs" else rows)
+        self.notes += part.notes
+        if part.agents is not None:
+            assert self.agents is None
+            self.agents = part.agents
+
+    @property
+    def run_ids(self) -> set[str]:
+        return {run.run_id for run in self.runs} | {str(run[0]) for run in self.new_runs}
 
     def gather_payloads(self, run_id: str, now: int, *, to_run: str = "") -> None:
         """Add the large values encoded since the last call to this run's part.
@@ -312,6 +334,12 @@ class CommitPlan:
             ParentFact(view.id, waiter.run_id, fact_id, kind, codec.dump_value(fact), now)
         )
 
+    def keep_payloads(self, owner: str, encoder: codec.Encoder, now: int) -> None:
+        """Store large values, which `owner`, a turn or a run, keeps."""
+        for digest, body in encoder.payloads.items():
+            self.payloads.append(Payload(owner, digest, body, now))
+            self.references.append(Reference(owner, owner, digest))
+
     def add_agent_report(self, view: RunView, now: int) -> None:
         """Report the end of this run to the agent whose call it is."""
         call = AgentCall.read(view.agent_call or "")
@@ -319,8 +347,13 @@ class CommitPlan:
         inbox_id = id_within(view.id, "report", *((view.generation,) if view.generation else ()))
         to = (call.agent_id, call.message_type, call.correlation_id, call.turn_id, call.epoch)
         self.agent_reports.append(
-            AgentReport(view.id, view.tenant, inbox_id, *to, payload, now, now)
+            AgentReport(view.id, view.tenant, inbox_id, *to, payload, now, now, "pending", None)
         )
+
+    def consume_agent_report(self, now: int) -> None:
+        """Let this commit take in the report that was added last: its agent is part of it."""
+        report = self.agent_reports.pop()
+        self.agent_reports.append(report._replace(status="consumed", processed_at=now))
 
 
 _rows_of = attrgetter(*SECTIONS)

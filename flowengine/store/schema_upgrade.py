@@ -15,6 +15,7 @@ from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.schema import ExecutableDDLElement
 
 from flowengine.errors import DatabaseTooNew, DatabaseTooOld
+from flowengine.store.agent_tables import keys_made_last
 from flowengine.store.database import Database
 from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
 from flowengine.store.tables import metadata
@@ -98,6 +99,8 @@ def _create_statements(dialect: Dialect) -> list[str]:
             rendered.append(str(ddl.compile(dialect=dialect)))
 
         metadata.create_all(MockConnection(dialect, render), checkfirst=False)
+        if dialect.name == "postgresql":
+            rendered += keys_made_last()
         _statements[dialect.name] = rendered
     return _statements[dialect.name]
 

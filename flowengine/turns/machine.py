@@ -82,11 +82,14 @@ def dispatch(head: Head, turn: Turn) -> Changes:
 def enter(head: Head, run_id: str, attempt: int) -> Head | None:
     """Return the head after a try of the model call has entered; None: it is stale.
 
-    `attempt` grows with each claim of the call's task. A try that is not newer than the one that
-    entered last cannot displace it.
+    `attempt` grows with each claim of the call's task. A try that is older than the one that
+    entered last cannot displace it. The try that has entered may do so again: a commit that claims
+    the task of a call also enters it.
     """
-    if head.run_id != run_id or attempt <= head.entered:
+    if head.run_id != run_id or attempt < head.entered:
         return None
+    if attempt == head.entered and head.status == HeadState.RUNNING:
+        return replace(head)
     if head.status not in (HeadState.DISPATCHED, HeadState.RUNNING):
         return None
     signal = HeadSignal.RECOVER if head.entered else HeadSignal.ENTER
@@ -120,7 +123,7 @@ def decide(
             decision.stop(trigger)
         case _:
             return None
-    return decision.changes
+    return decision.ended()
 
 
 class _Decision:
@@ -215,6 +218,13 @@ class _Decision:
             self._ended_step(step_id_of(self._turn.id, self._turn.steps), "failed", 0)
         self._error(stopped.code, stopped.reason, "")
         self._finish(stopped.status, stopped.code, stopped.reason, signal=HeadSignal.END)
+
+    def ended(self) -> Changes:
+        """Return the changes, with the calls that the turn waits for afterwards."""
+        if self.head.status == HeadState.SUSPENDED:
+            started = [started.call for started in self.changes.started]
+            self.changes.calls = [*self._calls.values(), *started]
+        return self.changes
 
     # --- moves ---
 

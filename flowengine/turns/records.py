@@ -240,3 +240,4 @@ class Changes:
     canceled_run: str | None = None  #: the model call that is told to end
     delivery: Delivery | None = None
     events: list[NewEvent] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)  #: of the suspension, as they are afterwards

@@ -44,7 +44,6 @@ from flowengine.worker.progress import ProgressReports, written
 log = logging.getLogger("flowengine")
 #: `GreenletExit` is greenlet's, which need not be installed.
 _ENDING = frozenset(("SystemExit", "KeyboardInterrupt", "GeneratorExit", "GreenletExit"))
-_CLAIMS = 100_000  # of one task, that `attempt` tells apart
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", bound=LoopCall)
@@ -74,6 +73,7 @@ class StepContext:
     _beat: Callable[[str | None], bool]
     _token: Callable[[], CancelToken]
     attempt: int = 0  #: grows with every claim of the step's tasks
+    tenant: str = ""  #: of the run
 
     @property
     def cancel_token(self) -> CancelToken:
@@ -246,7 +246,8 @@ class Attempt:
             idempotency_key=task.step_id,
             _beat=self._beat,
             _token=self._cancel_token,
-            attempt=(task.try_number + task.losses) * _CLAIMS + min(task.lease, _CLAIMS - 1),
+            attempt=task.attempt,
+            tenant=task.tenant,
         )
         return _InStep(context, (self._engine, task.step_path))
 

@@ -14,50 +14,44 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
 
 from flowengine.store.backend import Executor
-from flowengine.store.commit_rows import SECTIONS
-from flowengine.store.commits import CommitPlan
+from flowengine.store.commits import CommitPlan, CommitRefused
+from flowengine.store.postgres.channels import FEED, task_channel
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor
 from flowengine.store.postgres.row_encoder import Encoding, decode, encode
-
-CHANNEL = "flowengine_run"  #: of NOTIFY: the runs that ended
-FEED = "_feed"  #: behind the channel of ended runs: commits that the feed is to have
-TASK_CHANNEL = "flowengine_task"  #: of NOTIFY: task lists that have due tasks, for pollers
-#: The row `g` names the task `t`, which is still held. One condition about both: given the state
-#: by itself, the planner may scan all running tasks.
-IS_HELD = "t.uuid = g.uuid AND CASE t.lease WHEN g.lease THEN t.state = 'running' END"
+from flowengine.store.postgres.section_sql import (
+    CONSUMED,
+    IGNORE,
+    IS_HELD,
+    SAME_RUN,
+    insert,
+    update,
+    write_rows,
+)
+from flowengine.store.postgres.whole_commit import whole_statement
 
 _DIVISION_BY_ZERO = "22012"
-_SAME_RUN = "t.id = g.run_id"
-_IGNORE = " ON CONFLICT DO NOTHING"
-_CONSUMED = ", activity = g.updated, taken_in = true"
-#: Columns of a section that name its row or guard it, and are not written.
-_KEYS = {
-    "runs": {"run_id", "expected_revision", "reports"},
-    "reports": {"run_id", "uuid", "lease"},
-    "steps": {"run_id", "id"},
-    "ended_timers": {"run_id", "id"},
-}
-
-
-def task_channel(channel: str) -> str:
-    """Return the channel of due tasks, given that of ended runs: both end with the schema."""
-    return TASK_CHANNEL + channel.removeprefix(CHANNEL)
+#: With agents: another process has made the same decision, and inserted its rows.
+_REFUSED_ROWS = (_DIVISION_BY_ZERO, "23505")
 
 
 def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
-    """Write a commit; return the runs whose part was written."""
+    """Write a commit; return the runs whose part was written. Raises CommitRefused."""
     text, values = _statement_of(plan, guarded, executor.channel)
     try:
         if isinstance(executor, PostgresExecutor):
-            return set(executor.fetch_text_column(text, values))
-        return {row[0] for row in executor.rows(text, values)}
+            written = set(executor.fetch_text_column(text, values))
+        else:
+            written = {row[0] for row in executor.rows(text, values)}
     except Exception as problem:
-        if guarded and getattr(problem, "sqlstate", "") == _DIVISION_BY_ZERO:
+        state = getattr(getattr(problem, "orig", problem), "sqlstate", "")
+        if plan.agents is not None and state in _REFUSED_ROWS:
+            raise CommitRefused from problem
+        if guarded and state == _DIVISION_BY_ZERO:
             return set()
         raise
+    return written if plan.agents is None else plan.run_ids
 
 
 def send(executor: PipelineExecutor, plan: CommitPlan) -> None:
@@ -67,9 +61,12 @@ def send(executor: PipelineExecutor, plan: CommitPlan) -> None:
 
 def _statement_of(plan: CommitPlan, guarded: bool, channel: str) -> tuple[str, list[str | None]]:
     is_alone = len(plan.runs) + len(plan.new_runs) <= 1
-    encodings, values = encode(plan, is_alone=is_alone)
+    encodings, values = encode(plan, is_alone=is_alone or plan.agents is not None)
     if plan.notes:
         values.append(json.dumps(plan.notes))
+    if plan.agents is not None:
+        is_one = len(plan.runs) <= 1 and len(plan.agents.heads) <= 1
+        return whole_statement(encodings, is_one, channel, bool(plan.notes)), values
     return _statement(encodings, guarded, is_alone, channel, bool(plan.notes)), values
 
 
@@ -86,7 +83,7 @@ def _statement(
     is_checked = guarded and is_alone
     parts += _allowed_alone(names) if is_checked else _allowed(names, guarded)
     parts += [
-        f"{name}_w AS ({_write(name, _allowed_rows(name, is_alone))})"
+        f"{name}_w AS ({write_rows(name, _allowed_rows(name, is_alone))})"
         for name in names
         if not (is_checked and name in ("runs", "reports"))
     ]
@@ -108,8 +105,8 @@ def _statement(
 def _allowed(names: list[str], guarded: bool) -> list[str]:
     """Return the CTEs that end with `ok`, the runs whose part may be written."""
     if "new_runs" in names:
-        insert = _insert("new_runs", "new_runs_") + _IGNORE
-        return [f"ok AS ({insert} RETURNING flowengine_run.id)"]
+        new = insert("new_runs", "new_runs_") + IGNORE
+        return [f"ok AS ({new} RETURNING flowengine_run.id)"]
     if not guarded:
         of_runs = [name for name in ("runs", "consumed_tasks", "consumed_facts") if name in names]
         ids = " UNION ".join(f"SELECT run_id AS id FROM {name}_" for name in of_runs)
@@ -137,11 +134,11 @@ def _allowed_alone(names: list[str]) -> list[str]:
 
     No row is looked up twice. A lost lease is an error here, which undoes the whole statement.
     """
-    run = _update("runs", _SAME_RUN, "runs_ g")
+    run = update("runs", SAME_RUN, "runs_ g")
     parts = [f"ok AS ({run} AND t.revision = g.expected_revision RETURNING t.id)"]
     if "reports" not in names:
         return parts
-    done = _update("reports", IS_HELD, _allowed_rows("reports", is_alone=True), _CONSUMED)
+    done = update("reports", IS_HELD, _allowed_rows("reports", is_alone=True), CONSUMED)
     return [
         *parts,
         f"done AS ({done} RETURNING 1)",
@@ -159,62 +156,3 @@ def _rows_of(name: str, runs: str) -> str:
     # Looked up in a hash. As a join it would be a nested loop, for the other joins are off.
     # `IS TRUE` keeps the planner from turning it into a join.
     return f"(SELECT * FROM {name}_ x WHERE (x.run_id IN (SELECT id FROM {runs})) IS TRUE) g"
-
-
-def _write(name: str, source: str) -> str:
-    match name:
-        case "new_runs":
-            return "SELECT id FROM ok"
-        case "runs":
-            return _update(name, _SAME_RUN, source)
-        case "reports":
-            return _update(name, "t.uuid = g.uuid", source, _CONSUMED)
-        case "steps" | "ended_timers":
-            return _update(name, "t.id = g.id", source)
-        case "superseded_steps":
-            update = "UPDATE flowengine_step t SET superseded = true"
-            return f"{update} FROM {source} WHERE t.id = g.id"
-        case "consumed_tasks":
-            update = "UPDATE flowengine_task t SET taken_in = true"
-            return f"{update} FROM {source} WHERE t.uuid = g.uuid"
-        case "consumed_facts":
-            update = "UPDATE flowengine_fact t SET taken_in = true"
-            return f"{update} FROM {source} WHERE t.id = g.id"
-        case "payloads" | "agent_reports":
-            return _insert(name, source, skipped="run_id") + _IGNORE
-        case "labels":
-            return _insert(name, source) + _IGNORE
-        case "references":
-            return _insert(name, source, {"to_run": "run_id"}, skipped="run_id") + _IGNORE
-        case "parent_facts":
-            return _insert(name, source, {"to_run": "run_id"}, skipped="run_id") + _IGNORE
-        case "joins":
-            more = "flowengine_join.remaining + excluded.remaining"
-            insert = _insert(name, source)
-            return f"{insert} ON CONFLICT (id) DO UPDATE SET remaining = {more}"
-        case _:
-            # Without ON CONFLICT, which costs as much as the insertion: under the run's lock, or
-            # its guard, no other process inserts the same rows.
-            return _insert(name, source)
-
-
-def _update(name: str, where: str, source: str, more: str = "") -> str:
-    section = SECTIONS[name]
-    changed = ", ".join(
-        f'"{c}" = COALESCE(g."{c}", t."{c}")' if c in section.optional else f'"{c}" = g."{c}"'
-        for c in section.columns
-        if c not in _KEYS[name]
-    )
-    return f"UPDATE {section.table.name} t SET {changed}{more} FROM {source} WHERE {where}"
-
-
-def _insert(
-    name: str, source: str, renamed: Mapping[str, str] | None = None, skipped: str = ""
-) -> str:
-    section = SECTIONS[name]
-    columns = [column for column in section.columns if column != skipped]
-    into = [(renamed or {}).get(column, column) for column in columns]
-    names = ", ".join(f'"{column}"' for column in (*into, *section.constants))
-    prefix = "" if name == "new_runs" else "g."
-    values = [*(f'{prefix}"{column}"' for column in columns), *section.constants.values()]
-    return f"INSERT INTO {section.table.name} ({names}) SELECT {', '.join(values)} FROM {source}"

@@ -18,7 +18,7 @@ from flowengine.fork import at_fork
 from flowengine.store.backend import Executor
 from flowengine.store.database import Clock, Database, missing_driver
 from flowengine.store.postgres import dialect
-from flowengine.store.postgres.commit import CHANNEL, FEED, task_channel
+from flowengine.store.postgres.channels import CHANNEL, FEED, task_channel
 from flowengine.store.postgres.executors import PipelineExecutor, PostgresExecutor, as_sqlalchemy
 from flowengine.store.postgres.listener import Listener
 from flowengine.store.postgres.session_lock import SessionLock

@@ -13,8 +13,8 @@ from flowengine.store.backend import EncodedReport, Executor
 from flowengine.store.commits import CommitPlan
 from flowengine.store.parts import MANY
 from flowengine.store.postgres import commit as postgres_commit
-from flowengine.store.postgres.commit import IS_HELD
 from flowengine.store.postgres.executors import PipelineExecutor
+from flowengine.store.postgres.section_sql import IS_HELD
 
 IDS = "json_array_elements_text(%s::json) AS w(value)"
 PAIRS = "json_to_recordset(%s::json) AS w(run_id text, key text)"

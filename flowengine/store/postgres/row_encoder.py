@@ -17,10 +17,12 @@ from sqlalchemy import String
 from sqlalchemy.dialects import postgresql
 
 from flowengine.program.compact_json import encoder
-from flowengine.store.commit_rows import SECTIONS
+from flowengine.store import commit_rows
+from flowengine.store.agent_rows import AGENT_SECTIONS, TurnUpdate
 from flowengine.store.commits import CommitPlan
 from flowengine.store.records import Row
 
+SECTIONS = {**commit_rows.SECTIONS, **AGENT_SECTIONS}
 _DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 #: Columns of a section that its table does not have.
 _EXTRA_TYPES = {
@@ -28,6 +30,12 @@ _EXTRA_TYPES = {
     "reports": "integer",
     "to_run": "text",
     "run_id": "text",
+    "expected_epoch": "bigint",
+    "expected_turn": "text",
+    "expected_events": "bigint",
+    "expected_entered": "integer",
+    "expected_status": "text",
+    "messages": "text",
 }
 _FEW = 4  # each number of rows makes a statement of its own, so this is small
 _MANY = 8
@@ -61,6 +69,8 @@ _USUAL = {
         runs_once=False,
         tenant="",
     ),
+    # A step of a turn that goes on changes its counters alone.
+    "turns": _usual(*TurnUpdate._fields[4:]),
 }
 _json = encoder(allow_nan=True)
 

@@ -11,9 +11,17 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from flowengine.store import claims
+from flowengine.store.agent_rows import (
+    AGENT_GUARDS,
+    AGENT_KEYS,
+    AGENT_SECTIONS,
+    AWAITED_MESSAGE,
+    IDEMPOTENT,
+)
+from flowengine.store.agent_tables import CALL_IS_OPEN
 from flowengine.store.backend import EncodedReport, Executor
 from flowengine.store.commit_rows import SECTIONS
-from flowengine.store.commits import CommitPlan
+from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.store.parts import MANY
 from flowengine.store.reports import COUNT_DOWN
 
@@ -184,8 +192,8 @@ _NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in
     "(id, run_id, kind, payload, created, taken_in) VALUES (?3, ?2, ?4, ?5, ?6, 0)",
     "agent_reports": "INSERT OR IGNORE INTO flowengine_agent_inbox (project_id, inbox_id, "
     "agent_id, message_type, correlation_id, agent_turn_id, turn_epoch, payload, next_retry_at, "
-    "created_at, status, retry_count) "
-    "VALUES (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 'pending', 0)",
+    "created_at, status, processed_at, retry_count) "
+    "VALUES (?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0)",
     "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
     "VALUES (?2, ?3, ?4)",
     "labels": _insert("labels", " OR IGNORE"),
@@ -215,8 +223,60 @@ def _write(text: str) -> _Write:
 _WRITES = {name: _write(text) for name, text in _NUMBERED.items()}
 
 
+# --- the rows of agents ---
+
+
+def _agent_insert(name: str, how: str = "") -> str:
+    section = AGENT_SECTIONS[name]
+    names = ", ".join((*section.columns, *section.constants))
+    values = ", ".join((*(["?"] * len(section.columns)), *section.constants.values()))
+    return f"INSERT{how} INTO {section.table.name} ({names}) VALUES ({values})"
+
+
+def _agent_key(name: str) -> str:
+    columns = AGENT_SECTIONS[name].columns
+    return " AND ".join(f"t.{c} = ?{columns.index(c) + 1}" for c in AGENT_KEYS[name][0])
+
+
+def _agent_update(name: str) -> str:
+    section, (key, guards) = AGENT_SECTIONS[name], AGENT_KEYS[name]
+    changed = [
+        f"{c} = COALESCE(?{at}, {c})" if c in section.optional else f"{c} = ?{at}"
+        for at, c in enumerate(section.columns, 1)
+        if c not in key and c not in guards
+    ]
+    if name == "heads":
+        place = f"?{section.columns.index('messages') + 1}"
+        changed.append(AWAITED_MESSAGE.replace("{g}messages", place).format(t=""))
+    where = _agent_key(name) + (f" AND t.{CALL_IS_OPEN}" if name == "ended_calls" else "")
+    return f"UPDATE {section.table.name} AS t SET {', '.join(changed)} WHERE {where}"
+
+
+def _agent_check(name: str) -> str:
+    section, guards = AGENT_SECTIONS[name], AGENT_GUARDS[name]
+    for at, column in enumerate(section.columns, 1):
+        guards = guards.replace(f"{{g}}{column}", f"?{at}")
+    return f"SELECT 1 FROM {section.table.name} t WHERE {_agent_key(name)} AND {guards}"
+
+
+_WRITES |= {
+    name: _write(_agent_update(name) if name in AGENT_KEYS else _agent_insert(name))
+    for name in AGENT_SECTIONS
+}
+_WRITES |= {name: _write(_agent_insert(name, " OR IGNORE")) for name in IDEMPOTENT}
+# Row by row: each finds the length after the one before.
+_WRITES["appended_cards"] = _write(
+    "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
+    "turn_epoch) VALUES (?1, ?2, (SELECT COALESCE(max(position) + 1, 0) FROM flowengine_box_card "
+    "WHERE project_id = ?1 AND box_id = ?2), ?4, ?5, ?6)"
+)
+_CHECKS = {name: _write(_agent_check(name)) for name in AGENT_GUARDS}
+
+
 def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     with executor.atomic():
+        if plan.agents is not None:
+            return _commit_whole(executor, plan, guarded)
         allowed = _allowed(executor, plan, guarded)
         is_whole = len(allowed) == len(plan.runs) + len(plan.new_runs)
         for name, rows in plan.filled():
@@ -237,6 +297,11 @@ def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
         return {run[0] for run in plan.new_runs if executor.rows(_INSERT_RUN, run)}
     if not guarded:
         return {run.run_id for run in plan.runs}
+    return _current_runs(executor, plan)
+
+
+def _current_runs(executor: Executor, plan: CommitPlan) -> set[str]:
+    """Return the runs that are at their revision, and whose reported leases are held."""
     current = {
         run.run_id
         for run in plan.runs
@@ -246,6 +311,24 @@ def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
         if executor.rows(_COUNT_HELD, (report.uuid, report.lease)) != [(1,)]:
             current.discard(report.run_id)
     return current
+
+
+def _commit_whole(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
+    """Write a plan with agents if no guard refuses a row of it; else nothing."""
+    runs = _current_runs(executor, plan) if guarded else {run.run_id for run in plan.runs}
+    filled = plan.filled()
+    if len(runs) < len(plan.runs):
+        raise CommitRefused
+    for name, rows in filled:
+        if name in _CHECKS:
+            text, parameters = _CHECKS[name]
+            assert parameters is not None
+            if not all(executor.rows(text, parameters(row)) for row in rows):
+                raise CommitRefused
+    for name, rows in filled:
+        text, parameters = _WRITES[name]
+        executor.many(text, rows if parameters is None else list(map(parameters, rows)))
+    return plan.run_ids
 
 
 @contextmanager

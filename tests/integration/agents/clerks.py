@@ -21,7 +21,7 @@ from flowengine.testing import Flow
 from flowengine.turns.records import Call, Head
 
 Step: TypeAlias = Answer | str | Exception
-Bells: TypeAlias = Literal["heard", "lost", "doubled"]
+Bells: TypeAlias = Literal["heard", "lost", "doubled", "joined"]
 
 
 class Plan:
@@ -148,7 +148,11 @@ def ask_ada(task: str) -> str:
 
 
 class Office:
-    """A flow with agents. Lost bells are repaired by recovery, doubled ones change nothing."""
+    """A flow with agents. Lost bells are repaired by recovery, doubled ones change nothing.
+
+    With lost and doubled bells the ends of calls are messages. With "heard" and "joined" they are
+    joined to the commits of their agents; "joined" ones lose all bells, too.
+    """
 
     def __init__(self, flow: Flow, bells: Bells = "heard") -> None:
         self.flow, self.engine, self.clock = flow, flow.engine, flow.clock
@@ -157,12 +161,14 @@ class Office:
         advance: Any = self.agents._advance
 
         def ring(keys: Any, continuation: Any = None) -> Any:
-            if bells == "lost" and not self._recovers:
+            if bells in ("lost", "joined") and not self._recovers:
                 return []
             again = advance(keys, continuation) if bells == "doubled" else []
             return advance(keys, continuation) + again
 
         self.agents._advance = ring  # type: ignore[method-assign]
+        if bells in ("lost", "doubled"):
+            self.engine.committer.join_ends = None
         self.engine.recovery_jobs["agents"] = self._recover
 
     def _recover(self) -> None:

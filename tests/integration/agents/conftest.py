@@ -7,7 +7,7 @@ import pytest
 from tests.integration.agents.clerks import Office, office
 from tests.servers import PostgresServer
 
-BELLS = ("heard", "lost", "doubled")
+BELLS = ("heard", "lost", "doubled", "joined")
 
 
 @pytest.fixture
@@ -18,12 +18,13 @@ def desk(database_url: str) -> Iterator[Office]:
 
 
 _LONG = ["sqlite-doubled", *(f"postgresql-{bells}" for bells in BELLS)]
-_KINDS = ["sqlite-heard", "sqlite-lost", *(pytest.param(k, marks=pytest.mark.chaos) for k in _LONG)]
+_SHORT = ["sqlite-heard", "sqlite-lost", "sqlite-joined"]
+_KINDS = [*_SHORT, *(pytest.param(k, marks=pytest.mark.chaos) for k in _LONG)]
 
 
 @pytest.fixture(params=_KINDS)
 def any_desk(request: pytest.FixtureRequest) -> Iterator[Office]:
-    """The same with bells that are heard or all lost; in the long run doubled, and on a server."""
+    """The same with bells that are heard or lost; in the long run doubled, and on a server."""
     kind, bells = request.param.split("-")
     url = "sqlite://"
     if kind == "postgresql":

@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError
 
 from flowengine.agents.recovery import AgentRecovery
 from flowengine.store.agent_inbox import Message
-from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.cards import Card
+from flowengine.store.session import SqlSession
 from flowengine.turns.states import InboxState, MessageType
 from tests.integration.agents.clerks import (
     Office,
@@ -117,11 +117,14 @@ def test_a_crash_while_a_report_is_applied_leaves_nothing_half_done(
     turn = clerk.send("crash")
     (call,) = desk.until_suspended(turn)
 
-    def die(*_: Any) -> None:
+    written = SqlSession.commit
+
+    def die(*args: Any, **options: Any) -> None:
+        written(*args, **options)
         raise SystemExit("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(AgentTurns, "begin_step", die)  # after the call's row, before the commit
+        patch.setattr(SqlSession, "commit", die)  # the transaction is still open
         with pytest.raises(SystemExit):
             turn.report(call.id, "mine")
     assert desk.calls(turn)[0].state == "waiting"
@@ -244,10 +247,10 @@ def test_a_run_learns_of_a_turn_that_ended_while_its_bell_was_lost(
     """6.12: the event of a child was lost, and its parent waited to the deadline."""
     plan.reset({"asked": [submit(approve=True, reason="r")]})
     run = ask_judge.start("asked")
-    advance = desk.engine.advance
-    monkeypatch.setattr(desk.engine, "advance", lambda *_, **__: [])
-    desk.flow.settle()
-    monkeypatch.setattr(desk.engine, "advance", advance)
+    with monkeypatch.context() as patch:
+        patch.setattr(desk.engine, "advance", lambda *_, **__: [])
+        patch.setattr(desk.engine.after_commit, "_following", lambda *_: [])
+        desk.flow.settle()
     assert not run.info().is_final
     desk.work()
     assert run.result(timeout=5).approve is True

@@ -23,6 +23,13 @@ from tests.integration.agents.clerks import Office, calls, clerk, judge, model, 
 from tests.integration.engines import opened
 
 
+def test_a_message_to_an_idle_agent_is_dispatched_with_it(desk: Office) -> None:
+    desk.agents._finish = lambda effects: []  # type: ignore[method-assign]  # it dies after the commit
+    turn = clerk.send("task")
+    assert (turn.info().state, desk.head(turn).status) == ("active", "dispatched")
+    assert desk.inbox(turn) == [("turn", "pending")]
+
+
 def test_a_message_in_the_callers_transaction_is_sent_by_its_commit(on_server: Office) -> None:
     plan.reset({"hello": ["bonjour"]})
     engine = create_engine(on_server.engine.database.url)

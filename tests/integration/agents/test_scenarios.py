@@ -208,10 +208,9 @@ def test_s9_a_turn_is_stopped_in_each_state(any_desk: Office, state: str) -> Non
 
 
 def _enter(desk: Office, turn: Any, run_id: str) -> None:
-    from flowengine.agents.model_calls import enter
+    from flowengine.agents.model_calls import CallTry, enter
 
-    profiles = desk.agents.profiles
-    enter(desk.engine, profiles, desk.head(turn).agent, turn.id, run_id, 1)
+    enter(desk.engine, desk.agents, desk.head(turn).agent, turn.id, CallTry("", run_id, 1))
 
 
 def test_s10_a_turn_that_is_stopped_in_the_queue_never_runs(any_desk: Office) -> None:
@@ -269,8 +268,10 @@ def test_s17_a_message_that_does_not_wait_gets_the_agent_in_its_own_commit(
     any_desk.check(first)
 
 
-def test_s17_a_message_in_the_queue_makes_the_agent_busy() -> None:
+def test_s17_a_message_in_the_queue_makes_the_agent_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     with office("sqlite://", "lost") as desk:
+        # As if the agent had been busy, and its process had died when its turn ended.
+        monkeypatch.setattr(desk.agents._commits, "lease", lambda *_: None)
         waiting = clerk.at("ada").send("first")
         assert desk.head(waiting).status == "idle"
         with pytest.raises(AgentBusy, match=waiting.id):

@@ -13,15 +13,18 @@ from tests.integration.agents.clerks import Office, calls, clerk, plan
 from tests.integration.engines import watched
 
 _TABLE = re.compile(r"(?:INTO|UPDATE|FROM) flowengine_(\w+)")
+_WRITES = re.compile(r"(INSERT|UPDATE)(?: OR IGNORE)?(?: INTO)? flowengine_(\w+)")
 
 
 @contextmanager
 def noted(desk: Office) -> Iterator[list[str]]:
-    """Note the verb and the first table of each statement."""
+    """Note the verb and the first table of each statement; of a commit, of each part of it."""
     found: list[str] = []
 
     def note(sql: str, _given: Any = None) -> None:
-        if (table := _TABLE.search(sql)) is not None:
+        if sql.startswith("WITH") and (written := _WRITES.findall(sql)):
+            found.extend(f"{verb} {table}" for verb, table in written)
+        elif (table := _TABLE.search(sql)) is not None:
             found.append(f"{sql.split()[0]} {table[1]}")
 
     def listen(_c: Any, _cursor: Any, sql: str, *_: Any) -> None:

@@ -108,7 +108,7 @@ def _insert(desk: Office, number: int) -> None:
     """Add agents as their rows: each has had one turn, and is idle."""
     with desk.engine.database.write() as session:
         for at in range(number):
-            session.agent_heads.create("", f"idle {at}", 0)
+            session.agent_heads.create_or_lock("", f"idle {at}", 0)
 
 
 _MANY = pytest.mark.parametrize("many", [1_000, pytest.param(10_000, marks=pytest.mark.chaos)])

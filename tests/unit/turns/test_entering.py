@@ -41,12 +41,18 @@ def test_a_try_after_a_lost_one_enters_under_a_new_epoch() -> None:
     assert (agent.head.status, agent.head.epoch) == ("running", 2)
 
 
-@pytest.mark.parametrize("late", [1, 2])
-def test_a_late_first_try_cannot_displace_the_second(late: int) -> None:
+def test_a_late_first_try_cannot_displace_the_second() -> None:
     agent = entered()
     assert agent.enter(attempt=2)
-    assert not agent.enter(attempt=late)
+    assert not agent.enter(attempt=1)
     assert agent.head.epoch == 2
+
+
+def test_the_try_that_has_entered_changes_nothing_when_it_enters_again() -> None:
+    agent = entered()
+    before = agent.head
+    assert agent.enter(attempt=1)
+    assert agent.head == before
 
 
 def test_a_second_try_that_enters_first_keeps_the_first_out() -> None:

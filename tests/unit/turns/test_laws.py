@@ -72,8 +72,9 @@ class AgentLaws(RuleBasedStateMachine):
         attempt = max(1, self.attempt - late)
         head = self.agent.head
         has_entered = self.agent.enter(attempt)
-        assert has_entered == (attempt > head.entered)
-        assert self.agent.head.epoch - head.epoch == (1 if has_entered and head.entered else 0)
+        assert has_entered == (attempt >= head.entered)
+        is_recovery = head.entered and attempt > head.entered
+        assert self.agent.head.epoch - head.epoch == (1 if is_recovery else 0)
 
     @precondition(lambda self: self.agent.head.run_id and self.agent.head.entered)
     @rule(asked_for=calls)

@@ -264,12 +264,6 @@ def upgrade() -> None:
         "type = 'tool.result'",
         unique=True,
     )
-    _index(
-        "flowengine_card_profile",
-        "flowengine_card",
-        ["project_id", "card_id"],
-        "type = 'sys.profile'",
-    )
     _index("flowengine_card_turn", "flowengine_card", ["project_id", "agent_turn_id"])
     op.create_table(
         "flowengine_box",

@@ -1,0 +1,96 @@
+"""The cost of turns on a worker that continues with its own tasks, counted on PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import event
+
+from flowengine import event_facet
+from flowengine.agents import agent
+from flowengine.agents.enqueue import NewTurn
+from flowengine.agents.handles import TurnHandle
+from flowengine.agents.runtime import agents_of
+from flowengine.engine import Engine
+from flowengine.models import Answer, ModelRequest, ScriptedModel, ToolCall
+from flowengine.models.messages import StopReason, Usage
+from tests.integration.engines import watched
+from tests.integration.test_costs import WorkingSet, rows_read, working
+from tests.servers import PostgresServer
+
+_noted: list[str] = []  #: statements, model calls and calls of the tool, in their order
+_CALLS = 3
+
+
+def _script(request: ModelRequest) -> Answer | str:
+    _noted.append("model")
+    spoken = sum(message.role == "assistant" for message in request.messages)
+    if spoken == _CALLS:
+        return "done"
+    call = ToolCall(f"c{spoken}", "add_one", {"number": spoken})
+    return Answer((call,), StopReason.TOOL_CALLS, Usage(1, 1), "scripted")
+
+
+@event_facet(name="tests.worker_costs.add_one")
+def add_one(number: int) -> int:
+    """Add one."""
+    _noted.append("tool")
+    return number + 1
+
+
+@agent(model=ScriptedModel(_script), tools=[add_one], name="tests.worker_costs.counter")
+def counter(text: str) -> str:
+    """You count."""
+    return text
+
+
+def _turns(work: WorkingSet, number: int) -> None:
+    agents = agents_of(work.engine)
+    for _ in range(number):
+        new = NewTurn(project="", agent="", profile=counter.profile, instruction="count")
+        turn: TurnHandle[Any] = agents.send(new)
+        while turn.info().state != "finished":
+            work.task_worker.drain("default")
+
+
+@contextmanager
+def noted(engine: Engine) -> Iterator[list[str]]:
+    def note(sql: str, _given: Any = None) -> None:
+        _noted.append(sql.split("(", 1)[0])
+
+    def listen(_c: Any, _cursor: Any, sql: str, *_: Any) -> None:
+        note(sql)
+
+    _noted.clear()
+    event.listen(engine.database.engine, "before_cursor_execute", listen)
+    with watched(engine, note):
+        yield _noted
+    event.remove(engine.database.engine, "before_cursor_execute", listen)
+
+
+def test_from_an_answer_to_the_next_model_call_are_two_statements(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    with working(postgres.new_database(), tmp_path) as work:
+        _turns(work, 5)  # it learns that the facets are quick
+        with noted(work.engine) as found:
+            _turns(work, 1)
+    words = [each.split()[0] for each in found]
+    first, *others = [at for at, word in enumerate(words) if word == "model"]
+    # The answer and the start of the tool; its result and the start of the next model call.
+    assert words[others[0] : others[-1]] == ["model", "WITH", "tool", "WITH"] * (_CALLS - 1)
+    # The run of the first model call was started by the process that sent the message.
+    assert words[first : others[0]] == ["model", "SELECT", "WITH", "tool", "WITH"]
+
+
+def test_no_statement_walks_all_the_turns_there_are(
+    postgres: PostgresServer, tmp_path: Path
+) -> None:
+    few, many = (
+        rows_read(postgres, tmp_path, lambda work, n=times: _turns(work, n)) / times
+        for times in (20, 100)
+    )
+    assert many <= few * 1.1, (few, many)
