@@ -76,6 +76,7 @@ from flowengine.errors.runs import (
     TooManyRuns,
     UnknownRun,
 )
+from flowengine.errors.schedules import InvalidSchedule, ScheduleRefused, UnknownSchedule
 from flowengine.errors.sdk import (
     EventRefused,
     HandlerRefused,
@@ -144,6 +145,7 @@ __all__ = [
     "InvalidFilter",
     "InvalidInputs",
     "InvalidProgram",
+    "InvalidSchedule",
     "InvalidSetting",
     "InvalidText",
     "LimitReached",
@@ -181,6 +183,7 @@ __all__ = [
     "RunCancelled",
     "RunFailed",
     "RunnerRefused",
+    "ScheduleRefused",
     "ScriptFailed",
     "SecretRefused",
     "SecretUnreadable",
@@ -197,6 +200,7 @@ __all__ = [
     "TurnRefused",
     "UnknownApp",
     "UnknownRun",
+    "UnknownSchedule",
     "UnknownStep",
     "UnknownTurn",
     "UnknownWorkflow",
