@@ -24,6 +24,7 @@ from flowengine.engine.child_runs import ChildRuns
 from flowengine.engine.committer import Committer
 from flowengine.engine.control import Control
 from flowengine.engine.doctor import Doctor
+from flowengine.engine.due_schedules import DueSchedules
 from flowengine.engine.executions import request_inputs, request_program
 from flowengine.engine.exports import Exports
 from flowengine.engine.failed_evaluations import FailedEvaluations
@@ -38,10 +39,12 @@ from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
 from flowengine.engine.retries import Retries
+from flowengine.engine.schedules import Schedules
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.start_request import StartRequest
 from flowengine.engine.starter import Starter
 from flowengine.engine.task_queue import TaskQueue
+from flowengine.engine.tick_runs import TickRuns
 from flowengine.engine.tokens import Tokens
 from flowengine.engine.used_keys import key_options
 from flowengine.errors import ActionRefused, PartlyStarted
@@ -153,6 +156,12 @@ class Engine:
         self.hold_all = self.bulk_actions.hold_all
         self.release_all = self.bulk_actions.release_all
         self.retry_all = self.bulk_actions.retry_all
+
+        tick_runs = TickRuns(
+            self.programs, self.starter, self.after_commit, self.singletons, self.settings
+        )
+        due_schedules = DueSchedules(database, tick_runs, self.settings)
+        self.schedules = Schedules(database, self.programs, tick_runs, due_schedules, self.settings)
 
         self.queries = RunQueries(database, self.settings.tenant, has_feed=self.settings.event_feed)
         self.get = self.queries.get

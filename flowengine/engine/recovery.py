@@ -38,7 +38,7 @@ GAP = "watchdog.gap:"  #: and the size of the gap; the row's time is the gap's e
 def recover(engine: Engine, observation: Observation, death: Death, wake: Wake) -> None:
     dead = recover_lost_servers(engine, observation, death)
     fail_silent_tries(engine, observation.window)
-    fire_due_timers(engine)
+    serve_clock(engine)
     evaluate_reported_runs(engine)
     serve_queues(engine)
     for job in list(engine.recovery_jobs.values()):
@@ -178,11 +178,18 @@ def _each(items: Iterable[T], act: Callable[[T], object]) -> list[T]:
 # --- runs and task lists ---
 
 
+def serve_clock(engine: Engine) -> None:
+    """Report due timers and start the runs of due schedules."""
+    with engine.database.read() as session:
+        timers, schedules = session.recovery.due_by_clock(session.now())
+    if timers:
+        fire_due_timers(engine)
+    if schedules:
+        engine.schedules.take_due()
+
+
 def fire_due_timers(engine: Engine) -> None:
     """Report timers that are due to their runs, which are evaluated with all others then."""
-    with engine.database.read() as session:
-        if not session.recovery.has_due_timers(session.now()):
-            return  # without a write transaction, for those who use no timers
     with engine.database.write() as session:
         session.recovery.fire_due_timers(session.now())
 

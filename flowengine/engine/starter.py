@@ -97,14 +97,14 @@ class Starter:
         with gc_paused():
             with self._database.autocommit() as session:
                 for request in requests:
-                    self._check_open(session, request)
+                    self.check_open(session, request)
                 commits = self._insert_until_written(session, requests, now, replaced)
             if replaced:
                 with self._database.write() as session:
                     return self._replace(session, requests, commits, replaced)
         return commits
 
-    def _check_open(self, session: Session, request: StartRequest) -> None:
+    def check_open(self, session: Session, request: StartRequest) -> None:
         """Raise TooManyRuns if the workflow has as many open runs as it may have.
 
         A start whose key was used before starts nothing, and is not refused.
@@ -133,25 +133,28 @@ class Starter:
     def start_queued(self, request: StartRequest) -> str:
         """Insert a run that begins when no other run has its singleton key."""
         with self._database.write() as session:
-            self._check_open(session, request)
-            now, rows = session.now(), CommitPlan(rule=session.outbox_rule)
-            if request.key is not None and (earlier := earlier_run(session, request)):
-                if not earlier.is_replaced:
-                    return earlier.run_id
-                release_keys(session, [earlier.run_id], now)
-            self._programs.save(session, request.digest, request.text, now)
-            where = (request.tenant, request.workflow, request.singleton or "")
-            # Later than the one before, also within a millisecond: the queue is in this order.
-            created = max(now, session.run_keys.last_queued(*where) + 1)
-            origin = origin_of(request, now)._replace(created=created)
-            stage_queued(request, rows, origin, now)
-            if request.run_id not in session.commit(rows):
-                return self._earlier_queued(session, request)
-            inputs = {"inputs": request.inputs}
-            session.inbox.keep_fact(
-                start_fact(request.run_id), request.run_id, STARTED, inputs, now
-            )
+            run_id = self.insert_queued(session, request)
         self._programs.saved(request.digest)
+        return run_id
+
+    def insert_queued(self, session: Session, request: StartRequest) -> str:
+        """Insert a run as `start_queued` does, in this transaction."""
+        self.check_open(session, request)
+        now, rows = session.now(), CommitPlan(rule=session.outbox_rule)
+        if request.key is not None and (earlier := earlier_run(session, request)):
+            if not earlier.is_replaced:
+                return earlier.run_id
+            release_keys(session, [earlier.run_id], now)
+        self._programs.save(session, request.digest, request.text, now)
+        where = (request.tenant, request.workflow, request.singleton or "")
+        # Later than the one before, also within a millisecond: the queue is in this order.
+        created = max(now, session.run_keys.last_queued(*where) + 1)
+        origin = origin_of(request, now)._replace(created=created)
+        stage_queued(request, rows, origin, now)
+        if request.run_id not in session.commit(rows):
+            return self._earlier_queued(session, request)
+        inputs = {"inputs": request.inputs}
+        session.inbox.keep_fact(start_fact(request.run_id), request.run_id, STARTED, inputs, now)
         return request.run_id
 
     def _earlier_queued(self, session: Session, request: StartRequest) -> str:
@@ -235,7 +238,7 @@ class Starter:
         now = self._database.now()
         with self._database.within(executor, transaction.errors) as session:
             replaced: dict[str, str] = {}
-            self._check_open(session, request)
+            self.check_open(session, request)
             commits = self._insert_until_written(session, [request], now, replaced)
             if replaced:
                 commits = self._replace(session, [request], commits, replaced)

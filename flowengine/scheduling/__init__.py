@@ -8,6 +8,7 @@ from flowengine.scheduling.decisions import (
     Replace,
     Skip,
     decide,
+    decide_trigger,
 )
 from flowengine.scheduling.schedule import MAX_NAME, Schedule
 from flowengine.scheduling.tick_values import filled, shown_time, tick, tick_key
@@ -24,6 +25,7 @@ __all__ = [
     "Skip",
     "Timetable",
     "decide",
+    "decide_trigger",
     "filled",
     "shown_time",
     "tick",

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from flowengine.scheduling.schedule import Schedule
 from flowengine.scheduling.timetable import Timetable
 
 GRACE = 60_000  #: milliseconds after which a tick counts as missed
@@ -84,6 +85,12 @@ def decide(
     following = timetable.after(due[-1])
     at = None if following is None else timetable.due_time(following)
     return Decision(tuple(_merged(actions)), following, at)
+
+
+def decide_trigger(schedule: Schedule, nominal: int, *, running: bool, waiting: bool) -> Action:
+    """Decide about a tick that an actor asks for, which is neither early nor late."""
+    (action,) = _OVERLAP[schedule.overlap]([nominal], running, waiting)
+    return action
 
 
 def _due_ticks(timetable: Timetable, nominal: int, now: int) -> tuple[Skip | None, list[int]]:

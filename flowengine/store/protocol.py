@@ -43,6 +43,7 @@ from flowengine.store.run_keys import RunKeys
 from flowengine.store.run_lists import RunLists
 from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
+from flowengine.store.schedules import Schedules
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
@@ -143,6 +144,8 @@ class Session(Protocol):
     def driven_runs(self) -> DrivenRuns: ...
     @property
     def tokens(self) -> Tokens: ...
+    @property
+    def schedules(self) -> Schedules: ...
 
 
 class CompletionListener(Protocol):

@@ -82,7 +82,8 @@ _UNMARK = (
 )
 _PROGRAMS = (
     "DELETE FROM flowengine_program WHERE created < %s AND hash NOT IN "
-    "(SELECT r.program_hash FROM flowengine_run r) RETURNING 1"
+    "(SELECT r.program_hash FROM flowengine_run r) AND hash NOT IN "
+    "(SELECT s.program_hash FROM flowengine_schedule s) RETURNING 1"
 )
 _EXPIRED = (
     "DELETE FROM flowengine_cache WHERE id IN (SELECT id FROM flowengine_cache "
@@ -195,7 +196,7 @@ class Purge(Part):
         return removed
 
     def remove_programs(self, before: int) -> int:
-        """Remove programs without runs that no process has stored or used since `before`."""
+        """Remove programs of no run and no schedule that no process has used since `before`."""
         return len(self._session.rows(_PROGRAMS, (before,)))
 
     def remove_slots(self, now: int) -> None:

@@ -15,6 +15,7 @@ from flowengine.evaluator.records import ID_PREFIX, id_within
 from flowengine.store import codec
 from flowengine.store.claims import ORDER, WorkerIdentity
 from flowengine.store.parts import MANY, Part, statement
+from flowengine.store.schedule_tables import SCHEDULE_IS_DUE
 from flowengine.store.tables import (
     FACT_IS_WAITING,
     RUN_HAS_ALARM,
@@ -144,8 +145,10 @@ _DUE_TIMERS = statement(
     f"JOIN flowengine_step s ON s.id = t.step_id WHERE {TIMER_IS_SET} AND t.due <= :now "
     f"ORDER BY t.due LIMIT {MANY}"
 )
-_HAS_DUE_TIMER = statement(
-    f"SELECT 1 FROM flowengine_timer WHERE {TIMER_IS_SET} AND due <= :now LIMIT 1"
+# One statement for both: for those who have neither, too.
+_DUE_BY_CLOCK = statement(
+    f"SELECT EXISTS (SELECT 1 FROM flowengine_timer WHERE {TIMER_IS_SET} AND due <= :now), "
+    f"EXISTS (SELECT 1 FROM flowengine_schedule WHERE {SCHEDULE_IS_DUE} AND due <= :now)"
 )
 _FIRE = statement("UPDATE flowengine_timer SET fired = :now WHERE id IN :ids", "ids")
 # The ids of a run's timers begin like its id: a range of the primary key.
@@ -166,8 +169,10 @@ class RecoveryQueries(Part):
         found = self._session.execute(_WITH_FACTS, {"limit": limit, "first": first}).scalars()
         return sorted(found, key=lambda run_id: (run_id < first, run_id))[:limit]
 
-    def has_due_timers(self, now: int) -> bool:
-        return self._session.execute(_HAS_DUE_TIMER, {"now": now}).first() is not None
+    def due_by_clock(self, now: int) -> tuple[bool, bool]:
+        """Return whether timers are due, and whether schedules are."""
+        timers, schedules = self._session.execute(_DUE_BY_CLOCK, {"now": now}).one()
+        return bool(timers), bool(schedules)
 
     def fire_due_timers(self, now: int) -> set[str]:
         """Record that timers are due, as facts of their runs; return these runs. Idempotent."""

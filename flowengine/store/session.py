@@ -41,6 +41,7 @@ from flowengine.store.run_keys import RunKeys
 from flowengine.store.run_lists import RunLists
 from flowengine.store.run_rows import RunRows
 from flowengine.store.runs import Runs
+from flowengine.store.schedules import Schedules
 from flowengine.store.servers import Servers
 from flowengine.store.steps import Steps
 from flowengine.store.tasks import Tasks
@@ -156,3 +157,4 @@ class SqlSession:
     exchanges = _PartOf(Exchanges)
     driven_runs = _PartOf(DrivenRuns)
     tokens = _PartOf(Tokens)
+    schedules = _PartOf(Schedules)

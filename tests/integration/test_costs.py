@@ -187,7 +187,7 @@ def test_small_runs_share_their_statements(work: WorkingSet) -> None:
     assert work.messages == 1
 
 
-_ROWS_READ = """
+ROWS_READ = """
 SELECT sum(t.seq_tup_read) + (SELECT sum(i.idx_tup_read) FROM pg_stat_user_indexes i)
 FROM pg_stat_user_tables t"""
 
@@ -202,7 +202,7 @@ def rows_read(
         work_with(work)
     engine = create_engine(url)
     with engine.connect() as connection:  # a backend reports its reads when it ends
-        read = connection.execute(text(_ROWS_READ)).scalar_one()
+        read = connection.execute(text(ROWS_READ)).scalar_one()
     engine.dispose()
     postgres.drop_database(url)
     return float(read)

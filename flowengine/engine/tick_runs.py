@@ -1,0 +1,172 @@
+"""The runs of ticks: inserted in the transaction of the tick, finished after its commit."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flowengine.actors import Actor, ActorKind
+from flowengine.engine.after_commit import AfterCommit
+from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.singletons import Singletons
+from flowengine.engine.staging import CommitEffects
+from flowengine.engine.start_request import StartRequest, start_request
+from flowengine.engine.starter import Starter
+from flowengine.evaluator.actions import ActionKind
+from flowengine.scheduling import (
+    Begin,
+    Queue,
+    Replace,
+    Schedule,
+    Skip,
+    filled,
+    shown_time,
+    tick_key,
+)
+from flowengine.scheduling.decisions import Action
+from flowengine.settings import Settings
+from flowengine.store import Session
+from flowengine.store.schedules import ScheduleRecord, TickRecord
+
+log = logging.getLogger("flowengine")
+
+STARTED, QUEUED, SKIPPED = "started", "queued", "skipped"
+TRIGGERED, BACKFILLED = "triggered", "backfilled"
+ALLOW = "allow"
+
+
+@dataclass
+class TickEffects:
+    """What the transaction of a tick has written, for the time after its commit."""
+
+    requests: list[StartRequest] = field(default_factory=list)
+    commits: list[CommitEffects] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    queues: list[tuple[str, str, str]] = field(default_factory=list)
+    ticks: list[TickRecord] = field(default_factory=list)
+
+
+class TickRuns:
+    """Starts runs for ticks of schedules."""
+
+    def __init__(
+        self,
+        programs: ProgramCache,
+        starter: Starter,
+        after_commit: AfterCommit,
+        singletons: Singletons,
+        settings: Settings,
+    ) -> None:
+        self._programs, self._starter, self._settings = programs, starter, settings
+        self._after_commit, self._singletons = after_commit, singletons
+
+    def request(
+        self, session: Session, record: ScheduleRecord, schedule: Schedule, nominal: int
+    ) -> StartRequest:
+        """Return the start of a tick's run, with checked inputs."""
+        options: dict[str, Any] = {"key": tick_key(record.name, nominal), "tenant": record.tenant}
+        if schedule.overlap != ALLOW:
+            options["singleton"] = singleton_key(record.name)
+        inputs = filled(schedule.inputs, record.name, nominal, schedule.zone)
+        prepared = self._programs.stored(session, record.program_hash)
+        return start_request(prepared, record.workflow, inputs, self._settings, **options)
+
+    def open_runs(
+        self, session: Session, record: ScheduleRecord, schedule: Schedule
+    ) -> tuple[str | None, list[str]]:
+        """Return the open run of a schedule, and those that wait for its end."""
+        if schedule.overlap == ALLOW:
+            return None, []  # nobody asks
+        where = (record.tenant, record.workflow, singleton_key(record.name))
+        return session.run_keys.with_singleton(*where), session.run_keys.queued(*where)
+
+    def apply(
+        self,
+        session: Session,
+        record: ScheduleRecord,
+        schedule: Schedule,
+        actions: Sequence[Action],
+        now: int,
+        *,
+        outcome: str = STARTED,
+        actor: str | None = None,
+        reason: str | None = None,
+    ) -> TickEffects:
+        """Write the runs and the tick rows of actions."""
+        effects = TickEffects()
+        begun: list[int] = []
+        rows: dict[int, TickRecord] = {}
+
+        def tick(nominal: int, told: str, run_id: str | None = None) -> None:
+            plain = (None, None, reason, actor, run_id, now)
+            rows[nominal] = TickRecord(record.tenant, record.name, nominal, told, *plain)
+
+        for action in actions:
+            if isinstance(action, Skip):
+                tick(action.nominal, SKIPPED)
+                several = action.last if action.count != 1 else None
+                rows[action.nominal] = rows[action.nominal]._replace(
+                    last=several, tick_count=action.count, reason=action.reason.value
+                )
+                continue
+            request = self.request(session, record, schedule, action.nominal)
+            if isinstance(action, Begin):
+                self._starter.check_open(session, request)
+                effects.requests.append(request)
+                begun.append(action.nominal)
+            elif isinstance(action, Queue | Replace):
+                if isinstance(action, Replace):
+                    self._cancel_open(session, record, schedule, action.nominal, now, effects)
+                where = (record.tenant, record.workflow, singleton_key(record.name))
+                effects.queues.append(where)
+                told = outcome if outcome != STARTED else QUEUED
+                tick(action.nominal, told, self._starter.insert_queued(session, request))
+        if effects.requests:
+            effects.commits = self._starter.insert_with(session, effects.requests, now)
+        for nominal, commit in zip(begun, effects.commits, strict=True):
+            tick(nominal, outcome, commit.run_id)
+        effects.ticks = [rows[nominal] for nominal in sorted(rows)]
+        session.schedules.add_ticks(effects.ticks)
+        return effects
+
+    def _cancel_open(
+        self,
+        session: Session,
+        record: ScheduleRecord,
+        schedule: Schedule,
+        nominal: int,
+        now: int,
+        effects: TickEffects,
+    ) -> None:
+        """Cancel the open runs of a schedule: facts of this transaction, so none is lost."""
+        running, waiting = self.open_runs(session, record, schedule)
+        for run_id in [*waiting, *([running] if running else [])]:
+            action_id = uuid.uuid4().hex
+            fact = {
+                "id": action_id,
+                "kind": ActionKind.CANCEL.value,
+                "step_key": "",
+                "actor": str(Actor(ActorKind.SCHEDULE, record.name)),
+                "reason": f"the tick of {shown_time(nominal)} replaces it",
+                "at": now,
+                "options": {},
+            }
+            session.inbox.add_fact(action_id, run_id, "Action", fact, now)
+            effects.cancelled.append(run_id)
+
+    def finish(self, effects: TickEffects) -> None:
+        """Wake workers and evaluate what the commit of a tick has left; recovery does it, too."""
+        self._starter.finish(effects.requests, effects.commits)
+        for run_id in effects.cancelled:
+            self._after_commit.advance(run_id)
+        for where in effects.queues:
+            if begun := self._singletons.begin_next(*where):
+                self._after_commit.advance(begun)
+
+
+def singleton_key(schedule: str) -> str:
+    """Return the key that the runs of a schedule share, unless they may overlap."""
+    return f"schedule:{schedule}"
