@@ -58,23 +58,27 @@ from flowengine.errors import (
     GiveUp,
     InvalidInputs,
     InvalidProgram,
+    InvalidSchedule,
     InvalidText,
     PartlyStarted,
     ProgramError,
     RetryAfter,
     RunCancelled,
     RunFailed,
+    ScheduleRefused,
     SymbolMisuse,
     TooManyRuns,
     TryCancelled,
     TurnFailed,
     TurnRefused,
+    UnknownSchedule,
     UnknownTurn,
     ValueRefused,
     WaitTimedOut,
 )
 from flowengine.log_filter import safe_logger as _safe_logger
 from flowengine.message_keys import signed_message
+from flowengine.scheduling import Schedule, tick
 
 if TYPE_CHECKING:
     from flowengine.agents import (
@@ -131,6 +135,9 @@ __all__ = [  # noqa: RUF022 - grouped
     "sleep",
     "sleep_until",
     "wait_for",
+    # Started by the clock
+    "Schedule",
+    "tick",
     # Agents
     "agent",
     "instruction",
@@ -184,6 +191,9 @@ __all__ = [  # noqa: RUF022 - grouped
     "TurnFailed",
     "UnknownTurn",
     "CallRefused",
+    "InvalidSchedule",
+    "ScheduleRefused",
+    "UnknownSchedule",
 ]
 
 _LATE = {

@@ -31,6 +31,7 @@ from flowengine.authoring.registry import (
     breaker_named,
     event_facet_named,
     event_facet_names,
+    scheduled_workflows,
     workflow_named,
     workflow_names,
 )
@@ -94,6 +95,7 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "sleep_until",
     "wait_for",
     "set_task_list_source",
+    "scheduled_workflows",
     "workflow_named",
     "workflow_names",
 ]

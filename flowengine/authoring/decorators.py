@@ -25,12 +25,14 @@ from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.options import Breaker, as_tuple, option_problems
 from flowengine.authoring.registry import register_event_facet, register_workflow
+from flowengine.authoring.schedules import checked_schedules
 from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
 from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.nodes import FacetKind
 from flowengine.program.option_checks import unknown_names, unused_cache
 from flowengine.program.suggestions import Suggestions
+from flowengine.scheduling import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +45,7 @@ _EXECUTION_OPTIONS = (
 
 _OPTIONS: Mapping[FacetKind, Sequence[str]] = {
     FacetKind.EVENT: _EXECUTION_OPTIONS,
-    FacetKind.WORKFLOW: ("deadline",),
+    FacetKind.WORKFLOW: ("deadline", "schedule"),
 }
 
 
@@ -87,6 +89,7 @@ class WorkflowDecorator(_Decorator):
 
     def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]:
         flow: Workflow[P, R] = Workflow(_define(FacetKind.WORKFLOW, fn, self._options))
+        flow.schedules = checked_schedules(flow.definition.title, self._options.get("schedule"))
         register_workflow(flow)
         return flow
 
@@ -143,12 +146,14 @@ def workflow(
     name: str | None = ...,
     aliases: Sequence[str] = ...,
     deadline: timedelta | float | None = ...,
+    schedule: Schedule | Sequence[Schedule] | None = ...,
 ) -> WorkflowDecorator: ...
 def workflow(fn: Any = None, /, **options: Any) -> Any:
     """Make a function a workflow: ``.start(...)`` starts a durable run.
 
     A run that has not ended at its `deadline`, in seconds or as a timedelta, fails with
-    DeadlineExceeded; ``.options(deadline=...)`` gives a run another.
+    DeadlineExceeded; ``.options(deadline=...)`` gives a run another. The clock starts it at the
+    times of its `schedule`, as soon as a worker with this code has started.
     """
     decorator = WorkflowDecorator(options)
     return decorator if fn is None else decorator(fn)

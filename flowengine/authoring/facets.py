@@ -43,6 +43,7 @@ from flowengine.program.event_options import EventOptions, RetryPolicy
 from flowengine.program.nodes import FacetKind, Json, Location, Mixin, Program
 from flowengine.program.option_mixins import call_mixins
 from flowengine.program.standard import RESULT
+from flowengine.scheduling import Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -214,6 +215,8 @@ class Workflow(Decorated[P, R]):
     is a step of the caller's run; anywhere else the function runs in place, as plain Python,
     without a database, retries or a record.
     """
+
+    schedules: tuple[Schedule, ...] = ()  #: at which the clock starts it
 
     def program(self) -> Program:
         """Return the program of this workflow and all it calls; traced once."""

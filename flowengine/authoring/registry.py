@@ -84,6 +84,12 @@ def workflow_names() -> list[str]:
     return sorted(_workflows.copy())
 
 
+def scheduled_workflows() -> list[Workflow[..., Any]]:
+    """Return the workflows that have schedules, each once."""
+    found = {flow.name: flow for flow in _workflows.copy().values() if flow.schedules}
+    return [found[name] for name in sorted(found)]
+
+
 def _register(registry: dict[str, Any], added: Any) -> None:
     definition = added.definition
     names = (definition.name, *definition.aliases)

@@ -27,6 +27,7 @@ from flowengine.cli import (
     operations,
     retry_command,
     runner_command,
+    schedule_commands,
     token_command,
 )
 from flowengine.cli.failures import Commands
@@ -293,5 +294,5 @@ def upgrade() -> None:
     database.upgrade()
 
 
-for command in (*operations.COMMANDS, *agent_commands.COMMANDS):
+for command in (*operations.COMMANDS, *agent_commands.COMMANDS, *schedule_commands.COMMANDS):
     main.add_command(command)

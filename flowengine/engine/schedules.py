@@ -79,7 +79,10 @@ class Schedules:
         name = schedule.name or facet.name
         schedule = replace(schedule, name="")
         timetable = Timetable(name, schedule)
-        definition = codec.dump(schedule.as_json())
+        stored = schedule.as_json()
+        inputs = stored.get("inputs")
+        codec.check_value(f"the inputs of schedule {name}", inputs, self._settings.max_value_bytes)
+        definition = codec.dump(stored)
         with self._database.write() as session:
             now = session.now()
             session.payloads.save_program(digest, text, now)

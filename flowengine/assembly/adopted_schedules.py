@@ -1,0 +1,96 @@
+"""Schedules of Celery's beat: entries that start a workflow become rows of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from celery.schedules import crontab
+from celery.schedules import schedule as interval
+
+from flowengine.authoring import workflow_named
+from flowengine.engine import Engine
+from flowengine.errors import FlowengineError
+from flowengine.scheduling import Schedule
+from flowengine.tasks.celery_tasks import EXECUTE
+
+SOURCE = "beat"
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedEntry:
+    """An entry of `beat_schedule`, and what became of it."""
+
+    entry: str
+    workflow: str
+    schedule: str  #: its times; empty if it was refused
+    problem: str = ""  #: why it was refused
+
+
+def adopt(app: Any, engine: Engine, *, dry_run: bool = False) -> list[AdoptedEntry]:
+    """Store a schedule for each entry whose task is a workflow, under the name of the entry.
+
+    Idempotent. The entry itself stays in the app's configuration: until it is removed there, beat
+    starts runs, too.
+    """
+    found = []
+    for name, workflow, inputs, entry in _starts(app.conf.beat_schedule or {}):
+        try:
+            schedule = _schedule(app, name, inputs, entry)
+            flow = workflow_named(workflow)
+            if flow is None:
+                raise _Refused(f"the app has no workflow {workflow!r}; import its module")
+            if not dry_run:
+                engine.schedules.put(flow.program(), flow.name, schedule, source=SOURCE)
+            found.append(AdoptedEntry(name, flow.name, schedule.text))
+        except (_Refused, FlowengineError) as problem:
+            found.append(AdoptedEntry(name, workflow, "", str(problem)))
+    return found
+
+
+class _Refused(Exception):
+    """An entry cannot be adopted."""
+
+
+def _starts(entries: Mapping[str, Any]) -> Iterator[tuple[str, str, Any, Mapping[str, Any]]]:
+    """Return the entries that start a workflow, with its name and its inputs."""
+    for name, entry in entries.items():
+        args, kwargs = tuple(entry.get("args") or ()), dict(entry.get("kwargs") or {})
+        if entry.get("task") == EXECUTE:
+            given = dict(zip(("workflow", "inputs"), args, strict=False)) | kwargs
+            yield name, str(given.get("workflow", "")), given.get("inputs") or {}, entry
+        elif workflow_named(str(entry.get("task"))) is not None:
+            yield name, entry["task"], None if args else kwargs, entry
+
+
+def _schedule(app: Any, name: str, inputs: Any, entry: Mapping[str, Any]) -> Schedule:
+    if not isinstance(inputs, Mapping):
+        raise _Refused("its inputs have no names; give them as kwargs")
+    when = entry.get("schedule")
+    options: dict[str, Any] = {"name": name, "inputs": dict(inputs)}
+    if isinstance(when, crontab):
+        zone = str(app.conf.timezone or "UTC")
+        return Schedule(_cron(when), timezone=zone, **options)
+    if isinstance(when, interval):
+        when = when.run_every
+    if isinstance(when, int | float | timedelta):
+        return Schedule(every=when, **options)
+    raise _Refused(f"a schedule of type {type(when).__name__} has no fixed times")
+
+
+def _cron(when: Any) -> str:
+    """Return a crontab of Celery as an expression of five fields."""
+    names = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
+    fields = [_field(getattr(when, f"_orig_{name}")) for name in names]
+    if fields[2] != "*" and fields[4] != "*":
+        # Celery demands both days, cron one of them.
+        raise _Refused("it names days of the month and of the week, which cron reads differently")
+    return " ".join(fields)
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, set | frozenset | list | tuple):
+        return ",".join(str(each) for each in sorted(value))
+    return str(value).replace(" ", "")
