@@ -192,6 +192,8 @@ class Settings:
     retention: str = ""
     #: How long ended turns of agents are kept, as 30d. Empty: for ever.
     turn_retention: str = ""
+    #: How long the outcomes of ticks of schedules are kept. Empty: for ever.
+    tick_retention: str = "90d"
     #: Seconds between two purges by `retention` and `turn_retention`.
     purge_interval: float = 60.0
     #: Part of the time in which a purge of many runs works; it pauses in between. 1: no pauses.
@@ -254,6 +256,7 @@ class Settings:
             _check_keys(f"FLOWENGINE_{name.upper()}", values.get(name, ""))
         _check_retention(values.get("retention", ""))
         _check_age("FLOWENGINE_TURN_RETENTION", values.get("turn_retention", ""))
+        _check_age("FLOWENGINE_TICK_RETENTION", values.get("tick_retention", ""))
         _check_hooks(values)
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)

@@ -118,7 +118,7 @@ class Purger:
         return self._turns.count(before) if dry_run else self._turns.remove(before, seconds)
 
     def remove_expired(self, seconds: float, *, now: bool = False) -> PurgeResult:
-        """Remove expired results and locks and idle keys, whatever `retention` says.
+        """Remove expired results and locks, idle keys and old ticks, whatever `retention` says.
 
         Once in ten minutes of this process, and not in its first: those who have none pay nothing.
         """
@@ -127,7 +127,7 @@ class Purger:
         self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
         until = time.monotonic() + seconds
         done = self._remove_cached(until).plus(self._remove_idle_keys(until))
-        return done.plus(self._remove_expired_locks())
+        return done.plus(self._remove_expired_locks()).plus(self._remove_ticks(until))
 
     def remove_orphans(self, run_ids: Sequence[str]) -> PurgeResult:
         """Remove the rows of runs that have no row of their own."""
@@ -153,7 +153,8 @@ class Purger:
         for rule in rules:
             done = done.plus(self._apply_rule(rule, until))
         done = done.plus(self._remove_cached(until)).plus(self._remove_idle_keys(until))
-        return done.plus(self._remove_expired_locks()).plus(self._remove_leftovers())
+        done = done.plus(self._remove_expired_locks()).plus(self._remove_ticks(until))
+        return done.plus(self._remove_leftovers())
 
     def _remove_cached(self, until: float | None) -> PurgeResult:
         """Remove results of the cache that nobody reads any more."""
@@ -185,6 +186,18 @@ class Purger:
         with self._database.write() as session:
             removed = session.work_locks.remove_expired(session.now() - _DAY, _ROWS)
         return PurgeResult(rows=removed)
+
+    def _remove_ticks(self, until: float | None) -> PurgeResult:
+        """Remove the outcomes of ticks of schedules, by the setting `tick_retention`."""
+        done, kept = PurgeResult(), self._settings.tick_retention
+        while kept and (until is None or time.monotonic() < until):
+            with self._database.write() as session:
+                before = session.now() - retention.age_of(kept)
+                removed = session.schedules.remove_ticks(before, _ROWS)
+            done = done.plus(PurgeResult(rows=removed))
+            if removed < _ROWS:
+                return done
+        return done.plus(PurgeResult(is_complete=not kept))
 
     def _apply_rule(self, rule: dict[str, Any], until: float | None) -> PurgeResult:
         done, last = PurgeResult(), None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy import Index
+
 from flowengine.store.columns import (
     Table,
     id_column,
@@ -38,6 +40,8 @@ class ScheduleRow(Table, table=True):
 
 class TickRow(Table, table=True):
     """The outcome of a tick, or of neighbouring ticks that have no run for the same reason."""
+
+    __table_args__ = (Index("flowengine_tick_created", "created"),)
 
     tenant: str = name_column("", 64, primary_key=True)
     schedule: str = name_column(primary_key=True)

@@ -74,6 +74,12 @@ _TICKS = (
     "AND nominal >= %s AND nominal <= %s ORDER BY nominal DESC, outcome LIMIT %s"
 )
 _REMOVE_TICKS = "DELETE FROM flowengine_tick WHERE tenant = %s AND schedule = %s RETURNING nominal"
+# Row by row of the key: a statement with a limit needs a subquery on both databases.
+_REMOVE_OLD = (
+    "DELETE FROM flowengine_tick WHERE (tenant, schedule, nominal, outcome) IN (SELECT tenant, "
+    "schedule, nominal, outcome FROM flowengine_tick WHERE created < %s ORDER BY created LIMIT %s) "
+    "RETURNING nominal"
+)
 _TICKS_PER_STATEMENT = 50
 
 
@@ -138,6 +144,10 @@ class Schedules(Part):
             )
             added += len(self._session.rows(text, tuple(value for tick in part for value in tick)))
         return added
+
+    def remove_ticks(self, before: int, most: int) -> int:
+        """Remove outcomes of ticks that were stored before that time; return how many."""
+        return len(self._session.rows(_REMOVE_OLD, (before, most)))
 
     def ticks(
         self, tenant: str, schedule: str, first: int, last: int, most: int

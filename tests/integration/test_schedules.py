@@ -385,6 +385,18 @@ def test_the_program_of_a_schedule_survives_the_purge(flow: Flow) -> None:
     assert flow.settle() == 1
 
 
+def test_outcomes_of_ticks_are_removed_by_their_age(flow: Flow) -> None:
+    put(flow, every="1h")
+    for _ in range(2):
+        flow.clock.advance(hours=1)
+        flow.watchdog()
+        flow.clock.advance(hours=24 * 60)
+    assert flow.engine.purger.remove_expired(60, now=True).rows == 1
+    left = flow.engine.schedules.ticks("clock.daily")
+    assert all(each.created > flow.clock.now - 90 * 24 * 60 * MINUTE for each in left)
+    assert left
+
+
 def test_schedules_of_other_tenants_are_not_seen(database_url: str) -> None:
     with Flow(store_url=database_url) as flow:
         flow.engine.schedules.put(daily.program(), daily.name, Schedule(every="1m"), tenant="a")

@@ -54,3 +54,4 @@ def upgrade() -> None:
         sa.Column("created", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("tenant", "schedule", "nominal", "outcome"),
     )
+    op.create_index("flowengine_tick_created", "flowengine_tick", ["created"])
