@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 
 from flowengine.engine.schedule_records import definition_of
+from flowengine.engine.singletons import SingletonEnded
 from flowengine.engine.tick_runs import TickEffects, TickRuns
 from flowengine.errors import AlreadyRunning, FlowengineError, StoreError, TooManyRuns
 from flowengine.scheduling import Schedule, Timetable, decide
@@ -64,7 +65,7 @@ class DueSchedules:
         """Take one schedule; False if another process has it, or it cannot be taken."""
         try:
             effects = self._commit(tenant, name, due)
-        except (TooManyRuns, AlreadyRunning) as problem:
+        except (TooManyRuns, AlreadyRunning, SingletonEnded) as problem:
             log.warning(
                 "schedule %s cannot start its run: %s; it is tried again",
                 name,
