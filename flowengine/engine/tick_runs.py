@@ -25,6 +25,7 @@ from flowengine.scheduling import (
     filled,
     shown_time,
     tick_key,
+    trigger_key,
 )
 from flowengine.scheduling.decisions import Action
 from flowengine.settings import Settings
@@ -64,10 +65,17 @@ class TickRuns:
         self._after_commit, self._singletons = after_commit, singletons
 
     def request(
-        self, session: Session, record: ScheduleRecord, schedule: Schedule, nominal: int
+        self,
+        session: Session,
+        record: ScheduleRecord,
+        schedule: Schedule,
+        nominal: int,
+        *,
+        triggered: bool = False,
     ) -> StartRequest:
         """Return the start of a tick's run, with checked inputs."""
-        options: dict[str, Any] = {"key": tick_key(record.name, nominal), "tenant": record.tenant}
+        key = (trigger_key if triggered else tick_key)(record.name, nominal)
+        options: dict[str, Any] = {"key": key, "tenant": record.tenant}
         if schedule.overlap != ALLOW:
             options["singleton"] = singleton_key(record.name)
         inputs = filled(schedule.inputs, record.name, nominal, schedule.zone)
@@ -112,7 +120,9 @@ class TickRuns:
                     last=several, tick_count=action.count, reason=action.reason.value
                 )
                 continue
-            request = self.request(session, record, schedule, action.nominal)
+            request = self.request(
+                *(session, record, schedule, action.nominal), triggered=outcome == TRIGGERED
+            )
             if isinstance(action, Begin):
                 self._starter.check_open(session, request)
                 effects.requests.append(request)

@@ -11,7 +11,7 @@ from flowengine.scheduling.decisions import (
     decide_trigger,
 )
 from flowengine.scheduling.schedule import MAX_NAME, Schedule
-from flowengine.scheduling.tick_values import filled, shown_time, tick, tick_key
+from flowengine.scheduling.tick_values import filled, shown_time, tick, tick_key, trigger_key
 from flowengine.scheduling.timetable import Timetable
 
 __all__ = [
@@ -30,4 +30,5 @@ __all__ = [
     "shown_time",
     "tick",
     "tick_key",
+    "trigger_key",
 ]

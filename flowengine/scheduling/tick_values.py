@@ -98,3 +98,8 @@ def shown_time(milliseconds: int) -> str:
 def tick_key(schedule: str, nominal: int) -> str:
     """Return the key of a tick's run: a second start with it finds the first run."""
     return f"tick:{schedule}@{shown_time(nominal)}"
+
+
+def trigger_key(schedule: str, moment: int) -> str:
+    """Return the key of a run that an actor asked for: never that of a tick at the same time."""
+    return f"trigger:{schedule}@{shown_time(moment)}"

@@ -310,6 +310,15 @@ def test_a_trigger_starts_a_run_now_and_obeys_the_overlap(flow: Flow) -> None:
     assert (told.outcome, told.actor, told.reason) == ("triggered", "person:eva", "a test")
 
 
+def test_a_trigger_at_the_time_of_a_tick_does_not_take_its_place(flow: Flow) -> None:
+    put(flow, every="1m")
+    flow.clock.advance(minutes=1)
+    flow.engine.schedules.trigger("clock.daily")
+    flow.watchdog()
+    assert len(flow.engine.list()) == 2
+    assert sorted(outcomes(flow)) == [("started", None), ("triggered", None)]
+
+
 def test_an_unknown_schedule_is_told_with_the_nearest_name(flow: Flow) -> None:
     put(flow, every="1m")
     with pytest.raises(UnknownSchedule, match=r"did you mean 'clock\.daily'"):
