@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row
 
+from flowengine.engine.program_memory import ProgramMemory
 from flowengine.engine.results import FailedTry, RetryWait
 from flowengine.engine.try_records import NOT_WAITED, TryInfo, Waited, try_info, waiting_queues
 from flowengine.evaluator.states import TaskState
@@ -17,7 +18,6 @@ from flowengine.store import Session, codec
 from flowengine.store.admission import StoredQueue
 from flowengine.store.records import circuit_of
 
-_MAX_PROGRAMS = 128
 _MAX_RETRIES = 1000  #: tasks that are looked at for a list of runs
 
 
@@ -120,18 +120,10 @@ def _failed(row: Row[Any]) -> FailedTry:
 
 # --- how many tries are allowed ---
 
-_allowed: OrderedDict[str, Mapping[str, int]] = OrderedDict()  #: by program hash: it is immutable
-
 
 def allowed_tries(session: Session, program_hash: str) -> Mapping[str, int]:
     """Return the number of tries of each event facet of a program that has more than one."""
-    found = _allowed.get(program_hash)
-    if found is None:
-        found = dict(_retries(session.payloads.load_program(program_hash)))
-        _allowed[program_hash] = found
-        while len(_allowed) > _MAX_PROGRAMS:
-            _allowed.popitem(last=False)
-    return found
+    return _allowed.of(session, program_hash)
 
 
 def _retries(program: Any) -> Iterable[tuple[str, int]]:
@@ -145,6 +137,9 @@ def _retries(program: Any) -> Iterable[tuple[str, int]]:
             attempts = declared.get("options", {}).get("retry", {}).get("attempts")
             if attempts is not None:
                 yield name, attempts
+
+
+_allowed: ProgramMemory[Mapping[str, int]] = ProgramMemory(lambda program: dict(_retries(program)))
 
 
 # --- runs that wait for a retry ---

@@ -58,6 +58,10 @@ class Session(Protocol):
     def now(self) -> int:
         """Return the time in milliseconds, without a second connection."""
 
+    @property
+    def database(self) -> Store:
+        """The store that it is a session of."""
+
     def commit(self, plan: CommitPlan, *, guarded: bool = False) -> set[str]:
         """Write a commit plan; return the runs whose part was written.
 
