@@ -83,11 +83,12 @@ class Enqueuer:
         now, effects = session.now(), TurnEffects()
         # First: so no turn is stranded.
         head = session.agent_heads.create_or_lock(new.project, new.agent, now)
-        turn = self._turn(new)
+        about = (new.project, new.agent, new.turn_id, new.key)
+        before = session.agent_inbox.before_enqueue(*about)
+        if before.same is not None:
+            return Enqueued(*before.same, duplicate=True), effects
+        turn = self._turn(new, max(now, before.last_queued + 1))
         correlation = new.key or turn.id
-        before = session.agent_inbox.before_enqueue(turn)
-        if before.epoch is not None:
-            return Enqueued(turn.id, before.epoch, duplicate=True), effects
         if new.when_busy == "refuse":
             queued = session.agent_inbox.next_queued(new.project, new.agent)
             busy_with = head.turn_id or (None if queued is None else queued.turn_id)
@@ -95,7 +96,6 @@ class Enqueuer:
                 raise AgentBusy(new.agent, busy_with)
         elif new.when_busy == "interrupt" and head.turn_id is not None:
             self._interrupt(session, new, head.turn_id, now, effects)
-        turn.enqueued = max(now, before.last_queued + 1)
         plan = CommitPlan()
         plan.agents = rows = AgentPlan()
         self._store(session, new, turn, plan, now)
@@ -141,11 +141,13 @@ class Enqueuer:
         what = f"the instruction of agent {new.agent!r}"
         codec.check_value(what, new.instruction, self._settings.max_value_bytes)
 
-    def _turn(self, new: NewTurn) -> Turn:
+    def _turn(self, new: NewTurn, created: int) -> Turn:
         if new.turn_id:
             turn_id = new.turn_id
         elif new.key is not None:
-            turn_id = derived_id(new.project, new.agent, "turn", new.key)
+            # With the time: the key may be used again after its turn was removed, and runs and
+            # cards of that turn may still be there, under ids that are derived from the turn's.
+            turn_id = derived_id(new.project, new.agent, "turn", new.key, created)
         else:
             turn_id = uuid.uuid4().hex
         turn = Turn(turn_id, new.project, new.agent, facet=new.profile.facet)
@@ -153,7 +155,7 @@ class Enqueuer:
         turn.trace_id = new.trace_id or turn_id
         turn.context_box_id = id_within(turn_id, "context")
         turn.output_box_id = id_within(turn_id, "output")
-        turn.parent_turn_id = new.parent_turn_id
+        turn.parent_turn_id, turn.enqueued = new.parent_turn_id, created
         if new.step is not None:
             turn.waiting_run_id, turn.waiting_step_id = new.step.run_id, new.step.step_id
             turn.waiting_step_key = new.step.step_key

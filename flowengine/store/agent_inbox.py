@@ -50,10 +50,16 @@ _NEXT_TURN = (
     "WHERE i.project_id = %s AND i.agent_id = %s AND i.status = 'queued' "
     "ORDER BY i.created_at, i.inbox_id LIMIT 1"
 )
+# The turn that was enqueued before: by a step, whose id is known, or with the same key.
 _BEFORE = (
-    "SELECT (SELECT max(created_at) FROM flowengine_agent_inbox WHERE project_id = %(project)s "
-    f"AND agent_id = %(agent)s AND {INBOX_IS_QUEUED}), (SELECT turn_epoch "
-    f"FROM flowengine_agent_inbox WHERE {_OF_ONE_TURN})"
+    "SELECT q.last, i.agent_turn_id, i.turn_epoch FROM (SELECT max(created_at) AS last "
+    "FROM flowengine_agent_inbox WHERE project_id = %(project)s AND agent_id = %(agent)s "
+    f"AND {INBOX_IS_QUEUED}) q LEFT JOIN flowengine_agent_inbox i ON i.{{}}"
+)
+_BEFORE_STEP = _BEFORE.format(_OF_ONE_TURN.replace("AND ", "AND i."))
+_BEFORE_KEY = _BEFORE.format(
+    "project_id = %(project)s AND i.agent_id = %(agent)s "
+    "AND i.message_type IN ('turn', 'ui_action') AND i.correlation_id = %(key)s"
 )
 _OF_TURN = f"{_SELECTED} WHERE {_OF_ONE_TURN}"
 _MARK = (
@@ -101,7 +107,7 @@ class Message(NamedTuple):
 
 class BeforeEnqueue(NamedTuple):
     last_queued: int  #: when the newest turn that waits was enqueued
-    epoch: int | None  #: of the same turn, which was enqueued before
+    same: tuple[str, int] | None  #: the same turn, which was enqueued before, and its epoch
 
 
 class AgentInbox(Part):
@@ -144,11 +150,13 @@ class AgentInbox(Part):
         turn = None if row[behind + 1] is None else Turn(*row[behind + 1 :])
         return read_message(row[:behind]), turn, row[behind]
 
-    def before_enqueue(self, turn: Turn) -> BeforeEnqueue:
+    def before_enqueue(
+        self, project: str, agent: str, turn_id: str, key: str | None
+    ) -> BeforeEnqueue:
         """Return the rows that a new turn has to respect. The caller has locked the head."""
-        about = {"project": turn.project, "agent": turn.agent, "turn": turn.id}
-        ((last, epoch),) = self._session.rows(_BEFORE, about)
-        return BeforeEnqueue(last or 0, epoch)
+        about = {"project": project, "agent": agent, "turn": turn_id, "key": key}
+        ((last, same, epoch),) = self._session.rows(_BEFORE_STEP if turn_id else _BEFORE_KEY, about)
+        return BeforeEnqueue(last or 0, None if same is None else (same, epoch))
 
     def of_turn(self, project: str, turn_id: str) -> Message | None:
         """Return the message that began a turn."""

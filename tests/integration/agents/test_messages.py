@@ -168,3 +168,26 @@ def test_the_answer_that_a_model_is_giving_can_be_read(
         Draft(4, "good morning to you"),
     ]
     assert turn.draft() is None  # the card is the truth
+
+
+@pytest.mark.parametrize("keeps_memory", [False, True])
+def test_a_key_may_be_used_again_after_its_turn_was_removed(
+    desk: Office, keeps_memory: bool
+) -> None:
+    """The runs of the removed turn are still there, and so may be its cards: the agent's memory."""
+    plan.reset({"first": [calls("search"), "one"], "second": [calls("search"), "two"]})
+    plan.steps["other"] = ["done"]
+    ada = clerk.at("ada").options(key="mail-17")
+    first = ada.send("first")
+    desk.work()
+    if keeps_memory:
+        desk.clock.advance(minutes=5)
+        clerk.at("ada").send("other")
+        desk.work()
+    desk.engine.purger.purge_turns(older_than=60 if keeps_memory else 0)
+    second = ada.send("second")
+    assert second.duplicate is False
+    desk.work()
+    assert second.result(timeout=0) == "two"
+    assert second.id != first.id
+    assert ada.send("second").id == second.id
