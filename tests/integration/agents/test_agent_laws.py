@@ -29,6 +29,7 @@ from flowengine.store.agent_inbox import Message
 from flowengine.turns.records import Head
 from flowengine.turns.states import HeadState, InboxState, MessageType, WaitState
 from tests.examples_drawn import AT_RANDOM
+from tests.integration.agents.clerks import search
 from tests.integration.agents.laws.rows import Row
 from tests.integration.agents.laws.table import AFTER_RECOVERY, AT_REST, LAWS, OF_TIME, sentences
 from tests.integration.agents.laws.world import SCRIPTS, Killed, World, chief
@@ -184,6 +185,16 @@ class AgentsUnderLaw(RuleBasedStateMachine):
         for _ in range(most):
             if self.world.act(self._work, 0, "well", MODEL) is Killed:
                 return
+
+    @precondition(lambda self: self.world.rows.calls)
+    @rule(most=st.integers(1, 3))
+    def results_and_timeouts_meet(self, most: int) -> None:
+        """Some results wait in the inbox when the deadline of their calls passes."""
+        before, self.world.bells = self.world.bells, "lost"
+        for _ in range(most):
+            self.world.act(self._work, 0, "well", search.name)
+        self.time_passes(31)
+        self.world.bells = before
 
     @precondition(lambda self: self.world.held)
     @rule(at=anything)
@@ -401,7 +412,7 @@ def _has(messages: Any, turn: Row, kind: str) -> bool:
 
 TestAgentsUnderLaw = AgentsUnderLaw.TestCase
 TestAgentsUnderLaw.settings = settings(
-    max_examples=600 if AT_RANDOM else 8, stateful_step_count=50 if AT_RANDOM else 30
+    max_examples=600 if AT_RANDOM else 6, stateful_step_count=50 if AT_RANDOM else 30
 )
 
 

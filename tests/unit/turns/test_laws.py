@@ -2,7 +2,7 @@
 
 The machine is asked as the store asks it, also with answers and reports that are late, doubled or
 of another turn. After each step the invariants of the protocol hold; their numbers are those of
-`docs/reference/agent-protocol.md`.
+`tests/integration/agents/laws`.
 """
 
 from __future__ import annotations

@@ -9,11 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from hashlib import md5
-from itertools import count
 from typing import Any, Literal, TypeAlias
-from unittest.mock import patch
-from uuid import UUID
 
 from flowengine.agents import Budget, JoinTask, agent, fork_join, tool
 from flowengine.authoring import Retry
@@ -104,24 +100,12 @@ class Killed(SystemExit):
     """The process is gone: nothing of it catches this."""
 
 
-class _Ids:
-    """Ids of turns that are the same each time."""
-
-    def __init__(self) -> None:
-        self._numbers = count(1)
-
-    def uuid4(self) -> UUID:
-        return UUID(md5(str(next(self._numbers)).encode()).hexdigest())
-
-
 class World:
     """One office, and the rows after its last commit."""
 
     def __init__(self, url: str) -> None:
         self._stack = ExitStack()
         plan.reset({**SCRIPTS, **OF_HELPERS})
-        # Examples are the same each time: ids decide between rows of the same millisecond.
-        self._stack.enter_context(patch("flowengine.agents.enqueue.uuid", _Ids()))
         self.desk = self._stack.enter_context(office(url))
         self.agents, self.engine, self.clock = self.desk.agents, self.desk.engine, self.desk.clock
         self.told = Told(waits={"team": team.tool_timeout})
