@@ -255,6 +255,7 @@ class AgentsUnderLaw(RuleBasedStateMachine):
     @rule(at=anything)
     def a_report_cannot_be_read(self, at: int) -> None:
         call = self._call(at)
+        self.world.told.unreadable.add(f"m{self.added + 1:031}")
         self._add(call, MessageType.TOOL_RESULT, call.tool_call_id, {"card": "missing"})
 
     @precondition(lambda self: self.world.rows.turns)
@@ -334,9 +335,12 @@ class AgentsUnderLaw(RuleBasedStateMachine):
         if not is_stale:
             return
         late = replace(old, status=HeadState.RUNNING, waiting=7)
-        with world.engine.database.write() as session:
-            saved = session.agent_heads.save(late, (old.epoch, old.turn_id), world.clock.now)
-        assert not saved
+        assert world.act(self._save, late) in (False, Killed)
+
+    def _save(self, late: Head) -> bool:
+        with self.world.engine.database.write() as session:
+            guard = (late.epoch, late.turn_id)
+            return session.agent_heads.save(late, guard, self.world.clock.now)
 
     @precondition(lambda self: self.old_heads)
     @rule(at=anything)

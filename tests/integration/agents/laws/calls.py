@@ -99,10 +99,11 @@ def of_a_result_and_a_timeout_one_wins(commit: Commit) -> Iterator[str]:
         if shown != _STATUS_OF.get(call.wait_status, call.ending):
             yield f"call {call.tool_call_id} is {call.wait_status}, and its result {shown}"
     for message in commit.after.messages.values():
-        if message.message_type in MessageType.REPORTS and message.status == InboxState.ERROR:
-            turn = commit.after.turn(message)
-            if turn is not None and turn.error_code != "resume_retry_exhausted":
-                yield f"a report is an error: {message}"
+        is_refused = message.status in (InboxState.ERROR, InboxState.DEFERRED)
+        if message.message_type not in MessageType.REPORTS or not is_refused:
+            continue
+        if commit.after.turn(message) and message.inbox_id not in commit.told.unreadable:
+            yield f"a report is refused: {message}"
 
 
 @law(21, "a call keeps its deadline, and an agent waits for the earliest one")

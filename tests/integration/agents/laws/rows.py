@@ -132,6 +132,7 @@ class Told:
     accepted: dict[Key, str] = field(default_factory=dict)  #: the same: the turn
     order: list[Key] = field(default_factory=list)  #: project and turn, as they were enqueued
     removed: set[Key] = field(default_factory=set)  #: project and turn: purged
+    unreadable: set[str] = field(default_factory=set)  #: messages that nobody can take in
     waits: dict[str, float] = field(default_factory=dict)  #: by tool: its least seconds
     max_depth: int = 20
 
