@@ -56,6 +56,10 @@ _BEFORE = (
     "FROM flowengine_agent_inbox WHERE project_id = %(project)s AND agent_id = %(agent)s "
     f"AND {INBOX_IS_QUEUED}) q LEFT JOIN flowengine_agent_inbox i ON i.{{}}"
 )
+_BEFORE_ANY = (
+    "SELECT max(created_at), NULL, NULL FROM flowengine_agent_inbox "
+    f"WHERE project_id = %(project)s AND agent_id = %(agent)s AND {INBOX_IS_QUEUED}"
+)
 _BEFORE_STEP = _BEFORE.format(_OF_ONE_TURN.replace("AND ", "AND i."))
 _BEFORE_KEY = _BEFORE.format(
     "project_id = %(project)s AND i.agent_id = %(agent)s "
@@ -155,7 +159,8 @@ class AgentInbox(Part):
     ) -> BeforeEnqueue:
         """Return the rows that a new turn has to respect. The caller has locked the head."""
         about = {"project": project, "agent": agent, "turn": turn_id, "key": key}
-        ((last, same, epoch),) = self._session.rows(_BEFORE_STEP if turn_id else _BEFORE_KEY, about)
+        text = _BEFORE_ANY if key is None else _BEFORE_KEY
+        ((last, same, epoch),) = self._session.rows(_BEFORE_STEP if turn_id else text, about)
         return BeforeEnqueue(last or 0, None if same is None else (same, epoch))
 
     def of_turn(self, project: str, turn_id: str) -> Message | None:
