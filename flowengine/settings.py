@@ -153,6 +153,8 @@ class Settings:
     max_page_seconds: float = 5.0
     #: Whether programs may contain script blocks: Python text that workers run.
     scripts: bool = False
+    #: Whether the workers of this process run commands: the facets of flowengine.library.
+    commands: bool = False
     #: Time limit of one script, in seconds.
     script_seconds: float = 10.0
     #: Limit of the CPU time of one script, in seconds.

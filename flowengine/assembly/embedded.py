@@ -36,6 +36,7 @@ from flowengine.engine.hooks import SIGNALS
 from flowengine.engine.liveness import Death, LivenessWindow, observe
 from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.fork import at_fork
+from flowengine.library import offer_commands
 from flowengine.settings import Settings
 from flowengine.signals import send_signals
 from flowengine.store import Database, ensure_schema
@@ -56,6 +57,7 @@ class Embedded:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         offer_scripts(settings)
+        offer_commands(settings)
         self.database = Database(settings.database_url, schema=settings.schema)
         ensure_schema(self.database, upgrade=not self.database.has_server)
         boot_id = uuid.uuid4().hex

@@ -34,6 +34,7 @@ from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.hooks import SIGNALS
 from flowengine.engine.recovery import Watchdog
+from flowengine.library import offer_commands
 from flowengine.message_keys import MessageKeys
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
@@ -98,6 +99,7 @@ class FlowEngine:
         """Add the beat entry and the Celery tasks; settings of the app stay."""
         settings = self._settings or Settings.from_environment(configured=sender.conf)
         offer_scripts(settings)
+        offer_commands(settings)
         show_steps_in_log(settings)
         options: dict[str, Any] = {
             "queue": settings.control_queue,

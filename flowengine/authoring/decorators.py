@@ -159,6 +159,11 @@ def workflow(fn: Any = None, /, **options: Any) -> Any:
     return decorator if fn is None else decorator(fn)
 
 
+def defined_event_facet(fn: Callable[P, R], name: str) -> EventFacet[P, R]:
+    """Return a ready-made event facet, which no worker runs until it is registered."""
+    return EventFacet(_define(FacetKind.EVENT, fn, {"name": name}))
+
+
 def _define(
     kind: FacetKind,
     fn: Any,

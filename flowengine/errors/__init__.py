@@ -88,6 +88,7 @@ from flowengine.errors.sdk import (
     WorkflowNotServed,
 )
 from flowengine.errors.steps import (
+    CommandFailed,
     DeadlineExceeded,
     GiveUp,
     IllegalTransition,
@@ -126,6 +127,7 @@ __all__ = [
     "AuthoringError",
     "CallRefused",
     "CircuitBreakerOpenError",
+    "CommandFailed",
     "DatabaseBusy",
     "DatabaseReadOnly",
     "DatabaseTooNew",

@@ -89,3 +89,16 @@ class GiveUp(FlowengineError):
     reason: str = "the facet gives up"
 
     _text = "{reason}"
+
+
+@dataclass(eq=False, repr=False)
+class CommandFailed(FlowengineError):
+    """Raised by a ready-made facet: a command did not end with 0."""
+
+    command: str
+    reason: str
+    stderr: str = ""  #: the last 4 KiB
+
+    def __str__(self) -> str:
+        said = f"; it wrote to its standard error: {self.stderr}" if self.stderr else ""
+        return f"{self.command} {self.reason}{said}"

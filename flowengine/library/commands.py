@@ -1,0 +1,139 @@
+"""Commands as event facets: `run`, `sh` and `uv`.
+
+An author of programs who may call them can run code on the workers, so workers offer them only if
+the setting `commands` is on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowengine.authoring import EventFacet
+from flowengine.authoring.decorators import defined_event_facet
+from flowengine.authoring.registry import register_event_facet
+from flowengine.errors import CommandFailed, GiveUp
+from flowengine.library.processes import Command, Ended, execute
+from flowengine.settings import Settings
+from flowengine.worker.execution import current_step
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MOST_OUTPUT = 1_048_576  # bytes of the file with the named outputs
+#: Of the environment that a command gets beside that of its worker.
+OUTPUT_FILE = "FLOWENGINE_OUTPUT"
+
+
+@dataclass
+class CommandResult:
+    """The end of a command that has succeeded."""
+
+    exit_code: int
+    stdout: str  #: the last 64 KiB
+    output: dict[str, Any] = field(default_factory=dict)  #: by name, as the command has written it
+
+
+def _run(
+    command: list[str],
+    stdin: str = "",
+    env: dict[str, str] | None = None,
+    directory: str = "",
+) -> CommandResult:
+    """Run a command: a program and its arguments, without a shell."""
+    if not command or not all(isinstance(part, str) for part in command):
+        raise GiveUp("a command is a list of texts: a program and its arguments")
+    return _executed(command, stdin, env or {}, directory)
+
+
+def _sh(
+    script: str, values: dict[str, str] | None = None, stdin: str = "", directory: str = ""
+) -> CommandResult:
+    """Run a text with the shell. Values are variables of its environment: "$name"."""
+    return _executed(["sh", "-c", script], stdin, values or {}, directory)
+
+
+def _uv(
+    script: str,
+    packages: list[str] | None = None,
+    args: list[str] | None = None,
+    stdin: str = "",
+    directory: str = "",
+) -> CommandResult:
+    """Run a Python script with uv, in an environment that has these packages."""
+    wanted = [part for package in packages or [] for part in ("--with", package)]
+    command = ["uv", "run", "--no-project", *wanted, "--", script, *(args or [])]
+    return _executed(command, stdin, {}, directory)
+
+
+def _executed(
+    command: Sequence[str], stdin: str, environment: Mapping[str, str], directory: str
+) -> CommandResult:
+    for name, value in environment.items():
+        if not _NAME.fullmatch(name) or "\0" in str(value):
+            raise GiveUp(f"{name!r} is no name of a variable, or its value has a NUL")
+    step = current_step()
+    with tempfile.TemporaryDirectory(prefix="flowengine-command-") as scratch:
+        output = Path(scratch) / "output"
+        own = {
+            "FLOWENGINE_RUN": step.run_id,
+            "FLOWENGINE_STEP": step.path,
+            "FLOWENGINE_TRY": str(step.try_number),
+            "FLOWENGINE_IDEMPOTENCY_KEY": step.idempotency_key,
+            OUTPUT_FILE: str(output),
+        }
+        given = {name: str(value) for name, value in environment.items()}
+        asked = Command(command, stdin.encode(), {**given, **own}, directory or None)
+        token = step.cancel_token
+        ended = execute(asked, is_cancelled=token.is_set)
+        token.check()
+        if ended.exit_code or ended.signal:
+            raise _failure(command[0], ended)
+        return CommandResult(ended.exit_code, _text(ended.stdout), _outputs(output))
+
+
+def _failure(program: str, ended: Ended) -> CommandFailed:
+    how = f"was ended by {ended.signal}" if ended.signal else f"ended with {ended.exit_code}"
+    return CommandFailed(f"command {program!r}", how, _text(ended.stderr).strip())
+
+
+def _outputs(file: Path) -> dict[str, Any]:
+    """Return the named outputs of a command: lines like ROWS=[1, 2]."""
+    if not file.exists():
+        return {}
+    if file.stat().st_size > _MOST_OUTPUT:
+        raise GiveUp(f"the file ${OUTPUT_FILE} has more than {_MOST_OUTPUT:,} bytes")
+    found: dict[str, Any] = {}
+    for number, line in enumerate(_text(file.read_bytes()).splitlines(), 1):
+        name, separator, value = line.partition("=")
+        if not line.strip():
+            continue
+        if not separator or not _NAME.fullmatch(name):
+            raise GiveUp(f"line {number} of ${OUTPUT_FILE} is not NAME=JSON: {line[:80]!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError as problem:
+            text = f"line {number} of ${OUTPUT_FILE}: the value of {name} is no JSON: {problem}"
+            raise GiveUp(text) from problem
+    return found
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+run = defined_event_facet(_run, "command.run")
+sh = defined_event_facet(_sh, "command.sh")
+uv = defined_event_facet(_uv, "command.uv")
+COMMANDS: tuple[EventFacet[..., Any], ...] = (run, sh, uv)
+
+
+def offer_commands(settings: Settings) -> None:
+    """Have the workers of this process run commands, if the setting is on."""
+    if settings.commands and os.name == "posix":
+        for facet in COMMANDS:
+            register_event_facet(facet)

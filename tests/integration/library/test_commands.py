@@ -1,0 +1,126 @@
+"""The ready-made facets `run`, `sh` and `uv`, in a worker that offers commands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowengine import workflow
+from flowengine.assembly.embedded import Embedded
+from flowengine.authoring import event_facet_names
+from flowengine.errors import RunFailed
+from flowengine.library import offer_commands, run, sh, uv
+from flowengine.settings import Settings
+from flowengine.testing import Flow
+from tests.registries import empty_registry
+
+
+@pytest.fixture
+def flow() -> Iterator[Flow]:
+    with empty_registry():
+        offer_commands(Settings(commands=True))
+        with Flow() as made:
+            yield made
+
+
+def result_of(flow: Flow, definition: Any, *args: Any) -> Any:
+    started = definition.start(*args)
+    flow.settle()
+    return started.result(timeout=5)
+
+
+def test_a_command_is_a_step_with_output_and_named_results(flow: Flow) -> None:
+    @workflow(name="commands.greet")
+    def greet(name: str) -> Any:
+        return run(["sh", "-c", 'echo "hello $0"; echo ROWS=[1,2] >> $FLOWENGINE_OUTPUT', name])
+
+    found = result_of(flow, greet, "ada")
+    assert found == {"exit_code": 0, "stdout": "hello ada\n", "output": {"ROWS": [1, 2]}}
+
+
+def test_a_command_knows_its_run_its_step_and_its_try(flow: Flow) -> None:
+    @workflow(name="known")
+    def known() -> Any:
+        return sh(
+            "echo $FLOWENGINE_RUN $FLOWENGINE_STEP $FLOWENGINE_TRY; [ -n "
+            '"$FLOWENGINE_IDEMPOTENCY_KEY" ]'
+        )
+
+    started = known.start()
+    flow.settle()
+    run_id, path, number = started.result(timeout=5)["stdout"].split()
+    assert (run_id, number) == (started.id, "1")
+    assert path.startswith("known.")
+
+
+def test_values_of_a_shell_command_are_not_read_as_code(flow: Flow, tmp_path: Path) -> None:
+    @workflow(name="commands.shown")
+    def shown(value: str) -> Any:
+        return sh('printf %s "$value"', {"value": value})
+
+    evil = f'"; touch {tmp_path}/harm; echo "$(touch {tmp_path}/harm)'
+    assert result_of(flow, shown, evil)["stdout"] == evil
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_command_that_fails_quotes_its_standard_error(flow: Flow) -> None:
+    @workflow(name="commands.fails")
+    def fails() -> Any:
+        return sh("echo the disk is full >&2; exit 4")
+
+    with pytest.raises(RunFailed, match="ended with 4; it wrote to its standard error: the disk"):
+        result_of(flow, fails)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [("no equals sign", "is not NAME=JSON"), ("A B=1", "is not NAME=JSON"), ("A=x", "is no JSON")],
+)
+def test_named_results_that_cannot_be_read_are_an_error(
+    flow: Flow, line: str, problem: str
+) -> None:
+    @workflow(name="commands.writes")
+    def writes(text: str) -> Any:
+        return sh('printf "%s\\n" "$text" > $FLOWENGINE_OUTPUT', {"text": text})
+
+    with pytest.raises(RunFailed, match=f"line 1 of .FLOWENGINE_OUTPUT.*{problem}"):
+        result_of(flow, writes, line)
+
+
+def test_an_unknown_program_fails_at_once(flow: Flow) -> None:
+    @workflow(name="commands.lacking")
+    def lacking() -> Any:
+        return run(["no-such-program"])
+
+    with pytest.raises(RunFailed, match="cannot be started: No such file or directory"):
+        result_of(flow, lacking)
+
+
+def test_uv_runs_a_script_with_packages(
+    flow: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "uv"  # it notes how it was called: packages would have to be downloaded
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    @workflow(name="commands.cleaned")
+    def cleaned() -> Any:
+        return uv("clean.py", ["polars"], ["--all"])
+
+    said = result_of(flow, cleaned)["stdout"]
+    assert said == "run --no-project --with polars -- clean.py --all\n"
+
+
+def test_workers_offer_no_commands_unless_a_setting_says_so(tmp_path: Path) -> None:
+    with empty_registry():
+        for commands in (False, True):
+            settings = Settings(
+                database_url="sqlite://", commands=commands, spool_directory=str(tmp_path)
+            )
+            with closing(Embedded(settings)):
+                assert ("command.run" in event_facet_names()) is commands

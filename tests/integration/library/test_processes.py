@@ -1,0 +1,126 @@
+"""A command dies with its try, whoever is killed; its streams are read to their ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flowengine.errors import CommandFailed, GiveUp
+from flowengine.library.processes import STDERR_BYTES, STDOUT_BYTES, Command, execute
+
+_MEGABYTE = 1_000_000
+#: Writes its own id and that of a background process, which has left the group, and sleeps.
+_LONG = 'trap "" TERM; setsid sleep 300 & echo $$ $! > "$PIDS"; while true; do sleep 1; done'
+
+
+def sh(script: str, **options: object) -> Command:
+    return Command(["sh", "-c", script], **options)  # type: ignore[arg-type]
+
+
+def until(is_true: Callable[[], bool], seconds: float = 20.0) -> None:
+    ends = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < ends, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def pids_in(file: Path) -> list[int]:
+    return [int(word) for word in file.read_text().split()] if file.exists() else []
+
+
+def test_both_streams_are_read_at_once() -> None:
+    script = f"head -c {_MEGABYTE} /dev/zero | tr '\\0' o; head -c {_MEGABYTE} /dev/zero >&2"
+    ended = execute(sh(f"({script}) & ({script}); wait"))
+    assert (ended.exit_code, ended.signal) == (0, "")
+    assert ended.stdout == b"o" * STDOUT_BYTES
+    assert len(ended.stderr) == STDERR_BYTES
+
+
+def test_a_command_reads_its_standard_input() -> None:
+    assert execute(Command(["wc", "-c"], stdin=b"x" * 3 * _MEGABYTE)).stdout.split() == [b"3000000"]
+    assert execute(Command(["true"], stdin=b"x" * 3 * _MEGABYTE)).exit_code == 0
+
+
+def test_the_end_of_a_command_is_told() -> None:
+    assert execute(sh("exit 3")).exit_code == 3
+    assert execute(sh("kill -USR1 $$")).signal == "SIGUSR1"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (Command(["/no/such/program"]), "No such file or directory"),
+        (Command(["/"]), "Permission denied"),
+        (Command(["true"], directory="/no/such/directory"), "/no/such/directory"),
+        (Command(["true\0"]), "null"),
+    ],
+)
+def test_a_command_that_cannot_be_started_is_not_tried_again(command: Command, reason: str) -> None:
+    with pytest.raises(GiveUp, match=reason):
+        execute(command)
+
+
+def test_a_cancelled_command_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    command = sh(_LONG, environment={"PIDS": str(pids)})
+    ended = execute(command, is_cancelled=lambda: len(pids_in(pids)) == 2, grace=0.2)
+    assert ended.signal == "SIGKILL"
+    assert [lives(pid) for pid in pids_in(pids)] == [False, False]
+
+
+def test_processes_that_a_command_leaves_behind_end_with_it(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = '(setsid sh -c "sleep 300 & sleep 300") & echo $! > "$PIDS"; setsid sleep 300 &'
+    execute(sh(f'{script} echo $! >> "$PIDS"', environment={"PIDS": str(pids)}))
+    assert [lives(pid) for pid in pids_in(pids)] == [False, False]
+
+
+_WORKER = """
+import sys
+from flowengine.library.processes import Command, execute
+execute(Command(["sh", "-c", sys.argv[1]], environment={"PIDS": sys.argv[2]}), grace=0.2)
+"""
+
+
+def test_a_command_dies_with_its_worker(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    worker = subprocess.Popen([sys.executable, "-c", _WORKER, _LONG, str(pids)])
+    until(lambda: len(pids_in(pids)) == 2)
+    assert all(map(lives, pids_in(pids)))
+    worker.kill()
+    worker.wait()
+    until(lambda: not any(map(lives, pids_in(pids))))
+
+
+def test_a_command_dies_with_its_keeper(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+
+    killed: list[int] = []
+
+    def kill_keeper() -> bool:
+        if len(found := pids_in(pids)) == 2 and not killed:
+            killed.append(found[0])
+            stat = Path(f"/proc/{found[0]}/stat").read_text().rpartition(")")[2].split()
+            os.kill(int(stat[1]), signal.SIGKILL)
+            until(lambda: not lives(found[0]))
+        return False
+
+    script = 'trap "" TERM; sleep 300 & echo $$ $! > "$PIDS"; wait'
+    with pytest.raises(CommandFailed, match="its keeper was killed"):
+        execute(sh(script, environment={"PIDS": str(pids)}), is_cancelled=kill_keeper)
+    until(lambda: not any(map(lives, pids_in(pids))))
