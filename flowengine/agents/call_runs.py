@@ -50,11 +50,12 @@ class CallRuns:
         continuation: ContinuationPolicy | None,
     ) -> list[TaskDefinition]:
         """Add new runs to a commit; return their tasks that this worker goes on with."""
-        programs = self._engine.programs
-        staged = []
-        for request in requests:
-            programs.save(session, request.digest, request.text, now)
-            staged.append(stage_first_commit(session, request, plan, now, continuation))
+        # Lock order: programs by digest. Two agents that call the same tools could deadlock.
+        for digest, text in sorted({request.digest: request.text for request in requests}.items()):
+            self._engine.programs.save(session, digest, text, now)
+        staged = [
+            stage_first_commit(session, request, plan, now, continuation) for request in requests
+        ]
         effects.requests += requests
         effects.commits += staged
         return [task for each in staged for task in each.continued]

@@ -106,7 +106,8 @@ class Enqueuer:
         target = (turn.agent, turn.id)
         rows.add_edge(turn, "enqueue", "request", turn.id, now, target=target, source=new.source)
         session.commit(plan)
-        if head.status == HeadState.IDLE:
+        # Not if another turn waits: an error of that one must not be an error of this message.
+        if head.status == HeadState.IDLE and not before.last_queued:
             return Enqueued(turn.id, 0, head=head), effects
         effects.agents.append((new.project, new.agent))
         return Enqueued(turn.id, 0), effects

@@ -88,9 +88,9 @@ class HeadCommit:
     def _begin(self) -> None:
         session = self._session
         self._plan = CommitPlan(rule=session.outbox_rule, notes_of=session.poller_notes)
-        self._writer = TurnWriter(
-            self._runs, self._plan, self._effects, self._now, HeadMessages.TAKEN
-        )
+        # Behind a full portion other messages wait, which an optimistic commit must not overtake.
+        messages = HeadMessages.KEPT if self._effects.has_more else HeadMessages.TAKEN
+        self._writer = TurnWriter(self._runs, self._plan, self._effects, self._now, messages)
 
     def _flush(self) -> None:
         """Write what was decided. Raises CommitRefused."""

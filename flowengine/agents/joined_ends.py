@@ -63,9 +63,10 @@ class JoinedEnds:
         if after is None:
             return False
         self._heads[key] = after
+        # Before the rows of new runs, which may have ended already and have reports of their own.
+        self.plan.consume_agent_report(self.now)
         self.plan.agents = None
         self.plan.include(part)
-        self.plan.consume_agent_report(self.now)
         ended.agents.remove(key)
         self._add(effects)
         return True
@@ -114,8 +115,15 @@ class JoinedEnds:
         others.told_runs = effects.runs
         idle = [key for key, known in self._heads.items() if known.head.turn_id is None]
         # After the commit: a message that was enqueued before it found a busy agent.
-        others.agents = self.runs.with_messages(idle) if idle else []
+        others.agents = self._with_messages(idle) if idle else []
         return [*effects.commits, others]
+
+    def _with_messages(self, idle: list[AgentKey]) -> list[AgentKey]:
+        try:
+            return self.runs.with_messages(idle)
+        except Exception as problem:  # the commit is made: its other effects must follow
+            log.debug("idle agents are woken without a look at their messages: %s", problem)
+            return idle
 
 
 def _is_simple(known: KnownHead, call: AgentCall, view: RunView) -> bool:

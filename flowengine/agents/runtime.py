@@ -94,10 +94,19 @@ class Agents:
         self._finish(effects)
         return self._handle(new, answer, read)
 
-    def _enqueue(self, session: Session, new: NewTurn) -> tuple[Enqueued, TurnEffects]:
+    def _enqueue(
+        self, session: Session, new: NewTurn, *, is_callers: bool = False
+    ) -> tuple[Enqueued, TurnEffects]:
+        """Enqueue a turn, and dispatch it if its agent is idle.
+
+        In the caller's transaction only if it must not wait: a dispatch may fail after the rows of
+        the message, and it locks rows of programs, which other transactions need.
+        """
         answer, effects = self._enqueuer.enqueue(session, new)
-        if answer.head is not None:
+        if answer.head is not None and (not is_callers or new.when_busy == "refuse"):
             self._commits.lease(session, answer.head, effects)
+        elif answer.head is not None:
+            effects.agents.append((new.project, new.agent))
         return answer, effects
 
     def _addressed(self, new: NewTurn) -> NewTurn:
@@ -118,7 +127,7 @@ class Agents:
             problem = "a message cannot be sent inside a transaction of another database"
             raise InvalidInputs(new.profile.facet, [f"{problem}; send it after the commit"])
         with self._engine.database.within(executor, transaction.errors) as session:
-            answer, effects = self._enqueue(session, new)
+            answer, effects = self._enqueue(session, new, is_callers=True)
         transaction.after_commit(lambda: self._finish(effects))
         return self._handle(new, answer, read)
 

@@ -6,16 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from flowengine import event_facet, workflow
+from flowengine.agents import agent
 from flowengine.agents.handles import TurnHandle
-from flowengine.authoring import event_facet_names
+from flowengine.authoring import Cache, event_facet_names
 from flowengine.evaluator.triggers import Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commits import CommitPlan
 from flowengine.store.session import SqlSession
 from flowengine.worker import TaskWorker
 from flowengine.worker.execution import execute_try
-from tests.integration.agents.clerks import Office, calls, clerk, plan
+from tests.integration.agents.clerks import Office, calls, clerk, judge, model, plan, search
 
 
 def _before_the_first(
@@ -152,3 +155,54 @@ def test_a_call_that_was_entered_by_a_commit_long_ago_is_no_recovery(
     assert (turn.info().recoveries, turn.info().steps) == (0, 2)
     worker.stop(1)
     desk.check(turn)
+
+
+@workflow(name="tests.joined_ends.echo")
+def echo(query: str = "kettle") -> str:
+    """Return the question."""
+    return query
+
+
+@event_facet(name="tests.joined_ends.rate", cache=Cache("rates:{query}", 3600))
+def rate(query: str = "EUR") -> str:
+    """Return a rate, which is kept."""
+    return "1.1"
+
+
+@agent(model=model, tools=[echo, rate, search], name="tests.joined_ends.banker")
+def banker(task: str) -> str:
+    """You answer with your tools."""
+    return task
+
+
+@pytest.mark.parametrize(
+    "spoken",
+    [[calls("echo")], [calls("echo", "search", "echo")], [calls("rate"), calls("rate")]],
+    ids=["without steps", "beside others", "from the cache"],
+)
+def test_a_tool_whose_run_ends_as_it_begins_is_taken_in(desk: Office, spoken: list[Any]) -> None:
+    plan.reset({"task": [*spoken, "done"]})
+    turn = banker.send("task")
+    desk.flow.settle()
+    assert turn.result(timeout=5) == "done"
+    desk.check(turn)
+
+
+def test_a_message_is_accepted_behind_one_that_cannot_be_dispatched(desk: Office) -> None:
+    """An older version cannot read the profile of a turn that a newer one has enqueued."""
+    plan.reset({"first": ["one"], "third": ["three"]})
+    first = clerk.at("ada").send("first")
+    second = judge.at("ada").send("second")
+    with desk.engine.database.write() as session:
+        session.execute(
+            text(
+                "UPDATE flowengine_card SET content = '{\"content\": {}}' WHERE card_id = "
+                "(SELECT profile_card_id FROM flowengine_agent_turn WHERE agent_turn_id = :turn)"
+            ),
+            {"turn": second.id},
+        )
+    desk.agents.profiles._known.clear()
+    desk.flow.settle()
+    assert first.info().state == "finished"
+    third = clerk.at("ada").send("third")
+    assert third.info().state == "queued"

@@ -4,7 +4,6 @@ Of two indexes that cost the same PostgreSQL takes the one that was made last: s
 `agent_tables.keys_made_last`.
 """
 
-import sqlalchemy as sa
 from alembic import op
 
 revision = "0019"
@@ -31,13 +30,9 @@ def upgrade() -> None:
     op.create_index(
         "flowengine_agent_inbox_turn", "flowengine_agent_inbox", ["agent_turn_id", "project_id"]
     )
-    is_profile = sa.text("type = 'sys.profile'")
-    op.create_index(
-        "flowengine_card_profile",
-        "flowengine_card",
-        ["project_id", "card_id"],
-        sqlite_where=is_profile,
-        postgresql_where=is_profile,
+    op.execute(
+        "CREATE INDEX IF NOT EXISTS flowengine_card_profile ON flowengine_card "
+        "(project_id, card_id) WHERE type = 'sys.profile'"
     )
     if op.get_bind().dialect.name != "postgresql":
         return
