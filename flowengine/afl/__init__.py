@@ -5,6 +5,6 @@ errors, `compiler` resolves names and locates problems of the program in the tex
 """
 
 from flowengine.afl.compiler import checked, compile_text, link_files, merged
-from flowengine.afl.parser import read_text
+from flowengine.afl.parser import read_expression, read_text
 
-__all__ = ["checked", "compile_text", "link_files", "merged", "read_text"]
+__all__ = ["checked", "compile_text", "link_files", "merged", "read_expression", "read_text"]

@@ -24,6 +24,7 @@ _OPERATORS = frozenset(["ADD", "MULTIPLY", "COMPARE", "_OR", "_AND", "_NOT"])
 _VALUE_ENDS = frozenset(["NAME", "RSQB", "RPAR", "RBRACE", "STRING"])  # before an index `[`
 #: A new expression starts after these.
 _EXPRESSION_STARTS = frozenset(["COMMA", "_CASE", "_ARROW", "_FOREACH", "ANDTHEN"])
+_PROGRAM, _EXPRESSION = "start", "expr"  #: rules of the grammar that a text may consist of
 
 
 @cache
@@ -31,6 +32,7 @@ def _grammar() -> Lark:
     return Lark.open(
         "grammar.lark",
         rel_to=__file__,
+        start=[_PROGRAM, _EXPRESSION],
         parser="lalr",
         lexer="contextual",
         transformer=ProgramTransformer(),
@@ -82,12 +84,24 @@ def read_text(text: str | bytes, file: str = "") -> Node:
 
     Bytes are UTF-8. Names are not resolved; see `compile_text`.
     """
+    return _read(text, file, _PROGRAM)
+
+
+def read_expression(text: str) -> Node:
+    """Parse a text that is one expression to its node of program JSON; raises InvalidText.
+
+    The error's line and column are those in the text of the expression.
+    """
+    return _read(text, "", _EXPRESSION)
+
+
+def _read(text: str | bytes, file: str, rule: str) -> Node:
     text = (_decode(text, file) if isinstance(text, bytes) else text).removeprefix("\ufeff")
     reserved = [at for mark in (OPEN, CLOSE) if (at := text.find(mark)) >= 0]
     if reserved:
         raise _at(text, file, min(reserved), "this character is not allowed in text")
     marked = mark_scripts(text)
-    parser = _grammar().parse_interactive(marked)
+    parser = _grammar().parse_interactive(marked, start=rule)
     history = _TokenHistory()
     pending: Token | None = None  # given to the parser, which may refuse it
     unexpected: Token | None = None
@@ -110,7 +124,7 @@ def read_text(text: str | bytes, file: str = "") -> Node:
         at = len(text.rstrip()) if unexpected is None else _start(unexpected)
         if unexpected is pending:
             pending = None
-            parser = _replay(marked, history.count)
+            parser = _replay(marked, history.count, rule)
     if pending is not None:
         history.record(pending)  # the lexer failed after it
     accepted: set[str] = parser.accepts()  # type: ignore[no-untyped-call]
@@ -132,12 +146,12 @@ def _start(token: Token) -> int:
     return token.start_pos or 0
 
 
-def _replay(marked: str, count: int) -> InteractiveParser:
+def _replay(marked: str, count: int, rule: str) -> InteractiveParser:
     """Return a parser in the state after `count` tokens.
 
     A parser that refuses a token has already reduced, and lost the other expected tokens.
     """
-    parser = _grammar().parse_interactive(marked)
+    parser = _grammar().parse_interactive(marked, start=rule)
     for position, _ in enumerate(parser.iter_parse()):
         if position == count:
             break

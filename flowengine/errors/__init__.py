@@ -18,6 +18,7 @@ from flowengine.errors.configuration import (
     MissingExtra,
     UnknownApp,
 )
+from flowengine.errors.documents import DocumentProblem, InvalidDocument
 from flowengine.errors.flowengine_error import FlowengineError
 from flowengine.errors.messaging import (
     AgentRegistryError,
@@ -133,6 +134,7 @@ __all__ = [
     "DatabaseTooNew",
     "DatabaseTooOld",
     "DeadlineExceeded",
+    "DocumentProblem",
     "DoesNotFit",
     "EarlierRunFailed",
     "EventRefused",
@@ -144,6 +146,7 @@ __all__ = [
     "IllegalTransition",
     "InvalidActor",
     "InvalidConfig",
+    "InvalidDocument",
     "InvalidFilter",
     "InvalidInputs",
     "InvalidProgram",
