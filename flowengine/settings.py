@@ -211,6 +211,8 @@ class Settings:
     status_port: int = 0
     #: Modules with facets that `celery -A flowengine` imports, separated by commas.
     imports: str = ""
+    #: Folder of documents, workflows as YAML: workers publish their schedules. Empty: none.
+    workflows: str = ""
     #: Celery queue of messages without a task list: evaluate, execute, watchdog.
     control_queue: str = "flowengine"
     #: Keys that sign and verify the engine's messages, separated by commas: the first one signs,

@@ -14,9 +14,14 @@ from rich.console import Console
 
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.validation import Finding, finding_of, findings_of
+from flowengine.cli import configuration
+from flowengine.cli.document_targets import documents_at, is_document
 from flowengine.cli.targets import import_target
 from flowengine.cli.terminal import line, lines
+from flowengine.errors import DocumentProblem
+from flowengine.printable import printable
 from flowengine.program.nodes import Location
+from flowengine.worker.document_folder import Documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,7 @@ class CheckReport:
     workflows: list[str]
     facets: list[str]
     findings: list[Finding]
+    documents: list[DocumentProblem]  #: problems of documents
 
     @property
     def problems(self) -> list[Finding]:
@@ -34,7 +40,12 @@ class CheckReport:
 
 
 def check(names: Sequence[str]) -> CheckReport:
-    """Import modules, files and packages; trace and link their workflows and facets."""
+    """Import modules, files and packages; trace and link their workflows and facets.
+
+    Documents come last: they may call what the modules declare.
+    """
+    paths = [name for name in names if is_document(name)]
+    names = [name for name in names if name not in paths]
     findings: list[Finding] = []
     decorated: dict[str, Decorated[..., object]] = {}
     for module in _modules(names, findings):
@@ -44,7 +55,10 @@ def check(names: Sequence[str]) -> CheckReport:
     findings += findings_of([each.definition for each in decorated.values()])
     workflows = sorted(name for name, each in decorated.items() if isinstance(each, Workflow))
     facets = sorted(set(decorated) - set(workflows))
-    return CheckReport(workflows, facets, list(dict.fromkeys(findings)))
+    documents = documents_at(paths, configuration.settings()) if paths else Documents()
+    workflows = sorted({*workflows, *documents.compiled, *documents.problems})
+    found = list(dict.fromkeys(findings))
+    return CheckReport(workflows, facets, found, documents.all_problems())
 
 
 def _modules(names: Sequence[str], findings: list[Finding]) -> Iterator[ModuleType]:
@@ -88,6 +102,9 @@ def relative_file(location: Location) -> str:
 
 def show(checked: CheckReport, console: Console) -> None:
     """Print the problems by file."""
+    for problem in checked.documents:
+        where = line((problem.place, "bold"), ": ", printable(problem.what))
+        console.print(where, soft_wrap=True)
     file = ""
     for finding in checked.findings:
         if finding.location.file != file:
@@ -100,8 +117,8 @@ def show(checked: CheckReport, console: Console) -> None:
     scope = f"{_plural(workflows, 'workflow')}, {_plural(facets, 'facet')}"
     warnings = len(checked.findings) - len(checked.problems)
     also = f", {_plural(warnings, 'warning')}" if warnings else ""
-    if checked.problems:
-        problems = _plural(len(checked.problems), "problem")
+    if count := len(checked.problems) + len(checked.documents):
+        problems = _plural(count, "problem")
         console.print(line((f"{problems}{also} ({scope})", "red")))
     else:
         console.print(line(("✓ ", "green"), f"{scope}: no problems{also}"))

@@ -111,6 +111,35 @@ def run(
 
 
 @main.command()
+@click.argument("name", metavar="WORKFLOW")
+@click.option(
+    "--workflows", metavar="FOLDER", help="Folder of documents, if not FLOWENGINE_WORKFLOWS."
+)
+@click.option(
+    "--module", "-m", "modules", multiple=True, help="Also import this: facets and workflows."
+)
+@click.option(
+    "--input", "-i", "given", multiple=True, metavar="NAME=VALUE", help="JSON, text or @file."
+)
+@click.option("--key", help="Idempotency key: a second start with it returns the first run.")
+def start(
+    name: str,
+    workflows: str | None,
+    modules: Sequence[str],
+    given: Sequence[str],
+    key: str | None,
+) -> None:
+    """Start a workflow by its name, print the id of its run, and exit.
+
+    WORKFLOW is the name of a document, etl.daily for etl/daily.yml in the folder of
+    FLOWENGINE_WORKFLOWS, or that of a workflow in an imported module. Workers execute the run.
+    """
+    from flowengine.cli import run_command
+
+    run_command.start(name, workflows, modules, given, {"key": key})
+
+
+@main.command()
 @click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
 @_as_json
 def resume(modules: Sequence[str], as_json: bool) -> None:
@@ -147,13 +176,14 @@ def mcp(files: Sequence[str], modules: Sequence[str], http: str | None, wait: fl
 
 
 @main.command()
-@click.argument("names", nargs=-1, required=True, metavar="MODULE_OR_FILE...")
+@click.argument("names", nargs=-1, required=True, metavar="MODULE_OR_PATH...")
 @_as_json
 def check(names: Sequence[str], as_json: bool) -> None:
     """Find the problems of workflows without running anything.
 
     Imports modules, files and packages, traces their workflows and facets, and prints all
-    problems with file and line. Warnings do not change the exit code.
+    problems with file and line. Reads documents (.yml, .yaml) and folders of them, and prints
+    their problems as file:line:column. Warnings do not change the exit code.
     """
     from flowengine.cli import check_command
     from flowengine.cli.terminal import console
@@ -165,6 +195,9 @@ def check(names: Sequence[str], as_json: bool) -> None:
         for f in report.findings:
             place = {"file": check_command.relative_file(f.location), "line": f.location.line}
             listed[f.is_warning].append({**place, "what": f.what})
+        for d in report.documents:
+            found = {"file": d.file, "line": d.line, "column": d.column, "what": d.what}
+            listed[False].append(found)
         shown = {
             "workflows": report.workflows,
             "facets": report.facets,
@@ -174,7 +207,15 @@ def check(names: Sequence[str], as_json: bool) -> None:
         click.echo(json.dumps(shown, indent=2))
     else:
         check_command.show(report, console)
-    sys.exit(1 if report.problems else 0)
+    sys.exit(1 if report.problems or report.documents else 0)
+
+
+@main.command()
+def schema() -> None:
+    """Print the JSON Schema of documents, for editors."""
+    from flowengine.documents import document_schema
+
+    click.echo(json.dumps(document_schema(), indent=2))
 
 
 # --- programs ---

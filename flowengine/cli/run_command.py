@@ -14,7 +14,7 @@ from flowengine.cli import configuration
 from flowengine.cli.database import starting_engine
 from flowengine.cli.progress import watch
 from flowengine.cli.streams import json_of
-from flowengine.cli.targets import load_modules, prepare
+from flowengine.cli.targets import load_modules, prepare, prepare_named
 from flowengine.cli.terminal import SafeConsole, console, line
 from flowengine.engine import Run, RunInfo
 from flowengine.engine.recovery import alarm_unserved_tasks
@@ -66,6 +66,23 @@ def run(
         _print_outcome(info)
         _print_next_commands(info, engine.database)
     sys.exit(0 if info.state == RunState.COMPLETED else 1)
+
+
+def start(
+    name: str,
+    folder: str | None,
+    modules: Sequence[str],
+    given: Sequence[str],
+    options: Mapping[str, Any],
+) -> None:
+    settings = _settings()
+    installed = getattr(configuration.celery_app(), "flowengine", None)
+    prepared = prepare_named(name, folder, modules, given, settings)
+    if isinstance(installed, FlowEngine):
+        click.echo(prepared.start(installed.engine, **options))
+        return
+    with starting_engine(settings) as engine:
+        click.echo(prepared.start(engine, **options))
 
 
 def resume(modules: Sequence[str], *, as_json: bool) -> None:

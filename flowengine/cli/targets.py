@@ -15,10 +15,12 @@ from typing import Any
 
 import click
 
-from flowengine.authoring import Workflow, event_facet_named
+from flowengine.authoring import Workflow, event_facet_named, workflow_named
 from flowengine.authoring.validation import finding_of
+from flowengine.cli.document_targets import document_named, documents_at
+from flowengine.documents import SUFFIXES, CompiledDocument
 from flowengine.engine import Engine
-from flowengine.errors import FlowengineError
+from flowengine.errors import FlowengineError, InvalidDocument
 from flowengine.program import Plan, Program, link_program
 from flowengine.program.nodes import FacetKind, Field, Location
 from flowengine.program.plan import FacetPlan
@@ -110,6 +112,11 @@ def prepare(
     load_modules(modules)
     parted = [target.partition(":") for target in targets]
     files, names = [file for file, _, _ in parted], [name for _, _, name in parted if name]
+    if len(files) == 1 and Path(files[0]).suffix in SUFFIXES:
+        document = _document_at(files[0], settings)
+        if needs_code:
+            _require_code(link_program(document.program))
+        return _of_document(document, given, " ".join(modules) or "MODULE")
     if len(files) == 1 and Path(files[0]).suffix not in _FILES:
         target = f"{files[0]}:{workflow}" if workflow else targets[0]
         return _of_python(_load_workflow(target), given, " ".join((files[0], *modules)))
@@ -137,6 +144,47 @@ def prepare(
         return engine.start(program, facet.name, inputs, **options).id
 
     return PreparedStart(start, " ".join(modules) or "MODULE")
+
+
+def prepare_named(
+    name: str,
+    folder: str | None,
+    modules: Sequence[str],
+    given: Sequence[str],
+    settings: Settings,
+) -> PreparedStart:
+    """Find a workflow by its name, among documents and imported modules; validate the inputs."""
+    load_modules(modules)
+    document = document_named(name, settings, folder)
+    if document is not None:
+        return _of_document(document, given, " ".join(modules) or "MODULE")
+    flow = workflow_named(name)
+    if flow is None:
+        raise click.ClickException(
+            f"there is no workflow {name!r}: no document of the folder has that name "
+            "(FLOWENGINE_WORKFLOWS, --workflows), and no imported module (--module)"
+        )
+    return _of_python(flow, given, " ".join(modules))
+
+
+def _document_at(file: str, settings: Settings) -> CompiledDocument:
+    if not Path(file).is_file():
+        raise click.ClickException(f"there is no file {file}")
+    documents = documents_at([file], settings)
+    if documents.problems:
+        raise InvalidDocument(documents.all_problems())
+    return next(iter(documents.compiled.values()))
+
+
+def _of_document(document: CompiledDocument, given: Sequence[str], modules: str) -> PreparedStart:
+    facet = link_program(document.program).workflow(document.name)
+    inputs = _read_inputs(facet.params, given)
+    check_inputs(facet, inputs)
+
+    def start(engine: Engine, **options: Any) -> str:
+        return engine.start(document.program, document.name, inputs, **options).id
+
+    return PreparedStart(start, modules)
 
 
 def _of_python(workflow: Workflow[..., Any], given: Sequence[str], modules: str) -> PreparedStart:

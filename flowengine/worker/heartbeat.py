@@ -27,6 +27,7 @@ from flowengine.store.protocol import ServerLock
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker.outage_log import outage_log
+from flowengine.worker.published_documents import DocumentPublisher
 from flowengine.worker.published_schedules import SchedulePublisher
 from flowengine.worker.spool import Spool
 
@@ -60,6 +61,7 @@ class Heartbeat:
         self._spool = Spool(settings.spool_directory)
         self._outages = outage_log(settings.database_url)
         self._publisher = SchedulePublisher()
+        self._documents = DocumentPublisher(settings.workflows)
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
         self._failure, self._reached = (
@@ -113,6 +115,7 @@ class Heartbeat:
         try:
             self._spool.deliver(engine)  # before a job takes their tries for lost or silent
             self._publisher.publish(engine)
+            self._documents.publish(engine)
         finally:
             for job in self._jobs:
                 job(engine)

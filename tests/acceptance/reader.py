@@ -1,7 +1,7 @@
 """A reader who copies a document into an empty directory and a shell, in the order of its text.
 
-- A ``python`` block that begins with ``# file: name.py`` is written to that file, an ``afl``
-  block that begins with ``// file: name.afl`` too.
+- A ``python`` block that begins with ``# file: name.py`` is written to that file, a ``yaml``
+  block with such a line and an ``afl`` block that begins with ``// file: name.afl`` too.
 - In a ``console`` block each line that begins with ``$ `` is a command. It must succeed and
   print the lines that follow it, in shape (see `transcripts`). A block marked
   ``console servers`` uses Redis at localhost:6379: the reader has a private one. The port
@@ -80,7 +80,9 @@ class Reader:
             for kind, text in blocks(document):
                 text = text.replace("localhost:6379", self._redis).replace("8765", self._port)
                 if file := _FILE.match(text):
-                    (self._directory / file[1]).write_text(text)
+                    path = self._directory / file[1]
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text(text)
                 elif kind.startswith("console"):
                     problems += self._run_block(text)
         finally:

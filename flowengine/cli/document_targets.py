@@ -1,0 +1,50 @@
+"""Documents as targets of commands: files and folders of YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+
+from flowengine.documents import SUFFIXES, CompiledDocument, name_of
+from flowengine.errors import InvalidDocument
+from flowengine.settings import Settings
+from flowengine.worker.document_folder import Documents, document_files, load_documents, load_folder
+
+
+def is_document(target: str) -> bool:
+    """Whether a target is a document, or a folder that is no package of Python."""
+    path = Path(target)
+    if path.suffix in SUFFIXES:
+        return True
+    return path.is_dir() and not (path / "__init__.py").exists() and not list(path.glob("*.py"))
+
+
+def documents_at(targets: Sequence[str], settings: Settings) -> Documents:
+    """Compile the documents of files and folders together."""
+    return load_documents(named for target in targets for named in _named(target, settings))
+
+
+def _named(target: str, settings: Settings) -> Iterator[tuple[Path, str]]:
+    path = Path(target)
+    if path.is_dir():
+        for file in document_files(path):
+            yield file, name_of(file.relative_to(path))
+        return
+    root = Path(settings.workflows).resolve() if settings.workflows else path.parent.resolve()
+    inside = path.resolve().is_relative_to(root)
+    yield path, name_of(path.resolve().relative_to(root) if inside else path.name)
+
+
+def document_named(name: str, settings: Settings, folder: str | None) -> CompiledDocument | None:
+    """Return a workflow of the folder of documents; None if no document has that name."""
+    folder = folder or settings.workflows
+    if not folder:
+        return None
+    if not Path(folder).is_dir():
+        raise click.ClickException(f"there is no folder {folder} of documents")
+    documents = load_folder(folder)
+    if name in documents.problems:
+        raise InvalidDocument(documents.problems[name])
+    return documents.compiled.get(name)

@@ -1,0 +1,148 @@
+"""A folder of documents: published, checked and started; a broken document stops alone."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from flowengine import event_facet
+from flowengine.cli import main
+from flowengine.testing import Flow
+from flowengine.worker import published_documents
+from flowengine.worker.document_folder import load_folder
+from flowengine.worker.published_documents import DocumentPublisher
+
+GOOD = """\
+schedule: {{cron: "{cron}"}}
+inputs: {{day: {{type: date, default: "${{tick.date}}"}}}}
+tasks:
+  note: {{call: papers.note, with: {{day: "${{inputs.day}}"}}}}
+result: "${{tasks.note.result}}"
+"""
+
+
+@event_facet(name="papers.note")
+def note(day: str, times: int = 1) -> str:
+    return day * times
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(published_documents, "POLL_SECONDS", 0.0)
+    monkeypatch.setenv("FLOWENGINE_DATABASE_URL", f"sqlite:///{tmp_path}/flow.db")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "workflows"
+    (folder / "etl").mkdir(parents=True)
+    (folder / "etl" / "daily.yml").write_text(GOOD.format(cron="30 2 * * *"))
+    (folder / "README").write_text("not a document")
+    (folder / ".hidden.yml").write_text("[")
+    return folder
+
+
+@pytest.fixture
+def flow(folder: Path) -> Iterator[Flow]:
+    with Flow(store_url=os.environ["FLOWENGINE_DATABASE_URL"]) as flow:
+        yield flow
+
+
+def command(*words: str, expect: int = 0) -> Result:
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == expect, result.output
+    return result
+
+
+def test_a_broken_document_is_told_and_the_others_are_published(
+    flow: Flow, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "bad.yml").write_text('schedule: "61 * * * *"\ntasks: {a: {call: papers.note}}\n')
+    publisher = DocumentPublisher(str(folder))
+    with caplog.at_level(logging.ERROR, "flowengine"):
+        publisher.publish(flow.engine)
+        publisher.publish(flow.engine)
+    told = [
+        r.getMessage() for r in caplog.records if getattr(r, "action", "") == "document_refused"
+    ]
+    assert len(told) == 2  # the cron expression, and the missing argument; each once
+    assert all(f"{folder}/bad.yml:" in each for each in told)
+    (schedule,) = flow.engine.schedules.list()
+    assert (schedule.name, schedule.source) == ("etl.daily", "document")
+
+
+def test_a_change_is_published_without_a_restart_and_a_broken_one_keeps_its_last_version(
+    flow: Flow, folder: Path
+) -> None:
+    publisher, file = DocumentPublisher(str(folder)), folder / "etl" / "daily.yml"
+    publisher.publish(flow.engine)
+    file.write_text(GOOD.format(cron="45 3 * * *"))
+    publisher.publish(flow.engine)
+    assert flow.engine.schedules.get("etl.daily").schedule.cron == "45 3 * * *"
+    file.write_text("tasks: [")
+    publisher.publish(flow.engine)
+    assert flow.engine.schedules.get("etl.daily").schedule.cron == "45 3 * * *"
+    file.unlink()
+    publisher.publish(flow.engine)
+    assert flow.engine.schedules.list() == []
+
+
+def test_an_unchanged_folder_asks_nothing_of_the_database(
+    flow: Flow, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publisher = DocumentPublisher(str(folder))
+    publisher.publish(flow.engine)
+    monkeypatch.setattr(flow.engine.schedules, "put", None)
+    publisher.publish(flow.engine)
+
+
+def test_a_hundred_reloads_leak_no_descriptor(flow: Flow, folder: Path) -> None:
+    def reload(number: int) -> None:
+        (folder / "etl" / "daily.yml").write_text(GOOD.format(cron=f"{number % 60} 2 * * *"))
+        load_folder(folder)
+
+    reload(0)
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(100):
+        reload(number)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_workflow_is_started_by_its_name(flow: Flow, folder: Path) -> None:
+    started = command("start", "etl.daily", "--workflows", "workflows", "-i", "day=2026-11-15")
+    info = flow.engine.run(started.output.strip()).info()
+    assert (info.workflow, info.state) == ("etl.daily", "RUNNING")
+    unknown = command("start", "etl.dayly", "--workflows", "workflows", expect=1)
+    assert "there is no workflow 'etl.dayly'" in unknown.output
+    wrong = command("start", "etl.daily", "--workflows", "workflows", "-i", "dai=1", expect=1)
+    assert "did you mean 'day'?" in wrong.output
+
+
+def test_a_broken_document_is_not_started(flow: Flow, folder: Path) -> None:
+    (folder / "bad.yml").write_text("tasks:\n  a: {}\n")
+    result = command("start", "bad", "--workflows", "workflows", expect=1)
+    assert "workflows/bad.yml:2:3: the task `a` does nothing" in result.output
+
+
+def test_check_prints_each_problem_with_its_place(folder: Path) -> None:
+    assert "1 workflow" in command("check", "workflows").output
+    (folder / "bad.yml").write_text("tasks:\n  a: {call: papers.note, needs: [b]}\n")
+    result = command("check", "workflows", expect=1)
+    assert "workflows/bad.yml:2:26: unknown key `needs`; did you mean `depends`?" in result.output
+    listed = json.loads(command("check", "workflows", "--json", expect=1).output)
+    places = [(each["file"], each["line"], each["column"]) for each in listed["problems"]]
+    assert ("workflows/bad.yml", 2, 26) in places
+
+
+def test_two_files_of_one_name_are_refused(folder: Path) -> None:
+    (folder / "etl.daily.yaml").write_text(GOOD.format(cron="@daily"))
+    found = load_folder(folder)
+    assert not found.compiled
+    assert "another document is the workflow `etl.daily`" in found.all_problems()[0].what
+
+
+def test_schema_prints_json() -> None:
+    assert json.loads(command("schema").output)["title"] == "Document"
