@@ -1,8 +1,9 @@
-"""Three front ends, one outcome.
+"""Four front ends, one outcome.
 
 Each generated description is written as a traced Python module, as AFL text, and as program
-JSON. The three run with the same results and failures of facets, each in another order, and
-must agree on state, results, error, every step and every task.
+JSON; those without loops, choices and attempts also as a YAML document. All run with the same
+results and failures of facets, each in another order, and must agree on state, results, error,
+every step and every task.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from flowengine.program import write_program
 from flowengine.testing import Outcome, run_program
 from flowengine.testing.program_runner import Handler
 from tests.examples_drawn import AT_RANDOM
-from tests.integration.front_ends import as_program, as_python
+from tests.integration.front_ends import as_document, as_program, as_python
 from tests.integration.front_ends.descriptions import (
     ERRORS,
     EVENTS,
@@ -118,3 +119,25 @@ def test_a_workflow_has_the_same_outcome_in_every_front_end(
         note(text)
         compiled = write_program(compile_text(text))
         assert summary(run(compiled, answers, n, orders[2], WRITTEN), WRITTEN["own"]) == traced
+
+
+@settings(max_examples=500 if AT_RANDOM else 25, suppress_health_check=list(HealthCheck))
+@given(
+    drawn=st.builds(as_document.drawn, SEEDS, st.integers(1, 10)),
+    answers=st.builds(Answers, SEEDS, st.sampled_from([12, 4, 0])),
+    n=INPUTS,
+    orders=st.tuples(SEEDS, SEEDS, SEEDS, SEEDS),
+)
+def test_a_document_has_the_same_outcome_as_the_other_front_ends(
+    drawn: Description, answers: Answers, n: int, orders: tuple[int, int, int, int]
+) -> None:
+    text = as_document.document(drawn)
+    note(text)
+    program = as_document.program(text)
+    read = summary(run(program, answers, n, orders[0], TRACED), TRACED["own"])
+    traced = as_python.trace_module(as_python.source(drawn))
+    assert summary(run(traced, answers, n, orders[1], TRACED), TRACED["own"]) == read
+    by_hand = as_program.document(drawn)
+    assert summary(run(by_hand, answers, n, orders[2], WRITTEN), WRITTEN["own"]) == read
+    compiled = write_program(compile_text(as_program.text(drawn)))
+    assert summary(run(compiled, answers, n, orders[3], WRITTEN), WRITTEN["own"]) == read
