@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -18,7 +19,19 @@ def is_document(target: str) -> bool:
     path = Path(target)
     if path.suffix in SUFFIXES:
         return True
-    return path.is_dir() and not (path / "__init__.py").exists() and not list(path.glob("*.py"))
+    if not path.is_dir() or any(path.glob("*.py")):
+        return False
+    with _readable(target):
+        return bool(document_files(path))
+
+
+@contextmanager
+def _readable(folder: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        what = f"the folder {folder} cannot be read: {problem.strerror}"
+        raise click.ClickException(what) from None
 
 
 def documents_at(targets: Sequence[str], settings: Settings) -> Documents:
@@ -44,7 +57,8 @@ def document_named(name: str, settings: Settings, folder: str | None) -> Compile
         return None
     if not Path(folder).is_dir():
         raise click.ClickException(f"there is no folder {folder} of documents")
-    documents = load_folder(folder)
+    with _readable(folder):
+        documents = load_folder(folder)
     if name in documents.problems:
         raise InvalidDocument(documents.problems[name])
     return documents.compiled.get(name)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NoReturn
 
 from flowengine.authoring import event_facet_named, workflow_named
 from flowengine.authoring.tracer import declaration_of
@@ -40,13 +41,20 @@ class Documents:
 
 
 def document_files(folder: str | Path) -> list[Path]:
-    """Return the documents of a folder, sorted; other files and hidden ones are none."""
+    """Return the documents of a folder, sorted; other files and hidden ones are none.
+
+    Raises OSError if a part of it cannot be listed: its documents must not be taken for removed.
+    """
     found: list[Path] = []
-    for directory, inner, files in os.walk(folder):
+    for directory, inner, files in os.walk(folder, onerror=_raise):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         visible = (name for name in files if not name.startswith("."))
         found += [Path(directory, name) for name in visible if name.endswith(SUFFIXES)]
     return sorted(found)
+
+
+def _raise(problem: OSError) -> NoReturn:
+    raise problem
 
 
 def load_folder(folder: str | Path) -> Documents:
@@ -80,6 +88,9 @@ def load_documents(named: Iterable[tuple[Path, str]]) -> Documents:
             )
         except InvalidDocument as problem:
             documents.problems[name] = problem.problems
+        except Exception as problem:  # the body of a workflow in Python was traced
+            what = f"a workflow or facet that it names cannot be used: {problem}"
+            documents.problems[name] = [DocumentProblem(document.file, 1, 1, what)]
     return documents
 
 

@@ -12,7 +12,7 @@ import time
 
 from flowengine.documents import CompiledDocument
 from flowengine.engine import Engine
-from flowengine.errors import FlowengineError, UnknownSchedule
+from flowengine.errors import UnknownSchedule
 from flowengine.store.database import is_unavailable
 from flowengine.worker.document_folder import folder_state, load_folder
 
@@ -37,14 +37,15 @@ class DocumentPublisher:
         if not self._folder or time.monotonic() - self._polled < POLL_SECONDS:
             return
         self._polled = time.monotonic()
-        state = folder_state(self._folder)
-        if state == self._state:
+        try:
+            state = folder_state(self._folder)
+            if state == self._state:
+                return
+            documents = load_folder(self._folder)
+        except OSError as problem:  # a disk that is away has not lost its documents
+            self._tell([f"the folder {self._folder} cannot be read: {problem.strerror}"])
             return
-        documents = load_folder(self._folder)
-        for problem in map(str, documents.all_problems()):
-            if problem not in self._told:
-                log.error("document refused: %s", problem, extra={"action": "document_refused"})
-        self._told = {str(problem) for problem in documents.all_problems()}
+        self._tell([str(problem) for problem in documents.all_problems()])
         for document in documents.compiled.values():
             self._put(engine, document)
         for name in set(self._schedules) - {*documents.compiled, *documents.problems}:
@@ -53,13 +54,19 @@ class DocumentPublisher:
             del self._schedules[name]
         self._state = state  # after all: an unreachable database is tried again
 
+    def _tell(self, problems: list[str]) -> None:
+        for problem in problems:
+            if problem not in self._told:
+                log.error("document refused: %s", problem, extra={"action": "document_refused"})
+        self._told = set(problems)
+
     def _put(self, engine: Engine, document: CompiledDocument) -> None:
         before = self._schedules.get(document.name, set())
         names = {schedule.name or document.name for schedule in document.schedules}
         for schedule in document.schedules:
             try:
                 engine.schedules.put(document.program, document.name, schedule, source=SOURCE)
-            except FlowengineError as problem:
+            except Exception as problem:
                 if is_unavailable(problem):
                     raise
                 log.error(

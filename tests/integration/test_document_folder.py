@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flowengine import event_facet
+from flowengine import event_facet, workflow
 from flowengine.cli import main
 from flowengine.testing import Flow
 from flowengine.worker import published_documents
@@ -97,6 +97,33 @@ def test_an_unchanged_folder_asks_nothing_of_the_database(
     publisher.publish(flow.engine)
     monkeypatch.setattr(flow.engine.schedules, "put", None)
     publisher.publish(flow.engine)
+
+
+def test_a_folder_that_is_away_has_not_lost_its_schedules(
+    flow: Flow, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = DocumentPublisher(str(folder))
+    publisher.publish(flow.engine)
+    folder.rename(folder.with_name("away"))
+    with caplog.at_level(logging.ERROR, "flowengine"):
+        publisher.publish(flow.engine)
+        publisher.publish(flow.engine)
+    (told,) = [r.getMessage() for r in caplog.records if r.name == "flowengine"]
+    assert f"the folder {folder} cannot be read" in told
+    assert [each.name for each in flow.engine.schedules.list()] == ["etl.daily"]
+
+
+def test_a_workflow_in_python_that_cannot_be_traced_stops_only_the_documents_that_start_it(
+    folder: Path,
+) -> None:
+    @workflow(name="papers.untraceable")
+    def untraceable(day: str) -> str:
+        raise RuntimeError("not traceable")
+
+    (folder / "outer.yml").write_text("tasks:\n  a: {workflow: papers.untraceable}\n")
+    found = load_folder(folder)
+    assert list(found.compiled) == ["etl.daily"]
+    assert "cannot be used: not traceable" in found.all_problems()[0].what
 
 
 def test_a_hundred_reloads_leak_no_descriptor(flow: Flow, folder: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from flowengine.documents import (
@@ -17,7 +17,7 @@ from flowengine.documents import (
 )
 from flowengine.documents.yaml_nodes import plain_scalar
 from flowengine.errors import InvalidDocument
-from flowengine.program import nodes
+from flowengine.program import nodes, write_program
 from flowengine.testing import run_program
 
 DAILY = """\
@@ -41,7 +41,7 @@ def problems(text: str | bytes, name: str = "w") -> list[str]:
 def outcome(text: str, inputs: dict[str, Any], **handlers: Any) -> Any:
     compiled = compile_document(text, "etl.daily")
     named = {f"shop.{name}": handler for name, handler in handlers.items()}
-    return run_program(compiled.program, "etl.daily", inputs, named)
+    return run_program(write_program(compiled.program), "etl.daily", inputs, named)
 
 
 def test_a_document_runs_with_types_kept_alone_and_joined_inside_a_text() -> None:
@@ -69,12 +69,16 @@ def test_a_task_after_the_end_of_another_runs_although_that_failed() -> None:
     def fail(_: dict[str, Any]) -> dict[str, Any]:
         raise ValueError("no rows")
 
+    def tidy(_: dict[str, Any]) -> dict[str, Any]:
+        ran.append("tidy")
+        return {"result": None}
+
     done = outcome(
         DAILY,
         {"day": "2026-11-15"},
         fetch=lambda _: {"result": {"rows": []}},
         load=fail,
-        tidy=lambda _: ran.append("tidy") or {"result": None},
+        tidy=tidy,
     )
     assert done.status == "FAILED"
     assert ran == ["tidy"]
