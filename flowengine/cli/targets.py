@@ -11,14 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from flowengine.authoring import Workflow, event_facet_named, workflow_named
 from flowengine.authoring.validation import finding_of
-from flowengine.cli.document_targets import document_named, documents_at
-from flowengine.documents import SUFFIXES, CompiledDocument
 from flowengine.engine import Engine
 from flowengine.errors import FlowengineError, InvalidDocument
 from flowengine.program import Plan, Program, link_program
@@ -28,7 +26,11 @@ from flowengine.program.standard import is_built_in
 from flowengine.program.types import check_inputs
 from flowengine.settings import Settings
 
+if TYPE_CHECKING:
+    from flowengine.documents import CompiledDocument
+
 _FILES = (".afl", ".ffl", ".json")
+_DOCUMENTS = (".yml", ".yaml")
 
 
 def load_module(name: str) -> ModuleType:
@@ -112,7 +114,7 @@ def prepare(
     load_modules(modules)
     parted = [target.partition(":") for target in targets]
     files, names = [file for file, _, _ in parted], [name for _, _, name in parted if name]
-    if len(files) == 1 and Path(files[0]).suffix in SUFFIXES:
+    if len(files) == 1 and Path(files[0]).suffix in _DOCUMENTS:
         document = _document_at(files[0], settings)
         if needs_code:
             _require_code(link_program(document.program))
@@ -154,6 +156,8 @@ def prepare_named(
     settings: Settings,
 ) -> PreparedStart:
     """Find a workflow by its name, among documents and imported modules; validate the inputs."""
+    from flowengine.cli.document_targets import document_named  # loads PyYAML
+
     load_modules(modules)
     document = document_named(name, settings, folder)
     if document is not None:
@@ -170,6 +174,8 @@ def prepare_named(
 def _document_at(file: str, settings: Settings) -> CompiledDocument:
     if not Path(file).is_file():
         raise click.ClickException(f"there is no file {file}")
+    from flowengine.cli.document_targets import documents_at  # loads PyYAML
+
     documents = documents_at([file], settings)
     if documents.problems:
         raise InvalidDocument(documents.all_problems())

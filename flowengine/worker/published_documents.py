@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
-from flowengine.documents import CompiledDocument
 from flowengine.engine import Engine
 from flowengine.errors import UnknownSchedule
 from flowengine.store.database import is_unavailable
-from flowengine.worker.document_folder import folder_state, load_folder
+
+if TYPE_CHECKING:
+    from flowengine.documents import CompiledDocument
 
 log = logging.getLogger("flowengine")
 
@@ -37,6 +39,9 @@ class DocumentPublisher:
         if not self._folder or time.monotonic() - self._polled < POLL_SECONDS:
             return
         self._polled = time.monotonic()
+        # Here: a worker without a folder loads neither PyYAML nor the models of documents.
+        from flowengine.worker.document_folder import folder_state, load_folder
+
         try:
             state = folder_state(self._folder)
             if state == self._state:
