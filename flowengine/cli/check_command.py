@@ -18,7 +18,7 @@ from flowengine.cli import configuration
 from flowengine.cli.document_targets import documents_at, is_document
 from flowengine.cli.targets import import_target
 from flowengine.cli.terminal import line, lines
-from flowengine.errors import DocumentProblem
+from flowengine.errors.documents import DocumentProblem
 from flowengine.printable import printable
 from flowengine.program.nodes import Location
 from flowengine.worker.document_folder import Documents

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
-from flowengine.errors import DocumentProblem, InvalidDocument
+from flowengine.errors import InvalidDocument
+from flowengine.errors.documents import DocumentProblem
 from flowengine.program.limits import clipped
 from flowengine.program.suggestions import Suggestions
 

@@ -18,7 +18,7 @@ from flowengine.errors.configuration import (
     MissingExtra,
     UnknownApp,
 )
-from flowengine.errors.documents import DocumentProblem, InvalidDocument
+from flowengine.errors.documents import InvalidDocument
 from flowengine.errors.flowengine_error import FlowengineError
 from flowengine.errors.messaging import (
     AgentRegistryError,
@@ -134,7 +134,6 @@ __all__ = [
     "DatabaseTooNew",
     "DatabaseTooOld",
     "DeadlineExceeded",
-    "DocumentProblem",
     "DoesNotFit",
     "EarlierRunFailed",
     "EventRefused",

@@ -23,7 +23,8 @@ from flowengine.documents import (
     name_of,
     read_document,
 )
-from flowengine.errors import DocumentProblem, InvalidDocument
+from flowengine.errors import InvalidDocument
+from flowengine.errors.documents import DocumentProblem
 from flowengine.program import Program
 from flowengine.program.nodes import FacetDeclaration
 from flowengine.program.standard import is_built_in

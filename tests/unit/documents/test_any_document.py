@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowengine.documents import compile_document
-from flowengine.errors import DocumentProblem, InvalidDocument
+from flowengine.errors import InvalidDocument
+from flowengine.errors.documents import DocumentProblem
 from tests.examples_drawn import AT_RANDOM
 
 _WORDS = st.sampled_from(
