@@ -25,7 +25,8 @@ JOIN = "JOIN"
 LOCK, SKIP_LOCKED, SHARE_LOCK = " FOR UPDATE", " SKIP LOCKED", " FOR KEY SHARE"
 ROW_ID, ROW_IDS, ROW_END = "ctid", "ctid = ANY(ARRAY", ")"
 SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
-LOCK_REFERENCES = "LOCK TABLE flowengine_reference IN SHARE MODE NOWAIT"
+# Conflicts with itself, too: two purges that both held it would wait for each other.
+LOCK_REFERENCES = "LOCK TABLE flowengine_reference IN SHARE ROW EXCLUSIVE MODE NOWAIT"
 REPORTED_INDEX = ""
 # Constant within a statement, so a condition on it belongs to an index scan: tasks that are not due
 # are passed over in the index. With `clock_timestamp` the row of each would be read.

@@ -141,6 +141,14 @@ def test_a_message_waits_for_the_purge_of_its_profile_and_stores_it_again(
     _answered(on_server, turn)
 
 
+def test_two_purges_never_hold_the_lock_of_the_references_together(on_server: Office) -> None:
+    """Both would wait for the other before they delete a row: a deadlock."""
+    database = on_server.engine.database
+    with database.write() as first, database.write() as second:
+        assert first.purge._lock_references()
+        assert not second.purge._lock_references()
+
+
 def test_messages_and_purges_at_the_same_time_lose_no_profile(on_server: Office) -> None:
     _unused(on_server)
     stop = threading.Event()
