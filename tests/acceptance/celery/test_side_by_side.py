@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from statistics import median
 
+import pytest
+
 from flowengine.agents import JoinTask, agents_of
 from flowengine.agents.enqueue import NewTurn
 from tests.acceptance.celery import graphs, rare
@@ -33,6 +35,7 @@ def test_a_wakeup_is_passed_on_to_a_worker_that_has_the_code(make_fleet: MakeFle
     assert median(seconds) < SOON
 
 
+@pytest.mark.chaos  # under load it may wait for recovery again and again
 def test_a_worker_without_the_code_of_an_agent_leaves_its_work_to_one_that_has_it(
     make_fleet: MakeFleet,
 ) -> None:
