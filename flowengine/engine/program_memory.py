@@ -1,4 +1,4 @@
-"""What this process has read from stored programs, by database.
+"""Facts about stored programs that this process has read, by database.
 
 A program never changes, so what was derived from it once stays true. The memory belongs to the
 database object and not to the module: two engines of one process share nothing but their rows.

@@ -41,7 +41,7 @@ ALLOW = "allow"
 
 @dataclass
 class TickEffects:
-    """What the transaction of a tick has written, for the time after its commit."""
+    """The rows that the transaction of a tick has written, for the time after its commit."""
 
     requests: list[StartRequest] = field(default_factory=list)
     commits: list[CommitEffects] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What to do when a schedule is due: pure, and told the time.
+"""The decision about a schedule that is due: pure, and told the time.
 
 The ticks that are due come in order. Those within a minute are on time; `catch_up` chooses among
 the others. Then `overlap` decides about each tick that is to run. Ticks without a run are told by

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
+from typing import Any
 
 from flowengine.store.agent_rows import (
     AGENT_SECTIONS,
@@ -102,18 +103,23 @@ class AgentPlan:
             )
         )
 
-    def add_edge(
-        self,
-        turn: Turn,
-        primitive: str,
-        phase: str,
-        correlation_id: str,
-        now: int,
-        *,
-        step_id: str = "",
-        target: tuple[str, str | None] = ("", None),
-        source: str | None = None,
-    ) -> None:
-        key = (turn.project, correlation_id, primitive, phase, turn.id)
-        agent = turn.agent if source is None else source
-        self.edges.append(NewEdge(*key, agent, step_id, *target, turn.depth, turn.trace_id, now))
+    def add_edge(self, turn: Turn, primitive: str, phase: str, *about: Any, **ends: Any) -> None:
+        """Add an edge; the arguments are those of `new_edge`."""
+        self.edges.append(new_edge(turn, primitive, phase, *about, **ends))
+
+
+def new_edge(
+    turn: Turn,
+    primitive: str,
+    phase: str,
+    correlation_id: str,
+    now: int,
+    *,
+    step_id: str = "",
+    target: tuple[str, str | None] = ("", None),
+    source: str | None = None,
+) -> NewEdge:
+    """Return the row of an edge; without `source` it begins at the turn's agent."""
+    key = (turn.project, correlation_id, primitive, phase, turn.id)
+    agent = turn.agent if source is None else source
+    return NewEdge(*key, agent, step_id, *target, turn.depth, turn.trace_id, now)

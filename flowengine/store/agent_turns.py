@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from flowengine.program.nodes import Json
 from flowengine.store import codec
+from flowengine.store.agent_plans import new_edge
 from flowengine.store.agent_rows import TURN_COLUMNS
 from flowengine.store.agent_tables import CALL_IS_OPEN, TURN_IS_WAITED_FOR
 from flowengine.store.parts import Part
@@ -189,21 +190,11 @@ class AgentTurns(Part):
     # --- edges and events ---
 
     def add_edge(
-        self,
-        turn: Turn,
-        primitive: str,
-        phase: str,
-        correlation_id: str,
-        now: int,
-        *,
-        step_id: str = "",
-        target: tuple[str, str | None] = ("", None),
-        source: str | None = None,
+        self, turn: Turn, primitive: str, phase: str, correlation_id: str, now: int
     ) -> bool:
         """Add an edge; False: this primitive was recorded before."""
-        key = (turn.project, correlation_id, primitive, phase, turn.id)
-        ends = (turn.agent if source is None else source, step_id, *target)
-        return bool(self._session.rows(_EDGE, (*key, *ends, turn.depth, turn.trace_id, now)))
+        edge = new_edge(turn, primitive, phase, correlation_id, now)
+        return bool(self._session.rows(_EDGE, edge))
 
     def edges(self, project: str, turn_id: str) -> list[Edge]:
         return [Edge(*row) for row in self._session.rows(_EDGES, (project, turn_id))]

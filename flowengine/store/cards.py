@@ -15,14 +15,6 @@ _CARD = (
     "INSERT INTO flowengine_card (project_id, card_id, type, author, agent_turn_id, step_id, "
     "tool_call_id, content, created_at) VALUES {rows} ON CONFLICT DO NOTHING RETURNING card_id"
 )
-_BOX = (
-    "INSERT INTO flowengine_box (project_id, box_id, kind, agent_id, parent_box_id, created_at) "
-    "VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING RETURNING box_id"
-)
-_APPEND = (
-    "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
-    "turn_epoch) VALUES {rows} RETURNING position"
-)
 COPIED = -1  #: the epoch of references to cards of another box: their owner removes the cards
 _COPY = (
     "INSERT INTO flowengine_box_card (project_id, box_id, position, card_id, agent_turn_id, "
@@ -106,25 +98,6 @@ class Cards(Part):
         """Store a large value, which `owner`, a turn or a run, keeps."""
         self._session.rows(_REFER, (owner, digest))
         self._session.rows(_STORE, (digest, body, now))
-
-    def create_box(
-        self, project: str, box_id: str, kind: str, agent: str, now: int, parent: str | None = None
-    ) -> None:
-        """Add an empty box; idempotent."""
-        self._session.rows(_BOX, (project, box_id, kind, agent, parent, now))
-
-    def append(
-        self, project: str, box_id: str, card_ids: Sequence[str], turn_id: str, epoch: int
-    ) -> None:
-        """Append cards to a box. The caller has locked the head whose turn writes to it."""
-        first = self.length(project, box_id)
-        self._insert(
-            _APPEND,
-            [
-                (project, box_id, position, card_id, turn_id, epoch)
-                for position, card_id in enumerate(card_ids, first)
-            ],
-        )
 
     def copy(self, project: str, source: str, target: str, length: int) -> None:
         """Copy the first references of a box into an empty one; the cards are shared."""
