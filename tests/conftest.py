@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,13 +96,21 @@ def with_schema(postgres: PostgresServer) -> str:
     return str(database.url.database)
 
 
-def _one_of_each_kind(request: pytest.FixtureRequest, tmp_path: Path, like: str) -> Iterator[str]:
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path}/flow.db"
-        return
+@pytest.fixture(scope="session")
+def file_with_schema(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database file with our tables, to be copied for the same reason."""
+    path = tmp_path_factory.mktemp("schema") / "flow.db"
+    database = Database(f"sqlite:///{path}")
+    upgrade_schema(database)
+    database.close()  # the last connection: it moves the write-ahead log into the file
+    return path
+
+
+def _new_database(request: pytest.FixtureRequest, with_schema: bool) -> Iterator[str]:
     # Asked for here and not in the signature, so that SQLite needs no server.
     server: PostgresServer = request.getfixturevalue("postgres")
-    url = server.new_database(request.getfixturevalue(like) if like else "template1")
+    template = request.getfixturevalue("with_schema") if with_schema else "template1"
+    url = server.new_database(template)
     yield url
     server.drop_database(url)
 
@@ -109,13 +118,20 @@ def _one_of_each_kind(request: pytest.FixtureRequest, tmp_path: Path, like: str)
 @pytest.fixture(params=["sqlite", "postgresql"])
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """A database of the test's own without any runs, once of each kind we support."""
-    yield from _one_of_each_kind(request, tmp_path, like="with_schema")
+    if request.param == "sqlite":
+        shutil.copy(request.getfixturevalue("file_with_schema"), tmp_path / "flow.db")
+        yield f"sqlite:///{tmp_path}/flow.db"
+    else:
+        yield from _new_database(request, with_schema=True)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The same without our tables."""
-    yield from _one_of_each_kind(request, tmp_path, like="")
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path}/flow.db"
+    else:
+        yield from _new_database(request, with_schema=False)
 
 
 @pytest.fixture(scope="session")

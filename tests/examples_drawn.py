@@ -15,7 +15,7 @@ settings.register_profile(
     "flowengine",
     deadline=None,
     derandomize=not AT_RANDOM,
-    max_examples=100 if AT_RANDOM else 60,
+    max_examples=100 if AT_RANDOM else 30,
     print_blob=True,
     database=None,
 )

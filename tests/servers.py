@@ -200,7 +200,7 @@ class PostgresServer:
         """Create a database and return its URL. Without a template it is empty."""
         self._count += 1
         name = f"test_{self._count}"
-        create = sql.SQL("CREATE DATABASE {} TEMPLATE {}")
+        create = sql.SQL("CREATE DATABASE {} TEMPLATE {} STRATEGY FILE_COPY")
         self._connection.execute(create.format(sql.Identifier(name), sql.Identifier(template)))
         return self._url_of(name)
 

@@ -7,10 +7,9 @@ from typing import Any, TypeAlias
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, MetaData, Table, insert, select, text
+from sqlalchemy import Connection, MetaData, Table, insert, select
 
 from flowengine.store import Database, migrations, upgrade_schema
-from flowengine.store.migrations import HEAD, VERSION_TABLE
 from flowengine.store.tables import metadata
 
 Rows: TypeAlias = dict[str, dict[str, list[Any]]]  #: by table: its columns, and its rows
@@ -29,30 +28,29 @@ def take(database: Database) -> Rows:
     return found
 
 
-def load(url: str, schema: str, rows: Rows) -> None:
-    """Bring a database without runs to the recorded schema, insert rows, and upgrade it."""
+def create(url: str, revision: str) -> MetaData:
+    """Give an empty database the tables of a revision, and return them."""
+    database, tables = Database(url), MetaData()
+    try:
+        with database.write() as session:
+            migrate_to(session.connection, revision)
+            tables.reflect(session.connection)
+    finally:
+        database.close()
+    return tables
+
+
+def load(url: str, tables: MetaData, rows: Rows) -> None:
+    """Insert rows into the tables of their revision, and upgrade the database."""
     database = Database(url)
     try:
-        upgrade_schema(database)
         with database.write() as session:
-            connection = session.connection
-            tables = metadata if schema == HEAD else _earlier(connection, schema)
             for name, table in rows.items():
                 if name in tables.tables:
-                    insert_rows(connection, tables.tables[name], table)
+                    insert_rows(session.connection, tables.tables[name], table)
         upgrade_schema(database)
     finally:
         database.close()
-
-
-def _earlier(connection: Connection, revision: str) -> MetaData:
-    """Replace today's tables by those of an earlier schema."""
-    metadata.drop_all(connection)
-    connection.execute(text(f"DROP TABLE {VERSION_TABLE}"))
-    migrate_to(connection, revision)
-    found = MetaData()
-    found.reflect(connection)
-    return found
 
 
 def migrate_to(connection: Connection, revision: str) -> None:

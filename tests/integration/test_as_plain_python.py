@@ -97,7 +97,7 @@ def made(part: Part) -> Workflow[[int], int]:
     return workflow(name="composed.body")(body)
 
 
-@settings(max_examples=400 if AT_RANDOM else 25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=400 if AT_RANDOM else 12, suppress_health_check=list(HealthCheck))
 @given(part=BODIES, n=st.integers(0, 60))
 def test_a_run_returns_the_result_of_plain_python(part: Part, n: int) -> None:
     body = made(part)

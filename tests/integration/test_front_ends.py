@@ -98,7 +98,7 @@ TRACED = {"event": "result", "own": "result"}
 WRITTEN = {"event": "y", "own": "out"}
 
 
-@settings(max_examples=500 if AT_RANDOM else 25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500 if AT_RANDOM else 12, suppress_health_check=list(HealthCheck))
 @given(
     drawn=st.builds(generate, SEEDS, st.integers(3, 12), st.booleans()),
     answers=st.builds(Answers, SEEDS, st.sampled_from([12, 4, 0])),
@@ -121,7 +121,7 @@ def test_a_workflow_has_the_same_outcome_in_every_front_end(
         assert summary(run(compiled, answers, n, orders[2], WRITTEN), WRITTEN["own"]) == traced
 
 
-@settings(max_examples=500 if AT_RANDOM else 25, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500 if AT_RANDOM else 12, suppress_health_check=list(HealthCheck))
 @given(
     drawn=st.builds(as_document.drawn, SEEDS, st.integers(1, 10)),
     answers=st.builds(Answers, SEEDS, st.sampled_from([12, 4, 0])),

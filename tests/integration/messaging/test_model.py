@@ -234,7 +234,7 @@ def test_any_sequence_of_operations_agrees_with_the_model(
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         in_redis,
         settings=settings(
-            max_examples=200 if AT_RANDOM else 25,
+            max_examples=200 if AT_RANDOM else 12,
             stateful_step_count=40,
             suppress_health_check=list(HealthCheck),
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from types import FrameType
@@ -112,7 +113,8 @@ def test_too_deep_nesting_is_reported(shape: str) -> None:
 
 @pytest.mark.parametrize("shape", NESTED)
 def test_the_deepest_accepted_nesting_can_be_processed(shape: str) -> None:
-    deepest = max(n for n in range(1, 160) if _is_read(NESTED[shape](n)))
+    # The first that is refused: each depth below it is accepted.
+    deepest = bisect_left(range(1, 160), True, key=lambda n: not _is_read(NESTED[shape](n)))
     assert deepest >= 20
     program = parse_program(read_text(NESTED[shape](deepest)))
     assert parse_program(write_program(program)) == program

@@ -23,7 +23,7 @@ def without_places(node: Any) -> Any:
 # Documents are large, and shrinking one takes too long.
 @pytest.mark.filterwarnings("ignore:Generating overly large repr")
 @settings(
-    max_examples=1000 if AT_RANDOM else 30,
+    max_examples=1000 if AT_RANDOM else 20,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.generate],
 )
@@ -32,7 +32,7 @@ def test_a_program_survives_a_round_trip_through_text(document: Node) -> None:
     assert without_places(read_text(text_of(document))) == document
 
 
-@settings(max_examples=300 if AT_RANDOM else 50)
+@settings(max_examples=300 if AT_RANDOM else 20)
 @given(expressions)
 def test_an_expression_survives_minimal_parentheses(value: Node) -> None:
     read = read_text(f"facet F(x: Json = {expression(value)})")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 GOOD = """
 from collections.abc import Sequence
 from flowengine.authoring import Retry, event_facet, facet, foreach, workflow
@@ -201,20 +203,35 @@ REVEALED_TASKS = [
 ]
 
 
-def _mypy(tmp_path: Path, source: str) -> list[str]:
-    user_file = tmp_path / "user.py"
-    user_file.write_text(source)
-    root = Path(__file__).parents[3]
+PROGRAMS = {
+    "signatures": GOOD + TASKS,
+    "branches": WAYS,
+    "calls": WRONG,
+    "wrong_branches": WRONG_WAYS,
+}
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The lines that mypy prints for each program, without its file. It runs once."""
+    folder = tmp_path_factory.mktemp("programs")
+    files = {folder / f"{name}.py": source for name, source in PROGRAMS.items()}
+    for file, source in files.items():
+        file.write_text(source)
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--no-error-summary", str(user_file)],
-        cwd=root,  # with the options of `make check`, so that mypy uses its cache
+        [sys.executable, "-m", "mypy", "--no-error-summary", *map(str, files)],
+        cwd=Path(__file__).parents[3],  # with the options of `make check`: mypy uses its cache
         capture_output=True,
         text=True,
         check=False,
     )
     assert not done.stderr, done.stderr
-    lines = [line.removeprefix(str(user_file)) for line in done.stdout.splitlines()]
-    return [line for line in lines if "[empty-body]" not in line]
+    printed = [line for line in done.stdout.splitlines() if "[empty-body]" not in line]
+    # By name: mypy's cache repeats the errors of an unchanged program with its earlier folder.
+    return {
+        name: [line.partition(f"/{name}.py")[2] for line in printed if f"/{name}.py:" in line]
+        for name in PROGRAMS
+    }
 
 
 def _revealed(lines: list[str]) -> list[str]:
@@ -229,24 +246,22 @@ def _revealed(lines: list[str]) -> list[str]:
     return revealed
 
 
-def test_signatures_survive_decoration(tmp_path: Path) -> None:
-    revealed = _revealed(_mypy(tmp_path, GOOD + TASKS))
+def test_signatures_survive_decoration(lines: dict[str, list[str]]) -> None:
+    revealed = _revealed(lines["signatures"])
     assert revealed == REVEALED + REVEALED_TASKS
 
 
-def test_when_has_the_union_type_of_its_branches(tmp_path: Path) -> None:
-    assert _revealed(_mypy(tmp_path, WAYS)) == REVEALED_WAYS
+def test_when_has_the_union_type_of_its_branches(lines: dict[str, list[str]]) -> None:
+    assert _revealed(lines["branches"]) == REVEALED_WAYS
 
 
-def test_wrong_calls_are_reported_at_their_lines(tmp_path: Path) -> None:
-    lines = _mypy(tmp_path, WRONG)
-    errors = {int(line.split(":")[1]) for line in lines if ": error:" in line}
+def test_wrong_calls_are_reported_at_their_lines(lines: dict[str, list[str]]) -> None:
+    errors = {int(line.split(":")[1]) for line in lines["calls"] if ": error:" in line}
     first = WRONG.splitlines().index("    fetch(5)") + 1
     assert errors == set(range(first, first + 11))
 
 
-def test_wrong_branches_are_reported_at_their_lines(tmp_path: Path) -> None:
-    lines = _mypy(tmp_path, WRONG_WAYS)
-    errors = {int(line.split(":")[1]) for line in lines if ": error:" in line}
+def test_wrong_branches_are_reported_at_their_lines(lines: dict[str, list[str]]) -> None:
+    errors = {int(line.split(":")[1]) for line in lines["wrong_branches"] if ": error:" in line}
     first = WRONG_WAYS.splitlines().index("def f(total: int, flag: bool) -> None:") + 2
     assert errors == set(range(first, first + 11))

@@ -94,13 +94,13 @@ def check(text: str | bytes) -> None:
         assert all(each.line >= 1 and each.column >= 1 and each.what for each in found)
 
 
-@settings(max_examples=1_000 if AT_RANDOM else 200, deadline=None)
+@settings(max_examples=1_000 if AT_RANDOM else 60, deadline=None)
 @given(_TEXTS | st.text() | st.binary())
 def test_any_text_is_compiled_or_refused_with_a_place(text: str | bytes) -> None:
     check(text)
 
 
-@settings(max_examples=1_000 if AT_RANDOM else 200, deadline=None)
+@settings(max_examples=1_000 if AT_RANDOM else 60, deadline=None)
 @given(st.dictionaries(_WORDS, _VALUES, max_size=4), _VALUES)
 def test_any_values_are_compiled_or_refused_with_a_place(document: object, task: object) -> None:
     assert isinstance(document, dict)

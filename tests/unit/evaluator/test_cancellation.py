@@ -257,7 +257,7 @@ def test_a_held_run_can_be_cancelled() -> None:
 
 
 @settings(
-    max_examples=300 if AT_RANDOM else 60,
+    max_examples=300 if AT_RANDOM else 30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(case=cases(), seed=st.integers(0, 2**16), forgetful=st.booleans())

@@ -23,7 +23,7 @@ from tests.unit.evaluator.in_memory_run import MemoryRun, comparable
 from tests.unit.evaluator.programs_strategy import Case, case_of, cases
 
 laws = settings(
-    max_examples=400 if AT_RANDOM else 40,
+    max_examples=400 if AT_RANDOM else 20,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 MOST_ROWS = 250

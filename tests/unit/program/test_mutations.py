@@ -96,7 +96,7 @@ def mutated(document: Any, random: Random) -> Any:
 
 
 bounded = settings(
-    max_examples=300 if AT_RANDOM else 100,
+    max_examples=300 if AT_RANDOM else 40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 

@@ -257,7 +257,9 @@ def is_fit(schema: Any, value: Any) -> bool:
     return not schema_misfit(schema, value)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(n, marks=pytest.mark.chaos) for n in range(1, 4))]
+)
 def test_accepted_schemas_are_valid_and_judge_as_jsonschema_does(seed: int) -> None:
     random = Random(seed)
     accepted = refused = fits = 0

@@ -20,7 +20,6 @@ CHANGES = [
     ("Australia/Lord_Howe", datetime(2026, 4, 4, 3)),
     ("Australia/Lord_Howe", datetime(2026, 10, 3, 3)),
     ("UTC", datetime(2026, 3, 28, 12)),
-    ("UTC", datetime(2026, 10, 24, 12)),
 ]
 EXPRESSIONS = [
     "30 2 * * *",

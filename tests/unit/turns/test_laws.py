@@ -279,5 +279,5 @@ class AgentLaws(RuleBasedStateMachine):
 
 TestAgentLaws = AgentLaws.TestCase
 TestAgentLaws.settings = settings(
-    max_examples=1_500 if AT_RANDOM else 60, stateful_step_count=60 if AT_RANDOM else 30
+    max_examples=1_500 if AT_RANDOM else 30, stateful_step_count=60 if AT_RANDOM else 30
 )

@@ -283,5 +283,5 @@ class Claims(RuleBasedStateMachine):
         assert not self.claimed.in_states(*ClaimState.FINAL - {ClaimState.DISOWNED})
 
 
-Claims.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+Claims.TestCase.settings = settings(max_examples=25, stateful_step_count=30, deadline=None)
 TestClaims = Claims.TestCase
