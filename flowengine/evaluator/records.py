@@ -19,7 +19,7 @@ from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskSta
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 
-_CLAIMS = 100_000  # of one task, that `TaskDefinition.attempt` tells apart
+CLAIMS = 100_000  #: of one try, that `TaskDefinition.attempt` tells apart
 Error = dict[str, Any]  #: type, message, path, bases, …: of a failed step
 
 
@@ -167,7 +167,7 @@ class TaskDefinition:
     @property
     def attempt(self) -> int:
         """A number that grows with every claim of the tasks of a step."""
-        return (self.try_number + self.losses) * _CLAIMS + min(self.lease, _CLAIMS - 1)
+        return (self.try_number + self.losses) * CLAIMS + min(self.lease, CLAIMS - 1)
 
 
 @dataclass(frozen=True, slots=True)

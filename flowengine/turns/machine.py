@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flowengine.evaluator.records import id_within
+from flowengine.evaluator.records import CLAIMS, id_within
 from flowengine.program.nodes import Json
 from flowengine.turns import delivery
 from flowengine.turns.records import (
@@ -84,7 +84,8 @@ def enter(head: Head, run_id: str, attempt: int) -> Head | None:
 
     `attempt` grows with each claim of the call's task. A try that is older than the one that
     entered last cannot displace it. The try that has entered may do so again: a commit that claims
-    the task of a call also enters it.
+    the task of a call also enters it. Another claim of the same try is no recovery: the claim
+    before it was released before the try began.
     """
     if head.run_id != run_id or attempt < head.entered:
         return None
@@ -92,6 +93,8 @@ def enter(head: Head, run_id: str, attempt: int) -> Head | None:
         return replace(head)
     if head.status not in (HeadState.DISPATCHED, HeadState.RUNNING):
         return None
+    if head.status == HeadState.RUNNING and attempt // CLAIMS == head.entered // CLAIMS:
+        return replace(head, entered=attempt)
     signal = HeadSignal.RECOVER if head.entered else HeadSignal.ENTER
     after = replace(head, status=next_head_state(head.status, signal), entered=attempt)
     after.epoch += signal in RAISES_EPOCH

@@ -12,6 +12,7 @@ from flowengine import event_facet, workflow
 from flowengine.agents import agent
 from flowengine.agents.handles import TurnHandle
 from flowengine.authoring import Cache, event_facet_names
+from flowengine.evaluator.records import CLAIMS
 from flowengine.evaluator.triggers import Report
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.commits import CommitPlan
@@ -154,6 +155,25 @@ def test_a_call_that_was_entered_by_a_commit_long_ago_is_no_recovery(
         assert worker.drain("default") + worker.drain("models")
     assert (turn.info().recoveries, turn.info().steps) == (0, 2)
     worker.stop(1)
+    desk.check(turn)
+
+
+def test_a_call_that_was_claimed_by_a_commit_and_released_is_no_recovery(
+    desk: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker was told to end while the commit that claimed the model call was made."""
+    plan.reset({"task": [calls("search"), "done"]})
+    turn = clerk.send("task")
+    worker = TaskWorker(desk.engine, WorkerIdentity("s", "b" * 32, 1), event_facet_names)
+    met = _before_the_first(monkeypatch, _ends_a_call, worker.claim_no_more)
+    while not met:
+        assert worker.drain("default") + worker.drain("models")
+    worker.stop(1)
+    head = desk.head(turn)
+    assert head.entered % CLAIMS == 1, "its commit has claimed and entered the second model call"
+    desk.work()
+    assert turn.result(timeout=5) == "done"
+    assert (turn.info().recoveries, turn.info().steps) == (0, 2)
     desk.check(turn)
 
 

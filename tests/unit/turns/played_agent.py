@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from flowengine.evaluator.records import CLAIMS
 from flowengine.program.nodes import Json
 from flowengine.turns import machine
 from flowengine.turns.records import (
@@ -61,8 +62,9 @@ class PlayedAgent:
         self.cards[turn.id], self.deliveries[turn.id] = [], []
         return self._keep(turn, machine.dispatch(self.head, turn))
 
-    def enter(self, attempt: int = 1) -> bool:
-        after = machine.enter(self.head, self.head.run_id or "", attempt)
+    def enter(self, attempt: int = 1, claim: int = 0) -> bool:
+        number = attempt * CLAIMS + claim
+        after = machine.enter(self.head, self.head.run_id or "", number)
         if after is not None:
             self.head = after
         return after is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flowengine.errors import IllegalTransition
+from flowengine.evaluator.records import CLAIMS
 from flowengine.turns import machine
 from flowengine.turns.records import Turn
 from flowengine.turns.states import HeadState
@@ -32,7 +33,7 @@ def test_an_agent_with_a_turn_gets_no_second_one() -> None:
 
 def test_the_first_try_enters_under_the_epoch_of_the_dispatch() -> None:
     agent = entered()
-    assert (agent.head.status, agent.head.epoch, agent.head.entered) == ("running", 1, 1)
+    assert (agent.head.status, agent.head.epoch, agent.head.entered) == ("running", 1, CLAIMS)
 
 
 def test_a_try_after_a_lost_one_enters_under_a_new_epoch() -> None:
@@ -53,6 +54,15 @@ def test_the_try_that_has_entered_changes_nothing_when_it_enters_again() -> None
     before = agent.head
     assert agent.enter(attempt=1)
     assert agent.head == before
+
+
+def test_a_second_claim_of_a_try_that_had_not_begun_is_no_recovery() -> None:
+    agent = entered()
+    assert agent.enter(attempt=1, claim=1)
+    assert (agent.head.status, agent.head.epoch) == ("running", 1)
+    assert not agent.enter(attempt=1), "the claim before was released"
+    assert agent.enter(attempt=2)
+    assert agent.head.epoch == 2
 
 
 def test_a_second_try_that_enters_first_keeps_the_first_out() -> None:

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from flowengine.evaluator.records import CLAIMS
 from flowengine.turns.records import (
     CardType,
     Changes,
@@ -65,15 +66,15 @@ class AgentLaws(RuleBasedStateMachine):
         self.epochs.append(self.agent.head.epoch)
 
     @precondition(lambda self: self.agent.head.run_id is not None)
-    @rule(late=st.integers(0, 2))
-    def enter(self, late: int) -> None:
+    @rule(late=st.integers(0, 2), claim=st.integers(0, 2))
+    def enter(self, late: int, claim: int) -> None:
         """A try enters; with `late` it is one that was thought to be lost."""
         self.attempt += 1
         attempt = max(1, self.attempt - late)
         head = self.agent.head
-        has_entered = self.agent.enter(attempt)
-        assert has_entered == (attempt >= head.entered)
-        is_recovery = head.entered and attempt > head.entered
+        has_entered = self.agent.enter(attempt, claim)
+        assert has_entered == (attempt * CLAIMS + claim >= head.entered)
+        is_recovery = head.entered and attempt > head.entered // CLAIMS
         assert self.agent.head.epoch - head.epoch == (1 if is_recovery else 0)
 
     @precondition(lambda self: self.agent.head.run_id and self.agent.head.entered)
