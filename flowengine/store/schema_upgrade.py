@@ -10,7 +10,7 @@ import threading
 import zlib
 from pathlib import Path
 
-from sqlalchemy import Connection, Dialect, inspect, text
+from sqlalchemy import Connection, Dialect, text
 from sqlalchemy.engine.mock import MockConnection
 from sqlalchemy.schema import ExecutableDDLElement
 
@@ -21,13 +21,18 @@ from flowengine.store.migrations import HEAD, KNOWN, VERSION_TABLE
 from flowengine.store.tables import metadata
 
 _LOCK = 0x666C6F77  # "flow"
+_HAS_VERSION = {
+    "postgresql": f"SELECT to_regclass('{VERSION_TABLE}')",
+    "sqlite": f"SELECT 1 FROM sqlite_master WHERE name = '{VERSION_TABLE}'",
+}
 #: Alembic keeps its state in a module: two threads would work on one database.
 _alembic = threading.Lock()
 
 
 def revision_of(connection: Connection) -> str:
     """Return the schema revision of a database; empty for a database without one."""
-    if not inspect(connection).has_table(VERSION_TABLE):
+    # Not by an inspector, which takes half of the time in which a process opens its database.
+    if connection.exec_driver_sql(_HAS_VERSION[connection.dialect.name]).scalar() is None:
         return ""
     revision = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
     return str(revision or "")

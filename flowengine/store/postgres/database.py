@@ -246,7 +246,13 @@ def _engine(url: str, schema: str, pinging: threading.local) -> Engine:
         parsed = parsed.set(drivername="postgresql+psycopg")
     try:
         # Without a reset: every transaction that begins here also ends here.
-        engine = create_engine(parsed, pool_size=16, max_overflow=16, pool_reset_on_return=None)
+        engine = create_engine(
+            parsed,
+            pool_size=16,
+            max_overflow=16,
+            pool_reset_on_return=None,
+            use_native_hstore=False,  # unused, and each connection would ask for the type
+        )
     except ModuleNotFoundError as missing:
         raise missing_driver(missing) from missing
 
