@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
@@ -21,8 +22,24 @@ _LIMIT = 200  #: characters of a path in a line
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "step", "taskName"}
 
 
+class StepLog(Protocol):
+    """The log of one try, which keeps what its code prints and logs."""
+
+    def write(self, stream: str, text: str) -> None:
+        """Add what was written to a stream; lines may come in parts."""
+
+    def record(self, level: int, logger: str, text: str) -> None:
+        """Add the lines of a log record."""
+
+    def add_secrets(self, secrets: Iterable[str]) -> None:
+        """Mask these texts in the lines that follow."""
+
+
 class LoggedStep(Protocol):
     """One try of a step."""
+
+    def log(self) -> StepLog | None:
+        """Return the log of this try; None: its lines are not kept."""
 
     @property
     def run_id(self) -> str: ...

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import base64
 import functools
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from flowengine.errors import SecretRefused, SecretUnreadable
 from flowengine.settings import Settings
+from flowengine.step_logs.redaction import HIDDEN as HIDDEN
+from flowengine.step_logs.redaction import note_secret
 
 VARIABLE = "FLOWENGINE_SECRET_KEYS"
 MARK = "$secret"  #: the only key of the map that is a stored secret
-HIDDEN = "**********"
 
 _NO_KEYS = (
     f"no key is configured to encrypt it: set {VARIABLE} (openssl rand -hex 32) for all processes "
@@ -76,6 +79,8 @@ def decrypted(stored: Any) -> bytes:
             f"no key of this process has encrypted it: give {VARIABLE} the same keys everywhere, "
             "and keep a replaced key until the runs that used it have ended"
         ) from None
+    with suppress(ValueError):
+        note_secret(json.loads(plain))
     return plain
 
 

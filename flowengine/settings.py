@@ -121,6 +121,13 @@ class Settings:
     #: Maximum length of a log line of `sys.log`, and of each value in other log lines, in
     #: characters.
     max_log_length: int = 2_000
+    #: Whether lines that the code of steps prints and logs are kept: `flowengine logs`.
+    log_capture: bool = True
+    #: Maximum size of the first lines of a try that are kept, in bytes. Of the others, the last
+    #: megabyte is kept.
+    max_try_log_bytes: int = 10 * 1024 * 1024
+    #: Maximum size of the lines of one process that wait on disk for the database, in bytes.
+    max_log_spool_bytes: int = 256 * 1024 * 1024
     #: The log of a Celery worker: `text`, Celery's own format with the step behind the message;
     #: `json`, one object for each record; or `celery`, the format unchanged.
     log_format: str = "text"
@@ -196,6 +203,8 @@ class Settings:
     turn_retention: str = ""
     #: How long the outcomes of ticks of schedules are kept. Empty: for ever.
     tick_retention: str = "90d"
+    #: How long the lines that steps have printed and logged are kept. Empty: as long as their run.
+    log_retention: str = "30d"
     #: Seconds between two purges by `retention` and `turn_retention`.
     purge_interval: float = 60.0
     #: Part of the time in which a purge of many runs works; it pauses in between. 1: no pauses.
@@ -261,6 +270,7 @@ class Settings:
         _check_retention(values.get("retention", ""))
         _check_age("FLOWENGINE_TURN_RETENTION", values.get("turn_retention", ""))
         _check_age("FLOWENGINE_TICK_RETENTION", values.get("tick_retention", ""))
+        _check_age("FLOWENGINE_LOG_RETENTION", values.get("log_retention", ""))
         _check_hooks(values)
         _check_tenancy(values.get("tenant", ""), values.get("tenant_tokens", ""))
         return cls(**values)

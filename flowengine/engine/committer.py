@@ -141,6 +141,8 @@ class Committer:
                 effects[run_id] = staged = staging.stage(decision, rows, now, continuation)
                 for report in by_run[run_id]:
                     rows.add_report(report.task, report.outcome, now)
+                    if report.log:
+                        rows.add_log(report.log, now)
                     staged.add_freed(report.task.limits)
                 rows.gather_payloads(run_id, now)
                 if staged.agents and join_ends is not None:

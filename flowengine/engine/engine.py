@@ -32,6 +32,7 @@ from flowengine.engine.forks import Forks
 from flowengine.engine.handles import Run
 from flowengine.engine.hooks import Hooks, outbox_rule
 from flowengine.engine.locks import Locks
+from flowengine.engine.log_store import DatabaseLogs, LogStore
 from flowengine.engine.pollers import NotifierWithPollers, Pollers
 from flowengine.engine.program_cache import ProgramCache
 from flowengine.engine.purger import Purger
@@ -163,6 +164,7 @@ class Engine:
         due_schedules = DueSchedules(database, tick_runs, self.settings)
         self.schedules = Schedules(database, self.programs, tick_runs, due_schedules, self.settings)
 
+        self.log_store: LogStore = DatabaseLogs(database)
         self.queries = RunQueries(database, self.settings.tenant, has_feed=self.settings.event_feed)
         self.get = self.queries.get
         self.find = self.queries.find

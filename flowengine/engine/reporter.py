@@ -31,6 +31,7 @@ from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
 from flowengine.program.validator import Checks
 from flowengine.settings import Settings
+from flowengine.step_logs.chunks import LogChunk
 from flowengine.store import Session, Store
 from flowengine.store.database import is_unavailable
 
@@ -86,10 +87,20 @@ class Reporter:
         self._tenant = settings.tenant
         self._value_limits = (settings.max_value_bytes, settings.max_json_depth)
 
-    def report(self, task: TaskDefinition, outcome: Outcome, *, in_chord: bool = False) -> bool:
-        """Record how a try ended and what follows; False if the lease was lost before."""
+    def report(
+        self,
+        task: TaskDefinition,
+        outcome: Outcome,
+        *,
+        in_chord: bool = False,
+        log: Sequence[LogChunk] = (),
+    ) -> bool:
+        """Record how a try ended and what follows; False if the lease was lost before.
+
+        `log` are the last lines of the try, which are stored with its report.
+        """
         try:
-            accepted, _ = self.report_many([Report(task, outcome)], in_chord=in_chord)
+            accepted, _ = self.report_many([Report(task, outcome, tuple(log))], in_chord=in_chord)
         except NotAllReported as error:
             raise error.rejected[0][1] from None
         return task.uuid in accepted
@@ -203,7 +214,8 @@ class Reporter:
             with _Isolated([report], rejected):
                 task = report.task
                 outcome = self.storable(task.name, task.flow_id, report.outcome)
-                valid.append(report if outcome is report.outcome else Report(task, outcome))
+                is_same = outcome is report.outcome
+                valid.append(report if is_same else Report(task, outcome, report.log))
         return valid
 
     def storable(self, facet: str, program_hash: str, outcome: Outcome) -> Outcome:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from flowengine.evaluator.records import Error, TaskDefinition, row_key
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
+from flowengine.step_logs.chunks import LogChunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,8 @@ class Report:
 
     task: TaskDefinition
     outcome: Outcome
+    #: The last lines of the try, which are stored with the report. The evaluator does not see them.
+    log: tuple[LogChunk, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def step_key(self) -> str:

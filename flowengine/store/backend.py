@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
-from flowengine.store.commit_rows import Ending
+from flowengine.store.commit_rows import Ending, StoredLog
 from flowengine.store.commits import CommitPlan
 
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -73,6 +73,7 @@ class EncodedReport(NamedTuple):
     lease: int
     ending: Ending
     payloads: dict[str, str]
+    logs: Sequence[StoredLog] = ()  #: the last lines of the try
 
 
 class Dialect(Protocol):
@@ -82,6 +83,10 @@ class Dialect(Protocol):
     PAIRS: str  #: a table `w` of a JSON array of objects with run_id and key
     PAIR_RUN: str
     PAIR_KEY: str
+    TRIES: str  #: a table `w` of a JSON array of objects with task_id, lease and line
+    TRY_TASK: str
+    TRY_LEASE: str
+    TRY_LINE: str
     LOCK_ROWS: str  #: a table `w` of a JSON array of objects with key and meta
     LOCK_KEY: str
     LOCK_META: str
@@ -125,6 +130,9 @@ class Dialect(Protocol):
     def record(
         self, executor: Executor, reports: Sequence[EncodedReport], now: int
     ) -> dict[str, int | None]: ...
+
+    def add_logs(self, executor: Executor, rows: Sequence[StoredLog]) -> None:
+        """Insert chunks that are not stored yet."""
 
     def release(
         self, executor: Executor, held: Sequence[tuple[str, int]], now: int, due: int | None = None

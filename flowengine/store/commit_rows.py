@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import Table
 
 from flowengine.store.agent_tables import AgentInboxRow
+from flowengine.store.log_tables import LogRow
 from flowengine.store.records import NEW_TASK_COLUMNS, STEP_COLUMNS, STEP_UPDATE_COLUMNS
 from flowengine.store.tables import (
     CacheRow,
@@ -249,6 +250,18 @@ class Unnumbered(NamedTuple):
     created: int
 
 
+class StoredLog(NamedTuple):
+    """A chunk of the log of a try."""
+
+    run_id: str
+    task_id: str
+    lease: int
+    first_line: int
+    line_count: int
+    created: int
+    body: str
+
+
 class Section(NamedTuple):
     """A list of a commit plan: into which table and columns its rows go."""
 
@@ -291,4 +304,5 @@ SECTIONS: dict[str, Section] = {
     "labels": Section(LabelRow.__table__, Label._fields),
     "outbox": Section(OutboxRow.__table__, Outcome._fields),
     "unnumbered": Section(UnnumberedRow.__table__, Unnumbered._fields),
+    "logs": Section(LogRow.__table__, StoredLog._fields),
 }

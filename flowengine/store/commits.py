@@ -22,6 +22,7 @@ from flowengine.evaluator.records import (
 from flowengine.evaluator.states import RunState
 from flowengine.evaluator.triggers import Delegated, Failed, Lost, Succeeded
 from flowengine.evaluator.triggers import Outcome as TryOutcome
+from flowengine.step_logs.chunks import LogChunk
 from flowengine.store import codec, records
 from flowengine.store.agent_calls import AgentCall
 from flowengine.store.agent_plans import AgentPlan
@@ -47,6 +48,7 @@ from flowengine.store.commit_rows import (
     ReusedEvent,
     RunOrigin,
     RunUpdate,
+    StoredLog,
     SupersededStep,
     TaskReport,
     Unnumbered,
@@ -115,6 +117,7 @@ class CommitPlan:
         self.labels: list[Label] = []
         self.outbox: list[Outcome] = []
         self.unnumbered: list[Unnumbered] = []
+        self.logs: list[StoredLog] = []
         self._gathered: set[tuple[str, str]] = set()
         #: With rows of agents a plan is written whole, or not at all.
         self.agents: AgentPlan | None = None
@@ -283,6 +286,10 @@ class CommitPlan:
         ending = ending_of(outcome, self.encoder)
         self.reports.append(TaskReport(task.workflow_id, task.uuid, task.lease, now, *ending))
 
+    def add_log(self, chunks: Iterable[LogChunk], now: int) -> None:
+        """Store the last lines of a try whose report this commit has."""
+        self.logs += [stored_log(chunk, now) for chunk in chunks]
+
     def note_due(self, due: Mapping[str, int]) -> dict[str, int]:
         """Notify pollers of due tasks by this commit; return the tasks that it notifies of."""
         if self.notes_of is None or not due:
@@ -364,6 +371,12 @@ _LABEL = 200  #: characters of a label that a list compares in the database
 def label_text(text: str) -> str:
     """Return a part of a label as its row has it: ASCII, because databases refuse some text."""
     return codec.dump(text)[1:-1][:_LABEL]
+
+
+def stored_log(chunk: LogChunk, now: int) -> StoredLog:
+    """Return a chunk as its row: its text holds values of runs."""
+    key = (chunk.run_id, chunk.task_id, chunk.lease, chunk.first)
+    return StoredLog(*key, chunk.line_count, now, codec.sealed(chunk.body))
 
 
 def ending_of(outcome: TryOutcome, encoder: codec.Encoder) -> Ending:

@@ -33,6 +33,7 @@ from flowengine.store.idle_keys import IdleKeys
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
 from flowengine.store.locks import Locks
+from flowengine.store.logs import Logs
 from flowengine.store.outbox import Outbox
 from flowengine.store.payloads import Payloads
 from flowengine.store.purge import Purge
@@ -112,6 +113,8 @@ class Session(Protocol):
     def servers(self) -> Servers: ...
     @property
     def locks(self) -> Locks: ...
+    @property
+    def logs(self) -> Logs: ...
     @property
     def work_locks(self) -> WorkLocks: ...
     @property

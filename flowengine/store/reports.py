@@ -16,7 +16,7 @@ from flowengine.evaluator.states import tasks_that_may_become
 from flowengine.evaluator.triggers import Report
 from flowengine.store import codec
 from flowengine.store.backend import EncodedReport, in_dialect
-from flowengine.store.commits import ending_of
+from flowengine.store.commits import ending_of, stored_log
 from flowengine.store.parts import Part, quoted, statement
 from flowengine.store.records import limit_key
 from flowengine.store.tables import TASK_IS_REPORTED, TASK_IS_RUNNING
@@ -84,7 +84,8 @@ class Reports(Part):
         for report in reports:
             encoder = codec.Encoder()
             ending, task = ending_of(report.outcome, encoder), report.task
-            encoded.append(EncodedReport(task.uuid, task.lease, ending, encoder.payloads))
+            logs = [stored_log(chunk, now) for chunk in report.log]
+            encoded.append(EncodedReport(task.uuid, task.lease, ending, encoder.payloads, logs))
         return self._session.dialect.record(self._session.executor, encoded, now)
 
     def release(self, held: Sequence[tuple[str, int]], now: int) -> list[ReleasedTask]:

@@ -30,6 +30,7 @@ from flowengine.store.idle_keys import IdleKeys
 from flowengine.store.inbox import Inbox
 from flowengine.store.invariants import InvariantQueries
 from flowengine.store.locks import Locks
+from flowengine.store.logs import Logs
 from flowengine.store.outbox import Outbox
 from flowengine.store.parts import Part
 from flowengine.store.payloads import Payloads
@@ -141,6 +142,7 @@ class SqlSession:
     recovery = _PartOf(RecoveryQueries)
     servers = _PartOf(Servers)
     locks = _PartOf(Locks)
+    logs = _PartOf(Logs)
     work_locks = _PartOf(WorkLocks)
     waits = _PartOf(WaitQueries)
     outbox = _PartOf(Outbox)

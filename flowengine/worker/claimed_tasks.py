@@ -20,6 +20,7 @@ from flowengine.engine.in_flight import InFlightMarkers
 from flowengine.errors import IllegalTransition
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome, Report
+from flowengine.step_logs.try_log import TryLog
 
 ClaimKey = tuple[str, int]  #: the id of a task, and its lease
 
@@ -94,10 +95,14 @@ def next_state(task_id: str, state: str, event: str) -> str:
 def _no_try() -> None: ...
 
 
+def _no_log() -> TryLog | None:
+    return None
+
+
 class ClaimedTask:
     """A task under one lease, and how far this process has come with it."""
 
-    __slots__ = ("key", "lose", "mark", "record", "report", "since", "state", "task")
+    __slots__ = ("key", "log", "lose", "mark", "record", "report", "since", "state", "task")
 
     task: TaskDefinition  #: missing in an entry that is disowned before its claim's response
     report: Report  #: since it is finished
@@ -107,6 +112,7 @@ class ClaimedTask:
         self.state = ClaimState.UNKNOWN
         self.mark: int | None = None  #: its slot among the in-flight markers
         self.lose: Callable[[], object] = _no_try  #: called when the lease of its try is lost
+        self.log: Callable[[], TryLog | None] = _no_log  #: returns the log, if there are lines
         self.record: dict[str, Any] | None = None  #: its report, while the spool has no room
 
     def apply(self, event: str) -> None:

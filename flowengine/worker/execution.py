@@ -9,12 +9,13 @@ import asyncio
 import functools
 import inspect
 import logging
+import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, NoReturn, ParamSpec, TypeVar, cast
 
@@ -36,6 +37,7 @@ from flowengine.event_loop import LoopCall, event_loop
 from flowengine.log_context import logged_step
 from flowengine.program.limits import clipped
 from flowengine.program.nodes import Json
+from flowengine.step_logs.try_log import TryLog
 from flowengine.worker.breakers import PERMANENT, TaskPermit
 from flowengine.worker.cancel_token import CancelToken
 from flowengine.worker.handlers import FindHandler
@@ -74,6 +76,11 @@ class StepContext:
     _token: Callable[[], CancelToken]
     attempt: int = 0  #: grows with every claim of the step's tasks
     tenant: str = ""  #: of the run
+    _log: Callable[[], TryLog | None] = field(default=lambda: None, repr=False)
+
+    def log(self) -> TryLog | None:
+        """Return the log of this try, for what captures its lines; None: they are not kept."""
+        return self._log()
 
     @property
     def cancel_token(self) -> CancelToken:
@@ -95,6 +102,9 @@ class StepContext:
         """Like `heartbeat`, without blocking the event loop."""
         return await asyncio.to_thread(self.heartbeat, progress)
 
+
+OpenLog = Callable[[TaskDefinition], TryLog]
+_opening = threading.Lock()  #: the threads of a try write to one log
 
 #: Log records read the same variable.
 _current = cast("ContextVar[StepContext]", logged_step)
@@ -126,13 +136,14 @@ def execute_try(
     beat: Callable[[str | None], bool],
     permit: TaskPermit | None = None,
     find: FindHandler = event_facet_named,
+    open_log: OpenLog | None = None,
 ) -> Outcome:
     """Run the facet of a task to its end, and start the workflow that it may return.
 
     An error of the facet is an outcome like any other, and not raised. Raises `ChildNotStarted`
     for an error of the engine, and an exception that ends the thread, as `SystemExit`.
     """
-    attempt = Attempt(engine, task, beat, permit, find)
+    attempt = Attempt(engine, task, beat, permit, find, open_log)
     begun = attempt.begin(event_loop().submit)
     if not isinstance(begun, LoopCall):
         return begun
@@ -168,7 +179,11 @@ class Attempt:
         beat: Callable[[str | None], bool],
         permit: TaskPermit | None,
         find: FindHandler = event_facet_named,
+        open_log: OpenLog | None = None,
     ) -> None:
+        """`open_log` makes the log of a try, when its code writes the first line."""
+        self._open_log = open_log
+        self._written: TryLog | None = None
         self._engine, self._task, self._permit = engine, task, permit
         self._facet = find(task.name)
         self._send_beat = beat
@@ -248,8 +263,21 @@ class Attempt:
             _token=self._cancel_token,
             attempt=task.attempt,
             tenant=task.tenant,
+            _log=self._log,
         )
         return _InStep(context, (self._engine, task.step_path))
+
+    def lines(self) -> TryLog | None:
+        """Return the log of the try, if it has one."""
+        return self._written
+
+    def _log(self) -> TryLog | None:
+        # Opened when it is asked for: most tries write nothing.
+        if self._written is None and self._open_log is not None:
+            with _opening:
+                if self._written is None:
+                    self._written = self._open_log(self._task)
+        return self._written
 
     def _beat(self, progress: str | None) -> bool:
         self.last_sign = time.monotonic()

@@ -30,6 +30,7 @@ from flowengine.worker.outage_log import outage_log
 from flowengine.worker.published_documents import DocumentPublisher
 from flowengine.worker.published_schedules import SchedulePublisher
 from flowengine.worker.spool import Spool
+from flowengine.worker.step_logs import deliver_left_lines
 
 log = logging.getLogger("flowengine")
 
@@ -116,6 +117,7 @@ class Heartbeat:
             self._spool.deliver(engine)  # before a job takes their tries for lost or silent
             self._publisher.publish(engine)
             self._documents.publish(engine)
+            deliver_left_lines(engine)
         finally:
             for job in self._jobs:
                 job(engine)

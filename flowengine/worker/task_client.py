@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from flowengine.engine import Engine
@@ -18,12 +18,20 @@ from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import IllegalTransition
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Report
+from flowengine.step_logs.spool import PendingChunk
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimedTasks, ClaimEvent, ClaimState
+from flowengine.worker.claimed_tasks import (
+    ClaimedTask,
+    ClaimedTasks,
+    ClaimEvent,
+    ClaimKey,
+    ClaimState,
+)
 from flowengine.worker.item_gate import ItemGate
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.spool import Spool, SpooledOutcome, decoded, deliver_report, spool_record
+from flowengine.worker.step_logs import StepLogs
 
 log = logging.getLogger("flowengine")
 
@@ -37,7 +45,10 @@ class TaskClient:
         identity: WorkerIdentity,
         claimed: ClaimedTasks,
         gate: ItemGate | None = None,
+        logs: StepLogs | None = None,
     ) -> None:
+        """`logs` has the lines of tries, which their reports carry."""
+        self._logs = logs
         self._engine, self._identity, self.claimed, self._gate = engine, identity, claimed, gate
         self._spool = Spool(engine.settings.spool_directory)
         self._outages = outage_log(engine.settings.database_url)
@@ -66,10 +77,15 @@ class TaskClient:
     ) -> list[ClaimedTask]:
         """Report tasks; return those to continue with. A report that fails is spooled."""
         self._leave(finished)
-        reports = [entry.report for entry in finished]
+        lines: dict[ClaimKey, list[PendingChunk]] = {}
+        if self._logs is None:
+            reports = [entry.report for entry in finished]
+        else:
+            reports, lines = self._logs.reports(finished)
         failed: Sequence[tuple[Report, Exception]] = ()
+        accepted: Collection[str] = ()
         try:
-            _, taken = self._engine.report_many(
+            accepted, taken = self._engine.report_many(
                 reports, in_chord=in_chord, continuation=continuation
             )
         except NotAllReported as partial:
@@ -77,6 +93,9 @@ class TaskClient:
             log.error("%s", partial, exc_info=failed[0][1], extra={"action": "report_failed"})
         except Exception as problem:
             failed, taken = [(report, problem) for report in reports], []
+        finally:
+            if self._logs is not None and lines:
+                self._logs.settle(lines, accepted)
         if failed:
             problems = {(report.task.uuid, report.task.lease): why for report, why in failed}
             for entry in finished:

@@ -24,6 +24,7 @@ from flowengine.worker.execution import on_own_stack_chunk
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.item_gate import ItemGate
 from flowengine.worker.lost_leases import LostLeases
+from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
 from flowengine.worker.tenant_usage import TenantUsage
 from flowengine.worker.tries import Show, Storable, Tries
@@ -58,7 +59,8 @@ class TaskWorker:
         settings = engine.settings
         markers = InFlightMarkers(settings.spool_directory, identity.boot_id)
         self.claimed_tasks = ClaimedTasks(markers)
-        self.client = TaskClient(engine, identity, self.claimed_tasks, gate)
+        self.logs = StepLogs(engine) if settings.log_capture else None
+        self.client = TaskClient(engine, identity, self.claimed_tasks, gate, self.logs)
         self.counters = HandledCounters(engine.database, identity.server_id)
         self._sizing = BatchSizing(settings.quick_seconds)
         self._tries = Tries(
@@ -74,6 +76,7 @@ class TaskWorker:
             find=find,
             storable=storable,
             async_limit=async_limit,
+            logs=self.logs,
         )
         self.async_tries = self._tries.in_loop
         self.lost_leases = LostLeases(engine, identity, self.claimed_tasks, self.async_tries)
@@ -322,6 +325,8 @@ class TaskWorker:
         self.async_tries.end()
         self.counters.flush()
         self.client.end()
+        if self.logs is not None:
+            self.logs.end()
 
 
 def _up_to(task_ids: list[str], claimed: Sequence[TaskDefinition]) -> tuple[list[str], list[str]]:

@@ -25,6 +25,7 @@ from flowengine.worker.breakers import CircuitBreakers
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
 from flowengine.worker.execution import Attempt, ChildNotStarted
 from flowengine.worker.handlers import FindHandler
+from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
 
 log = logging.getLogger("flowengine")
@@ -54,9 +55,11 @@ class Tries:
         find: FindHandler = event_facet_named,
         storable: Storable | None = None,
         async_limit: int = 0,
+        logs: StepLogs | None = None,
     ) -> None:
         self._engine, self._client, self._sizing = engine, client, sizing
         self._counters, self._breakers, self._show = counters, breakers, show
+        self._logs, self._open_log = logs, None if logs is None else logs.open
         self._find, self._storable = find, storable or self._stored
         self._claimed_tasks = client.claimed
         self._max_wait = engine.settings.batch_max_wait
@@ -123,8 +126,11 @@ class Tries:
             self._client.release([entry])
             return None
         beat = functools.partial(self._beat, task)
-        attempt = Attempt(self._engine, task, beat, permit, self._find)
+        attempt = Attempt(self._engine, task, beat, permit, self._find, self._open_log)
         entry.lose = attempt.lose
+        if self._logs is not None:
+            self._logs.begin()
+            entry.log = attempt.lines
         self._claimed_tasks.start(entry)
         begun = attempt.begin(lambda awaitable: self.in_loop.submit(entry, attempt, awaitable))
         if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit

@@ -190,6 +190,7 @@ def test_an_upgrade_from_0001_changes_the_columns_and_keeps_the_rows(
         *("flowengine_token_name", "flowengine_token_digest"),
         *indexes_of_agents(),
         *("flowengine_schedule_due", "flowengine_tick_created"),
+        *("flowengine_log_run", "flowengine_log_created"),
         *("flowengine_run_agent_created", "flowengine_run_agent_state"),
     }
     del before["flowengine_task_due"]  # 0005 gives it the tenant

@@ -10,6 +10,7 @@ from typing import Any
 
 from flowengine.store import claims
 from flowengine.store.backend import EncodedReport, Executor
+from flowengine.store.commit_rows import StoredLog
 from flowengine.store.commits import CommitPlan
 from flowengine.store.parts import MANY
 from flowengine.store.postgres import commit as postgres_commit
@@ -19,6 +20,8 @@ from flowengine.store.postgres.section_sql import IS_HELD
 IDS = "json_array_elements_text(%s::json) AS w(value)"
 PAIRS = "json_to_recordset(%s::json) AS w(run_id text, key text)"
 PAIR_RUN, PAIR_KEY = "w.run_id", "w.key"
+TRIES = "json_to_recordset(%s::json) AS w(task_id text, lease bigint, line bigint)"
+TRY_TASK, TRY_LEASE, TRY_LINE = "w.task_id", "w.lease", "w.line"
 LOCK_ROWS = "json_to_recordset(%(rows)s::json) AS w(key text, meta text)"
 LOCK_KEY, LOCK_META = "w.key", "w.meta"
 JOIN = "JOIN"
@@ -119,7 +122,21 @@ WITH reports AS (
     INSERT INTO flowengine_reference (run_id, hash)
     SELECT d.run_id, p.hash FROM json_to_recordset(%s::json) AS p(uuid text, hash text)
     JOIN done d ON d.uuid = p.uuid ORDER BY d.run_id, p.hash ON CONFLICT DO NOTHING
-) SELECT d.uuid, c.remaining FROM done d LEFT JOIN counted c ON c.id = d.join_id"""
+){{}} SELECT d.uuid, c.remaining FROM done d LEFT JOIN counted c ON c.id = d.join_id"""
+
+_LOG_COLUMNS = ", ".join(StoredLog._fields)
+_LOG_ROWS = (
+    "json_to_recordset(%s::json) AS g(run_id text, task_id text, lease bigint, first_line bigint, "
+    "line_count integer, created bigint, body text)"
+)
+# In the order of their keys: two statements that store the same chunks do not deadlock.
+_ADD_LOGS = (
+    f"INSERT INTO flowengine_log ({_LOG_COLUMNS}) SELECT {_LOG_COLUMNS} FROM {_LOG_ROWS}<held> "
+    "ORDER BY task_id, lease, first_line ON CONFLICT DO NOTHING"
+)
+_HELD = " WHERE task_id IN (SELECT uuid FROM done)"
+_RECORD_ALONE = _RECORD.format("")
+_RECORD_WITH_LOGS = _RECORD.format(f", logged AS ({_ADD_LOGS.replace('<held>', _HELD)})")
 
 
 def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> dict[str, int | None]:
@@ -134,7 +151,16 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
     ]
     large = json.dumps(payloads)
     hashes = json.dumps([{"uuid": one["uuid"], "hash": one["hash"]} for one in payloads])
-    return dict(executor.rows(_RECORD, (json.dumps(rows), large, hashes)))
+    values = [json.dumps(rows), large, hashes]
+    logs = [row._asdict() for report in reports for row in report.logs]
+    if not logs:
+        return dict(executor.rows(_RECORD_ALONE, values))
+    return dict(executor.rows(_RECORD_WITH_LOGS, [*values, json.dumps(logs)]))
+
+
+def add_logs(executor: Executor, rows: Sequence[StoredLog]) -> None:
+    text = _ADD_LOGS.replace("<held>", "") + " RETURNING 1"
+    executor.rows(text, (json.dumps([row._asdict() for row in rows]),))
 
 
 def release(

@@ -20,13 +20,17 @@ from flowengine.store.agent_rows import (
 )
 from flowengine.store.agent_tables import CALL_IS_OPEN
 from flowengine.store.backend import EncodedReport, Executor
-from flowengine.store.commit_rows import SECTIONS
+from flowengine.store.commit_rows import SECTIONS, StoredLog
 from flowengine.store.commits import CommitPlan, CommitRefused
 from flowengine.store.parts import MANY
 from flowengine.store.reports import COUNT_DOWN
 
 IDS = PAIRS = "json_each(%s) w"
 PAIR_RUN, PAIR_KEY = "json_extract(w.value, '$.run_id')", "json_extract(w.value, '$.key')"
+TRIES = "json_each(%s) w"
+TRY_TASK, TRY_LEASE, TRY_LINE = (
+    f"json_extract(w.value, '$.{name}')" for name in ("task_id", "lease", "line")
+)
 LOCK_ROWS = "json_each(%(rows)s) w"
 LOCK_KEY, LOCK_META = "json_extract(w.value, '$.key')", "json_extract(w.value, '$.meta')"
 JOIN = "CROSS JOIN"  # keeps its order: each wanted row is looked up by the index
@@ -102,6 +106,16 @@ _RECORD = (
 _REFERENCE = "INSERT OR IGNORE INTO flowengine_reference (run_id, hash) VALUES (?, ?)"
 _PAYLOAD = "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) VALUES (?, ?, ?)"
 
+_ADD_LOG = (
+    f"INSERT OR IGNORE INTO flowengine_log ({', '.join(StoredLog._fields)}) "
+    f"VALUES ({', '.join('?' * len(StoredLog._fields))})"
+)
+
+
+def add_logs(executor: Executor, rows: Sequence[StoredLog]) -> None:
+    with executor.atomic():
+        executor.many(_ADD_LOG, rows)
+
 
 def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> dict[str, int | None]:
     joins: dict[str, str | None] = {}
@@ -113,6 +127,8 @@ def record(executor: Executor, reports: Sequence[EncodedReport], now: int) -> di
                 if report.payloads:
                     executor.many(_PAYLOAD, [(*item, now) for item in report.payloads.items()])
                     executor.many(_REFERENCE, [(run_id, digest) for digest in report.payloads])
+                if report.logs:
+                    executor.many(_ADD_LOG, report.logs)
         counts = Counter(join_id for join_id in joins.values() if join_id)
         remaining: dict[str | None, int] = {
             join_id: executor.rows(COUNT_DOWN, (count, now, join_id))[0][0]
@@ -197,6 +213,7 @@ _NUMBERED = {name: _update(name) if name in _KEYS else _insert(name) for name in
     "payloads": "INSERT OR IGNORE INTO flowengine_payload (hash, body, created) "
     "VALUES (?2, ?3, ?4)",
     "labels": _insert("labels", " OR IGNORE"),
+    "logs": _insert("logs", " OR IGNORE"),
     "references": "INSERT OR IGNORE INTO flowengine_reference (run_id, hash) VALUES (?2, ?3)",
 }
 

@@ -1,0 +1,86 @@
+"""One line of a log: its form in a chunk, and how text becomes lines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+STDOUT, STDERR, LOG = "stdout", "stderr", "log"
+#: Streams have no levels of their own.
+STREAM_LEVELS = {STDOUT: logging.INFO, STDERR: logging.WARNING}
+#: Bytes of one line as it is stored. A longer one is cut into several, and nothing of it is lost.
+LINE_BYTES = 32 * 1024
+_QUOTED = 2  #: bytes of a printable ASCII character
+_WORST = 12  #: bytes of any other: two escape sequences
+_MOST_LOGGER = 200  #: characters of the name of a logger
+
+# ASCII, because databases refuse a NUL or half a surrogate pair.
+_dump = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class LogLine(NamedTuple):
+    """A line of the log of a try."""
+
+    number: int  #: within the try, from 1
+    at: int  #: milliseconds since the epoch, by the clock of the process that wrote it
+    level: int  #: of `logging`
+    stream: str  #: stdout, stderr or log
+    logger: str  #: of a line of `logging`
+    text: str
+
+
+def encoded_line(at: int, level: int, stream: str, logger: str, text: str) -> str:
+    """Return a line as chunks have it, without its number: that follows from its place."""
+    return _dump((at, level, stream, logger[:_MOST_LOGGER], text))
+
+
+def body_of(lines: Sequence[str]) -> str:
+    """Return the body of a chunk of encoded lines."""
+    return f"[{','.join(lines)}]"
+
+
+def lines_of(body: str, first: int) -> list[LogLine]:
+    """Return the lines of a chunk, whose first line has that number."""
+    found: list[Any] = json.loads(body)
+    return [LogLine(number, *line) for number, line in enumerate(found, first)]
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Return a line in pieces that fit LINE_BYTES each; most lines are one piece."""
+    if len(text) * _WORST <= LINE_BYTES:
+        yield text
+        return
+    rest = text
+    while True:
+        is_plain = rest.isascii() and rest.isprintable()
+        most = LINE_BYTES // (_QUOTED if is_plain else _WORST)
+        yield rest[:most]
+        rest = rest[most:]
+        if not rest:
+            return
+
+
+class LineBuffer:
+    """Joins what is written to a stream to whole lines."""
+
+    def __init__(self) -> None:
+        self._rest = ""
+
+    def lines(self, text: str) -> list[str]:
+        """Add text; return the lines that it has ended."""
+        *lines, rest = text.split("\n")
+        if lines:
+            lines[0], self._rest = self._rest + lines[0], rest
+        else:
+            self._rest += rest
+        if len(self._rest) > LINE_BYTES:
+            lines.append(self._rest)
+            self._rest = ""
+        return [line.removesuffix("\r") for line in lines]
+
+    def rest(self) -> list[str]:
+        """Return the line that was not ended, if there is one."""
+        rest, self._rest = self._rest, ""
+        return [rest] if rest else []

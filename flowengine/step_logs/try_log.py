@@ -1,0 +1,124 @@
+"""The log of one try: its lines are redacted, numbered, capped, and added to chunks."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from flowengine.step_logs.cap import Cap, gap_text, loss_text
+from flowengine.step_logs.chunks import TryKey
+from flowengine.step_logs.lines import LOG, STREAM_LEVELS, LineBuffer, encoded_line, pieces
+from flowengine.step_logs.redaction import Redactor
+from flowengine.step_logs.spool import LogSpool, PendingChunk
+
+_LOSS = "the spool of lines was full"
+_WAIT_SECONDS = 5.0  # for the end of a delivery that has lines of this try
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class TryLog:
+    """Shared by the threads of a try. Nothing that it does may fail the step."""
+
+    def __init__(
+        self,
+        spool: LogSpool,
+        key: TryKey,
+        redactor: Redactor,
+        head_bytes: int,
+        clock: Callable[[], int] = _now,
+    ) -> None:
+        self._spool, self._key, self._redactor, self._clock = spool, key, redactor, clock
+        self._has_own_secrets = False
+        self._lock = threading.RLock()
+        self._buffers: dict[str, LineBuffer] = {}
+        self._cap = Cap(head_bytes)
+        self._chunk: PendingChunk | None = None
+        self._chunks: list[PendingChunk] = []  #: not known to be stored
+        self.line_count = 0
+        self._lost = 0
+
+    # --- lines ---
+
+    def write(self, stream: str, text: str) -> None:
+        """Add what was written to a stream; lines may come in parts."""
+        if self._spool.is_closed:  # in a forked child, whose copy of the lock may be held
+            return
+        with self._lock:
+            buffer = self._buffers.get(stream)
+            if buffer is None:
+                buffer = self._buffers[stream] = LineBuffer()
+            for line in buffer.lines(text):
+                self._add(STREAM_LEVELS[stream], stream, "", line)
+
+    def record(self, level: int, logger: str, text: str) -> None:
+        """Add the lines of a log record."""
+        if self._spool.is_closed:
+            return
+        with self._lock:
+            for line in text.splitlines() or [""]:
+                self._add(level, LOG, logger, line)
+
+    def add_secrets(self, secrets: Iterable[str]) -> None:
+        """Mask these texts in the lines that follow."""
+        with self._lock:
+            if not self._has_own_secrets:
+                self._redactor, self._has_own_secrets = self._redactor.with_more(), True
+            self._redactor.add(secrets)
+
+    def _add(self, level: int, stream: str, logger: str, text: str) -> None:
+        at = self._clock()
+        for piece in pieces(self._redactor.redacted(text)):
+            self.line_count += 1
+            line = encoded_line(at, level, stream, logger, piece)
+            if self._cap.admits(self.line_count, line):
+                self._append(self.line_count, line)
+
+    def _append(self, number: int, line: str, *, force: bool = False) -> None:
+        if self._lost and self._append_line(number - 1, self._told(loss_text(self._lost, _LOSS))):
+            self._lost = 0
+        if self._lost or not self._append_line(number, line, force=force):
+            self._lost += 1
+
+    def _append_line(self, number: int, line: str, *, force: bool = False) -> bool:
+        chunk = self._spool.append(self._chunk, self._key, number, line, force=force)
+        if chunk is None:
+            return False
+        if chunk is not self._chunk:
+            self._chunk = chunk
+            self._chunks = [one for one in self._chunks if self._spool.is_pending(one)]
+            self._chunks.append(chunk)
+        return True
+
+    def _told(self, text: str) -> str:
+        return encoded_line(self._clock(), logging.WARNING, LOG, "flowengine", text)
+
+    # --- the end ---
+
+    def end(self) -> None:
+        """Add the last lines: those without a newline, and the tail of a log that is too long."""
+        with self._lock:
+            for stream, buffer in self._buffers.items():
+                for line in buffer.rest():
+                    self._add(STREAM_LEVELS[stream], stream, "", line)
+            tail = self._cap.take_tail()
+            if self._cap.skipped_lines and tail:
+                text = gap_text(self._cap.skipped_lines, self._cap.skipped_bytes)
+                self._cap.skipped_lines = self._cap.skipped_bytes = 0
+                self._append(tail[0][0] - 1, self._told(text), force=True)
+            for number, line in tail:
+                self._append(number, line)
+            if self._lost:
+                told = self._told(loss_text(self._lost, _LOSS))
+                self._append_line(self.line_count, told, force=True)
+                self._lost = 0
+
+    def take(self) -> list[PendingChunk]:
+        """Take the chunks that are not stored yet, in order."""
+        with self._lock:
+            chunks, self._chunks, self._chunk = self._chunks, [], None
+        return self._spool.take_try(chunks, _WAIT_SECONDS)

@@ -1,0 +1,119 @@
+"""The logs of steps: chunks of lines, by try and number."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from flowengine.step_logs.chunks import LogChunk
+from flowengine.store import codec
+from flowengine.store.backend import in_dialect
+from flowengine.store.commits import stored_log
+from flowengine.store.parts import Part
+
+_COLUMNS = "l.task_id, l.lease, l.first_line, l.line_count, l.created, l.body"
+_NEAREST = (
+    f"SELECT {_COLUMNS} FROM {{TRIES}} {{JOIN}} flowengine_log l "
+    "ON l.task_id = {TRY_TASK} AND l.lease = {TRY_LEASE} AND l.first_line = "
+    "(SELECT <how>(m.first_line) FROM flowengine_log m WHERE m.task_id = {TRY_TASK} "
+    "AND m.lease = {TRY_LEASE} AND m.first_line <where> {TRY_LINE})"
+)
+_NEXT = _NEAREST.replace("<how>", "min").replace("<where>", ">=")
+_LAST = _NEAREST.replace("<how>", "max").replace("<where>", "<")
+_EXACTLY = (
+    f"SELECT {_COLUMNS} FROM {{TRIES}} {{JOIN}} flowengine_log l ON l.task_id = {{TRY_TASK}} "
+    "AND l.lease = {TRY_LEASE} AND l.first_line = {TRY_LINE}"
+)
+_LATEST = (
+    "SELECT task_id, lease, first_line, created FROM flowengine_log "
+    "WHERE run_id = %s AND created >= %s ORDER BY created LIMIT %s"
+)
+_TRY = (
+    "SELECT uuid, step_path, name, try_number + losses, lease, state, position "
+    "FROM flowengine_task WHERE "
+)
+_OF_RUN = f"{_TRY} run_id = %s ORDER BY position"
+_OF_TASKS = f"{_TRY} uuid IN (SELECT w.value FROM {{IDS}})"
+_REMOVE = (
+    "DELETE FROM flowengine_log WHERE {ROW_IDS} (SELECT {ROW_ID} FROM flowengine_log "
+    "WHERE created < %s ORDER BY created LIMIT %s){ROW_END} RETURNING 1"
+)
+_PORTION = 200  #: chunks that are read at once
+
+
+class LoggedTask(NamedTuple):
+    """A task whose tries may have a log."""
+
+    id: str
+    path: str
+    facet: str
+    try_number: int  #: of its step, with those that were lost
+    lease: int  #: the last one
+    state: str
+    position: int  #: order of creation inside the run
+
+
+class LogCursor(NamedTuple):
+    """A place in the log of a try: before the line of that number."""
+
+    task_id: str
+    lease: int
+    line: int
+
+
+class FoundChunk(NamedTuple):
+    task_id: str
+    lease: int
+    first: int
+    line_count: int
+    created: int
+    body: str  #: the lines as JSON
+
+
+class Logs(Part):
+    def add(self, chunks: Sequence[LogChunk]) -> None:
+        """Store chunks, in one statement; those that are stored already change nothing."""
+        now = self._session.now()
+        rows = [stored_log(chunk, now) for chunk in chunks]
+        self._session.dialect.add_logs(self._session.executor, rows)
+
+    def tasks_of(self, run_id: str) -> list[LoggedTask]:
+        """Return the tasks of a run in the order of their creation."""
+        return [LoggedTask(*row) for row in self._session.rows(_OF_RUN, (run_id,))]
+
+    def tasks(self, task_ids: Iterable[str]) -> list[LoggedTask]:
+        text = in_dialect(_OF_TASKS, self._session.dialect)
+        wanted = json.dumps(sorted(task_ids))
+        return [LoggedTask(*row) for row in self._session.rows(text, (wanted,))]
+
+    def next_chunks(self, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
+        """Return for each cursor the first chunk at or behind it, if there is one."""
+        return self._found(_NEXT, cursors)
+
+    def last_chunks(self, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
+        """Return for each cursor the last chunk before it, if there is one."""
+        return self._found(_LAST, cursors)
+
+    def chunks(self, keys: Sequence[LogCursor]) -> list[FoundChunk]:
+        """Return the chunks that begin exactly there."""
+        return self._found(_EXACTLY, keys)
+
+    def latest(self, run_id: str, since: int, most: int) -> list[tuple[LogCursor, int]]:
+        """Return where the chunks of a run begin that were stored since then, and when."""
+        rows = self._session.rows(_LATEST, (run_id, since, most))
+        return [(LogCursor(*row[:3]), row[3]) for row in rows]
+
+    def remove_before(self, before: int, most: int) -> int:
+        """Remove the oldest chunks that were stored before; return their number."""
+        text = in_dialect(_REMOVE, self._session.dialect)
+        return len(self._session.rows(text, (before, most)))
+
+    def _found(self, template: str, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
+        text, found = in_dialect(template, self._session.dialect), []
+        for at in range(0, len(cursors), _PORTION):
+            wanted = [cursor._asdict() for cursor in cursors[at : at + _PORTION]]
+            for row in self._session.rows(text, (json.dumps(wanted),)):
+                chunk = FoundChunk(*row)
+                found.append(chunk._replace(body=codec.opened(chunk.body)))
+        return found

@@ -1,0 +1,239 @@
+"""The logs of the tries of a process: they are opened, and their chunks stored.
+
+The last chunk of a try is stored by the statement that reports it, so a quick step that writes some
+lines costs no statement more. A thread stores the lines of tries that take longer, at most half a
+second after they were written; while the database is away they stay in the spool.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from flowengine.engine import Engine
+from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.triggers import Report
+from flowengine.log_filter import safe_logger
+from flowengine.settings import Settings
+from flowengine.step_logs.capture import capture
+from flowengine.step_logs.chunks import LogChunk, TryKey
+from flowengine.step_logs.redaction import Redactor
+from flowengine.step_logs.segments import SUFFIX, chunks_of, locked
+from flowengine.step_logs.spool import TAKEN_BYTES, LogSpool, PendingChunk
+from flowengine.step_logs.try_log import TryLog
+from flowengine.store import codec
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimKey
+from flowengine.worker.outage_log import outage_log
+
+log = safe_logger("flowengine")
+
+_PAUSE = 0.25  #: seconds, in which a quick try reports its lines itself
+_LONGEST_PAUSE = 2.0  #: while the database is away
+_REPORTED_BYTES = 256 * 1024  #: of lines that one report carries
+_END_SECONDS = 2.0  #: that the last lines get at the end of the process
+#: Settings whose values are masked in all lines.
+_SECRETS = (
+    *("message_keys", "link_keys", "secret_keys", "webhook_keys", "payload_keys", "mcp_token"),
+    "tenant_tokens",
+)
+
+
+class StepLogs:
+    """Shared by all threads of a process."""
+
+    def __init__(self, engine: Engine, *, is_durable: bool = True) -> None:
+        """Without `is_durable` there is neither a file nor a thread: reports carry all lines."""
+        settings = engine.settings
+        self._store = engine.log_store
+        self._redactor = Redactor(_secrets(settings, engine.database.url.password))
+        self._head_bytes = settings.max_try_log_bytes
+        self._has_lines, self._stop = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+        self._outages = outage_log(settings.database_url)
+        self._spool = LogSpool(
+            directory_of(settings) if is_durable else None,
+            max_bytes=settings.max_log_spool_bytes,
+            seal=codec.sealed,
+            unseal=codec.opened,
+            wake=self._wake if is_durable else lambda: None,
+        )
+
+    def open(self, task: TaskDefinition) -> TryLog:
+        """Return the log of a try that writes its first line."""
+        key = TryKey(task.workflow_id, task.uuid, task.lease)
+        return TryLog(self._spool, key, self._redactor, self._head_bytes)
+
+    def begin(self) -> None:
+        """Capture what the code of a try prints and logs."""
+        capture()
+
+    # --- with reports ---
+
+    def reports(
+        self, finished: Sequence[ClaimedTask]
+    ) -> tuple[list[Report], dict[ClaimKey, list[PendingChunk]]]:
+        """Return reports with the last chunk of each try, and these chunks.
+
+        Everything before it is stored now: a try that is reported has all its lines.
+        """
+        reports, taken, size = [], {}, 0
+        for entry in finished:
+            report, try_log = entry.report, entry.log()
+            if try_log is not None:
+                try_log.end()
+                chunks = try_log.take()
+                size += chunks[-1].size if chunks else 0
+                fits = size <= _REPORTED_BYTES and self._store.takes_part_in_commits
+                left = chunks[-1:] if fits else []
+                if chunks and self._stored(chunks[: len(chunks) - len(left)], left) and left:
+                    taken[entry.key] = left
+                    report = replace(report, log=tuple(self._spool.stored_form(left)))
+            reports.append(report)
+        return reports, taken
+
+    def _stored(self, chunks: Sequence[PendingChunk], left: Sequence[PendingChunk]) -> bool:
+        """Store chunks; if that fails, leave them and those behind them to the thread."""
+        try:
+            for portion in _portions(chunks):
+                self._store.add(self._spool.stored_form(portion))
+                self._spool.delivered(portion)
+        except Exception as problem:
+            log.debug("lines are stored later: %s", problem)
+            self._spool.give_back([*chunks, *left])
+            return False
+        return True
+
+    def settle(
+        self, taken: Mapping[ClaimKey, Sequence[PendingChunk]], accepted: Collection[str]
+    ) -> None:
+        """Forget the chunks of accepted reports; the thread stores the others."""
+        for (task_id, _), chunks in taken.items():
+            if task_id in accepted:
+                self._spool.delivered(chunks)
+            else:
+                self._spool.give_back(chunks)
+
+    def all_lines(self, try_log: TryLog | None) -> list[LogChunk]:
+        """Return all chunks of a try, for a caller that reports it itself."""
+        if try_log is None:
+            return []
+        try_log.end()
+        chunks = try_log.take()
+        stored = self._spool.stored_form(chunks)
+        self._spool.delivered(chunks)
+        return stored
+
+    # --- the thread ---
+
+    def _wake(self) -> None:
+        self._has_lines.set()
+        if self._thread is None and not self._stop.is_set():
+            self._thread = threading.Thread(
+                target=self._deliver_always, name="flowengine-step-logs", daemon=True
+            )
+            self._thread.start()
+
+    def _deliver_always(self) -> None:
+        pause = _PAUSE
+        while not self._stop.is_set():
+            self._has_lines.wait()
+            if self._stop.wait(pause):
+                return
+            self._has_lines.clear()
+            try:
+                self.deliver()
+                pause = _PAUSE
+            except Exception as problem:
+                pause = min(2 * pause, _LONGEST_PAUSE)
+                self._has_lines.set()
+                if not self._outages.note(problem):
+                    log.debug("lines of steps are stored later: %s", problem, exc_info=True)
+
+    def deliver(self) -> None:
+        """Store all chunks that nobody else stores now, in order."""
+        while chunks := self._spool.take():
+            try:
+                self._store.add(self._spool.stored_form(chunks))
+            except BaseException:
+                self._spool.give_back(chunks)
+                raise
+            self._spool.delivered(chunks)
+        self._spool.idle()
+
+    def end(self) -> None:
+        """Store the last lines; those for which there is no time stay in the spool."""
+        self._stop.set()
+        self._has_lines.set()
+        if self._thread is not None:
+            self._thread.join(_END_SECONDS)
+        try:
+            if self._spool.has_pending:
+                self.deliver()
+        except Exception as problem:
+            log.debug("lines of steps stay in the spool: %s", problem)
+        self._spool.close()
+
+
+def _portions(chunks: Sequence[PendingChunk]) -> list[list[PendingChunk]]:
+    portions: list[list[PendingChunk]] = []
+    size = 0
+    for chunk in chunks:
+        if not portions or size + chunk.size > TAKEN_BYTES:
+            portions.append([])
+            size = 0
+        portions[-1].append(chunk)
+        size += chunk.size
+    return portions
+
+
+def _secrets(settings: Settings, password: str | None) -> list[str]:
+    values = [getattr(settings, name) for name in _SECRETS]
+    parts = [part.strip() for value in values for part in value.split(",")]
+    return [part.rpartition("=")[2] for part in parts if part] + [password or ""]
+
+
+def directory_of(settings: Settings) -> Path:
+    return Path(settings.spool_directory) / "logs"
+
+
+def deliver_left_lines(engine: Engine) -> int:
+    """Store the lines of processes of this machine that have ended; return the number of chunks.
+
+    Raises if the database is unreachable.
+    """
+    stored = 0
+    for path in sorted(directory_of(engine.settings).glob(f"*{SUFFIX}"), key=_order):
+        with locked(path) as is_ours:
+            if not is_ours:
+                continue
+            chunks = list(chunks_of(path, codec.opened))
+            for portion in _sized(chunks):
+                engine.log_store.add(sorted(portion))
+            path.unlink(missing_ok=True)
+            stored += len(chunks)
+            log.info(
+                "stored %d chunks of lines that a process has left in %s",
+                *(len(chunks), path),
+                extra={"action": "log_lines_delivered"},
+            )
+    return stored
+
+
+def _order(path: Path) -> tuple[str, int, str]:
+    pid, _, rest = path.name.partition("-")
+    number = rest.partition("-")[0]
+    return pid, int(number) if number.isdigit() else 0, rest
+
+
+def _sized(chunks: Sequence[LogChunk]) -> list[list[LogChunk]]:
+    portions: list[list[LogChunk]] = [[]]
+    size = 0
+    for chunk in chunks:
+        if size + len(chunk.body) > TAKEN_BYTES and portions[-1]:
+            portions.append([])
+            size = 0
+        portions[-1].append(chunk)
+        size += len(chunk.body)
+    return portions

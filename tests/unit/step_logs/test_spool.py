@@ -1,0 +1,209 @@
+"""Lines outlive their process in files, and become the same chunks for whoever reads those."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from flowengine.step_logs import segments, spool
+from flowengine.step_logs.chunks import LogChunk, TryKey
+from flowengine.step_logs.lines import lines_of
+from flowengine.step_logs.redaction import Redactor
+from flowengine.step_logs.segments import chunks_of, locked
+from flowengine.step_logs.spool import LogSpool
+from flowengine.step_logs.try_log import TryLog
+
+
+def key_of(task: str) -> TryKey:
+    return TryKey("r" * 32, task * 32, 1)
+
+
+def opened(
+    directory: Path | None, task: str = "a", *, most: int = 1 << 30, head: int = 1 << 30
+) -> tuple[LogSpool, TryLog]:
+    lines = LogSpool(directory, max_bytes=most)
+    return lines, TryLog(lines, key_of(task), Redactor(), head)
+
+
+def texts(chunks: Sequence[LogChunk]) -> list[tuple[int, str]]:
+    return [(line.number, line.text) for c in chunks for line in lines_of(c.body, c.first)]
+
+
+def files(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*"))
+
+
+def test_a_log_without_lines_has_no_file(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path / "logs")
+    log.end()
+    assert log.take() == []
+    lines.close()
+    assert not (tmp_path / "logs").exists()
+
+
+def test_a_reader_of_the_file_finds_the_chunks_that_the_process_has_made(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path)
+    other = TryLog(lines, key_of("b"), Redactor(), 1 << 30)
+    made = []
+    for number in range(3_000):
+        log.write("stdout", f"line {number} {'x' * 100}\n")
+        other.record(30, "shop", f"other {number}")
+        if number % 700 == 0:  # a delivery takes what there is
+            made += lines.stored_form(taken := lines.take())
+            lines.give_back(taken)
+    made = lines.stored_form(lines.take(1 << 30))
+    (path,) = files(tmp_path)
+    assert sorted(chunks_of(path, str)) == made
+    for task in "ab":
+        of_try = [chunk for chunk in made if chunk.task_id[0] == task]
+        assert [number for number, _ in texts(of_try)] == list(range(1, 3_001))
+    lines.close()
+
+
+def test_a_living_process_keeps_its_file_and_a_dead_one_leaves_it(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        _, log = opened(tmp_path)
+        log.write("stdout", "the last line\npart")
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    lines, log = opened(tmp_path, "b")
+    log.write("stdout", "mine\n")
+    found = []
+    for path in files(tmp_path):
+        with locked(path) as is_ours:
+            if is_ours:
+                found += list(chunks_of(path, str))
+    assert texts(found) == [(1, "the last line")]
+    lines.close()
+
+
+def test_stored_lines_leave_no_file_behind(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path)
+    log.write("stderr", "x\n" * 1_000)
+    lines.delivered(lines.take(1 << 30))
+    lines.idle()
+    assert [path.stat().st_size for path in files(tmp_path)] == [0]
+    lines.close()
+    assert files(tmp_path) == []
+
+
+def test_a_full_file_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "SEGMENT_BYTES", 10_000)
+    lines, log = opened(tmp_path)
+    for number in range(500):
+        log.write("stdout", f"{number}\n")
+    assert len(files(tmp_path)) > 3
+    stored = lines.stored_form(taken := lines.take(1 << 30))
+    assert [number for number, _ in texts(stored)] == list(range(1, 501))
+    lines.delivered(taken)
+    assert len(files(tmp_path)) == 1
+    lines.close()
+
+
+def test_lines_beyond_the_memory_are_read_from_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 100_000)
+    lines, log = opened(tmp_path)
+    for number in range(5_000):
+        log.write("stdout", f"{number} {'x' * 100}\n")
+    chunks = lines.take(1 << 30)
+    assert any(chunk.lines is None for chunk in chunks)
+    found = texts(lines.stored_form(chunks))
+    assert [number for number, _ in found] == list(range(1, 5_001))
+    assert found[4_321][1].startswith("4321 ")
+    lines.close()
+
+
+def test_the_loss_of_lines_beyond_the_limit_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "SEGMENT_BYTES", 10_000)
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 10_000)
+    lines, log = opened(tmp_path, most=20_000)
+    for number in range(1, 2_001):
+        log.write("stdout", f"{number}\n")
+    lines.delivered(taken := lines.take(1 << 30))
+    before = texts(lines.stored_form([c for c in taken if c.lines is not None]))
+    log.write("stdout", "later\n")
+    log.end()
+    told, later = texts(lines.stored_form(lines.take()))
+    assert later == (2_001, "later")
+    assert told[0] == 2_000
+    lost = int(told[1].split()[1].replace(",", ""))
+    assert "are lost" in told[1]
+    assert before == [] or before[-1][0] + lost == 2_000
+    lines.close()
+
+
+def test_a_full_disk_does_not_fail_and_keeps_lines_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, log = opened(tmp_path)
+    log.write("stdout", "before\n")
+
+    def full(file: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(segments.os, "write", full)
+    log.write("stdout", "while it is full\n")
+    monkeypatch.undo()
+    log.write("stdout", "after\n")
+    assert [text for _, text in texts(lines.stored_form(lines.take()))] == [
+        "before",
+        "while it is full",
+        "after",
+    ]
+    lines.close()
+
+
+def test_a_line_that_was_cut_off_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines, log = opened(tmp_path)
+    write = os.write
+    log.write("stdout", "first\n")
+    monkeypatch.setattr(segments.os, "write", lambda file, content: write(file, content[:20]))
+    log.write("stdout", "cut off\n")
+    monkeypatch.undo()
+    lines.give_back(lines.take())
+    log.write("stdout", "third\n")
+    (path,) = files(tmp_path)
+    assert texts(list(chunks_of(path, str))) == [(1, "first"), (3, "third")]
+    lines.close()
+
+
+def test_the_gap_of_a_long_log_is_told_as_a_line(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path, head=10_000)
+    for number in range(1, 60_001):
+        log.write("stdout", f"{number}\n")
+    log.end()
+    found = texts(lines.stored_form(log.take()))
+    numbers = [number for number, _ in found]
+    (at,) = [place for place, (_, text) in enumerate(found) if "left out" in text]
+    assert numbers[:at] == list(range(1, at + 1))
+    assert numbers[at:] == list(range(numbers[at], 60_001))
+    assert f"{numbers[at] - at:,} lines" in found[at][1]
+    lines.close()
+
+
+def test_a_forked_child_does_not_write_to_the_log_of_its_parent(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path)
+    log.write("stdout", "of the parent\n")
+    child = os.fork()
+    if child == 0:
+        log.write("stdout", "of the child\n")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert texts(lines.stored_form(lines.take())) == [(1, "of the parent")]
+    (path,) = files(tmp_path)
+    with locked(path) as is_ours:
+        assert not is_ours
+    lines.close()
