@@ -27,6 +27,7 @@ from flowengine.store import Database, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker import CircuitBreakers
 from flowengine.worker.execution import execute_try
+from flowengine.worker.step_logs import StepLogs
 
 _POLL = 0.05  #: seconds until tasks are read again of which none is due
 
@@ -44,6 +45,7 @@ class InPlaceLauncher(EngineLauncher):
         self._breakers = CircuitBreakers(settings, redis_url)
         boot_id = uuid.uuid4().hex
         self._identity = WorkerIdentity(boot_id, boot_id, self.pid)
+        self._logs = StepLogs(self.engine, is_durable=False) if settings.log_capture else None
         self._unfinished: dict[str, None] = {}
 
     def start(
@@ -110,8 +112,14 @@ class InPlaceLauncher(EngineLauncher):
         if permit is not None and not permit.granted:
             engine.park([claimed], claimed.circuit, permit.retry_after)
             return
-        outcome = execute_try(engine, claimed, partial(engine.heartbeat, claimed), permit)
-        engine.report(claimed, outcome)
+        beat = partial(engine.heartbeat, claimed)
+        if self._logs is None:
+            engine.report(claimed, execute_try(engine, claimed, beat, permit))
+            return
+        outcome, lines = self._logs.executed(
+            lambda open_log: execute_try(engine, claimed, beat, permit, open_log=open_log)
+        )
+        engine.report(claimed, outcome, log=lines)
 
 
 class _Waited(NullNotifier):

@@ -117,6 +117,27 @@ def events(
 
 @click.command()
 @click.argument("run_id", metavar="RUN")
+@click.option("--follow", "-f", is_flag=True, help="Wait for more, until the run has ended.")
+@click.option("--step", "steps", multiple=True, help="Only of this step: its path or its name.")
+@click.option("--try", "try_number", type=click.IntRange(1), help="Only of this try of a step.")
+@click.option("--level", help="Only lines of this level and above, as WARNING.")
+@click.option("--grep", metavar="PATTERN", help="Only lines that this regular expression matches.")
+@click.option("--since", metavar="TIME", help="Only lines since then: 10m ago, or an ISO time.")
+@click.option("-n", "last", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--timeout", type=click.FloatRange(0), help="Seconds without a line that end it.")
+@click.option("--json", "as_json", is_flag=True, help="Write one JSON object on each line.")
+def logs(run_id: str, **options: Any) -> None:
+    """Show what the steps of a run have printed and logged, in the order of time.
+
+    The standard output has the level INFO, the standard error WARNING.
+    """
+    from flowengine.cli import logs_command
+
+    logs_command.show_logs(run_id, **options)
+
+
+@click.command()
+@click.argument("run_id", metavar="RUN")
 @click.option(
     "--output", "-o", type=click.Path(dir_okay=False, path_type=Path), help="Write to this file."
 )
@@ -183,4 +204,4 @@ def doctor(repair: bool, as_json: bool) -> None:
     doctor_command.check(repair=repair, as_json=as_json)
 
 
-COMMANDS: tuple[click.Command, ...] = (list_runs, history, events, export, purge, doctor)
+COMMANDS: tuple[click.Command, ...] = (list_runs, history, events, logs, export, purge, doctor)

@@ -40,6 +40,7 @@ from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
 from flowengine.engine.retries import Retries
+from flowengine.engine.run_logs import RunLogs
 from flowengine.engine.schedules import Schedules
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.start_request import StartRequest
@@ -174,6 +175,7 @@ class Engine:
         self.events = self.queries.events
         self.servers = self.queries.servers
         self.history = self.queries.history
+        self.logs = RunLogs(database, self.log_store, self.settings.tenant).read
 
         self.tokens = Tokens(database, self.settings.tenant)
         self.export = Exports(database, self.settings).export

@@ -23,6 +23,7 @@ from flowengine.store.database import is_outage
 
 if TYPE_CHECKING:
     from flowengine.engine.engine import Engine
+    from flowengine.engine.run_logs import RunLog
 
 R = TypeVar("R")
 log = logging.getLogger("flowengine")
@@ -74,6 +75,13 @@ class Run(Generic[R]):
     async def ahistory(self, *, after: int = 0, limit: int = 1_000) -> Sequence[HistoryEntry]:
         """Like `history`, without blocking the event loop."""
         return await asyncio.to_thread(self.history, after=after, limit=limit)
+
+    def logs(self, **options: Any) -> RunLog:
+        """Return the lines that its steps have printed and logged; options as of `engine.logs`.
+
+        It is iterated with ``for`` or ``async for``.
+        """
+        return self._engine.logs(self.id, **options)
 
     async def ainfo(self) -> RunInfo:
         """Like `info`, without blocking the event loop."""

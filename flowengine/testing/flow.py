@@ -35,6 +35,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import CircuitBreakers
 from flowengine.worker.execution import execute_try
+from flowengine.worker.step_logs import StepLogs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +77,7 @@ class Flow:
             self.engine = Engine(self.database, settings=settings)
             now = lambda: self.clock.now / 1000  # noqa: E731
             self.breakers = CircuitBreakers(self.engine.settings, clock=now)
+            self.logs = StepLogs(self.engine, is_durable=False)
             agents_of(self.engine)  # turns go on after commits, and in `watchdog`
         except BaseException:
             self.database.close()  # nobody enters it: Python 3.13 warns of open connections
@@ -238,8 +240,11 @@ class FlowWorker:
         if permit is not None and not permit.granted:
             engine.park([task], task.circuit, permit.retry_after)
             return False
-        outcome = execute_try(engine, task, partial(engine.heartbeat, task), permit)
-        return engine.report(task, outcome)
+        beat = partial(engine.heartbeat, task)
+        outcome, lines = self._flow.logs.executed(
+            lambda open_log: execute_try(engine, task, beat, permit, open_log=open_log)
+        )
+        return engine.report(task, outcome, log=lines)
 
     def report(self, task: TaskDefinition, result: Json) -> bool:
         """Report a result without running the facet."""

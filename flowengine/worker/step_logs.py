@@ -8,13 +8,13 @@ second after they were written; while the database is away they stay in the spoo
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Report
+from flowengine.evaluator.triggers import Outcome, Report
 from flowengine.log_filter import safe_logger
 from flowengine.settings import Settings
 from flowengine.step_logs.capture import capture
@@ -28,6 +28,8 @@ from flowengine.worker.claimed_tasks import ClaimedTask, ClaimKey
 from flowengine.worker.outage_log import outage_log
 
 log = safe_logger("flowengine")
+
+OpenLog = Callable[[TaskDefinition], TryLog]
 
 _PAUSE = 0.25  #: seconds, in which a quick try reports its lines itself
 _LONGEST_PAUSE = 2.0  #: while the database is away
@@ -115,15 +117,22 @@ class StepLogs:
             else:
                 self._spool.give_back(chunks)
 
-    def all_lines(self, try_log: TryLog | None) -> list[LogChunk]:
-        """Return all chunks of a try, for a caller that reports it itself."""
-        if try_log is None:
-            return []
-        try_log.end()
-        chunks = try_log.take()
-        stored = self._spool.stored_form(chunks)
-        self._spool.delivered(chunks)
-        return stored
+    def executed(self, execute: Callable[[OpenLog], Outcome]) -> tuple[Outcome, list[LogChunk]]:
+        """Execute a try; return its outcome and all its lines, for one who reports both at once."""
+        capture()
+        opened: list[TryLog] = []
+
+        def open_log(task: TaskDefinition) -> TryLog:
+            opened.append(self.open(task))
+            return opened[-1]
+
+        outcome, stored = execute(open_log), list[LogChunk]()
+        for try_log in opened:
+            try_log.end()
+            chunks = try_log.take()
+            stored += self._spool.stored_form(chunks)
+            self._spool.delivered(chunks)
+        return outcome, stored
 
     # --- the thread ---
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -225,3 +227,36 @@ def test_events_shows_changes_and_goes_on_behind_one(flow: Flow, command: Comman
     assert json.loads(rest) == found[3]
     failed = command("events", code=1)
     assert "FLOWENGINE_EVENT_FEED=on" in failed.stderr
+
+
+@event_facet(name="operations.tells")
+def tells(n: int) -> int:
+    print("first", n)
+    logging.getLogger("shop").warning("second \x1b[2J")
+    print("third", file=sys.stderr)
+    return n
+
+
+@workflow(name="operations.told")
+def told(n: int) -> int:
+    return tells(n)
+
+
+def test_logs_shows_what_steps_have_written(flow: Flow, command: Command) -> None:
+    run = told.start(7)
+    flow.settle()
+
+    def shown(*options: str) -> list[str]:
+        lines = command("logs", run.id[:8], *options).stdout.splitlines()
+        return [line.partition(" ")[2] for line in lines]
+
+    lines = ["tells stdout: first 7", "tells WARNING shop: second \\x1b[2J", "tells stderr: third"]
+    assert shown() == shown("-f") == lines
+    assert shown("--level", "warning") == lines[1:]
+    assert shown("--grep", "fir") == shown("-n", "3", "--grep", "fir") == lines[:1]
+    assert shown("-n", "1", "--step", "tells", "--try", "1", "--since", "1h") == lines[2:]
+    assert shown("--step", "work") == shown("--since", "2999-01-01") == []
+    first = json.loads(command("logs", run.id, "--json").stdout.splitlines()[0])
+    assert (first["number"], first["path"], first["text"]) == (1, "told.tells", "first 7")
+    assert "is neither an age" in command("logs", run.id, "--since", "soon", code=2).stderr
+    assert "regular expression" in command("logs", run.id, "--grep", "(", code=1).stderr

@@ -1,0 +1,75 @@
+"""`flowengine logs`: what the steps of a run have printed and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import Any
+
+import click
+
+from flowengine import retention
+from flowengine.cli.database import open_engine
+from flowengine.cli.streams import json_of
+from flowengine.cli.terminal import console, line
+from flowengine.engine.log_entries import LogEntry
+from flowengine.engine.presentation import clock
+from flowengine.shown_paths import shown_path
+from flowengine.step_logs.lines import LOG
+from flowengine.store.database import system_clock
+
+_STYLES = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
+_MAX_TEXT = 20_000  #: characters of a line on a terminal; `--json` has all
+
+
+def show_logs(
+    run_id: str,
+    *,
+    steps: Sequence[str],
+    since: str | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    written = clock(system_clock())
+    with open_engine() as engine:
+        run = engine.find(run_id)
+        found = engine.logs(run.id, step=list(steps), since=_moment(since), **options)
+        name = run.workflow.rpartition(".")[2]
+        for entry in found:
+            if as_json:
+                click.echo(json_of(asdict(entry), indent=None))
+            else:
+                _show(entry, written(entry.at), name)
+
+
+def _moment(text: str | None) -> datetime | timedelta | None:
+    if text is None:
+        return None
+    try:
+        return timedelta(milliseconds=retention.age_of(text))
+    except ValueError:
+        pass
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"{text!r} is neither an age like 10m nor a time like 2026-11-17T14:30",
+            param_hint="--since",
+        ) from None
+
+
+def _show(entry: LogEntry, at: str, workflow: str) -> None:
+    path = shown_path(entry.path.removeprefix(f"{workflow}."))
+    again = f" try {entry.try_number}" if entry.try_number > 1 else ""
+    source = f"{entry.level} {entry.logger}" if entry.stream == LOG else entry.stream
+    console.print(
+        line(
+            (f"{at}.{entry.at % 1000:03} ", "dim"),
+            (f"{path}{again} ", "cyan"),
+            (f"{source}: ", _STYLES.get(entry.level, "dim")),
+            entry.text,
+            limit=_MAX_TEXT,
+        ),
+        soft_wrap=True,
+    )
