@@ -182,7 +182,7 @@ class Engine:
         self.doctor = Doctor(self).check
         self.hooks = Hooks(database, self.settings)
         database.outbox_rule = outbox_rule(self.settings)
-        self.purger = Purger(database, self.settings)
+        self.purger = Purger(database, self.settings, self.log_store)
         self.purge = self.purger.purge
         self.metrics = self.queries.metrics
 

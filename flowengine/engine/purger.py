@@ -12,6 +12,7 @@ from typing import Any
 
 from flowengine import retention
 from flowengine.engine.filter_values import age_of
+from flowengine.engine.log_store import LogStore
 from flowengine.engine.turn_purger import PurgeResult, TurnPurger
 from flowengine.errors import InvalidFilter
 from flowengine.evaluator.states import RunState
@@ -25,6 +26,7 @@ log = logging.getLogger("flowengine")
 _ROOTS = 200  #: runs that one transaction removes
 _STEPS = 5_000  #: steps of these runs, unless one run has more
 _ROWS = 2_000  #: rows of each table that one transaction removes
+_CHUNKS = 200  #: of logs, up to 64 KiB each, that one transaction removes
 _VALUES = 200  #: large values that one transaction removes
 _PAUSE = 0.05  #: seconds, until the references may be locked
 _MAX_PAUSE = 10.0  #: seconds between two transactions
@@ -36,8 +38,8 @@ _LEASE, _PROGRAMS = "purge", "purge.programs"
 
 
 class Purger:
-    def __init__(self, database: Store, settings: Settings) -> None:
-        self._database, self._settings = database, settings
+    def __init__(self, database: Store, settings: Settings, logs: LogStore) -> None:
+        self._database, self._settings, self._logs = database, settings, logs
         self._turns = TurnPurger(database, settings, self._remove_marked)
         self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
         self._last_key = ""  #: behind which keys of limits are looked at next
@@ -118,7 +120,7 @@ class Purger:
         return self._turns.count(before) if dry_run else self._turns.remove(before, seconds)
 
     def remove_expired(self, seconds: float, *, now: bool = False) -> PurgeResult:
-        """Remove expired results and locks, idle keys and old ticks, whatever `retention` says.
+        """Remove expired results and locks, idle keys, old ticks and logs, whatever their runs do.
 
         Once in ten minutes of this process, and not in its first: those who have none pay nothing.
         """
@@ -127,7 +129,8 @@ class Purger:
         self._next_removal = time.monotonic() + _REMOVAL_INTERVAL
         until = time.monotonic() + seconds
         done = self._remove_cached(until).plus(self._remove_idle_keys(until))
-        return done.plus(self._remove_expired_locks()).plus(self._remove_ticks(until))
+        done = done.plus(self._remove_expired_locks()).plus(self._remove_ticks(until))
+        return done.plus(self._remove_logs(until))
 
     def remove_orphans(self, run_ids: Sequence[str]) -> PurgeResult:
         """Remove the rows of runs that have no row of their own."""
@@ -154,7 +157,7 @@ class Purger:
             done = done.plus(self._apply_rule(rule, until))
         done = done.plus(self._remove_cached(until)).plus(self._remove_idle_keys(until))
         done = done.plus(self._remove_expired_locks()).plus(self._remove_ticks(until))
-        return done.plus(self._remove_leftovers())
+        return done.plus(self._remove_logs(until)).plus(self._remove_leftovers())
 
     def _remove_cached(self, until: float | None) -> PurgeResult:
         """Remove results of the cache that nobody reads any more."""
@@ -196,6 +199,17 @@ class Purger:
                 removed = session.schedules.remove_ticks(before, _ROWS)
             done = done.plus(PurgeResult(rows=removed))
             if removed < _ROWS:
+                return done
+        return done.plus(PurgeResult(is_complete=not kept))
+
+    def _remove_logs(self, until: float | None) -> PurgeResult:
+        """Remove lines that steps have written, by the setting `log_retention`."""
+        done, kept = PurgeResult(), self._settings.log_retention
+        while kept and (until is None or time.monotonic() < until):
+            before = self._database.now() - retention.age_of(kept)
+            removed = self._logs.remove_before(before, _CHUNKS)
+            done = done.plus(PurgeResult(rows=removed))
+            if removed < _CHUNKS:
                 return done
         return done.plus(PurgeResult(is_complete=not kept))
 

@@ -63,7 +63,7 @@ _TIMERS = (
 )
 _TABLES = (
     *("task", "step", "event", "history", "fact", "join", "label", "outbox"),
-    "exchange",
+    *("exchange", "log"),
 )
 _FEED_TABLES = ("unnumbered", "feed")
 _HASHES = (

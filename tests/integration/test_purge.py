@@ -48,6 +48,17 @@ def count(text: str) -> int:
     return len(text)
 
 
+@event_facet(name="purge.tells")
+def tells(n: int) -> int:
+    print("working on", n)
+    return n
+
+
+@workflow(name="purge.told")
+def told(n: int) -> int:
+    return tells(n)
+
+
 @workflow(name="purge.small")
 def small(n: int) -> int:
     return work(n)
@@ -104,15 +115,17 @@ def test_a_purged_run_leaves_no_row(flow: Flow) -> None:
         values.start(7),
         wide.start(list(range(40))),
         parent.start(3),
+        told.start(1),
     ]
     settled(flow, *runs)
     assert rows(flow.engine)["payload"] == 2
+    assert rows(flow.engine)["log"] == 1
     assert flow.engine.purge(older_than=DAY) == PurgeResult()
     flow.clock.advance(hours=25)
     found = flow.engine.purge(older_than=DAY, dry_run=True)
-    assert found.runs == 5
+    assert found.runs == 6
     done = flow.engine.purge(older_than=DAY)
-    assert (done.runs, done.values, done.is_complete) == (6, 2, True)
+    assert (done.runs, done.values, done.is_complete) == (7, 2, True)
     assert done.steps >= 40
     left = rows(flow.engine)
     for table in ("program", "server", "handled", "lock"):
@@ -366,3 +379,26 @@ def test_tables_do_not_grow_over_cycles_of_runs_and_purges(
     postgres.drop_database(url)
     print(sizes)
     assert sizes[-1] <= sizes[1] * 1.1
+
+
+def test_lines_are_removed_by_their_age_in_batches_and_their_runs_stay(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purger, "_CHUNKS", 4)
+    with Flow(store_url=database_url, settings=Settings(log_retention="7d")) as flow:
+        old = [told.start(n) for n in range(10)]
+        settled(flow, *old)
+        flow.clock.advance(hours=24 * 6)
+        young = told.start(11)
+        settled(flow, young)
+        flow.engine.purger.remove_expired(10.0, now=True)
+        assert rows(flow.engine)["log"] == 11
+        flow.clock.advance(hours=25)
+        assert flow.engine.purger.remove_expired(10.0, now=True).rows >= 10
+        assert [line.text for line in young.logs()] == ["working on 11"]
+        assert list(old[0].logs()) == []
+        assert old[0].info().is_final
+    with Flow(store_url=database_url, settings=Settings(log_retention="")) as flow:
+        flow.clock.advance(hours=24 * 1000)
+        flow.engine.purger.remove_expired(10.0, now=True)
+        assert rows(flow.engine)["log"] == 1
