@@ -6,11 +6,13 @@ the setting `commands` is on.
 
 from __future__ import annotations
 
+import codecs
 import json
 import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from flowengine.authoring.decorators import defined_event_facet
 from flowengine.authoring.registry import register_event_facet
 from flowengine.errors import CommandFailed, GiveUp
 from flowengine.library.processes import Command, Ended, execute
+from flowengine.log_context import StepLog
 from flowengine.settings import Settings
+from flowengine.step_logs.lines import STDERR, STDOUT
 from flowengine.worker.execution import current_step
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -89,11 +93,26 @@ def _executed(
         given = {name: str(value) for name, value in environment.items()}
         asked = Command(command, stdin.encode(), {**given, **own}, directory or None)
         token = step.cancel_token
-        ended = execute(asked, is_cancelled=token.is_set)
+        ended = execute(asked, is_cancelled=token.is_set, tell=_LoggedStreams(step.log()).tell)
         token.check()
         if ended.exit_code or ended.signal:
             raise _failure(command[0], ended)
         return CommandResult(ended.exit_code, _text(ended.stdout), _outputs(output))
+
+
+class _LoggedStreams:
+    """Both streams of a command, line by line in the log of its try."""
+
+    def __init__(self, log: StepLog | None) -> None:
+        self._log = log
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = {name: decoder(errors="replace") for name in (STDOUT, STDERR)}
+
+    def tell(self, stream: str, piece: bytes) -> None:
+        if self._log is not None:
+            text = self._decoders[stream].decode(piece, final=not piece)
+            with suppress(Exception):  # it must not fail the step
+                self._log.write(stream, text)
 
 
 def _failure(program: str, ended: Ended) -> CommandFailed:

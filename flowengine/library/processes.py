@@ -22,6 +22,7 @@ _KEEPER = str(Path(__file__).with_name("keeper.py"))
 _CHUNK = 65_536
 _DRAIN = 1.0  #: seconds for which streams are read after the keeper has ended
 _LOOK = 0.2  #: seconds between two looks at the cancel token
+Tell = Callable[[str, bytes], None]  #: of a stream, and a piece of it; an empty one is its end
 STDOUT_BYTES = 65_536  #: the end of the standard output that is kept
 STDERR_BYTES = 4_096  #: the end of the standard error that an error quotes
 
@@ -45,11 +46,16 @@ class Ended:
 
 
 def execute(
-    command: Command, *, is_cancelled: Callable[[], bool] = lambda: False, grace: float = 5.0
+    command: Command,
+    *,
+    is_cancelled: Callable[[], bool] = lambda: False,
+    grace: float = 5.0,
+    tell: Tell = lambda _stream, _piece: None,
 ) -> Ended:
     """Run a command to its end. Raises GiveUp if it cannot be started.
 
-    Once `is_cancelled` returns True the command is ended: SIGTERM, after `grace` seconds SIGKILL.
+    `tell` gets what it writes to "stdout" and "stderr", as it is written. Once `is_cancelled`
+    returns True the command is ended: SIGTERM, after `grace` seconds SIGKILL.
     """
     control_read, control = os.pipe()
     status, status_write = os.pipe()
@@ -71,7 +77,7 @@ def execute(
         finally:
             os.close(control_read)
             os.close(status_write)
-        kept = _Kept(process, command, control, status)
+        kept = _Kept(process, command, control, status, tell)
         control = -1
         with process:
             try:
@@ -88,9 +94,14 @@ class _Kept:
     """A command and its keeper."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], command: Command, control: int, status: int
+        self,
+        process: subprocess.Popen[bytes],
+        command: Command,
+        control: int,
+        status: int,
+        tell: Tell,
     ) -> None:
-        self._process, self._command = process, command
+        self._process, self._command, self._tell = process, command, tell
         self._control, self._status = control, status
         self._pid: int | None = None
         self._reports: dict[str, Any] = {}
@@ -143,6 +154,7 @@ class _Kept:
     def _keep(self, ended: Ended, stream: str, descriptor: int) -> bool:
         """Keep the end of a stream; False: it was closed."""
         piece = os.read(descriptor, _CHUNK)
+        self._tell(stream, piece)
         if stream == "stdout":
             ended.stdout = (ended.stdout + piece)[-STDOUT_BYTES:]
         else:

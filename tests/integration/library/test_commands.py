@@ -18,6 +18,8 @@ from flowengine.settings import Settings
 from flowengine.testing import Flow
 from tests.registries import empty_registry
 
+STREAMS = ("stdout", "stderr")
+
 
 @pytest.fixture
 def flow() -> Iterator[Flow]:
@@ -55,6 +57,25 @@ def test_a_command_knows_its_run_its_step_and_its_try(flow: Flow) -> None:
     run_id, path, number = started.result(timeout=5)["stdout"].split()
     assert (run_id, number) == (started.id, "1")
     assert path.startswith("known.")
+
+
+def test_both_streams_of_a_command_are_in_the_log_of_its_try_line_by_line(flow: Flow) -> None:
+    @workflow(name="told")
+    def told() -> Any:
+        return sh(
+            "for n in 1 2 3; do echo out $n; echo err $n >&2; done; "
+            "printf '\\377\\303\\251 without a newline'; seq 30000 >&2"
+        )
+
+    started = told.start()
+    flow.settle()
+    assert started.result(timeout=5)["exit_code"] == 0
+    lines = list(started.logs())
+    texts = {name: [line.text for line in lines if line.stream == name] for name in STREAMS}
+    assert texts["stdout"] == ["out 1", "out 2", "out 3", "\ufffdé without a newline"]
+    assert texts["stderr"][:3] == ["err 1", "err 2", "err 3"]
+    assert texts["stderr"][3:] == [str(number) for number in range(1, 30_001)]
+    assert [line.number for line in lines] == list(range(1, len(lines) + 1))
 
 
 def test_values_of_a_shell_command_are_not_read_as_code(flow: Flow, tmp_path: Path) -> None:
