@@ -22,7 +22,7 @@ _BLANKS = [
     (r"\b0x[0-9a-f]+", "<address>"),
     (r"\b(?:\d+ (?:h|min) )?\d+(?:\.\d+)? ?(?:ms|s|min|h)\b(?: \(\d+:\d\d:\d\d\))?", "<duration>"),
     (r"(?:,| ) queued <duration>", ""),  # on a busy machine
-    (r"\b\d\d:\d\d:\d\d\b", "<time of day>"),
+    (r"\b\d\d:\d\d:\d\d(?:\.\d{3})?\b", "<time of day>"),
     (r"\bpid \d+", "pid <pid>"),
     (r"\bForkPoolWorker-\d+", "ForkPoolWorker-<n>"),
     (r"://(?::\*\*@)?(?=localhost|127\.)", "://"),  # some versions of kombu show that there is none
