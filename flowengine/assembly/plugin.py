@@ -175,6 +175,12 @@ class FlowEngine:
             is_warm = lambda: state.should_terminate is None  # noqa: E731
             process.task_worker.async_tries.finish_running(is_warm)
 
+    def end_logs(self) -> None:
+        """Store the last lines of steps that threads of this process have run."""
+        process = self._process
+        if process is not None and process.pid == os.getpid() and process.task_worker.logs:
+            process.task_worker.logs.end()
+
     def identity(self) -> WorkerIdentity:
         return WorkerIdentity(self._server_id, self._boot_id, os.getpid())
 
@@ -338,6 +344,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
         def shut_down(**_: Any) -> None:
             worker.app.flowengine.finish_coroutines()
+            worker.app.flowengine.end_logs()
             self.heartbeat.stop()
             if self.status is not None:
                 self.status.stop()

@@ -11,15 +11,18 @@ import fcntl
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from flowengine.private_files import make_private_directory, private_opener
 from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
 
 SUFFIX = ".lines"
+#: The try and the lease, the first line of the chunk, the number of the line, and the line.
+_RECORD = re.compile(r'\["([^"]*)","([^"]*)",(\d+),(\d+),(\d+),(\[.*\])\]')
+ChunkKey = tuple[TryKey, int]  #: a try, and the number of the first line
 Seal = Callable[[str], str]  #: encodes, or decodes, text that holds values of runs
 _numbers = itertools.count(1)
 
@@ -27,9 +30,11 @@ _numbers = itertools.count(1)
 class Segment:
     """The file to which this process appends."""
 
-    def __init__(self, directory: Path, seal: Seal) -> None:
+    def __init__(self, directory: Path, scope: str, seal: Seal) -> None:
+        """`scope` names the database that the lines are for."""
         make_private_directory(directory)
-        self.path = directory / f"{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}{SUFFIX}"
+        own = f"{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
+        self.path = directory / f"{scope}-{own}{SUFFIX}"
         self._seal = seal
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         self._file = private_opener(str(self.path), flags)
@@ -71,39 +76,50 @@ class Segment:
                 os.close(file)
 
 
-def chunks_of(path: Path, unseal: Seal) -> Iterator[LogChunk]:
-    """Return the chunks of a segment, as its process has made them, in their order.
+def chunks_of(
+    path: Path, unseal: Seal, wanted: Container[ChunkKey] | None = None
+) -> Iterator[LogChunk]:
+    """Return the chunks of a segment, or those that are wanted, as its process has made them.
 
-    A line that a full disk or a kill has cut off is left out.
+    They are in the order in which they began. A line that a full disk or a kill has cut off is
+    left out.
     """
-    found: dict[tuple[TryKey, int], ChunkLines] = {}
+    found: dict[ChunkKey, ChunkLines] = {}
     with open(path, encoding="ascii", errors="replace") as file:
         for text in file:
-            try:
-                run_id, task_id, lease, first, number, line = _parsed(unseal(text.rstrip("\n")))
-            except (ValueError, TypeError):
+            record = _RECORD.fullmatch(unseal(text.rstrip("\n")))
+            if record is None:
                 continue
-            key = TryKey(run_id, task_id, lease)
-            chunk = found.get((key, first))
+            run_id, task_id, lease, first, number, line = record.groups()
+            key = TryKey(run_id, task_id, int(lease)), int(first)
+            if wanted is not None and key not in wanted:
+                continue
+            chunk = found.get(key)
             if chunk is None:
-                chunk = found[key, first] = ChunkLines(key, first)
-            if number == chunk.first + chunk.count:
+                chunk = found[key] = ChunkLines(*key)
+            if int(number) == chunk.first + chunk.count and _is_json(line):
                 chunk.add(line)
     for chunk in found.values():
         if chunk.count:
             yield chunk.stored()
 
 
-def _parsed(text: str) -> tuple[str, str, int, int, int, str]:
-    run_id, task_id, lease, first, number, line = json.loads(text)
-    for value, kind in ((run_id, str), (task_id, str), (lease, int), (first, int), (number, int)):
-        if not isinstance(value, kind):
-            raise TypeError(value)
-    return run_id, task_id, lease, first, number, _encoded(line)
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
-def _encoded(line: Any) -> str:
-    return json.dumps(line, separators=(",", ":"))
+def segments_in(directory: Path, scope: str) -> list[Path]:
+    """Return the segments for a database, those of a process in the order of its lines."""
+    return sorted(directory.glob(f"{scope}-*{SUFFIX}"), key=_order)
+
+
+def _order(path: Path) -> tuple[str, int]:
+    _, pid, number, *_ = (*path.name.split("-"), "", "", "")
+    return pid, int(number) if number.isdigit() else 0
 
 
 @contextmanager

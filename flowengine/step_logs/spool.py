@@ -36,6 +36,10 @@ class PendingChunk(ChunkLines):
         self.is_taken = False  #: somebody is storing it
 
 
+def _are_taken(chunks: Sequence[PendingChunk]) -> bool:
+    return any(chunk.is_taken for chunk in chunks)
+
+
 class LogSpool:
     """The unstored chunks of a process. Shared by all its threads."""
 
@@ -43,16 +47,17 @@ class LogSpool:
         self,
         directory: Path | None,
         *,
+        scope: str = "",
         max_bytes: int = 0,
         seal: Seal = str,
         unseal: Seal = str,
         wake: Callable[[], object] = lambda: None,
     ) -> None:
-        """`wake` is called for the first line that has to be delivered.
+        """`scope` names the database; `wake` is called for the first line that waits.
 
         Without a directory lines are in memory alone.
         """
-        self._directory, self._max_bytes = directory, max_bytes
+        self._directory, self._scope, self._max_bytes = directory, scope, max_bytes
         self._seal, self._unseal, self.wake = seal, unseal, wake
         self._changed = threading.Condition()
         self._pending: dict[PendingChunk, None] = {}  #: in the order in which they began
@@ -118,7 +123,7 @@ class LogSpool:
             self._warn(f"they have {self._max_bytes:,} bytes, the limit max_log_spool_bytes")
             return None
         try:
-            self._segments.append(Segment(self._directory, self._seal))
+            self._segments.append(Segment(self._directory, self._scope, self._seal))
         except OSError as problem:
             self._warn(problem)
             return None
@@ -165,10 +170,14 @@ class LogSpool:
             return taken
 
     def take_try(self, chunks: Sequence[PendingChunk], seconds: float) -> list[PendingChunk]:
-        """Take the chunks of a try; waits so long for the end of a delivery that has some."""
+        """Take the chunks of a try; waits so long for the end of a delivery that has some.
+
+        None are returned if it does not end: chunks of a try are stored in order.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: not any(c.is_taken for c in chunks), timeout=seconds)
-            taken = [c for c in chunks if c in self._pending and not c.is_taken]
+            if not self._changed.wait_for(lambda: not _are_taken(chunks), timeout=seconds):
+                return []
+            taken = [c for c in chunks if c in self._pending]
             self._take(taken)
             return taken
 
@@ -180,7 +189,8 @@ class LogSpool:
         """Return taken chunks as they are stored; lines that are only in the file are read."""
         found: dict[tuple[object, ...], LogChunk] = {}
         for path in {c.segment.path for c in chunks if c.lines is None and c.segment is not None}:
-            found |= {one[:4]: one for one in chunks_of(path, self._unseal)}
+            wanted = {(c.key, c.first) for c in chunks if c.lines is None}
+            found |= {one[:4]: one for one in chunks_of(path, self._unseal, wanted)}
         forms = [found.get((*c.key, c.first)) if c.lines is None else c.stored() for c in chunks]
         # In the order of their keys: two statements that store the same ones do not deadlock.
         return sorted(form for form in forms if form is not None)
@@ -192,6 +202,7 @@ class LogSpool:
                 if chunk not in self._pending:
                     continue
                 del self._pending[chunk]
+                chunk.is_taken = False
                 self._forget(chunk)
                 if (segment := chunk.segment) is not None:
                     segment.unsent -= 1

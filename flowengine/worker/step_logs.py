@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
 from flowengine.engine import Engine
@@ -20,7 +22,7 @@ from flowengine.settings import Settings
 from flowengine.step_logs.capture import capture
 from flowengine.step_logs.chunks import LogChunk, TryKey
 from flowengine.step_logs.redaction import Redactor
-from flowengine.step_logs.segments import SUFFIX, chunks_of, locked
+from flowengine.step_logs.segments import chunks_of, locked, segments_in
 from flowengine.step_logs.spool import TAKEN_BYTES, LogSpool, PendingChunk
 from flowengine.step_logs.try_log import TryLog
 from flowengine.store import codec
@@ -56,6 +58,7 @@ class StepLogs:
         self._outages = outage_log(settings.database_url)
         self._spool = LogSpool(
             directory_of(settings) if is_durable else None,
+            scope=scope_of(engine),
             max_bytes=settings.max_log_spool_bytes,
             seal=codec.sealed,
             unseal=codec.opened,
@@ -207,40 +210,55 @@ def directory_of(settings: Settings) -> Path:
     return Path(settings.spool_directory) / "logs"
 
 
+def scope_of(engine: Engine) -> str:
+    """Return the name of the database in those of files: several may share a spool directory."""
+    return blake2b(engine.database.name.encode(), digest_size=4).hexdigest()
+
+
 def deliver_left_lines(engine: Engine) -> int:
     """Store the lines of processes of this machine that have ended; return the number of chunks.
 
-    Raises if the database is unreachable.
+    Raises if the database is unreachable. A file that cannot be read stops none behind it.
     """
     stored = 0
-    for path in sorted(directory_of(engine.settings).glob(f"*{SUFFIX}"), key=_order):
+    for path in segments_in(directory_of(engine.settings), scope_of(engine)):
         with locked(path) as is_ours:
-            if not is_ours:
-                continue
-            chunks = list(chunks_of(path, codec.opened))
-            for portion in _sized(chunks):
-                engine.log_store.add(sorted(portion))
-            path.unlink(missing_ok=True)
-            stored += len(chunks)
-            log.info(
-                "stored %d chunks of lines that a process has left in %s",
-                *(len(chunks), path),
-                extra={"action": "log_lines_delivered"},
-            )
+            if is_ours:
+                stored += _deliver_file(engine, path)
     return stored
 
 
-def _order(path: Path) -> tuple[str, int, str]:
-    pid, _, rest = path.name.partition("-")
-    number = rest.partition("-")[0]
-    return pid, int(number) if number.isdigit() else 0, rest
+def _deliver_file(engine: Engine, path: Path) -> int:
+    try:
+        chunks = list(chunks_of(path, codec.opened))
+    except Exception as problem:
+        aside = path.with_suffix(".undeliverable")
+        with suppress(OSError):
+            path.rename(aside)
+        log.error(
+            "lines of steps in %s cannot be read: %s: %s; the file is kept as %s; if a payload "
+            "codec is missing, configure it and rename the file back",
+            *(path, type(problem).__name__, problem, aside),
+            extra={"action": "log_lines_set_aside"},
+        )
+        return 0
+    for portion in _sized(chunks):
+        engine.log_store.add(sorted(portion))
+    path.unlink(missing_ok=True)
+    if chunks:
+        log.info(
+            "stored %d chunks of lines that a process has left in %s",
+            *(len(chunks), path),
+            extra={"action": "log_lines_delivered"},
+        )
+    return len(chunks)
 
 
 def _sized(chunks: Sequence[LogChunk]) -> list[list[LogChunk]]:
-    portions: list[list[LogChunk]] = [[]]
+    portions: list[list[LogChunk]] = []
     size = 0
     for chunk in chunks:
-        if size + len(chunk.body) > TAKEN_BYTES and portions[-1]:
+        if not portions or size + len(chunk.body) > TAKEN_BYTES:
             portions.append([])
             size = 0
         portions[-1].append(chunk)

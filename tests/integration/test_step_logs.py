@@ -7,6 +7,8 @@ import contextvars
 import io
 import json
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,10 +23,16 @@ from flowengine import Secret, event_facet, foreach, workflow
 from flowengine.authoring import Workflow, event_facet_names
 from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
+from flowengine.step_logs import spool
+from flowengine.step_logs.chunks import TryKey
 from flowengine.step_logs.lines import LogLine, lines_of
+from flowengine.step_logs.redaction import Redactor
+from flowengine.step_logs.spool import LogSpool
+from flowengine.step_logs.try_log import TryLog
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.database import Database
 from flowengine.worker import TaskWorker
+from flowengine.worker.step_logs import deliver_left_lines, directory_of, scope_of
 from tests.integration.engines import opened, watched
 
 KEYS = "0123456789abcdef0123456789abcdef"
@@ -76,6 +84,13 @@ def in_a_thread(n: int) -> int:
 
 
 @event_facet
+def prints(n: int) -> int:
+    for number in range(n):
+        print(f"line {number}")
+    return n
+
+
+@event_facet
 def fails(n: int) -> int:
     print("before it fails")
     raise ValueError("no")
@@ -116,6 +131,11 @@ def coroutines(ns: list[int]) -> list[int]:
 @workflow
 def threads(n: int) -> int:
     return in_a_thread(n)
+
+
+@workflow
+def many_lines(n: int) -> int:
+    return prints(n)
 
 
 @workflow
@@ -333,3 +353,78 @@ def test_a_wide_loop_of_ten_lines_each_costs_no_statement_more(
     with working(database_url, tmp_path) as work, counted(work) as statements:
         work.run(wide, list(range(30)))
         assert not [sql for sql in statements if sql.startswith("INSERT INTO flowengine_log")]
+
+
+# --- files of other processes ---
+
+
+def left_by_a_dead_process(engine: Engine, run_id: str, task_id: str) -> None:
+    child = os.fork()
+    if child == 0:
+        lines = LogSpool(directory_of(engine.settings), scope=scope_of(engine), max_bytes=1 << 20)
+        log = TryLog(lines, TryKey(run_id, task_id, 1), Redactor(), 1 << 20)
+        log.write("stdout", "its last words\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_lines_of_a_dead_process_are_stored_once_by_another(
+    database_url: str, tmp_path: Path
+) -> None:
+    with working(database_url, tmp_path) as work:
+        run = work.run(quiet, 1)
+        task_id = work.engine.tasks(run.id)[0].uuid
+        left_by_a_dead_process(work.engine, run.id, task_id)
+        (file,) = directory_of(work.engine.settings).iterdir()
+        content = file.read_bytes()
+        assert deliver_left_lines(work.engine) == 1
+        assert [line.text for line in run.logs()] == ["its last words"]
+        file.write_bytes(content)  # it died before it removed the file
+        assert deliver_left_lines(work.engine) == 1
+        assert [line.text for line in run.logs()] == ["its last words"]
+        assert list(directory_of(work.engine.settings).iterdir()) == []
+
+
+def test_lines_for_another_database_are_left_alone(database_url: str, tmp_path: Path) -> None:
+    with working(f"sqlite:///{tmp_path}/other.db", tmp_path) as other:
+        left_by_a_dead_process(other.engine, "r" * 32, "t" * 32)
+        with working(database_url, tmp_path) as work:
+            assert deliver_left_lines(work.engine) == 0
+        assert deliver_left_lines(other.engine) == 1
+
+
+def test_a_file_that_cannot_be_read_stops_none_behind_it(
+    database_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with working(database_url, tmp_path) as work:
+        left_by_a_dead_process(work.engine, "r" * 32, "t" * 32)
+        (good,) = directory_of(work.engine.settings).iterdir()
+        bad = good.with_name(f"{scope_of(work.engine)}-0-0-x.lines")
+        bad.write_text("!encoded by a codec that this process does not have\n")
+        assert deliver_left_lines(work.engine) == 1
+        assert [path.suffix for path in good.parent.iterdir()] == [".undeliverable"]
+        assert "cannot be read" in caplog.text
+
+
+def test_lines_wait_for_the_database_and_are_then_stored_in_order(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that are more than memory holds, or one statement stores."""
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 100_000)
+    with working(database_url, tmp_path) as work:
+        logs = work.worker.logs
+        assert logs is not None
+        add, refused = work.engine.log_store.add, []
+
+        def refuse(chunks: Any) -> None:
+            refused.append(chunks)
+            raise OSError("the database is away")
+
+        monkeypatch.setattr(work.engine.log_store, "add", refuse)
+        run = work.engine.start(many_lines.program(), many_lines.name, {"n": 15_000})
+        work.worker.drain("default")
+        assert run.info().is_final
+        assert refused
+        monkeypatch.setattr(work.engine.log_store, "add", add)
+        logs.deliver()
+        assert [line.text for line in run.logs()] == [f"line {n}" for n in range(15_000)]
