@@ -20,6 +20,7 @@ from flowengine.authoring.validation import finding_of
 from flowengine.engine import Engine
 from flowengine.errors import FlowengineError, InvalidDocument
 from flowengine.program import Plan, Program, link_program
+from flowengine.program.commands import COMMANDS
 from flowengine.program.nodes import FacetKind, Field, Location
 from flowengine.program.plan import FacetPlan
 from flowengine.program.standard import is_built_in
@@ -117,7 +118,7 @@ def prepare(
     if len(files) == 1 and Path(files[0]).suffix in _DOCUMENTS:
         document = _document_at(files[0], settings)
         if needs_code:
-            _require_code(link_program(document.program))
+            _require_code(link_program(document.program), settings)
         return _of_document(document, given, " ".join(modules) or "MODULE")
     if len(files) == 1 and Path(files[0]).suffix not in _FILES:
         target = f"{files[0]}:{workflow}" if workflow else targets[0]
@@ -138,7 +139,7 @@ def prepare(
     plan = link_program(program, allow_scripts=settings.scripts)
     facet = _select_workflow(plan, " ".join(files), workflow or "".join(names[:1]))
     if needs_code:
-        _require_code(plan)
+        _require_code(plan, settings)
     inputs = _read_inputs(facet.params, given)
     check_inputs(facet, inputs)
 
@@ -217,13 +218,18 @@ def _select_workflow(plan: Plan, file: str, name: str) -> FacetPlan:
     raise click.ClickException(f"name a workflow of {file} with --workflow; it has: {names}")
 
 
-def _require_code(plan: Plan) -> None:
+def _require_code(plan: Plan, settings: Settings) -> None:
     # Code of built-in facets comes with the engine.
     events = sorted(
         name
         for name, facet in plan.facets.items()
         if facet.kind is FacetKind.EVENT and not is_built_in(name)
     )
+    if commands := [name for name in events if name in COMMANDS]:
+        if not settings.commands:
+            what = f"it runs commands ({', '.join(commands)}), and the setting `commands` is off"
+            raise click.ClickException(f"{what}: set FLOWENGINE_COMMANDS=on to run them here")
+        return
     if events and not any(event_facet_named(name) for name in events):
         raise click.ClickException(
             f"no Python code for {', '.join(events)} in this process: name its module with "

@@ -15,6 +15,7 @@ from flowengine.documents.problems import Place
 from flowengine.documents.reader import ReadDocument, read_document
 from flowengine.errors import InvalidProgram, Problem
 from flowengine.program import link_program, nodes, parse_program
+from flowengine.program.commands import COMMANDS
 from flowengine.program.standard import CHILD, RESULT, STANDARD, is_built_in
 from flowengine.scheduling import Schedule
 
@@ -116,7 +117,8 @@ def _declarations(
     for name in calls:
         if name in found or is_built_in(name):
             continue
-        known = find_facet(name)
+        # Those of commands are the same with and without their code: so is the program.
+        known = COMMANDS.get(name) or find_facet(name)
         found[name] = known if known is not None else _by_use(name, calls[name], document)
     for name, declared in found.items():
         namespace = name.rpartition(".")[0]

@@ -15,6 +15,8 @@ from flowengine.afl import read_expression
 from flowengine.documents.problems import Place, Problems
 from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar
 from flowengine.errors import InvalidText
+from flowengine.program.commands import FIELDS
+from flowengine.program.standard import RESULT
 from flowengine.scheduling.tick_values import NAMES as TICK_NAMES
 from flowengine.scheduling.tick_values import TickValue
 
@@ -30,6 +32,7 @@ class Scope:
     inputs: Sequence[str]
     tasks: Sequence[str]
     removed: frozenset[str] = frozenset()  #: tasks and inputs whose problems are already told
+    commands: frozenset[str] = frozenset()  #: tasks whose result has the fields of a command
 
 
 @dataclass
@@ -98,6 +101,8 @@ class Reader:
         if kind == "tasks" and rest:
             if rest[0] in self.scope.tasks:
                 self.used.setdefault(rest[0], place)
+            if rest[0] in self.scope.commands:
+                rest = self._of_command(rest, place)
             return self._known("task", "tasks", rest, self.scope.tasks, "StepRef", place)
         shown = ".".join(path)
         if kind == "tick":
@@ -110,6 +115,21 @@ class Reader:
             what = "a name begins with `inputs.` or `tasks.`"
         self.problems.add(place, f"unknown name `{shown}`; {what}")
         return NULL
+
+    def _of_command(self, path: list[str], place: Place) -> list[str]:
+        """Return the path of a field of a command's result: `tasks.a.stdout`."""
+        task, *fields = path
+        if not fields or fields[0] == RESULT:
+            return path
+        if fields[0] not in FIELDS:
+            hint = self.problems.near(fields[0], FIELDS) or f"; it has: {', '.join(FIELDS)}"
+            what = f"the task `{task}` is a command, which has no `{fields[0]}`{hint}"
+            self.problems.add(place, what)
+        return [task, RESULT, *fields]
+
+    def place_in(self, node: Scalar, offset: int) -> Place:
+        """Return the place of a part of a scalar."""
+        return _inside(node, offset)
 
     def _known(
         self, word: str, group: str, path: list[str], known: Sequence[str], kind: str, place: Place

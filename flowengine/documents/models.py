@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from flowengine.program.run_limits import MOST
 from flowengine.retention import EXPECTED_AGE, age_of
 
 INPUT_TYPES = ("text", "integer", "number", "boolean", "date", "list", "map", "any")
@@ -66,8 +67,8 @@ class ScheduleModel(_Strict):
 
 
 class Concurrency(_Strict):
-    runs: int | None = Field(None, ge=1)
-    tasks: int | None = Field(None, ge=1, description="Tasks of all its runs at a time.")
+    runs: int | None = Field(None, ge=1, le=MOST, description="Open runs; others wait.")
+    tasks: int | None = Field(None, ge=1, description="Tries of one run at a time.")
 
 
 class Retry(_Strict):
@@ -89,6 +90,7 @@ class Wait(_Strict):
 
 class Uv(_Strict):
     script: str
+    args: list[Value] = Field(default_factory=list)
     packages: list[str] = Field(default_factory=list)
     project: bool = Field(False, description="The script belongs to a project of uv.")
     directory: str | None = None
@@ -110,8 +112,10 @@ class Task(_Strict):
         | None
     ) = None
     run: list[Value] | None = Field(None, min_length=1, description="A program and its arguments.")
-    sh: str | None = None
+    sh: str | None = Field(None, description="A text for the shell, with values in `env`.")
     uv: Uv | None = None
+    env: dict[str, Value] = Field(default_factory=dict, description="Variables of a command.")
+    directory: str | None = Field(None, description="In which `run` and `sh` run.")
     with_: dict[str, Value] = Field(default_factory=dict, alias="with")
     stdin: Value = None
     depends: Names = Field(default_factory=list, description="Tasks that must end first.")

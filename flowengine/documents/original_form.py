@@ -12,11 +12,13 @@ from flowengine.documents.problems import Problems
 from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar, walk
 
 _SUBPROCESS, _UV_PYTHON = "!Subprocess", "!UvPython"
+_DIRECTORY = "working_directory"
+_COMMAND_KEYS = ("cmd", "args", _DIRECTORY)
 _UV_KEYS = {
     "script_path": "script",
     "packages": "packages",
     "is_uv_project": "project",
-    "working_directory": "directory",
+    _DIRECTORY: "directory",
     "uv_path": "uv",
 }
 _SCHEDULE_KEYS = {"cron": "cron", "start_time": "start"}
@@ -63,9 +65,14 @@ def _task(task: Node, problems: Problems) -> Node:
     for key, value in task.entries:
         if key.text == "config" and isinstance(value, MapNode) and value.tag == _SUBPROCESS:
             entries.append((_renamed(key, "run"), _command(value, problems)))
+            if (directory := value.get(_DIRECTORY)) is not None:
+                entries.append((_renamed(key, "directory"), _literal(directory)))
         elif key.text == "config" and isinstance(value, MapNode) and value.tag == _UV_PYTHON:
             renamed = tuple(
-                (_renamed(name, _UV_KEYS[name.text]) if name.text in _UV_KEYS else name, each)
+                (
+                    _renamed(name, _UV_KEYS[name.text]) if name.text in _UV_KEYS else name,
+                    _literal(each),
+                )
                 for name, each in value.entries
             )
             entries.append((_renamed(key, "uv"), MapNode(renamed, value.place)))
@@ -82,8 +89,8 @@ def _command(config: MapNode, problems: Problems) -> Node:
     """Return the list of a command: its program, and its arguments."""
     program, arguments = config.get("cmd"), config.get("args")
     for key, _ in config.entries:
-        if key.text not in ("cmd", "args"):
-            hint = problems.near(key.text, ("cmd", "args"))
+        if key.text not in _COMMAND_KEYS:
+            hint = problems.near(key.text, _COMMAND_KEYS)
             problems.add(key.place, f"unknown key `{key.text}` of {_SUBPROCESS}{hint}")
     if not isinstance(program, Scalar) or not program.text:
         problems.add(config.place, f"{_SUBPROCESS} needs `cmd`, the name of a program")
@@ -91,7 +98,18 @@ def _command(config: MapNode, problems: Problems) -> Node:
     if arguments is not None and not isinstance(arguments, ListNode):
         problems.add(arguments.place, "`args` must be a list")
         arguments = None
-    return ListNode((program, *(arguments.items if arguments else ())), config.place)
+    items = (program, *(arguments.items if arguments else ()))
+    return ListNode(tuple(_literal(item) for item in items), config.place)
+
+
+def _literal(node: Node) -> Node:
+    """Return a value without expressions: this form has none, and `${HOME}` is plain text."""
+    if isinstance(node, ListNode):
+        return ListNode(tuple(_literal(item) for item in node.items), node.place, node.tag)
+    if not isinstance(node, Scalar) or not isinstance(node.value, str):
+        return node
+    text = node.text.replace("${", "$${")
+    return Scalar(text, text, node.place, node.tag, node.source)
 
 
 def _renamed(key: Scalar, name: str) -> Scalar:

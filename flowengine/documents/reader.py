@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
+from flowengine.documents.command_calls import ACTIONS
 from flowengine.documents.expressions import NULL, Reader, Scope, constant, has_tick
 from flowengine.documents.models import Document, Input
 from flowengine.documents.order import Graph
@@ -18,6 +19,7 @@ from flowengine.documents.task_calls import action_of, call_of
 from flowengine.documents.yaml_nodes import MapNode, Node
 from flowengine.documents.yaml_reader import read_yaml
 from flowengine.program.deadlines import MIXIN as DEADLINE
+from flowengine.program.run_limits import MIXIN as RUNS
 from flowengine.program.standard import RESULT
 from flowengine.scheduling import Schedule
 
@@ -88,7 +90,9 @@ class _Builder:
         self._inputs = _entries(root.get("inputs"))
         removed = {*self._tasks, *self._inputs} - {*document.tasks, *document.inputs}
         self._removed = frozenset(removed)
-        self._scope = Scope(list(document.inputs), list(document.tasks), self._removed)
+        commands = {name for name, task in document.tasks.items() if task.run or task.sh or task.uv}
+        names = list(document.inputs), list(document.tasks)
+        self._scope = Scope(*names, self._removed, frozenset(commands))
         self._made = ReadDocument(name, file, {}, [], problems)
         self._made.description = document.description or document.name or ""
 
@@ -98,7 +102,6 @@ class _Builder:
         made.schedules = schedules_of(document, self._root, filled, self._problems)
         params = [self._param(name, each, filled) for name, each in document.inputs.items()]
         steps = self._steps()
-        self._check_concurrency()
         short = made.name.rpartition(".")[2]
         result = self._root.get("result")
         block: _Json = {"type": "AndThenBlock", "steps": steps}
@@ -109,9 +112,16 @@ class _Builder:
             block["yields"] = [{"type": "YieldStmt", "call": {"type": "CallExpr", **call}}]
             declared["returns"] = [{"name": RESULT, "type": "Json"}]
             made.places["yield"] = result.place
+        options = {}
         if document.deadline is not None:
-            seconds = [{"name": "seconds", "value": document.deadline}]
-            declared["mixins"] = [{"type": "MixinSig", "target": DEADLINE, "args": seconds}]
+            options[DEADLINE] = {"name": "seconds", "value": document.deadline}
+        if document.concurrency is not None and document.concurrency.runs is not None:
+            options[RUNS] = {"name": "count", "value": document.concurrency.runs}
+        if options:
+            declared["mixins"] = [
+                {"type": "MixinSig", "target": target, "args": [given]}
+                for target, given in options.items()
+            ]
         made.declaration = {**declared, "body": [block]}
         return made
 
@@ -150,12 +160,11 @@ class _Builder:
             concurrency = self._document.concurrency
             call = call_of(action, task, node, reader, made.name, concurrency)
             graph.uses(name, reader.used)
-            if action == "call":
-                assert task.call is not None
-                target = node.get("call")
+            if action == "call" or action in ACTIONS:
+                target = node.get(action)
                 place = target.place if target is not None else key.place
                 given = frozenset(argument["name"] for argument in call["args"])
-                made.calls.setdefault(task.call, []).append((place, given))
+                made.calls.setdefault(call["target"], []).append((place, given))
             if action == "workflow":
                 target = node.get("workflow")
                 assert task.workflow is not None
@@ -165,16 +174,6 @@ class _Builder:
         listed = {step["name"] for step in steps}
         self._made.is_linkable = not graph.has_cycle() and listed == set(self._document.tasks)
         return steps
-
-    def _check_concurrency(self) -> None:
-        node = self._root.get("concurrency")
-        key = node.key("runs") if isinstance(node, MapNode) else None
-        if key is not None:
-            what = (
-                "`runs` limits the runs of a workflow, which this version cannot do yet: a "
-                "schedule limits its own runs with `overlap: skip` or `overlap: queue`"
-            )
-            self._problems.add(key.place, what)
 
 
 def _entries(node: Node | None) -> dict[str, tuple[Any, Node]]:

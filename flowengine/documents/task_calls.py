@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowengine.documents.command_calls import command_call
 from flowengine.documents.expressions import NULL, Reader
 from flowengine.documents.models import Concurrency, Task
 from flowengine.documents.problems import Problems
 from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar
 from flowengine.program.deadlines import MIXIN as DEADLINE
+from flowengine.program.limit_keys import RUN
 from flowengine.program.standard import CHILD, NAMESPACE, SLEEP, SLEEP_UNTIL, WAIT_FOR
 from flowengine.retention import EXPECTED_AGE, age_of
 
 _Json = dict[str, Any]
 ACTIONS = ("call", "workflow", "wait", "run", "sh", "uv")
-COMMANDS = frozenset({"run", "sh", "uv"})
 _OF_TRIES = ("retry", "timeout")  #: keys of tasks that a worker tries
 #: Keys that belong to some of the actions.
 _FITS = {
     "with": ("call", "workflow"),
     "stdin": ("run", "sh", "uv"),
+    "env": ("run", "sh", "uv"),
+    "directory": ("run", "sh"),
     **dict.fromkeys(_OF_TRIES, ("call", "run", "sh", "uv")),
 }
 
@@ -43,14 +46,6 @@ def action_of(task: Task, name: Scalar, node: MapNode, problems: Problems) -> st
             cure = "; write `deadline`" if word == "timeout" else ""
             what = f"`{word}` belongs to {' and '.join(actions)}, not to `{given[0]}`{cure}"
             problems.add(key.place, what)
-    if given[0] in COMMANDS:
-        key = node.key(given[0])
-        assert key is not None
-        what = (
-            f"`{given[0]}` runs a command, which this version reads but cannot run yet: write an "
-            "event facet that does it, and `call` that"
-        )
-        problems.add(key.place, what)
     return given[0]
 
 
@@ -80,10 +75,8 @@ def call_of(
         case "wait":
             made = _wait(task, node, reader)
         case _:
-            for word in (action, "stdin"):  # names in them are checked
-                if (value := node.get(word)) is not None:
-                    reader.value(value)
-            made = _call(SLEEP, {"seconds": {"type": "Int", "value": 0}})
+            facet, values = command_call(action, task, node, reader)
+            return {**_call(facet, values), "mixins": _options(task, workflow, concurrency)}
     return {**made, "mixins": _deadline(task)}
 
 
@@ -136,7 +129,7 @@ def _options(task: Task, workflow: str, concurrency: Concurrency | None) -> list
     if task.timeout is not None:
         mixins.append(_mixin(f"{NAMESPACE}.Timeout", {"seconds": task.timeout}))
     if concurrency is not None and concurrency.tasks is not None:
-        limit = {"key": workflow, "count": concurrency.tasks}
+        limit = {"key": f"{workflow}:{{{RUN}}}", "count": concurrency.tasks}
         mixins.append(_mixin(f"{NAMESPACE}.Limit", limit))
     return [*mixins, *_deadline(task)]
 

@@ -205,6 +205,11 @@ class AfterCommit:
         following.append(self._pass_share_on(effects, served) or "")
         return [run_id for run_id in following if run_id]
 
+    def begin_queued(self, tenant: str, workflow: str, key: str) -> None:
+        """Begin the runs of a queue that may begin."""
+        while run_id := self._singletons.begin_next(tenant, workflow, key):
+            self.advance(run_id)
+
     def _admit(self, commits: Sequence[CommitEffects]) -> None:
         """Admit new tasks that have limits or rates, and those for which ended ones make room."""
         waiting: dict[str, str] = {}

@@ -159,9 +159,7 @@ class Engine:
         self.release_all = self.bulk_actions.release_all
         self.retry_all = self.bulk_actions.retry_all
 
-        tick_runs = TickRuns(
-            self.programs, self.starter, self.after_commit, self.singletons, self.settings
-        )
+        tick_runs = TickRuns(self.programs, self.starter, self.after_commit, self.settings)
         due_schedules = DueSchedules(database, tick_runs, self.settings)
         self.schedules = Schedules(database, self.programs, tick_runs, due_schedules, self.settings)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from flowengine.program.commands import COMMANDS, CURE
 from flowengine.settings import Settings
 from flowengine.store import Session
 from flowengine.store.servers import ServerDefinition
@@ -107,6 +108,8 @@ def unserved_alarms(
 def unserved_alarm(alive: Sequence[ServerDefinition], facet: str, task_list: str) -> str | None:
     names = {facet, facet.rpartition(".")[2]}
     capable = [server for server in alive if names & set(server.handlers)]
+    if not capable and facet in COMMANDS:
+        return f"{UNSERVED} {task_list!r} that runs commands ({facet}): {CURE}"
     if not capable:
         return (
             f"{UNSERVED} {task_list!r} that has the code of event facet {facet!r}: import "

@@ -63,7 +63,8 @@ class ManualTicks:
             running, waiting = self._runs.open_runs(session, record, schedule)
             action = decide_trigger(schedule, nominal, running=bool(running), waiting=bool(waiting))
             if isinstance(action, Skip):
-                raise ScheduleRefused(name, "be triggered", _OVERLAPS.format(running or waiting[0]))
+                open_run = [*running, *waiting][0]
+                raise ScheduleRefused(name, "be triggered", _OVERLAPS.format(open_run))
             effects = self._apply(session, record, schedule, action, TRIGGERED, who, reason)
         self._runs.finish(effects)
         return effects.ticks[0].run_id or ""

@@ -242,7 +242,7 @@ def admit_waiting_tasks(engine: Engine) -> None:
 def begin_queued_runs(engine: Engine) -> None:
     """Begin queued runs whose singleton key is free: the process that ended the last one died."""
     for each in engine.singletons.free(uuid.uuid4().hex):
-        if run_id := engine.singletons.begin_next(*each):
+        while run_id := engine.singletons.begin_next(*each):
             engine.advance(run_id, wait=False)
 
 

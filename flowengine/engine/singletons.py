@@ -11,6 +11,7 @@ import logging
 
 from sqlalchemy.exc import IntegrityError
 
+from flowengine.engine import run_places
 from flowengine.engine.staging import CommitEffects
 from flowengine.engine.start_request import StartRequest
 from flowengine.errors import ActionRefused, AlreadyRunning
@@ -21,6 +22,8 @@ from flowengine.store.commit_rows import RunOrigin
 from flowengine.store.commits import CommitPlan, RunHeader
 
 log = logging.getLogger("flowengine")
+
+_ATTEMPTS = 10  # of taking a place
 
 STARTED = "Started"  #: the kind of the fact with the inputs
 
@@ -34,6 +37,12 @@ def check_reopening(session: Session, view: RunView, kind: str) -> None:
     if view.singleton is None:
         return
     other = session.run_keys.with_singleton(view.tenant, view.workflow, view.singleton)
+    if other is not None and run_places.is_of_places(view.singleton):
+        problem = (
+            f"run {other} has taken its place, and the workflow limits its open runs: wait for its "
+            f"end or cancel it, then {kind} this run; or fork this run, a fork is not counted"
+        )
+        raise ActionRefused(view.id, kind, problem)
     if other is not None:
         problem = (
             f"run {other} is open, and has the same singleton key {view.singleton!r}: wait for its "
@@ -65,7 +74,7 @@ def stage_queued(request: StartRequest, rows: CommitPlan, origin: RunOrigin, now
     view.state = RunState.QUEUED
     entry = {"happened": {"Queued": 1}, "state": view.state}
     rows.save_run(RunHeader(view, 0, 0), view, entry, now, tasks=0)
-    queued = origin._replace(singleton_key=None, queued_key=request.singleton)
+    queued = origin._replace(singleton_key=None, queued_key=request.queue[2])
     rows.insert_run(queued, request.labels)
 
 
@@ -80,6 +89,8 @@ class Singletons:
 
         The caller evaluates it; if it dies before, recovery finds the fact.
         """
+        if run_places.is_of_places(key):
+            return self._begin_in_place(tenant, workflow)
         try:
             with self._database.write() as session:
                 if session.run_keys.with_singleton(tenant, workflow, key) is not None:
@@ -91,6 +102,26 @@ class Singletons:
         except IntegrityError:  # another process has just begun a run with this key
             log.debug("a run of %s with the singleton key %r has begun elsewhere", workflow, key)
             return None
+
+    def _begin_in_place(self, tenant: str, workflow: str) -> str | None:
+        """Give a place to the oldest queued run of a workflow that limits its open runs."""
+        for _ in range(_ATTEMPTS):
+            try:
+                with self._database.write() as session:
+                    keys = session.run_keys
+                    first = keys.first_queued_like(tenant, workflow, run_places.QUEUES)
+                    if first is None:
+                        return None
+                    run_id, queue = first
+                    taken = keys.singletons_like(tenant, workflow, run_places.PLACES)
+                    place = run_places.free_place(queue, taken)
+                    if place is None or not keys.give_singleton(run_id, place):
+                        return None
+                    session.inbox.release_fact(start_fact(run_id))
+                    return run_id
+            except IntegrityError:  # another process has just taken the place: there may be others
+                continue
+        return None  # recovery looks again
 
     def free(self, first: str) -> list[tuple[str, str, str]]:
         """Return tenant, workflow and key of queued runs whose key no run has."""

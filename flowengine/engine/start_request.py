@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from flowengine import tenants
 from flowengine.authoring import IfFailed, IfRunning, OnCancel
+from flowengine.engine import run_places
 from flowengine.errors import InvalidInputs
 from flowengine.program import Plan
 from flowengine.program.nodes import Json
@@ -46,11 +47,18 @@ class StartRequest:
     if_running: IfRunning = "reject"  #: if an open run has the singleton key
     max_open: int | None = None  #: open runs of the workflow, above which the start is refused
     agent_call: str | None = None  #: of an agent that waits for its end
+    runs: int | None = None  #: open runs of the workflow, above which it is queued
 
     @property
     def is_queued(self) -> bool:
         """Whether the run begins only after the others with its singleton key."""
         return self.singleton is not None and self.if_running in ("queue", "replace")
+
+    @property
+    def queue(self) -> tuple[str, str, str]:
+        """Tenant, workflow and key of the queue in which the run waits."""
+        key = self.singleton or "" if self.runs is None else run_places.queue_key(self.runs)
+        return self.tenant, self.workflow, key
 
 
 @dataclass(frozen=True)
@@ -90,7 +98,7 @@ def start_request(
     check_inputs(facet, plain, plan.limits)
     if options.get("deadline") is None:
         options["deadline"] = facet.deadline
-    request = StartRequest(digest, text, plan, facet.name, plain, **options)
+    request = StartRequest(digest, text, plan, facet.name, plain, runs=facet.runs, **options)
     if problems := list(_invalid_options(request)):
         raise InvalidInputs(facet.name, problems)
     if request.labels:
@@ -144,6 +152,10 @@ def _invalid_singleton(request: StartRequest) -> Iterator[str]:
     if request.if_running not in get_args(IfRunning):
         allowed = "'reject', 'return', 'replace' or 'queue'"
         yield f"the option if_running must be {allowed}, not {_kind(request.if_running)}"
+    elif singleton is not None and run_places.is_of_places(singleton):
+        yield f"the singleton key {singleton!r} is one of the engine: give it another"
+    elif singleton is not None and request.runs is not None:
+        yield "the workflow limits its open runs itself: start it without a singleton key"
     elif request.if_running != "reject" and singleton is None:
         yield "the option if_running needs a singleton key: it is for another run that has it"
     if most is not None and (not isinstance(most, int) or isinstance(most, bool) or most < 1):

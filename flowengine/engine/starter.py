@@ -89,13 +89,22 @@ class Starter:
         for request in requests:
             self._programs.saved(request.digest)
         self._after_commit.finish(commits, max_commits=_CALLER_COMMITS)
+        self._begin_queued(requests)
         return [effects.run_id for effects in commits]
+
+    def _begin_queued(self, requests: list[StartRequest]) -> None:
+        """Begin runs of workflows that limit their open runs, as long as there are places."""
+        for queue in dict.fromkeys(r.queue for r in requests if r.runs is not None):
+            self._after_commit.begin_queued(*queue)
 
     def _insert(self, requests: list[StartRequest]) -> list[CommitEffects]:
         now = self._database.now()
         replaced: dict[str, str] = {}
         with gc_paused():
-            with self._database.autocommit() as session:
+            # A run that waits is two rows, of one transaction.
+            is_limited = any(request.runs is not None for request in requests)
+            begin = self._database.write if is_limited else self._database.autocommit
+            with begin() as session:
                 for request in requests:
                     self.check_open(session, request)
                 commits = self._insert_until_written(session, requests, now, replaced)
@@ -146,7 +155,7 @@ class Starter:
                 return earlier.run_id
             release_keys(session, [earlier.run_id], now)
         self._programs.save(session, request.digest, request.text, now)
-        where = (request.tenant, request.workflow, request.singleton or "")
+        where = request.queue
         # Later than the one before, also within a millisecond: the queue is in this order.
         created = max(now, session.run_keys.last_queued(*where) + 1)
         origin = origin_of(request, now)._replace(created=created)
@@ -180,12 +189,16 @@ class Starter:
         effects: dict[str, CommitEffects] = {}
         # Lock order: by key. Two starts of several runs could deadlock.
         for request in sorted(requests, key=lambda request: request.key or ""):
+            if request.runs is not None:
+                queued = self.insert_queued(session, request)
+                effects[request.run_id] = CommitEffects(queued)
+                continue
             self._programs.save(session, request.digest, request.text, now)
             effects[request.run_id] = stage_first_commit(session, request, rows, now, continuation)
-        written = session.commit(rows)
+        written = set() if rows.is_empty else session.commit(rows)
         found = []
         for request in requests:
-            if request.run_id in written:
+            if request.run_id in written or request.runs is not None:
                 found.append(effects[request.run_id])
             elif request.key is None and request.singleton is None:
                 found.append(CommitEffects(request.run_id))  # inserted by an unanswered statement
@@ -248,6 +261,8 @@ class Starter:
             due.add({group.task_list: len(group.task_ids)})
         if due or effects.waiting:
             transaction.after_commit(lambda: self._wake(due, effects.waiting))
+        if request.runs is not None:
+            transaction.after_commit(lambda: self._begin_queued([request]))
         return effects.run_id
 
     def _start_after(self, transaction: CallerTransaction, request: StartRequest) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.actors import Actor, ActorKind
+from flowengine.engine import run_places
 from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.program_cache import ProgramCache
-from flowengine.engine.singletons import Singletons
 from flowengine.engine.staging import CommitEffects
 from flowengine.engine.start_request import StartRequest, start_request
 from flowengine.engine.starter import Starter
@@ -58,11 +58,10 @@ class TickRuns:
         programs: ProgramCache,
         starter: Starter,
         after_commit: AfterCommit,
-        singletons: Singletons,
         settings: Settings,
     ) -> None:
         self._programs, self._starter, self._settings = programs, starter, settings
-        self._after_commit, self._singletons = after_commit, singletons
+        self._after_commit = after_commit
 
     def request(
         self,
@@ -76,20 +75,31 @@ class TickRuns:
         """Return the start of a tick's run, with checked inputs."""
         key = (trigger_key if triggered else tick_key)(record.name, nominal)
         options: dict[str, Any] = {"key": key, "tenant": record.tenant}
-        if schedule.overlap != ALLOW:
+        prepared = self._programs.stored(session, record.program_hash)
+        if schedule.overlap != ALLOW and prepared[2].workflow(record.workflow).runs is None:
             options["singleton"] = singleton_key(record.name)
         inputs = filled(schedule.inputs, record.name, nominal, schedule.zone)
-        prepared = self._programs.stored(session, record.program_hash)
         return start_request(prepared, record.workflow, inputs, self._settings, **options)
 
     def open_runs(
         self, session: Session, record: ScheduleRecord, schedule: Schedule
-    ) -> tuple[str | None, list[str]]:
-        """Return the open run of a schedule, and those that wait for its end."""
+    ) -> tuple[list[str], list[str]]:
+        """Return the open run of a schedule, and those that wait for its end.
+
+        If the workflow limits its open runs, they are those of all who start it; none while there
+        is a place.
+        """
         if schedule.overlap == ALLOW:
-            return None, []  # nobody asks
-        where = (record.tenant, record.workflow, singleton_key(record.name))
-        return session.run_keys.with_singleton(*where), session.run_keys.queued(*where)
+            return [], []  # nobody asks
+        keys, where = session.run_keys, (record.tenant, record.workflow)
+        limit = self._programs.plan(session, record.program_hash).workflow(record.workflow).runs
+        if limit is None:
+            key = singleton_key(record.name)
+            held = keys.with_singleton(*where, key)
+            return [held] if held else [], keys.queued(*where, key)
+        placed = list(keys.singletons_like(*where, run_places.PLACES).values())
+        waiting = keys.queued_like(*where, run_places.QUEUES)
+        return placed if len(placed) >= limit else [], waiting
 
     def apply(
         self,
@@ -130,8 +140,7 @@ class TickRuns:
             elif isinstance(action, Queue | Replace):
                 if isinstance(action, Replace):
                     self._cancel_open(session, record, schedule, action.nominal, now, effects)
-                where = (record.tenant, record.workflow, singleton_key(record.name))
-                effects.queues.append(where)
+                effects.queues.append(request.queue)
                 told = outcome if outcome != STARTED else QUEUED
                 tick(action.nominal, told, self._starter.insert_queued(session, request))
         if effects.requests:
@@ -153,7 +162,7 @@ class TickRuns:
     ) -> None:
         """Cancel the open runs of a schedule: facts of this transaction, so none is lost."""
         running, waiting = self.open_runs(session, record, schedule)
-        for run_id in [*waiting, *([running] if running else [])]:
+        for run_id in [*waiting, *running]:
             action_id = uuid.uuid4().hex
             fact = {
                 "id": action_id,
@@ -173,8 +182,7 @@ class TickRuns:
         for run_id in effects.cancelled:
             self._after_commit.advance(run_id)
         for where in effects.queues:
-            if begun := self._singletons.begin_next(*where):
-                self._after_commit.advance(begun)
+            self._after_commit.begin_queued(*where)
 
 
 def singleton_key(schedule: str) -> str:

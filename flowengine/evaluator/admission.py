@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from flowengine.evaluator.records import derived_id
 from flowengine.program.event_options import EventOptions
-from flowengine.program.limit_keys import rendered
+from flowengine.program.limit_keys import Of, rendered
 
 MAX_PASSES = 8
 _MAX_SWITCHES = 50  # of one queue; the oldest are merged
@@ -42,19 +42,19 @@ class StatedKey(NamedTuple):
 
 
 def stated_keys(
-    options: EventOptions, value_of: Callable[[str], Any], tenant: str, since: int
+    options: EventOptions, value_of: Callable[[str], Any], run: Of, since: int
 ) -> list[StatedKey]:
     """Return the keys of a step, sorted: the order in which they are locked and reserved.
 
     Raises KeyError or TypeError for a key without a value.
     """
     keys = [
-        StatedKey(f"limit:{rendered(limit.key, value_of, tenant)}", limit.count, None, since)
+        StatedKey(f"limit:{rendered(limit.key, value_of, run)}", limit.count, None, since)
         for limit in options.limit
     ]
     for rate in options.rate:
         per = rate.per if isinstance(rate.per, int | float) else rate.per.total_seconds()
-        name = f"rate:{rendered(rate.key, value_of, tenant)}"
+        name = f"rate:{rendered(rate.key, value_of, run)}"
         keys.append(StatedKey(name, rate.count, max(1, round(per * 1000)), since))
     return sorted(keys)
 

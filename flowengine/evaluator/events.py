@@ -74,7 +74,7 @@ def _keys_of(work: WorkingSet, step: Step, options: EventOptions) -> list[Stated
         return stated_keys(
             options,
             lambda name: work.read(step.params[name]),
-            work.run.tenant,
+            work.run,
             work.run.created,
         )
     except (KeyError, TypeError) as problem:

@@ -75,7 +75,7 @@ def _key(work: WorkingSet, step: Step, cache: Cache) -> str:
     facet = work.facet(step)
     assert facet is not None
     tenant = work.run.tenant
-    parts = typed_parts(cache.key, lambda name: work.read(step.params[name]), tenant)
+    parts = typed_parts(cache.key, lambda name: work.read(step.params[name]), work.run)
     return derived_id("cache", json.dumps([tenant, facet.name, _types(facet), parts]))
 
 

@@ -23,6 +23,7 @@ from flowengine.authoring.registry import register_event_facet
 from flowengine.errors import CommandFailed, GiveUp
 from flowengine.library.processes import Command, Ended, execute
 from flowengine.log_context import StepLog
+from flowengine.program.commands import RUN, SH, UV
 from flowengine.settings import Settings
 from flowengine.step_logs.lines import STDERR, STDOUT
 from flowengine.worker.execution import current_step
@@ -40,6 +41,7 @@ class CommandResult:
     exit_code: int
     stdout: str  #: the last 64 KiB
     output: dict[str, Any] = field(default_factory=dict)  #: by name, as the command has written it
+    signal: str = ""  #: none: a command that a signal ended has failed
 
 
 def _run(
@@ -67,11 +69,18 @@ def _uv(
     args: list[str] | None = None,
     stdin: str = "",
     directory: str = "",
+    env: dict[str, str] | None = None,
+    project: bool = False,
+    program: str = "uv",
 ) -> CommandResult:
-    """Run a Python script with uv, in an environment that has these packages."""
+    """Run a Python script with uv, in an environment that has these packages.
+
+    With `project` it is that of the project of uv in the directory, and has its packages.
+    """
     wanted = [part for package in packages or [] for part in ("--with", package)]
-    command = ["uv", "run", "--no-project", *wanted, "--", script, *(args or [])]
-    return _executed(command, stdin, {}, directory)
+    place = [] if project else ["--no-project"]
+    command = [program, "run", *place, *wanted, "--", script, *(args or [])]
+    return _executed(command, stdin, env or {}, directory)
 
 
 def _executed(
@@ -145,9 +154,9 @@ def _text(content: bytes) -> str:
     return content.decode(errors="replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
-run = defined_event_facet(_run, "command.run")
-sh = defined_event_facet(_sh, "command.sh")
-uv = defined_event_facet(_uv, "command.uv")
+run = defined_event_facet(_run, RUN)
+sh = defined_event_facet(_sh, SH)
+uv = defined_event_facet(_uv, UV)
 COMMANDS: tuple[EventFacet[..., Any], ...] = (run, sh, uv)
 
 

@@ -6,10 +6,20 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator
 from string import Formatter
-from typing import Any
+from typing import Any, Protocol
 
 TENANT = "tenant"  #: in a key: the tenant of the run, unless the facet has a parameter of that name
+RUN = "$run"  #: in a key: the id of the run; no parameter has that name
 LONGEST_KEY = 200  #: characters of a key; a longer one ends with its digest
+
+
+class Of(Protocol):
+    """The run whose step needs a key."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def tenant(self) -> str: ...
 
 
 class UnreadableKey(ValueError):
@@ -38,7 +48,7 @@ def key_problems(
         yield f"the key {problem}"
         return
     for name in named:
-        if name not in parameters and name != TENANT:
+        if name not in parameters and name not in (TENANT, RUN):
             hint = suggest(name, parameters)
             yield f"the key {template!r} names {name!r}, which is no parameter{hint}"
 
@@ -51,7 +61,7 @@ def whole_names(template: str) -> Iterator[str]:
         return  # see `key_problems`
 
 
-def rendered(template: str, value_of: Callable[[str], Any], tenant: str) -> str:
+def rendered(template: str, value_of: Callable[[str], Any], run: Of) -> str:
     """Return the key for the arguments of a step; `value_of` raises KeyError for an unknown name.
 
     Raises KeyError for a name without a value, and TypeError for a list or a map.
@@ -60,7 +70,7 @@ def rendered(template: str, value_of: Callable[[str], Any], tenant: str) -> str:
     for text, path in _parts(template):
         found.append(text)
         if path is not None:
-            found.append(_text(path, value_of, tenant))
+            found.append(_text(path, value_of, run))
     key = "".join(found)
     if len(key) <= LONGEST_KEY:
         return key
@@ -68,7 +78,7 @@ def rendered(template: str, value_of: Callable[[str], Any], tenant: str) -> str:
     return f"{key[: LONGEST_KEY - len(digest) - 1]}~{digest}"
 
 
-def typed_parts(template: str, value_of: Callable[[str], Any], tenant: str) -> list[Any]:
+def typed_parts(template: str, value_of: Callable[[str], Any], run: Of) -> list[Any]:
     """Return the texts and the values of a key: no two lists of arguments have the same.
 
     Raises as `rendered` does, whose text two of them may share: "a:b" and "c", "a" and "b:c".
@@ -77,25 +87,25 @@ def typed_parts(template: str, value_of: Callable[[str], Any], tenant: str) -> l
     for text, path in _parts(template):
         found.append(text)
         if path is not None:
-            found.append([_value(path, value_of, tenant)])
+            found.append([_value(path, value_of, run)])
     return found
 
 
-def _text(path: str, value_of: Callable[[str], Any], tenant: str) -> str:
-    value = _value(path, value_of, tenant)
+def _text(path: str, value_of: Callable[[str], Any], run: Of) -> str:
+    value = _value(path, value_of, run)
     # A NUL or a lone surrogate has no place in a database.
     is_plain = isinstance(value, str) and "\0" not in value and value.isprintable()
     return value if is_plain else json.dumps(value)
 
 
-def _value(path: str, value_of: Callable[[str], Any], tenant: str) -> Any:
+def _value(path: str, value_of: Callable[[str], Any], run: Of) -> Any:
     name, *rest = path.split(".")
     try:
         value = value_of(name)
     except KeyError:
-        if name != TENANT:
+        if name not in (TENANT, RUN):
             raise
-        value = tenant
+        value = run.id if name == RUN else run.tenant
     for part in rest:
         if not isinstance(value, dict) or part not in value:
             raise KeyError(path)

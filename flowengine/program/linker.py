@@ -47,6 +47,7 @@ from flowengine.program.plan import (
     StatementPlan,
 )
 from flowengine.program.read_sets import add_read_sets
+from flowengine.program.run_limits import run_limit
 from flowengine.program.scopes import Frame
 from flowengine.program.types import field_misfit
 
@@ -138,6 +139,11 @@ class Linker:
         frame, linked = Frame(RowKind.STEP, None, facet=facet), []
         if facet.kind is FacetKind.WORKFLOW:
             facet.deadline = self._calls.deadline(facet.node.mixins, facet.name)
+            limit = run_limit(facet.node.mixins)
+            if isinstance(limit, str):
+                self._context.refuse(facet.name, limit)
+            else:
+                facet.runs = limit
         for mixin in (m for m in facet.node.mixins if not m.alias):
             where = f"{facet.name}, mixin {mixin.target!r}"
             self._calls.check_plain_mixin(mixin, None, where)

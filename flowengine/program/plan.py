@@ -244,6 +244,7 @@ class FacetPlan:
     is_recursive: bool = False  #: it may call itself, through other facets too
     read_set: ReadSet = NO_READS  #: of the root step of a run
     deadline: float | None = None  #: of a workflow: seconds for a run that is started without one
+    runs: int | None = None  #: of a workflow: how many of its runs are open at a time
 
     @property
     def kind(self) -> FacetKind:

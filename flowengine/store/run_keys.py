@@ -31,9 +31,15 @@ _OF_WORKFLOW = "FROM flowengine_run WHERE tenant = %s AND workflow = %s"
 _WITH_SINGLETON = f"SELECT id {_OF_WORKFLOW} AND singleton_key = %s AND finished IS NULL"
 _QUEUED = f"SELECT id {_OF_WORKFLOW} AND queued_key = %s AND {RUN_IS_QUEUED} ORDER BY created, id"
 _LAST_QUEUED = f"SELECT max(created) {_OF_WORKFLOW} AND queued_key = %s AND {RUN_IS_QUEUED}"
+_STILL_QUEUED = f"id = %s AND {RUN_IS_QUEUED} AND state = '{RunState.QUEUED}' RETURNING id"
 _TAKE_QUEUED = (
-    "UPDATE flowengine_run SET singleton_key = queued_key, queued_key = NULL "
-    f"WHERE id = %s AND {RUN_IS_QUEUED} AND state = '{RunState.QUEUED}' RETURNING id"
+    f"UPDATE flowengine_run SET singleton_key = queued_key, queued_key = NULL WHERE {_STILL_QUEUED}"
+)
+_GIVE = f"UPDATE flowengine_run SET singleton_key = %s, queued_key = NULL WHERE {_STILL_QUEUED}"
+_QUEUED_LIKE = f"{_OF_WORKFLOW} AND queued_key LIKE %s AND {RUN_IS_QUEUED} ORDER BY created, id"
+_SINGLETONS_LIKE = (
+    f"SELECT singleton_key, id {_OF_WORKFLOW} AND singleton_key LIKE %s AND finished IS NULL "
+    "ORDER BY created, id"
 )
 _FREE_QUEUES = (
     "SELECT DISTINCT q.tenant, q.workflow, q.queued_key FROM (SELECT tenant, workflow, queued_key "
@@ -75,6 +81,27 @@ class RunKeys(Part):
             taken = self._session.rows(_TAKE_QUEUED, (run_id,))
             return run_id if taken else None
         return None
+
+    def queued_like(self, tenant: str, workflow: str, keys: str) -> list[str]:
+        """Return the runs that wait for a key of this pattern, the oldest first."""
+        rows = self._session.rows(f"SELECT id {_QUEUED_LIKE}", (tenant, workflow, keys))
+        return [run_id for (run_id,) in rows]
+
+    def first_queued_like(self, tenant: str, workflow: str, keys: str) -> tuple[str, str] | None:
+        """Lock the oldest run that waits for a key of this pattern; return it with the key."""
+        dialect = self._session.dialect
+        text = f"SELECT id, queued_key {_QUEUED_LIKE} LIMIT 1{dialect.LOCK}{dialect.SKIP_LOCKED}"
+        rows = self._session.rows(text, (tenant, workflow, keys))
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def singletons_like(self, tenant: str, workflow: str, keys: str) -> dict[str, str]:
+        """Return the open runs with a singleton key of this pattern, by key, the oldest first."""
+        rows = self._session.rows(_SINGLETONS_LIKE, (tenant, workflow, keys))
+        return dict(rows)
+
+    def give_singleton(self, run_id: str, key: str) -> bool:
+        """Give a singleton key to a queued run; False if it is queued no more."""
+        return bool(self._session.rows(_GIVE, (key, run_id)))
 
     def free_queues(self, first: str) -> list[tuple[str, str, str]]:
         """Return tenant, workflow and key of runs that wait for a singleton key which is free.

@@ -41,7 +41,8 @@ def test_a_command_is_a_step_with_output_and_named_results(flow: Flow) -> None:
         return run(["sh", "-c", 'echo "hello $0"; echo ROWS=[1,2] >> $FLOWENGINE_OUTPUT', name])
 
     found = result_of(flow, greet, "ada")
-    assert found == {"exit_code": 0, "stdout": "hello ada\n", "output": {"ROWS": [1, 2]}}
+    ended = {"exit_code": 0, "signal": ""}
+    assert found == {**ended, "stdout": "hello ada\n", "output": {"ROWS": [1, 2]}}
 
 
 def test_a_command_knows_its_run_its_step_and_its_try(flow: Flow) -> None:
