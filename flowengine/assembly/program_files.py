@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flowengine.afl import link_files, read_text
-from flowengine.authoring import event_facet_named
+from flowengine.authoring import event_facet_named, register_program
 from flowengine.errors import ProgramError
 from flowengine.program import Program, parse_program
 from flowengine.program.json_reader import read_json
@@ -37,7 +37,10 @@ def load_program(
     settings = settings or Settings.from_environment()
     parts = [_read(path, settings.max_program_bytes) for path in paths]
     program = link_files(parts, allow_scripts=settings.scripts)
-    return Program(tuple(_with_options(declared) for declared in program.declarations))
+    loaded = Program(tuple(_with_options(declared) for declared in program.declarations))
+    source = "json" if Path(paths[0]).suffix == PROGRAM_JSON else "afl"
+    register_program(loaded, source, ", ".join(str(path) for path in paths))
+    return loaded
 
 
 def _read(path: str | Path, most: int) -> tuple[Program, str | None]:

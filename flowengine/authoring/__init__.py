@@ -28,9 +28,13 @@ from flowengine.authoring.operators import (
 )
 from flowengine.authoring.options import Breaker
 from flowengine.authoring.registry import (
+    LoadedWorkflow,
+    all_workflows,
     breaker_named,
     event_facet_named,
     event_facet_names,
+    loaded_workflows,
+    register_program,
     scheduled_workflows,
     workflow_named,
     workflow_names,
@@ -96,6 +100,10 @@ __all__ = [  # noqa: RUF022 - grouped by user
     "wait_for",
     "set_task_list_source",
     "scheduled_workflows",
+    "LoadedWorkflow",
+    "all_workflows",
+    "loaded_workflows",
+    "register_program",
     "workflow_named",
     "workflow_names",
 ]

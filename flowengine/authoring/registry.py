@@ -6,10 +6,14 @@ A task names its facet, possibly by an alias: the name from before the code move
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from flowengine.authoring.options import Breaker
 from flowengine.errors import AuthoringError
+from flowengine.program import Program
+from flowengine.program.nodes import Declaration, FacetDeclaration, FacetKind, Namespace
 
 if TYPE_CHECKING:
     from flowengine.authoring.facets import EventFacet, Workflow
@@ -17,6 +21,7 @@ if TYPE_CHECKING:
 _event_facets: dict[str, EventFacet[..., Any]] = {}
 _standard: dict[str, EventFacet[..., Any]] = {}
 _workflows: dict[str, Workflow[..., Any]] = {}
+_loaded: dict[str, LoadedWorkflow] = {}
 _lock = threading.Lock()  # writers only: reads are atomic (one key, or one copy)
 
 
@@ -84,10 +89,45 @@ def workflow_names() -> list[str]:
     return sorted(_workflows.copy())
 
 
+def all_workflows() -> list[Workflow[..., Any]]:
+    """Return the workflows, each once."""
+    return list({id(flow): flow for flow in _workflows.copy().values()}.values())
+
+
 def scheduled_workflows() -> list[Workflow[..., Any]]:
     """Return the workflows that have schedules, each once."""
     found = {flow.name: flow for flow in _workflows.copy().values() if flow.schedules}
     return [found[name] for name in sorted(found)]
+
+
+@dataclass(frozen=True)
+class LoadedWorkflow:
+    """A workflow of a program that was loaded from files."""
+
+    name: str
+    program: Program
+    source: str  #: afl or json
+    place: str
+
+
+def register_program(program: Program, source: str, place: str) -> None:
+    """Note the workflows of a program that was loaded; a later one of the same name replaces it."""
+    for name in _workflows_of(program.declarations):
+        _loaded[name] = LoadedWorkflow(name, program, source, place)
+
+
+def loaded_workflows() -> list[LoadedWorkflow]:
+    """Return the workflows of loaded programs by name."""
+    return [each for _, each in sorted(_loaded.copy().items())]
+
+
+def _workflows_of(declarations: Iterable[Declaration], namespace: str = "") -> Iterator[str]:
+    for declared in declarations:
+        name = f"{namespace}.{declared.name}" if namespace else declared.name
+        if isinstance(declared, Namespace):
+            yield from _workflows_of(declared.declarations, name)
+        elif isinstance(declared, FacetDeclaration) and declared.kind is FacetKind.WORKFLOW:
+            yield name
 
 
 def _register(registry: dict[str, Any], added: Any) -> None:

@@ -29,6 +29,7 @@ from flowengine.cli import (
     runner_command,
     schedule_commands,
     token_command,
+    workflow_commands,
 )
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
@@ -132,7 +133,8 @@ def start(
     """Start a workflow by its name, print the id of its run, and exit.
 
     WORKFLOW is the name of a document, etl.daily for etl/daily.yml in the folder of
-    FLOWENGINE_WORKFLOWS, or that of a workflow in an imported module. Workers execute the run.
+    FLOWENGINE_WORKFLOWS, of a workflow in an imported module, or else of one in the catalogue
+    (see `flowengine workflows`). Workers execute the run.
     """
     from flowengine.cli import run_command
 
@@ -335,5 +337,10 @@ def upgrade() -> None:
     database.upgrade()
 
 
-for command in (*operations.COMMANDS, *agent_commands.COMMANDS, *schedule_commands.COMMANDS):
+for command in (
+    *operations.COMMANDS,
+    *agent_commands.COMMANDS,
+    *schedule_commands.COMMANDS,
+    *workflow_commands.COMMANDS,
+):
     main.add_command(command)

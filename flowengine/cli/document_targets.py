@@ -21,12 +21,12 @@ def is_document(target: str) -> bool:
         return True
     if not path.is_dir() or any(path.glob("*.py")):
         return False
-    with _readable(target):
+    with readable_folder(target):
         return bool(document_files(path))
 
 
 @contextmanager
-def _readable(folder: str) -> Iterator[None]:
+def readable_folder(folder: str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
@@ -57,7 +57,7 @@ def document_named(name: str, settings: Settings, folder: str | None) -> Compile
         return None
     if not Path(folder).is_dir():
         raise click.ClickException(f"there is no folder {folder} of documents")
-    with _readable(folder):
+    with readable_folder(folder):
         documents = load_folder(folder)
     if name in documents.problems:
         raise InvalidDocument(documents.problems[name])

@@ -165,11 +165,20 @@ def prepare_named(
         return _of_document(document, given, " ".join(modules) or "MODULE")
     flow = workflow_named(name)
     if flow is None:
-        raise click.ClickException(
-            f"there is no workflow {name!r}: no document of the folder has that name "
-            "(FLOWENGINE_WORKFLOWS, --workflows), and no imported module (--module)"
-        )
+        return _of_catalogue(name, given)
     return _of_python(flow, given, " ".join(modules))
+
+
+def _of_catalogue(name: str, given: Sequence[str]) -> PreparedStart:
+    """Start a workflow that others have published: its program is in the database."""
+
+    def start(engine: Engine, **options: Any) -> str:
+        facet = engine.catalogue.prepared(name)[2].workflow(name)
+        inputs = _read_inputs(facet.params, given)
+        check_inputs(facet, inputs)
+        return engine.start(name, inputs, **options).id
+
+    return PreparedStart(start, "MODULE")
 
 
 def _document_at(file: str, settings: Settings) -> CompiledDocument:

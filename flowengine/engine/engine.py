@@ -20,6 +20,7 @@ from flowengine.engine.admission import Admissions
 from flowengine.engine.after_commit import AfterCommit, RunCompletions
 from flowengine.engine.answers import Answers
 from flowengine.engine.bulk_actions import BulkActions
+from flowengine.engine.catalogue import Catalogue
 from flowengine.engine.child_runs import ChildRuns
 from flowengine.engine.committer import Committer
 from flowengine.engine.control import Control
@@ -34,7 +35,7 @@ from flowengine.engine.hooks import Hooks, outbox_rule
 from flowengine.engine.locks import Locks
 from flowengine.engine.log_store import DatabaseLogs, LogStore
 from flowengine.engine.pollers import NotifierWithPollers, Pollers
-from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.program_cache import PreparedProgram, ProgramCache
 from flowengine.engine.purger import Purger
 from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
@@ -49,7 +50,7 @@ from flowengine.engine.task_queue import TaskQueue
 from flowengine.engine.tick_runs import TickRuns
 from flowengine.engine.tokens import Tokens
 from flowengine.engine.used_keys import key_options
-from flowengine.errors import ActionRefused, PartlyStarted
+from flowengine.errors import ActionRefused, InvalidInputs, PartlyStarted
 from flowengine.log_filter import limit_records
 from flowengine.payload_codecs import codec_of
 from flowengine.program import Program
@@ -163,7 +164,9 @@ class Engine:
         due_schedules = DueSchedules(database, tick_runs, self.settings)
         self.schedules = Schedules(database, self.programs, tick_runs, due_schedules, self.settings)
 
+        self.catalogue = Catalogue(database, self.programs)
         self.log_store: LogStore = DatabaseLogs(database)
+
         self.queries = RunQueries(database, self.settings.tenant, has_feed=self.settings.event_feed)
         self.get = self.queries.get
         self.find = self.queries.find
@@ -186,9 +189,9 @@ class Engine:
 
     def start(
         self,
-        program: Program | Mapping[str, Any],
-        workflow: str,
-        inputs: Mapping[str, Json],
+        program: Program | Mapping[str, Any] | str,
+        workflow: str | Mapping[str, Json] = "",
+        inputs: Mapping[str, Json] | None = None,
         *,
         key: str | None = None,
         priority: int = 0,
@@ -205,6 +208,8 @@ class Engine:
     ) -> Run[Any]:
         """Start a run; it is durable when this returns.
 
+        ``start(program, "shop.Order", {"order": 7})`` starts a workflow of a program,
+        ``start("shop.Order", {"order": 7})`` one of the catalogue: of a worker, or of a document.
         An app that is bound to a tenant (setting `tenant`) starts all runs for it, and raises
         TenantRefused for another.
         With `key` a run is started once: a second start with the same key returns the first run.
@@ -225,9 +230,8 @@ class Engine:
         options |= {"key_ttl": _seconds(key_ttl), "singleton": singleton}
         options |= {"if_running": if_running, "max_open": max_open}
         own = {"run_id": run_id} if run_id else {}
-        request = self.starter.request(
-            program, workflow, inputs, if_failed=if_failed, **options, **own
-        )
+        what, name, given = self._named(program, workflow, inputs)
+        request = self.starter.request(what, name, given, if_failed=if_failed, **options, **own)
         if isinstance(connection, Connection):
             connection = SqlalchemyTransaction(connection)
         if connection is not None:
@@ -235,6 +239,22 @@ class Engine:
         if request.is_queued:
             return Run(self, self._start_queued(request))
         return Run(self, self.starter.start([request])[0])
+
+    def _named(
+        self,
+        program: Program | Mapping[str, Any] | str,
+        workflow: str | Mapping[str, Json],
+        inputs: Mapping[str, Json] | None,
+    ) -> tuple[Program | Mapping[str, Any] | PreparedProgram, str, Mapping[str, Json]]:
+        """Return the program of a start, the workflow and its inputs."""
+        if isinstance(program, str):
+            if inputs is not None and workflow:
+                raise InvalidInputs(program, ["a start by name takes the name and the inputs"])
+            given = workflow if isinstance(workflow, Mapping) else inputs
+            return self.catalogue.prepared(program), program, given or {}
+        if not isinstance(workflow, str):
+            raise InvalidInputs("?", ["a start of a program needs the name of its workflow"])
+        return program, workflow, inputs if inputs is not None else {}
 
     def _start_queued(self, request: StartRequest) -> str:
         """Start a run that begins after the others with its singleton key."""

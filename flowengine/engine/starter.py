@@ -14,7 +14,7 @@ from flowengine.engine.after_commit import AfterCommit
 from flowengine.engine.first_commit import origin_of, stage_first_commit
 from flowengine.engine.gc_pause import gc_paused
 from flowengine.engine.pollers import DueTasks
-from flowengine.engine.program_cache import ProgramCache
+from flowengine.engine.program_cache import PreparedProgram, ProgramCache
 from flowengine.engine.singletons import (
     STARTED,
     SingletonEnded,
@@ -56,7 +56,7 @@ class Starter:
 
     def request(
         self,
-        program: Program | Mapping[str, Any],
+        program: Program | Mapping[str, Any] | PreparedProgram,
         workflow: str,
         inputs: Mapping[str, Json],
         **options: Any,
@@ -65,7 +65,7 @@ class Starter:
         bound, asked = self._settings.tenant, options.get("tenant", "")
         if bound and isinstance(asked, str):  # another type is refused below
             options["tenant"] = visible_tenant(bound, asked or None)
-        prepared = self._programs.prepare(program)
+        prepared = program if isinstance(program, tuple) else self._programs.prepare(program)
         return start_request(prepared, workflow, inputs, self._settings, **options)
 
     def refuse_failed(self, requests: list[StartRequest]) -> None:

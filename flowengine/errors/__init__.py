@@ -56,6 +56,7 @@ from flowengine.errors.programs import (
     StartRefused,
     SymbolMisuse,
     UnknownWorkflow,
+    UnpublishedWorkflow,
     UntraceableCode,
     WorkflowNotImported,
 )
@@ -208,6 +209,7 @@ __all__ = [
     "UnknownStep",
     "UnknownTurn",
     "UnknownWorkflow",
+    "UnpublishedWorkflow",
     "UntraceableCode",
     "ValueRefused",
     "WaitInsideStep",

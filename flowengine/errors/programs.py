@@ -65,6 +65,18 @@ class InvalidProgram(ProgramError):
 
 
 @dataclass(eq=False, repr=False)
+class UnpublishedWorkflow(ProgramError, LookupError):
+    """The catalogue has no workflow of that name."""
+
+    name: str
+    hint: str = ""
+    _text = (
+        "there is no workflow {name!r} in the catalogue{hint}: a worker that has it publishes it "
+        "when it starts, `flowengine push` publishes documents, `flowengine workflows` shows all"
+    )
+
+
+@dataclass(eq=False, repr=False)
 class UnknownWorkflow(ProgramError):
     """A program has no workflow of that name."""
 

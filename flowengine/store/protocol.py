@@ -20,6 +20,7 @@ from flowengine.store.agent_purge import AgentPurge
 from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.backend import Executor
 from flowengine.store.cards import Cards
+from flowengine.store.catalogue import Catalogue
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule, PollerNotes
@@ -153,6 +154,8 @@ class Session(Protocol):
     def tokens(self) -> Tokens: ...
     @property
     def schedules(self) -> Schedules: ...
+    @property
+    def catalogue(self) -> Catalogue: ...
 
 
 class CompletionListener(Protocol):

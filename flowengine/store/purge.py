@@ -83,7 +83,8 @@ _UNMARK = (
 _PROGRAMS = (
     "DELETE FROM flowengine_program WHERE created < %s AND hash NOT IN "
     "(SELECT r.program_hash FROM flowengine_run r) AND hash NOT IN "
-    "(SELECT s.program_hash FROM flowengine_schedule s) RETURNING 1"
+    "(SELECT s.program_hash FROM flowengine_schedule s) AND hash NOT IN (SELECT w.program_hash "
+    "FROM flowengine_workflow w WHERE w.program_hash IS NOT NULL) RETURNING 1"
 )
 _EXPIRED = (
     "DELETE FROM flowengine_cache WHERE id IN (SELECT id FROM flowengine_cache "
@@ -196,7 +197,7 @@ class Purge(Part):
         return removed
 
     def remove_programs(self, before: int) -> int:
-        """Remove programs of no run and no schedule that no process has used since `before`."""
+        """Remove programs without run, schedule and workflow that nobody used since `before`."""
         return len(self._session.rows(_PROGRAMS, (before,)))
 
     def remove_slots(self, now: int) -> None:

@@ -17,6 +17,7 @@ from flowengine.store.agent_purge import AgentPurge
 from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.backend import Executor
 from flowengine.store.cards import Cards
+from flowengine.store.catalogue import Catalogue
 from flowengine.store.children import Children
 from flowengine.store.claims import Claims
 from flowengine.store.commits import CommitPlan, OutboxRule, PollerNotes
@@ -160,3 +161,4 @@ class SqlSession:
     driven_runs = _PartOf(DrivenRuns)
     tokens = _PartOf(Tokens)
     schedules = _PartOf(Schedules)
+    catalogue = _PartOf(Catalogue)

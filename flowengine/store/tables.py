@@ -13,6 +13,7 @@ from sqlalchemy import DDL, Index, event, text
 from sqlmodel import Field
 
 from flowengine.store import agent_tables as agent_tables  # its tables belong to the schema
+from flowengine.store import catalogue_tables as catalogue_tables
 from flowengine.store import log_tables as log_tables
 from flowengine.store import schedule_tables as schedule_tables
 from flowengine.store.columns import Table as _Table

@@ -29,6 +29,7 @@ from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.published_documents import DocumentPublisher
 from flowengine.worker.published_schedules import SchedulePublisher
+from flowengine.worker.published_workflows import WorkflowPublisher
 from flowengine.worker.spool import Spool
 from flowengine.worker.step_logs import deliver_left_lines
 
@@ -203,7 +204,8 @@ def worker_heartbeat(
     lists: TaskLists,
     *more_jobs: Callable[[Engine], object],
 ) -> Heartbeat:
-    jobs = (PoolChildren(settings, server).check, StandIn().watch, *more_jobs)
+    watching = PoolChildren(settings, server).check, StandIn().watch
+    jobs = (*watching, WorkflowPublisher().publish, *more_jobs)
     return Heartbeat(engine, settings, server, lists, jobs)
 
 

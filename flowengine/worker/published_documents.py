@@ -1,26 +1,31 @@
-"""Publishes the schedules of a folder of documents, and again when the folder changes.
+"""Publishes the documents of a folder, with their schedules, and again when the folder changes.
 
 The folder is polled: notifications of changes miss network disks and swapped symbolic links. A
-document that becomes broken keeps the schedules of its last good version; the schedules of a
-removed one are removed. Runs keep their program.
+document that becomes broken keeps its last good version, and the schedules of that; a removed one
+starts nothing more. Runs keep their program.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from flowengine.engine import Engine
+from flowengine.engine.catalogue import Publication, Published
 from flowengine.errors import UnknownSchedule
 from flowengine.store.database import is_unavailable
 
 if TYPE_CHECKING:
     from flowengine.documents import CompiledDocument
+    from flowengine.worker.document_folder import Documents
 
 log = logging.getLogger("flowengine")
 
-SOURCE = "document"
+SOURCE = "document"  #: of workflows of a folder, and of schedules of all documents
+PUSHED = "pushed"  #: of workflows that `flowengine push` has published
 POLL_SECONDS = 5.0
 
 
@@ -51,12 +56,14 @@ class DocumentPublisher:
             self._tell([f"the folder {self._folder} cannot be read: {problem.strerror}"])
             return
         self._tell([str(problem) for problem in documents.all_problems()])
+        # A folder that is empty at the start may be that of a disk which is not mounted yet.
+        is_known = self._state is not None or bool(state)
+        publish_documents(engine, documents, SOURCE, self._folder if is_known else "")
         for document in documents.compiled.values():
-            self._put(engine, document)
-        for name in set(self._schedules) - {*documents.compiled, *documents.problems}:
-            for schedule in self._schedules[name]:
-                self._remove(engine, schedule)
-            del self._schedules[name]
+            names = {schedule.name or document.name for schedule in document.schedules}
+            for gone in self._schedules.get(document.name, set()) - names:
+                _remove(engine, gone)
+            self._schedules[document.name] = names
         self._state = state  # after all: an unreachable database is tried again
 
     def _tell(self, problems: list[str]) -> None:
@@ -65,27 +72,49 @@ class DocumentPublisher:
                 log.error("document refused: %s", problem, extra={"action": "document_refused"})
         self._told = set(problems)
 
-    def _put(self, engine: Engine, document: CompiledDocument) -> None:
-        before = self._schedules.get(document.name, set())
-        names = {schedule.name or document.name for schedule in document.schedules}
-        for schedule in document.schedules:
-            try:
-                engine.schedules.put(document.program, document.name, schedule, source=SOURCE)
-            except Exception as problem:
-                if is_unavailable(problem):
-                    raise
-                log.error(
-                    "schedule of %s cannot be published: %s",
-                    document.file,
-                    problem,
-                    extra={"action": "schedule_refused"},
-                )
-        for gone in before - names:
-            self._remove(engine, gone)
-        self._schedules[document.name] = names
 
-    def _remove(self, engine: Engine, schedule: str) -> None:
+def publish_documents(
+    engine: Engine, documents: Documents, source: str, folder: str = ""
+) -> Published:
+    """Publish documents and their schedules; remove those that the folder has no more."""
+    found = list(_publications(documents, source))
+    own = f"{os.path.abspath(folder)}/" if folder else ""
+    changes = engine.catalogue.publish(found, source=source, folder=own)
+    for document in documents.compiled.values():
+        _put_schedules(engine, document)
+    if changes.removed:
+        for schedule in engine.schedules.list():
+            if schedule.source == SOURCE and schedule.workflow in changes.removed:
+                _remove(engine, schedule.name)
+    return changes
+
+
+def _publications(documents: Documents, source: str) -> Iterator[Publication]:
+    for name, document in documents.compiled.items():
+        place = os.path.abspath(document.file)
+        yield Publication(name, document.program, source, place, document.description)
+    for name, problems in documents.problems.items():
+        place = os.path.abspath(problems[0].file)
+        yield Publication(name, None, source, place, problems=problems)
+
+
+def _put_schedules(engine: Engine, document: CompiledDocument) -> None:
+    for schedule in document.schedules:
         try:
-            engine.schedules.remove(schedule)
-        except UnknownSchedule:
-            return
+            engine.schedules.put(document.program, document.name, schedule, source=SOURCE)
+        except Exception as problem:
+            if is_unavailable(problem):
+                raise
+            log.error(
+                "schedule of %s cannot be published: %s",
+                document.file,
+                problem,
+                extra={"action": "schedule_refused"},
+            )
+
+
+def _remove(engine: Engine, schedule: str) -> None:
+    try:
+        engine.schedules.remove(schedule)
+    except UnknownSchedule:
+        return

@@ -258,9 +258,8 @@ def test_a_limited_workflow_takes_no_singleton_key_and_its_place_is_not_taken_tw
 
 
 def test_a_schedule_skips_a_tick_that_finds_no_place(stored: Flow) -> None:
-    text = "schedule: {every: 1h, overlap: skip, catch_up: last}\n" + LIMITED.format(runs=1).replace(
-        "{n: integer}", "{n: {type: integer, default: 1}}"
-    )
+    limited = LIMITED.format(runs=1).replace("{n: integer}", "{n: {type: integer, default: 1}}")
+    text = f"schedule: {{every: 1h, overlap: skip, catch_up: last}}\n{limited}"
     document = compile_document(text, "w")
     stored.engine.schedules.put(document.program, "w", document.schedules[0])
     by_hand = stored.engine.start(document.program, "w", {})
