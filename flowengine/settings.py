@@ -71,12 +71,15 @@ class Settings:
     #: Seconds between two polls of the in-process broker. Shorter: less latency, more CPU.
     polling_interval: float = 0.005
     #: Seconds between two heartbeats of a server.
-    heartbeat_interval: float = 10.0
+    heartbeat_interval: float = 5.0
     #: Seconds between two heartbeats of a server that holds a session lock, on PostgreSQL. 0: it
     #: holds none, and its death is noticed after `server_timeout`.
     lock_heartbeat_interval: float = 1.0
     #: Seconds without a heartbeat until a server is declared dead.
     server_timeout: float = 30.0
+    #: Seconds without the database after which a Celery worker ends, with exit code 1, when what
+    #: it runs has ended. 0: it waits for the database, however long.
+    alone_patience: float = 0.0
     #: Seconds a worker claims tasks for one wake-up before it yields to other messages.
     worker_time_slice: float = 0.1
     #: Maximum number of tasks claimed at once, for facets that are measured as quick. Tasks of
@@ -294,7 +297,7 @@ _MAY_BE_ZERO = frozenset(
     {
         *("lock_heartbeat_interval", "flower_steps", "quick_seconds"),
         *("worker_time_slice", "chord_time_slice", "wakeup_repeat", "wakeup_debounce"),
-        *("max_open_runs", "status_port"),
+        *("max_open_runs", "status_port", "alone_patience"),
     }
 )
 

@@ -192,8 +192,9 @@ class FlowEngine:
         server = server_of(self._server_id, self._boot_id, worker.hostname)
         parts = (lambda: self.engine), self.settings, server, self.consumed
         if self.settings.control_queue in self._queues.excluded:
-            return worker_heartbeat(*parts)
-        return worker_heartbeat(*parts, ControlQueue(self.settings, self.consumed, consume).check)
+            return worker_heartbeat(*parts, end=_end_worker)
+        check = ControlQueue(self.settings, self.consumed, consume).check
+        return worker_heartbeat(*parts, check, end=_end_worker)
 
     def consumed(self) -> list[str]:
         return self._queues.consumed()
@@ -259,6 +260,13 @@ class FlowEngine:
 
     def watch(self) -> None:
         Watchdog(self.engine).tick()
+
+
+def _end_worker() -> None:
+    """Have Celery end this worker as after SIGTERM, with exit code 1."""
+    from celery.worker import state  # a client does not need it
+
+    state.should_stop = 1
 
 
 def redis_of(app: Celery) -> str:

@@ -270,7 +270,8 @@ def show(run_id: str, as_json: bool) -> None:
         info = engine.find(run_id)
         steps = engine.steps(info.id)
     if as_json:
-        shown = {**asdict(info), "steps": [asdict(step) for step in steps]}
+        listed = [{**asdict(step), "status": step.status} for step in steps]
+        shown = {**asdict(info), "status": info.status, "steps": listed}
         click.echo(json_of(shown))
         return
     console.print(run_tree(info, steps, system_clock(), console.width))

@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from flowengine.cli.database import open_engine
-from flowengine.cli.run_view import RUN_COLOURS
+from flowengine.cli.run_view import RUN_COLOURS, shown_state
 from flowengine.cli.streams import json_of
 from flowengine.cli.terminal import console, line, print_table
 from flowengine.engine import RunInfo
@@ -45,7 +45,7 @@ def list_runs(
             parent = engine.find(parent).id
         page = engine.list(parent=parent, **filters)
     if as_json:
-        click.echo(json_of([asdict(info) for info in page]))
+        click.echo(json_of([{**asdict(info), "status": info.status} for info in page]))
         if page.cursor:
             click.echo(f"--cursor {page.cursor} continues the list", err=True)
         return
@@ -70,7 +70,7 @@ def _table(runs: Sequence[RunInfo], now: int, digits: int) -> Table:
             info.id[:digits],
             *([line(info.tenant)] if has_tenants else []),
             line(info.workflow),
-            line((info.state, RUN_COLOURS.get(info.state, ""))),
+            line((shown_state(info), RUN_COLOURS.get(info.state, ""))),
             duration(now - info.created),
             duration((info.finished or now) - info.created),
             line(info.error_text or ("" if info.is_final else waits), limit=_MAX_CELL),

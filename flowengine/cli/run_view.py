@@ -22,6 +22,7 @@ from flowengine.engine.presentation import (
 )
 from flowengine.engine.results import StepStatus, duration
 from flowengine.engine.rounds import Round, Rounds
+from flowengine.engine.status_words import Status
 from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
 from flowengine.shown_paths import shown_path
 
@@ -72,6 +73,11 @@ def status_of(step: StepInfo, now: int) -> tuple[str, str, str]:
     return status.symbol, _COLOURS[status], status.value
 
 
+def shown_state(run: RunInfo) -> str:
+    """Return the state of a run; a failure by a loss is told."""
+    return run.status if run.status is Status.CRASHED else run.state
+
+
 def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int, width: int = 120) -> Group:
     """Return the tree of a run with all its steps, for a terminal of that many columns."""
     # rich drops the lines whose guides alone, 4 columns a level, fill the terminal.
@@ -86,7 +92,7 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int, width: int = 120
         ("run ", "dim"),
         (run.id, "bold"),
         "  ",
-        (run.state, f"bold {RUN_COLOURS.get(run.state, 'white')}"),
+        (shown_state(run), f"bold {RUN_COLOURS.get(run.state, 'white')}"),
         (f"  {duration((run.finished or now) - run.created)}", "dim"),
         (started_by, "dim"),
         (f"  tenant {run.tenant}" if run.tenant else "", "dim"),

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from flowengine.engine.child_runs import child_run_id
+from flowengine.engine.status_words import Status, run_word, step_word
 from flowengine.engine.try_records import NOT_WAITED, TryInfo, Waited
 from flowengine.engine.waits_for import WaitKind, WaitsFor
 from flowengine.evaluator.states import RunState, StepState, TaskState
@@ -58,6 +59,11 @@ class _RunRecord:
     @property
     def is_final(self) -> bool:
         return self.state in RunState.FINAL
+
+    @property
+    def status(self) -> Status:
+        """Its state in one word: CRASHED is a failure by a loss."""
+        return run_word(self.state, self.error)
 
     @property
     def error_text(self) -> str | None:
@@ -210,6 +216,11 @@ class StepInfo:
     waits_for: WaitsFor | None = None  #: None: it runs or has ended
     #: Of a result from the cache: the run and the path of the step that had it, and when.
     cached_from: CacheHit | None = None
+
+    @property
+    def status(self) -> Status:
+        """Its state in one word: CRASHED is a failure by a loss."""
+        return step_word(self.state, self.task_state, self.retry_at, self.error)
 
 
 def child_run_of(step_id: str, facet: str, state: str, handed: str | None) -> str | None:

@@ -55,8 +55,13 @@ class Heartbeat:
         task_lists: TaskLists,
         jobs: Sequence[Callable[[Engine], object]],
         names: Callable[[], list[str]] = event_facet_names,
+        end: Callable[[], object] | None = None,
     ) -> None:
-        """`names` are the facets that the server has code for."""
+        """`names` are the facets that the server has code for.
+
+        `end` ends the process after its running work: it is called once, when the database was
+        away for longer than the setting `alone_patience`.
+        """
         self._engine, self._settings, self.server = engine, settings, server
         self._names = names
         self._task_lists, self._jobs = task_lists, jobs
@@ -64,6 +69,7 @@ class Heartbeat:
         self._outages = outage_log(settings.database_url)
         self._publisher = SchedulePublisher()
         self._documents = DocumentPublisher(settings.workflows)
+        self._end = end if settings.alone_patience else None
         self._stop = threading.Event()
         self._is_registered = self._has_failed = False
         self._failure, self._reached = (
@@ -98,8 +104,23 @@ class Heartbeat:
                         exc_info=True,
                         extra={"action": "server_heartbeat_failed"},
                     )
+                self._end_alone()
             if self._stop.wait(self._settings.watchdog_interval):
                 return
+
+    def _end_alone(self) -> None:
+        """End a worker that nobody can give work to, and that cannot say that it lives."""
+        alone = time.monotonic() - self._reached
+        if self._end is None or alone <= self._settings.alone_patience:
+            return
+        log.error(
+            "no heartbeat has reached the database for %.0f s, longer than alone_patience: the "
+            "worker ends when what it runs has ended; its reports are in the spool",
+            alone,
+            extra={"action": "worker_alone"},
+        )
+        end, self._end = self._end, None
+        end()
 
     @property
     def problem(self) -> str:
@@ -203,10 +224,11 @@ def worker_heartbeat(
     server: ServerDefinition,
     lists: TaskLists,
     *more_jobs: Callable[[Engine], object],
+    end: Callable[[], object] | None = None,
 ) -> Heartbeat:
     watching = PoolChildren(settings, server).check, StandIn().watch
     jobs = (*watching, WorkflowPublisher().publish, *more_jobs)
-    return Heartbeat(engine, settings, server, lists, jobs)
+    return Heartbeat(engine, settings, server, lists, jobs, end=end)
 
 
 class StandIn:

@@ -126,16 +126,56 @@ def test_a_workflow_in_python_that_cannot_be_traced_stops_only_the_documents_tha
     assert "cannot be used: not traceable" in found.all_problems()[0].what
 
 
-def test_a_hundred_reloads_leak_no_descriptor(flow: Flow, folder: Path) -> None:
+def test_a_hundred_reloads_leak_no_descriptor_and_change_no_run_under_way(
+    flow: Flow, folder: Path
+) -> None:
+    publisher, file = DocumentPublisher(str(folder)), folder / "etl" / "daily.yml"
+
     def reload(number: int) -> None:
-        (folder / "etl" / "daily.yml").write_text(GOOD.format(cron=f"{number % 60} 2 * * *"))
-        load_folder(folder)
+        content = GOOD.format(cron=f"{number % 60} 2 * * *")
+        file.write_text(content.replace("result:", f"deadline: {number + 1}d\nresult:"))
+        publisher.publish(flow.engine)
 
     reload(0)
+    runs = [flow.engine.start("etl.daily", {"day": "2026-11-15"}) for _ in range(50)]
+    programs = {task.flow_id for run in runs for task in flow.engine.tasks(run.id)}
+    assert len(programs) == 1
     before = len(os.listdir("/proc/self/fd"))
-    for number in range(100):
+    for number in range(1, 101):
         reload(number)
     assert len(os.listdir("/proc/self/fd")) == before
+    newest = flow.engine.start("etl.daily", {"day": "2026-11-16"})
+    assert {task.flow_id for run in runs for task in flow.engine.tasks(run.id)} == programs
+    assert {task.flow_id for task in flow.engine.tasks(newest.id)}.isdisjoint(programs)
+    flow.settle()
+    assert {run.result(timeout=5) for run in runs} == {"2026-11-15"}
+
+
+BROKEN = {
+    "unknown.yml": ("tasks: {a: {call: papers.note, depends: [b]}}", "there is no task `b`"),
+    "cycle.yml": (
+        "tasks: {a: {wait: 1s, depends: [b]}, b: {wait: 1s, depends: [a]}}",
+        "wait for each other in a cycle",
+    ),
+    "cron.yml": ("schedule: '61 * * * *'\ntasks: {a: {wait: 1s}}", "61"),
+    "zone.yml": ("schedule: {every: 1h, timezone: Mars}\ntasks: {a: {wait: 1s}}", "time zone"),
+    "twice.yml": ("tasks: {a: {wait: 1s}, a: {wait: 1s}}", "is given twice"),
+}
+
+
+def test_each_broken_document_is_told_with_its_place_and_the_others_run(
+    flow: Flow, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, (text, _) in BROKEN.items():
+        (folder / name).write_text(text)
+    with caplog.at_level(logging.ERROR, "flowengine"):
+        DocumentPublisher(str(folder)).publish(flow.engine)
+    told = [record.getMessage() for record in caplog.records]
+    for name, (_, problem) in BROKEN.items():
+        assert any(f"{folder}/{name}:" in each and problem in each for each in told), told
+    run = flow.engine.start("etl.daily", {"day": "2026-11-15"})
+    flow.settle()
+    assert run.result(timeout=5) == "2026-11-15"
 
 
 def test_a_workflow_is_started_by_its_name(flow: Flow, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance.celery import graphs
-from tests.acceptance.celery.conftest import SOON, MakeFleet
+from tests.acceptance.celery.conftest import QUICK_START, SOON, MakeFleet
 from tests.acceptance.celery.rows import check_runs, wait_for
 from tests.celery_nodes import Fleet, LocalWorker, RestartablePostgres, until
 
@@ -225,6 +225,24 @@ def test_a_start_message_that_arrives_while_the_database_is_unreachable_is_not_l
 
     (run_id,) = until(found, "the start")
     assert fleet.engine.run(run_id).result(timeout=30) == graphs.expected(4)
+
+
+def test_a_worker_that_is_alone_for_too_long_finishes_what_it_runs_and_ends_with_1(
+    make_fleet: MakeFleet, postgres_away: RestartablePostgres
+) -> None:
+    fleet = make_fleet(database_url=postgres_away.new_database())
+    worker = fleet.add_worker("alone", *QUICK_START, FLOWENGINE_ALONE_PATIENCE="1")
+    run, _ = held_by(fleet, "lonely")
+    postgres_away.go_away()
+    until(lambda: fleet.count_logged("longer than alone_patience"), "its decision")
+    assert worker.is_alive(), "it finishes what it runs"
+    fleet.let_go("lonely")
+    assert worker.wait(30) == 1
+    assert spooled(worker), "the report is kept"
+    postgres_away.come_back()
+    worker.start()
+    assert run.result(timeout=30) == fleet.begun("lonely")[0]
+    assert len(fleet.begun("lonely")) == 1
 
 
 @pytest.mark.chaos

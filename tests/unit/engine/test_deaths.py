@@ -68,6 +68,13 @@ def test_a_server_is_dead_by_an_old_heartbeat_or_by_a_missed_one_and_a_free_lock
         assert reason is None
 
 
+def test_a_server_is_dead_strictly_after_its_timeout() -> None:
+    assert (Settings().heartbeat_interval, Settings().server_timeout) == (5, 30)
+    death, _ = _rule(_window(), is_free=False)
+    assert death(_server(None, 30_000)) is None
+    assert death(_server(None, 30_001)) == "missed its heartbeat for 30 s"
+
+
 def test_the_lock_of_a_server_is_probed_only_after_a_missed_heartbeat() -> None:
     death, probed = _rule(_window(), is_free=False)
     for ago in HEARTBEATS.values():
