@@ -42,6 +42,11 @@ SAYS = {
         "tools: flowengine_get_run mcp_shop_Charge mcp_shop_Order\n4200 cents of ada\n"
         "one run: True\nfailed: 0 cents cannot be paid\n"
     ],
+    "nightly": [
+        "copy []\nshop.daily ['day']\nshop.mail ['text']\n"
+        "mail: 2 orders of 2026-11-15\nmail: 2 orders of 2026-11-16\n"
+        "one after the other: True\ncopied checked\nschedules: copy shop.daily\n"
+    ],
     "order_pipeline": ["mail to ada@example.org", "receipt-", "only 0 of teapot left"],
     "fan_out": ["'stations': 60"],
     "branches": [

@@ -10,6 +10,7 @@ import pytest
 from flowengine import event_facet
 from flowengine.documents import compile_document
 from flowengine.testing import Flow
+from flowengine.worker.document_folder import declared_facet
 from tests.registries import empty_registry
 
 #: By name of the task: those it depends on.
@@ -74,3 +75,17 @@ def test_a_failure_leaves_tasks_that_do_not_need_it_and_ends_the_run_after_them(
     assert run.info().state == "FAILED"
     expected = {"a": "COMPLETED", "b": "FAILED", "c": "COMPLETED", "alone": "COMPLETED"}
     assert states(run) == {**expected, "d": "SKIPPED", "e": "SKIPPED"}
+
+
+def test_a_run_whose_worker_is_lost_for_good_has_crashed(flow: Flow) -> None:
+    event_facet(name="x.once", max_losses=0)(lambda: None)
+    text = "tasks: {a: {call: x.once}}"
+    document = compile_document(text, "w", "w.yml", find_facet=declared_facet)
+    run = flow.engine.start(document.program, "w", {})
+    worker = flow.worker("w1")
+    task = worker.claim(run, "a")
+    worker.die()
+    flow.watchdog()
+    assert (run.info().state, run.info().status) == ("FAILED", "CRASHED")
+    assert states(run) == {"a": "CRASHED"}
+    assert not worker.report(task, {"result": None}), "a late report is refused"
