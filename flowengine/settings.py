@@ -103,6 +103,10 @@ class Settings:
     max_recursive_calls: int = 10_000
     #: Maximum number of child runs below one root run.
     max_child_runs: int = 10_000
+    #: Maximum number of tries that one worker, with all its pool children, holds; 0: any number.
+    max_tasks: int = 0
+    #: Maximum number of runs that one worker holds tries of; 0: any number.
+    max_workflows: int = 0
     #: Open runs of one workflow of a tenant, above which a start is refused; 0: any number.
     max_open_runs: int = 0
     #: Maximum number of child runs inside each other.
@@ -297,7 +301,7 @@ _MAY_BE_ZERO = frozenset(
     {
         *("lock_heartbeat_interval", "flower_steps", "quick_seconds"),
         *("worker_time_slice", "chord_time_slice", "wakeup_repeat", "wakeup_debounce"),
-        *("max_open_runs", "status_port", "alone_patience"),
+        *("max_open_runs", "max_tasks", "max_workflows", "status_port", "alone_patience"),
     }
 )
 

@@ -312,7 +312,7 @@ class _Process:
             breakers=CircuitBreakers(settings, redis_of(plugin.app), shares=True),
         )
         self.relay = celery_tasks.WakeupRelay(
-            self.engine, plugin.identity().server_id, self.task_worker.async_tries.declined
+            self.engine, plugin.identity(), self.task_worker.async_tries.declined
         )
         if plugin.main_pid not in (0, self.pid):  # a pool child
             OrphanGuard(self.engine, plugin.identity(), self.task_worker, plugin.main_pid).begin()
@@ -333,11 +333,13 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
 
     def start(self, worker: Any) -> None:
         flowengine = worker.app.flowengine
+        self.heartbeat = flowengine.heartbeat(worker)
         try:
-            flowengine.engine  # noqa: B018 - a wrong schema is reported at once
+            # A wrong schema is reported at once, and the first claim finds the limits of a server
+            # that is registered: the consumer is started after this step.
+            self.heartbeat.send(flowengine.engine)
         except DBAPIError as problem:  # the heartbeat asks for the engine again
             outage_log(flowengine.settings.database_url).note(problem)
-        self.heartbeat = flowengine.heartbeat(worker)
         self.heartbeat.start()
         if flowengine.settings.status_port:
             from flowengine.assembly.worker_status import serve_status  # needs tornado

@@ -30,6 +30,7 @@ from flowengine.cli import (
     schedule_commands,
     token_command,
     workflow_commands,
+    worker_commands,
 )
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
@@ -343,5 +344,6 @@ for command in (
     *agent_commands.COMMANDS,
     *schedule_commands.COMMANDS,
     *workflow_commands.COMMANDS,
+    *worker_commands.COMMANDS,
 ):
     main.add_command(command)

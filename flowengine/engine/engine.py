@@ -50,6 +50,8 @@ from flowengine.engine.task_queue import TaskQueue
 from flowengine.engine.tick_runs import TickRuns
 from flowengine.engine.tokens import Tokens
 from flowengine.engine.used_keys import key_options
+from flowengine.engine.worker_limits import LimitedClaims
+from flowengine.engine.workers import Workers
 from flowengine.errors import ActionRefused, InvalidInputs, PartlyStarted
 from flowengine.log_filter import limit_records
 from flowengine.payload_codecs import codec_of
@@ -118,7 +120,8 @@ class Engine:
         )
         self.start_child = children.start
 
-        self.queue = TaskQueue(database, self.notifier, self.admit)
+        self.limited_claims = LimitedClaims(database, self.notifier, self.settings)
+        self.queue = TaskQueue(database, self.notifier, self.limited_claims, self.admit)
         self.claim_task = self.queue.claim_task
         self.claim = self.queue.claim
         self.claim_batch = self.queue.claim_batch
@@ -178,6 +181,7 @@ class Engine:
         self.history = self.queries.history
         self.logs = RunLogs(database, self.log_store, self.settings.tenant).read
 
+        self.workers = Workers(database)
         self.tokens = Tokens(database, self.settings.tenant)
         self.export = Exports(database, self.settings).export
         self.doctor = Doctor(self).check

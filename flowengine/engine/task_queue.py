@@ -8,8 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from flowengine.dispatch import Notifier
+from flowengine.engine.worker_limits import LimitedClaims
 from flowengine.evaluator import TaskDefinition, TaskState
-from flowengine.store import Store
+from flowengine.store import Session, Store
 from flowengine.store.claims import Claim, WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask
 
@@ -23,10 +24,12 @@ class TaskQueue:
         self,
         database: Store,
         notifier: Notifier,
+        limited: LimitedClaims,
         admit: Callable[[Mapping[str, str]], object] = lambda _: None,
     ) -> None:
         """`admit` is called with the queues of tasks that wait for limits again."""
         self._database, self._notifier, self._admit = database, notifier, admit
+        self._limited = limited
         self._last_tenant = ""  #: of the tasks that a poller has claimed
 
     def claim_task(
@@ -83,21 +86,28 @@ class TaskQueue:
         """
         if not task_names:
             return Claim([])
-        with self._database.autocommit() as session:
+
+        def take(session: Session, limit: int, runs: Collection[str] | None = None) -> Claim:
             return session.claims.claim(
                 task_names,
                 task_list,
                 identity,
-                limit=most,
+                limit=limit,
                 quick=quick,
                 after=after,
                 tenant=tenant,
+                runs=runs,
             )
+
+        if self._limited.apply_to(identity):
+            return self._limited.claim(identity, task_list, most, take)
+        with self._database.autocommit() as session:
+            return take(session, most)
 
     def claim_one(
         self, task_id: str, task_list: str, identity: WorkerIdentity
     ) -> TaskDefinition | None:
-        """Claim this task of a list if it is pending and due."""
+        """Claim this task of a list if it is pending and due, whatever limits the server has."""
         claimed = self.claim_these([task_id], task_list, identity).tasks
         return claimed[0] if claimed else None
 
@@ -113,12 +123,19 @@ class TaskQueue:
         """Claim those of these tasks of a list that are pending and due, `most` at most.
 
         With `names`, only tasks of these facets. Tasks that must run alone are not batched. The
-        result also says whether other tenants have due tasks in the list.
+        result also says whether other tenants have due tasks in the list. Without `most` all are
+        claimed, whatever limits the server has: its caller works on these tasks alone.
         """
-        with self._database.autocommit() as session:
+
+        def take(session: Session, limit: int | None, runs: Collection[str] | None = None) -> Claim:
             return session.claims.claim_these(
-                task_ids, task_list, identity, names=names, limit=most
+                task_ids, task_list, identity, names=names, limit=limit, runs=runs
             )
+
+        if most is not None and self._limited.apply_to(identity):
+            return self._limited.claim(identity, task_list, most, take)
+        with self._database.autocommit() as session:
+            return take(session, most)
 
     def heartbeat(self, task: TaskDefinition, progress: str | None = None) -> bool:
         """Send a heartbeat for a running task; False if its lease was lost.

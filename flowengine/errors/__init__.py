@@ -117,6 +117,7 @@ from flowengine.errors.values import (
     TooLarge,
     ValueRefused,
 )
+from flowengine.errors.workers import UnknownWorker
 
 __all__ = [
     "ActionRefused",
@@ -208,6 +209,7 @@ __all__ = [
     "UnknownSchedule",
     "UnknownStep",
     "UnknownTurn",
+    "UnknownWorker",
     "UnknownWorkflow",
     "UnpublishedWorkflow",
     "UntraceableCode",

@@ -102,6 +102,7 @@ class Dialect(Protocol):
     LOCK_REFERENCES: str  #: locks the references against writers, and does not wait
     CLAIM: str  #: claims the due tasks of a list; with {now} for the time
     CLAIM_THESE: str
+    MEMBER: str  #: tests a value against the parameter of a list, whose name is in braces
     CLOCK: str  #: the database's own clock in milliseconds
     PARK_WAITING: str
 
@@ -112,6 +113,9 @@ class Dialect(Protocol):
 
     def try_lock(self, executor: Executor, name: str) -> bool:
         """Lock a name until the end of the transaction; False if another one has locked it."""
+
+    def wait_for_lock(self, executor: Executor, name: str) -> None:
+        """Lock a name until the end of the transaction, as soon as no other one has locked it."""
 
     def probe_lock(self, executor: Executor, key: int) -> tuple[str, bool]:
         """Return the incarnation of the database server, and whether a session lock is free."""

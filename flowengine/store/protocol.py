@@ -52,6 +52,7 @@ from flowengine.store.tasks import Tasks
 from flowengine.store.tokens import Tokens
 from flowengine.store.waits import WaitQueries
 from flowengine.store.work_locks import WorkLocks
+from flowengine.store.worker_limits import WorkerLimits
 
 
 class Session(Protocol):
@@ -156,6 +157,8 @@ class Session(Protocol):
     def schedules(self) -> Schedules: ...
     @property
     def catalogue(self) -> Catalogue: ...
+    @property
+    def worker_limits(self) -> WorkerLimits: ...
 
 
 class CompletionListener(Protocol):

@@ -61,6 +61,10 @@ class ServerDefinition:
     pid: int | None = None
     lock_file: str | None = None  #: held while an embedded process lives
     lock_token: str | None = None  #: of its session lock, on PostgreSQL
+    version: str = ""  #: of flowengine
+    machine: str = ""  #: its host name
+    max_tasks: int | None = None  #: of its settings; None: any number
+    max_workflows: int | None = None
 
     @property
     def is_poller(self) -> bool:

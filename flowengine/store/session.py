@@ -50,6 +50,7 @@ from flowengine.store.tasks import Tasks
 from flowengine.store.tokens import Tokens
 from flowengine.store.waits import WaitQueries
 from flowengine.store.work_locks import WorkLocks
+from flowengine.store.worker_limits import WorkerLimits
 
 if TYPE_CHECKING:
     from flowengine.store.database import Database
@@ -162,3 +163,4 @@ class SqlSession:
     tokens = _PartOf(Tokens)
     schedules = _PartOf(Schedules)
     catalogue = _PartOf(Catalogue)
+    worker_limits = _PartOf(WorkerLimits)

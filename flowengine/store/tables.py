@@ -482,6 +482,21 @@ class ServerRow(_Table, table=True):
     pid: int | None = None
     lock_file: str | None = _text()  #: held while an embedded process lives
     lock_token: str | None = _text()  #: of the session lock that it holds, on PostgreSQL
+    version: str = _name("", 64, sa_column_kwargs={"server_default": text("''")})
+    machine: str = _name(sa_column_kwargs={"server_default": text("''")})  #: its host name
+    max_tasks: int | None = None  #: of its settings
+    max_workflows: int | None = None
+    full_lists: str | None = _text()  #: task lists whose wake-ups met it at its limit
+
+
+class WorkerLimitRow(_Table, table=True):
+    """The limits that somebody has set for the servers of one name, in place of their settings."""
+
+    name: str = _name(primary_key=True)
+    max_tasks: int | None = None
+    max_workflows: int | None = None
+    actor: str | None = _name(None)  #: of the last change
+    updated: int = _time()
 
 
 class TokenRow(_Table, table=True):

@@ -24,6 +24,7 @@ from flowengine.engine.liveness import consumes
 from flowengine.errors import FlowengineError, StartRefused
 from flowengine.printable import clipped, names_of
 from flowengine.program.standard import is_built_in
+from flowengine.store.claims import WorkerIdentity
 from flowengine.store.database import is_unavailable
 from flowengine.tasks.signature_check import SignatureCheck
 from flowengine.tasks.ticks import Tick
@@ -194,19 +195,24 @@ class WakeupRelay:
 
     Workers of two versions may consume one task list. A wake-up for a task that only one of them
     can run may be consumed by the other, which claims nothing; without a relay the task would wait
-    for recovery, and recovery's wake-up may meet the wrong worker again.
+    for recovery, and recovery's wake-up may meet the wrong worker again. So may a wake-up for tasks
+    that this worker has no room for, by its limits, and another has.
     """
 
     def __init__(
-        self, engine: Engine, server_id: str, declined: Callable[[], Sequence[str]] = list
+        self, engine: Engine, identity: WorkerIdentity, declined: Callable[[], Sequence[str]] = list
     ) -> None:
         """`declined` returns the facets that this process has no room for."""
-        self._engine, self._server_id, self._declined = engine, server_id, declined
-        self._foreign: dict[str, tuple[float, list[str]]] = {}
+        self._engine, self._identity, self._declined = engine, identity, declined
+        #: By task list: whether other workers consume it, and the facets that only they have.
+        self._others: dict[str, tuple[float, bool, list[str]]] = {}
 
     def relay(self, task_list: str, wake: int, hops: int) -> None:
         """Send the wake-up again if it concerns others; `hops` limits how often that is done."""
-        foreign, declined = self._foreign_names(task_list), self._declined()
+        has_others, foreign = self._known_others(task_list)
+        declined = self._declined()
+        if has_others and self._engine.limited_claims.apply_to(self._identity):
+            declined = event_facet_names()
         if not foreign:  # all others may be full as well
             hops = min(hops, _HOPS_FULL)
         if hops <= 0 or not (names := [*foreign, *declined]):
@@ -216,9 +222,9 @@ class WakeupRelay:
         if task_list in due:
             self._engine.notifier.pass_on(task_list, wake, hops - 1)
 
-    def _foreign_names(self, task_list: str) -> list[str]:
-        """Return the facets that living workers of the list have and this one has not."""
-        read_at, names = self._foreign.get(task_list, (-_CACHED, []))
+    def _known_others(self, task_list: str) -> tuple[bool, list[str]]:
+        """Return whether other living workers consume the list, and the facets only they have."""
+        read_at, has_others, names = self._others.get(task_list, (-_CACHED, False, []))
         now = time.monotonic()
         if now - read_at >= _CACHED:
             with self._engine.database.read() as session:
@@ -227,10 +233,11 @@ class WakeupRelay:
                 server
                 for server in alive  # a poller receives no wake-ups
                 if not server.is_poller
-                and server.uuid != self._server_id
+                and server.uuid != self._identity.server_id
                 and consumes(server, task_list)
             ]
             theirs = {name for server in others for name in server.handlers}
             names = sorted(theirs.difference(event_facet_names()))
-            self._foreign[task_list] = now, names
-        return names
+            has_others = bool(others)
+            self._others[task_list] = now, has_others, names
+        return has_others, names

@@ -191,9 +191,12 @@ class AsyncTries:
             self._changed.notify_all()
         if not finished:
             return []
-        policy = (
-            None if self._is_stopping else _Continuation(self._identity, self.room, self.is_async)
-        )
+        policy = None
+        if self._engine.limited_claims.apply_to(self._identity):
+            with self._changed:  # there is room for the tasks of other wake-ups
+                self._lists |= {e.task.task_list_name: 1 for e in finished} | self._lists
+        elif not self._is_stopping:
+            policy = _Continuation(self._identity, self.room, self.is_async)
         return self._client.report(finished, continuation=policy)
 
     def _end(self, entry: ClaimedTask, finish: Callable[[], bool]) -> bool:
@@ -251,6 +254,8 @@ class AsyncTries:
             elif claim.passed_over:
                 self._engine.notifier.notify({task_list: claim.passed_over})
             self._start(self._client.take(claim.tasks))
+            if claim.is_limited and not claim.tasks:
+                return  # wake-ups may come faster than claims, and ended tries make room
 
     def _start(self, entries: Sequence[ClaimedTask]) -> None:
         finished: list[ClaimedTask] = []

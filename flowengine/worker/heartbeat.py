@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from importlib import metadata
 
 from flowengine.authoring import event_facet_names
 from flowengine.engine import Engine
@@ -64,6 +65,11 @@ class Heartbeat:
         """
         self._engine, self._settings, self.server = engine, settings, server
         self._names = names
+        server.version, server.machine = _version(), socket.gethostname()
+        server.max_tasks, server.max_workflows = (
+            settings.max_tasks or None,
+            settings.max_workflows or None,
+        )
         self._task_lists, self._jobs = task_lists, jobs
         self._spool = Spool(settings.spool_directory)
         self._outages = outage_log(settings.database_url)
@@ -322,6 +328,13 @@ class PoolChildren:
             )
             with suppress(ProcessLookupError):
                 os.kill(task.pid, signal.SIGKILL)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("flowengine")
+    except metadata.PackageNotFoundError:  # a copy of the source that is not installed
+        return ""
 
 
 def server_of(server_id: str, boot_id: str, name: str) -> ServerDefinition:

@@ -115,10 +115,12 @@ class TaskWorker:
             elif claim.passed_over:
                 self._engine.notifier.notify({task_list: claim.passed_over})
             done += self._work_through(claim.tasks, ends)
-            if not claim.is_more:
-                return done  # tasks that became due since then have a wake-up of their own
+            # Tasks that became due since then have a wake-up of their own, which a server with
+            # limits may have answered without room for them.
+            if not claim.is_more and not claim.is_limited:
+                return done
             if time.monotonic() > ends:
-                self._engine.notifier.notify({task_list: 1})
+                self._engine.notifier.notify(dict.fromkeys((task_list, *claim.full_lists), 1))
                 return done
         return done
 
@@ -178,7 +180,7 @@ class TaskWorker:
         self._background.begin()
         ends = time.monotonic() + self._engine.settings.chord_time_slice
         left, done, is_notified = list(task_ids), 0, False
-        serves_others = True
+        serves_others, is_limited = True, False
         fruitless: set[str] = set()  # quick facets of which no task could be claimed
         while left:
             if self._stopping or time.monotonic() > ends:
@@ -192,7 +194,7 @@ class TaskWorker:
             claim = self._engine.claim_these(
                 left, task_list, self._identity, names=names, most=most
             )
-            claimed = claim.tasks
+            claimed, is_limited = claim.tasks, claim.is_limited
             if not claimed and most > 1:
                 fruitless.add(last)  # taken by another worker, or to be claimed one by one
                 continue
@@ -213,6 +215,8 @@ class TaskWorker:
             if claim.is_more and serves_others:
                 others, serves_others = self._serve_others(task_list)
                 done += others
+        if done and is_limited:
+            self._engine.notifier.notify({task_list: 1})  # there is room for whatever waits
         return done
 
     def _serve_others(self, task_list: str) -> tuple[int, bool]:
@@ -288,6 +292,8 @@ class TaskWorker:
         settings = self._engine.settings
         if not settings.continuation or self._stopping or time.monotonic() > ends:
             return None
+        if self._engine.limited_claims.apply_to(self._identity):
+            return None  # the commit of a report knows nothing of limits: a claim does
         return Continuation(
             self._identity,
             self._sizing,

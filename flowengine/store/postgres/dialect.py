@@ -74,9 +74,9 @@ _THESE = (
     f"AND t.state || '' = 'pending' AND {claims.IS_CLAIMABLE} "
     "FOR UPDATE SKIP LOCKED) AS found LIMIT %(limit)s) "
 )
-_IN = "= ANY(%({})s::text[])"
-CLAIM = claims.claim_text(_DUE, _IN, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
-CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
+MEMBER = "= ANY(%({})s::text[])"
+CLAIM = claims.claim_text(_DUE, MEMBER, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
+CLAIM_THESE = claims.claim_text(_THESE, MEMBER, count=f"({claims.OTHERS_WAIT})")
 
 
 def listed(values: Collection[str]) -> list[str]:
@@ -174,12 +174,17 @@ def release(
 # --- locks ---
 
 _TRY_LOCK = "SELECT pg_try_advisory_xact_lock(%s, %s)"
+_WAIT_FOR_LOCK = "SELECT pg_advisory_xact_lock(%s, %s)"
 _LOCK_CLASS = zlib.crc32(b"flowengine") >> 1  # a signed integer
 
 
 def try_lock(executor: Executor, name: str) -> bool:
     ((is_locked,),) = executor.rows(_TRY_LOCK, (_LOCK_CLASS, zlib.crc32(name.encode()) >> 1))
     return bool(is_locked)
+
+
+def wait_for_lock(executor: Executor, name: str) -> None:
+    executor.rows(_WAIT_FOR_LOCK, (_LOCK_CLASS, zlib.crc32(name.encode()) >> 1))
 
 
 # A restart changes the first part. If one backend crashes, the server ends all sessions and starts

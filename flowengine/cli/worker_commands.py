@@ -1,0 +1,71 @@
+"""`flowengine workers`: show the workers, and change their limits while they work.
+
+Like `commands`, this imports neither a database nor rich: help must be shown at once.
+"""
+
+from __future__ import annotations
+
+import click
+
+from flowengine.cli.control_command import ACTOR, JSON, named_actor
+
+_NONE = "none"
+
+
+def _limit(_: click.Context, __: click.Parameter, given: str | None) -> int | str | None:
+    """Return a whole number from 1 on, or `none`."""
+    if given is None or given == _NONE:
+        return given
+    try:
+        number = int(given)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise click.BadParameter(f"{given!r} is neither a number from 1 on nor `none`")
+    return number
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def workers(context: click.Context) -> None:
+    """Show the workers, and change their limits while they work."""
+    if context.invoked_subcommand is None:
+        context.invoke(list_workers)
+
+
+@workers.command("list")
+@JSON
+def list_workers(as_json: bool = False) -> None:
+    """Show all registered workers: what they hold, their limits and their last heartbeat."""
+    from flowengine.cli import workers_view
+
+    workers_view.show_list(as_json=as_json)
+
+
+@workers.command("set")
+@click.argument("name", metavar="WORKER")
+@click.option("--tasks", callback=_limit, metavar="N|none", help="Tries that it holds, at most.")
+@click.option(
+    "--workflows",
+    callback=_limit,
+    metavar="N|none",
+    help="Runs that it holds tries of, at most.",
+)
+@ACTOR
+@JSON
+def set_limits(name: str, actor: str | None, as_json: bool, **limits: int | str | None) -> None:
+    """Limit how much the workers of one name hold, within the interval of their heartbeat.
+
+    A limit that is set is kept when they are started again, and goes before that of their
+    settings; `none` removes it.
+    """
+    from flowengine.cli import workers_view
+
+    given = {option: value for option, value in limits.items() if value is not None}
+    if not given:
+        raise click.UsageError("say which limit to set: --tasks, --workflows or both")
+    changes = {option: None if value == _NONE else int(value) for option, value in given.items()}
+    workers_view.set_limits(name, changes, named_actor(actor), as_json=as_json)
+
+
+COMMANDS = (workers,)

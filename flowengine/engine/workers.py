@@ -1,0 +1,127 @@
+"""Workers for people: the registered servers with what they hold, and their limits."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from flowengine.actors import Actor
+from flowengine.engine.control import named_actor
+from flowengine.errors import UnknownWorker
+from flowengine.store import Store
+from flowengine.store.servers import ServerDefinition
+from flowengine.store.worker_limits import Limits
+
+log = logging.getLogger("flowengine")
+
+
+class Unchanged:
+    """The value of a limit that a change leaves as it is."""
+
+
+UNCHANGED = Unchanged()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A registered server: a Celery worker with its pool, an embedded process, a poller."""
+
+    id: str
+    name: str
+    machine: str  #: its host name
+    pid: int | None
+    version: str  #: of flowengine
+    state: str
+    task_lists: list[str] = field(default_factory=list)  #: that it consumes; empty: all
+    started: int = 0
+    heartbeat: int = 0  #: when it sent the last one
+    tries: int = 0  #: that it holds
+    runs: int = 0  #: that it holds tries of
+    max_tasks: int | None = None  #: None: any number
+    max_workflows: int | None = None
+    limits_set_by: str | None = None  #: the actor, if its limits are not those of its settings
+
+
+class Workers:
+    """Reads the servers of one database, and sets their limits."""
+
+    def __init__(self, database: Store) -> None:
+        self._database = database
+
+    def list(self) -> list[WorkerInfo]:
+        """Return the servers that have not deregistered, by name; some of them may be dead."""
+        with self._database.read() as session:
+            servers = session.servers.alive()
+            held = session.worker_limits.held_by({server.boot_id for server in servers})
+            stored = session.worker_limits.all()
+        found = []
+        for server in servers:
+            limits, actor = Limits(server.max_tasks, server.max_workflows), None
+            if (of_name := stored.get(server.server_name)) is not None:
+                limits, actor = _merged(of_name.limits, limits), of_name.actor
+            found.append(_info(server, limits, actor, held.get(server.boot_id, (0, 0))))
+        return sorted(found, key=lambda info: (info.name, info.started, info.id))
+
+    def set_limits(
+        self,
+        name: str,
+        *,
+        tasks: int | Unchanged | None = UNCHANGED,
+        workflows: int | Unchanged | None = UNCHANGED,
+        actor: Actor | str = "",
+    ) -> Limits:
+        """Set the limits of all servers of that name, now and after they are started again.
+
+        None removes a limit that was set: that of the settings of each server applies again. A
+        server obeys within the interval of its heartbeat. Returns what is set for the name now.
+        Raises UnknownWorker.
+        """
+        who = named_actor(actor)
+        with self._database.write() as session:
+            if not session.worker_limits.is_name(name):
+                near = get_close_matches(name, session.worker_limits.names())
+                raise UnknownWorker(name, tuple(near))
+            before = session.worker_limits.get(name)
+            limits = Limits(
+                before.tasks if isinstance(tasks, Unchanged) else tasks,
+                before.workflows if isinstance(workflows, Unchanged) else workflows,
+            )
+            session.worker_limits.put(name, limits, who, session.now())
+        log.info(
+            "limits of worker %s set by %s: %s tries, %s runs",
+            name,
+            who,
+            "-" if limits.tasks is None else limits.tasks,
+            "-" if limits.workflows is None else limits.workflows,
+            extra={"action": "worker_limits_set"},
+        )
+        return limits
+
+
+def _merged(of_name: Limits, of_settings: Limits) -> Limits:
+    return Limits(
+        of_settings.tasks if of_name.tasks is None else of_name.tasks,
+        of_settings.workflows if of_name.workflows is None else of_name.workflows,
+    )
+
+
+def _info(
+    server: ServerDefinition, limits: Limits, actor: str | None, held: tuple[int, int]
+) -> WorkerInfo:
+    return WorkerInfo(
+        id=server.uuid,
+        name=server.server_name,
+        machine=server.machine,
+        pid=server.pid,
+        version=server.version,
+        state=server.state,
+        task_lists=server.topics,
+        started=server.start_time,
+        heartbeat=server.ping_time,
+        tries=held[0],
+        runs=held[1],
+        max_tasks=limits.tasks,
+        max_workflows=limits.workflows,
+        limits_set_by=actor,
+    )
