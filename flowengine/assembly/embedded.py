@@ -51,10 +51,12 @@ from flowengine.worker.script_runner import offer_scripts
 log = logging.getLogger("flowengine")
 
 _CLOSE_SECONDS = 2.0  # that running facets get when the engine is closed
+_FINISH_POLL_SECONDS = 1.0
 
 
 class Embedded:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, name: str = "") -> None:
+        """`name` is that of the server; without one, the name of the machine."""
         self.settings = settings
         offer_scripts(settings)
         offer_commands(settings)
@@ -67,7 +69,7 @@ class Embedded:
             uuid=uuid.uuid4().hex,
             server_group="default",
             service_name="flowengine-embedded",
-            server_name=socket.gethostname(),
+            server_name=name or socket.gethostname(),
             state=ServerState.RUNNING,
             boot_id=boot_id,
             pid=os.getpid(),
@@ -142,6 +144,12 @@ class Embedded:
         if not self._worker.is_alive() and not self._is_closed:
             log.error("the worker thread ended; it is restarted")
             self._worker = _WorkerThread(self._app, self.settings.concurrency)
+
+    def finish(self) -> None:
+        """Claim no more, and wait for the end of everything that this process executes."""
+        self._task_worker.claim_no_more()
+        while not self._task_worker.claimed_tasks.wait_until_idle(_FINISH_POLL_SECONDS):
+            continue
 
     def close(self) -> None:
         """Stop working, release unfinished tasks and deregister. No thread is left.
@@ -275,11 +283,16 @@ def default_engine(settings: Settings | None = None) -> Engine:
 
     It is created with these settings, without any with those of the environment.
     """
+    return default_server(settings).engine
+
+
+def default_server(settings: Settings | None = None, name: str = "") -> Embedded:
+    """Return the server of the default engine, which the first call creates with that name."""
     global _embedded
     with _lock:
         if _embedded is None:
-            _embedded = Embedded(settings or Settings.from_environment())
-        return _embedded.engine
+            _embedded = Embedded(settings or Settings.from_environment(), name)
+        return _embedded
 
 
 def has_default_engine() -> bool:

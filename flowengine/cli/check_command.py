@@ -16,7 +16,7 @@ from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
 from flowengine.authoring.validation import Finding, finding_of, findings_of
 from flowengine.cli import configuration
 from flowengine.cli.document_targets import documents_at, is_document
-from flowengine.cli.targets import import_target
+from flowengine.cli.targets import import_target, setting_modules
 from flowengine.cli.terminal import line, lines
 from flowengine.errors.documents import DocumentProblem
 from flowengine.printable import printable
@@ -37,6 +37,15 @@ class CheckReport:
     def problems(self) -> list[Finding]:
         """The findings that prevent a run."""
         return [finding for finding in self.findings if not finding.is_warning]
+
+
+def of_settings() -> list[str]:
+    """Return the modules and the folder of documents that the settings name."""
+    settings = configuration.settings()
+    folders = [settings.workflows] if settings.workflows else []
+    if not (found := [*setting_modules(settings), *folders]):
+        raise click.UsageError("name modules, files or folders; no setting names any")
+    return found
 
 
 def check(names: Sequence[str]) -> CheckReport:

@@ -143,6 +143,43 @@ def start(
 
 
 @main.command()
+@click.argument("folder", required=False, metavar="[FOLDER]")
+@click.option(
+    "--module", "-m", "modules", multiple=True, help="Also import this: facets and workflows."
+)
+@click.option("--name", default="", help="Of the worker; by default work@ and the machine.")
+@click.option("--concurrency", type=click.IntRange(1), help="Threads that run steps.")
+@click.option("--tasks", "max_tasks", type=click.IntRange(1), help="Tries that it holds, at most.")
+@click.option(
+    *("--workflows", "max_workflows"),
+    type=click.IntRange(1),
+    help="Runs that it holds tries of, at most.",
+)
+@click.option("--commands", is_flag=True, help="Let documents run commands of this machine.")
+def work(
+    folder: str | None, modules: Sequence[str], name: str, commands: bool, **limits: int | None
+) -> None:
+    """Serve a folder of documents until a signal: run steps, recover, start by the clock.
+
+    FOLDER is by default that of FLOWENGINE_WORKFLOWS. It needs no broker and no other process;
+    several may work on one database. SIGTERM or Ctrl-C: it finishes what it runs and ends.
+    """
+    from flowengine.cli import work_command
+
+    given: dict[str, Any] = {key: value for key, value in limits.items() if value is not None}
+    work_command.work(folder, modules, name, given | ({"commands": True} if commands else {}))
+
+
+@main.command()
+@click.argument("folder", default=".", metavar="[FOLDER]")
+def init(folder: str) -> None:
+    """Make a small project in FOLDER: a workflow, a facet and settings. Overwrites nothing."""
+    from flowengine.cli import init_command
+
+    init_command.init(folder)
+
+
+@main.command()
 @click.argument("modules", nargs=-1, required=True, metavar="MODULE...")
 @_as_json
 def resume(modules: Sequence[str], as_json: bool) -> None:
@@ -179,20 +216,21 @@ def mcp(files: Sequence[str], modules: Sequence[str], http: str | None, wait: fl
 
 
 @main.command()
-@click.argument("names", nargs=-1, required=True, metavar="MODULE_OR_PATH...")
+@click.argument("names", nargs=-1, metavar="[MODULE_OR_PATH...]")
 @_as_json
 def check(names: Sequence[str], as_json: bool) -> None:
     """Find the problems of workflows without running anything.
 
     Imports modules, files and packages, traces their workflows and facets, and prints all
     problems with file and line. Reads documents (.yml, .yaml) and folders of them, and prints
-    their problems as file:line:column. Warnings do not change the exit code.
+    their problems as file:line:column. Warnings do not change the exit code. Without arguments:
+    the modules and the folder of the settings `imports` and `workflows`.
     """
     from flowengine.cli import check_command
     from flowengine.cli.terminal import console
 
     configuration.celery_app()  # modules of a Django project need its settings
-    report = check_command.check(names)
+    report = check_command.check(names or check_command.of_settings())
     if as_json:
         listed: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
         for f in report.findings:

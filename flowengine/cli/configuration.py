@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from flowengine.cli import project_file
 from flowengine.settings import Settings
 
 _NAME, _APP, _SETTINGS = "flowengine.app_name", "flowengine.app", "flowengine.settings"
@@ -54,7 +55,7 @@ def settings() -> Settings:
     if _SETTINGS not in meta:
         app = celery_app()
         if app is None:
-            meta[_SETTINGS] = Settings.from_environment()
+            meta[_SETTINGS] = Settings.from_environment(configured=project_file.configured())
         else:
             from flowengine.assembly.apps import settings_of
 

@@ -89,6 +89,11 @@ def load_modules(names: Sequence[str]) -> None:
         load_module(name.partition(":")[0])
 
 
+def setting_modules(settings: Settings) -> list[str]:
+    """Return the modules of the setting `imports`: documents call their facets."""
+    return [name.strip() for name in settings.imports.split(",") if name.strip()]
+
+
 @dataclass(frozen=True)
 class PreparedStart:
     """A start with validated program and inputs; no database is open yet."""
@@ -116,6 +121,7 @@ def prepare(
     parted = [target.partition(":") for target in targets]
     files, names = [file for file, _, _ in parted], [name for _, _, name in parted if name]
     if len(files) == 1 and Path(files[0]).suffix in _DOCUMENTS:
+        load_modules(setting_modules(settings))
         document = _document_at(files[0], settings)
         if needs_code:
             _require_code(link_program(document.program), settings)
@@ -159,7 +165,7 @@ def prepare_named(
     """Find a workflow by its name, among documents and imported modules; validate the inputs."""
     from flowengine.cli.document_targets import document_named  # loads PyYAML
 
-    load_modules(modules)
+    load_modules((*setting_modules(settings), *modules))
     document = document_named(name, settings, folder)
     if document is not None:
         return _of_document(document, given, " ".join(modules) or "MODULE")

@@ -28,6 +28,7 @@ _BLANKS = [
     (r"://(?::\*\*@)?(?=localhost|127\.)", "://"),  # some versions of kombu show that there is none
     (r"\b(?:localhost|127\.0\.0\.1):\d+", "<host>:<port>"),
     (r"\bcelery@[\w.-]+", "celery@<host>"),
+    (r"^io@vm +[\w.-]+ ", "io@vm  <host> "),
     (r"\bprocess \d+ on [\w.-]+", "process <pid> on <host>"),
     (r"\bv\d+\.\d+\.\d+\w* \(\w+\)", "<version>"),
     (r"^ +(?=<duration> \S )", ""),  # durations are aligned to the right
