@@ -29,8 +29,8 @@ from flowengine.cli import (
     runner_command,
     schedule_commands,
     token_command,
-    workflow_commands,
     worker_commands,
+    workflow_commands,
 )
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of

@@ -351,7 +351,7 @@ def test_the_command_shows_what_workers_hold_and_changes_their_limits(
     claim(engine, most=3)
     with caplog.at_level(logging.INFO, "flowengine"):
         shown = command("set", "io@vm", "--tasks", "8", "--workflows", "4", "--actor", "eva").output
-    assert shown == "worker io@vm: tasks at most 8, workflows at most 4; obeyed within 10 s\n"
+    assert shown == "worker io@vm: tasks at most 8, workflows at most 4; obeyed within 5 s\n"
     assert "io@vm set by person:eva: 8 tries, 4 runs" in caplog.text
     (listed,) = json.loads(command("list", "--json").output)
     assert (listed["tries"], listed["runs"], listed["limits_set_by"]) == (3, 2, "person:eva")
