@@ -200,6 +200,7 @@ class RunLog:
     def _before_the_end(self, most: int) -> list[LogEntry]:
         """Return the last lines in the order of their times; the cursors are behind them."""
         heap: list[tuple[int, int, TryId, int, list[LogEntry]]] = []
+        ends: dict[TryId, int] = {}
         order = 0
 
         def load(cursors: Sequence[LogCursor]) -> list[FoundChunk]:
@@ -207,7 +208,10 @@ class RunLog:
             chunks = self._store.last_chunks(cursors)
             for chunk in chunks:
                 order -= 1
-                entries = self._entries(chunk)
+                # A chunk may overlap others: the tail of a try may be stored by two processes.
+                end = ends.get(chunk[:2], _END)
+                entries = [entry for entry in self._entries(chunk) if entry.number < end]
+                ends[chunk[:2]] = chunk.first
                 at = -entries[-1].at if entries else -_END
                 heapq.heappush(heap, (at, order, chunk[:2], chunk.first, entries))
             return chunks
@@ -251,10 +255,12 @@ class RunLog:
         wanted = [key for key in keys if key.line >= self._cursors.get(key[:2], _END)]
         if not wanted:
             return []
-        chunks = sorted(self._store.chunks(wanted))
-        for chunk in chunks:
-            self._cursors[chunk.task_id, chunk.lease] = chunk.first + chunk.line_count
-        return [entry for chunk in chunks for entry in self._entries(chunk)]
+        found: list[LogEntry] = []
+        for chunk in sorted(self._store.chunks(wanted)):
+            if chunk.first >= self._cursors[chunk.task_id, chunk.lease]:
+                self._cursors[chunk.task_id, chunk.lease] = chunk.first + chunk.line_count
+                found += self._entries(chunk)
+        return found
 
     def _lease(self, key: LogCursor) -> int:
         return self._tasks[key.task_id].lease

@@ -11,10 +11,10 @@ class Cap:
     """Counts the lines of a try, and holds the last ones once the first bytes are full."""
 
     def __init__(self, head_bytes: int, tail_bytes: int = TAIL_BYTES) -> None:
-        self._room, self._tail_bytes = head_bytes, tail_bytes
+        self._room, self.tail_bytes = head_bytes, tail_bytes
         self._tail: deque[tuple[int, str]] = deque()
         self._held = 0  #: bytes of the tail
-        self.skipped_lines = self.skipped_bytes = 0
+        self.skipped_lines = 0
 
     def admits(self, number: int, line: str) -> bool:
         """Whether a line is among the first; if not it is held, and may be left out later."""
@@ -23,11 +23,10 @@ class Cap:
             return True
         self._tail.append((number, line))
         self._held += len(line)
-        while self._held > self._tail_bytes and len(self._tail) > 1:
+        while self._held > self.tail_bytes and len(self._tail) > 1:
             _, left_out = self._tail.popleft()
             self._held -= len(left_out)
             self.skipped_lines += 1
-            self.skipped_bytes += len(left_out)
         return False
 
     def take_tail(self) -> list[tuple[int, str]]:
@@ -36,9 +35,9 @@ class Cap:
         return tail
 
 
-def gap_text(lines: int, size: int) -> str:
+def gap_text(lines: int) -> str:
     """Return the line that stands for lines that were left out."""
-    return f"… {lines:,} lines ({size:,} bytes) are left out: the log of this try is too long …"
+    return f"… {lines:,} lines are left out: the log of this try is too long …"
 
 
 def loss_text(lines: int, reason: str) -> str:

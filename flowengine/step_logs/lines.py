@@ -36,6 +36,11 @@ def encoded_line(at: int, level: int, stream: str, logger: str, text: str) -> st
     return _dump((at, level, stream, logger[:_MOST_LOGGER], text))
 
 
+def told_line(at: int, text: str) -> str:
+    """Return a line in which flowengine itself tells something about a log."""
+    return encoded_line(at, logging.WARNING, LOG, "flowengine", text)
+
+
 def body_of(lines: Sequence[str]) -> str:
     """Return the body of a chunk of encoded lines."""
     return f"[{','.join(lines)}]"

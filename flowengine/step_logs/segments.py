@@ -30,11 +30,11 @@ _numbers = itertools.count(1)
 class Segment:
     """The file to which this process appends."""
 
-    def __init__(self, directory: Path, scope: str, seal: Seal) -> None:
+    def __init__(self, directory: Path, scope: str, seal: Seal, suffix: str = SUFFIX) -> None:
         """`scope` names the database that the lines are for."""
         make_private_directory(directory)
         own = f"{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
-        self.path = directory / f"{scope}-{own}{SUFFIX}"
+        self.path = directory / f"{scope}-{own}{suffix}"
         self._seal = seal
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
         self._file = private_opener(str(self.path), flags)
@@ -85,23 +85,28 @@ def chunks_of(
     left out.
     """
     found: dict[ChunkKey, ChunkLines] = {}
-    with open(path, encoding="ascii", errors="replace") as file:
-        for text in file:
-            record = _RECORD.fullmatch(unseal(text.rstrip("\n")))
-            if record is None:
-                continue
-            run_id, task_id, lease, first, number, line = record.groups()
-            key = TryKey(run_id, task_id, int(lease)), int(first)
-            if wanted is not None and key not in wanted:
-                continue
-            chunk = found.get(key)
-            if chunk is None:
-                chunk = found[key] = ChunkLines(*key)
-            if int(number) == chunk.first + chunk.count and _is_json(line):
-                chunk.add(line)
+    for try_key, first, number, line in records_of(path, unseal):
+        key = try_key, first
+        if wanted is not None and key not in wanted:
+            continue
+        chunk = found.get(key)
+        if chunk is None:
+            chunk = found[key] = ChunkLines(*key)
+        if number == chunk.first + chunk.count and _is_json(line):
+            chunk.add(line)
     for chunk in found.values():
         if chunk.count:
             yield chunk.stored()
+
+
+def records_of(path: Path, unseal: Seal) -> Iterator[tuple[TryKey, int, int, str]]:
+    """Return the lines of a segment: the try, the chunk's first line, the number, and the line."""
+    with open(path, encoding="ascii", errors="replace") as file:
+        for text in file:
+            record = _RECORD.fullmatch(unseal(text.rstrip("\n")))
+            if record is not None:
+                run_id, task_id, lease, first, number, line = record.groups()
+                yield TryKey(run_id, task_id, int(lease)), int(first), int(number), line
 
 
 def _is_json(line: str) -> bool:
@@ -112,9 +117,9 @@ def _is_json(line: str) -> bool:
     return True
 
 
-def segments_in(directory: Path, scope: str) -> list[Path]:
+def segments_in(directory: Path, scope: str, suffix: str = SUFFIX) -> list[Path]:
     """Return the segments for a database, those of a process in the order of its lines."""
-    return sorted(directory.glob(f"{scope}-*{SUFFIX}"), key=_order)
+    return sorted(directory.glob(f"{scope}-*{suffix}"), key=_order)
 
 
 def _order(path: Path) -> tuple[str, int]:

@@ -15,6 +15,7 @@ from flowengine.fork import at_fork
 from flowengine.log_filter import safe_logger
 from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
 from flowengine.step_logs.segments import Seal, Segment, chunks_of
+from flowengine.step_logs.tail_files import TailFiles
 
 log = safe_logger("flowengine")
 
@@ -62,6 +63,7 @@ class LogSpool:
         self._changed = threading.Condition()
         self._pending: dict[PendingChunk, None] = {}  #: in the order in which they began
         self._segments: list[Segment] = []  #: the last one is written to
+        self._tails: list[TailFiles] = []
         self._memory = 0
         self._has_warned = self.is_closed = False
         at_fork(in_child=self._abandon)
@@ -151,6 +153,30 @@ class LogSpool:
         if chunk.lines is not None:
             self._memory -= sum(map(len, chunk.lines))
             chunk.lines = None
+
+    # --- tails ---
+
+    def tail_files(self, key: TryKey, first: int) -> TailFiles | None:
+        """Return the files for the last lines of a try, whose log is too long from `first` on."""
+        if self._directory is None:
+            return None
+        files = TailFiles(self._directory, self._scope, key, self._seal, first)
+        self._tails.append(files)
+        return files
+
+    def add_to_tail(self, files: TailFiles, number: int, line: str, most: int) -> None:
+        with self._changed:
+            if not self.is_closed:
+                try:
+                    files.add(number, line, most)
+                except OSError as problem:
+                    self._warn(problem)
+
+    def remove_tail(self, files: TailFiles) -> None:
+        with self._changed:
+            files.remove()
+            if files in self._tails:
+                self._tails.remove(files)
 
     # --- chunks ---
 
@@ -256,6 +282,8 @@ class LogSpool:
                     segment.close()
                 else:
                     segment.remove()
+            for files in self._tails:
+                files.close()
             self._segments.clear()
             self._pending.clear()
 
@@ -265,4 +293,6 @@ class LogSpool:
         self._changed = threading.Condition()
         for segment in self._segments:
             segment.close()
-        self._segments, self._pending = [], {}
+        for files in self._tails:
+            files.close()
+        self._segments, self._pending, self._tails = [], {}, []

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 from flowengine.step_logs.cap import Cap, gap_text, loss_text
 from flowengine.step_logs.chunks import TryKey
-from flowengine.step_logs.lines import LOG, STREAM_LEVELS, LineBuffer, encoded_line, pieces
+from flowengine.step_logs.lines import (
+    LOG,
+    STREAM_LEVELS,
+    LineBuffer,
+    encoded_line,
+    pieces,
+    told_line,
+)
 from flowengine.step_logs.redaction import Redactor
 from flowengine.step_logs.spool import LogSpool, PendingChunk
+from flowengine.step_logs.tail_files import TailFiles
 
 _LOSS = "the spool of lines was full"
 _WAIT_SECONDS = 5.0  # for the end of a delivery that has lines of this try
@@ -37,6 +44,7 @@ class TryLog:
         self._lock = threading.RLock()
         self._buffers: dict[str, LineBuffer] = {}
         self._cap = Cap(head_bytes)
+        self._tail: TailFiles | None = None
         self._chunk: PendingChunk | None = None
         self._chunks: list[PendingChunk] = []  #: not known to be stored
         self.line_count = 0
@@ -77,6 +85,14 @@ class TryLog:
             line = encoded_line(at, level, stream, logger, piece)
             if self._cap.admits(self.line_count, line):
                 self._append(self.line_count, line)
+            else:
+                self._keep_tail(line)
+
+    def _keep_tail(self, line: str) -> None:
+        if self._tail is None:
+            self._tail = self._spool.tail_files(self._key, self.line_count)
+        if self._tail is not None:
+            self._spool.add_to_tail(self._tail, self.line_count, line, self._cap.tail_bytes)
 
     def _append(self, number: int, line: str, *, force: bool = False) -> None:
         if self._lost and self._append_line(number - 1, self._told(loss_text(self._lost, _LOSS))):
@@ -95,7 +111,7 @@ class TryLog:
         return True
 
     def _told(self, text: str) -> str:
-        return encoded_line(self._clock(), logging.WARNING, LOG, "flowengine", text)
+        return told_line(self._clock(), text)
 
     # --- the end ---
 
@@ -107,11 +123,14 @@ class TryLog:
                     self._add(STREAM_LEVELS[stream], stream, "", line)
             tail = self._cap.take_tail()
             if self._cap.skipped_lines and tail:
-                text = gap_text(self._cap.skipped_lines, self._cap.skipped_bytes)
-                self._cap.skipped_lines = self._cap.skipped_bytes = 0
+                text = gap_text(self._cap.skipped_lines)
+                self._cap.skipped_lines = 0
                 self._append(tail[0][0] - 1, self._told(text), force=True)
             for number, line in tail:
                 self._append(number, line)
+            if self._tail is not None:  # only now: a kill in between leaves them twice, not never
+                self._spool.remove_tail(self._tail)
+                self._tail = None
             if self._lost:
                 told = self._told(loss_text(self._lost, _LOSS))
                 self._append_line(self.line_count, told, force=True)

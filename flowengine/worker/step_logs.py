@@ -15,6 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from flowengine.engine import Engine
+from flowengine.errors import PayloadUnreadable
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome, Report
 from flowengine.log_filter import safe_logger
@@ -24,6 +25,7 @@ from flowengine.step_logs.chunks import LogChunk, TryKey
 from flowengine.step_logs.redaction import Redactor
 from flowengine.step_logs.segments import chunks_of, locked, segments_in
 from flowengine.step_logs.spool import TAKEN_BYTES, LogSpool, PendingChunk
+from flowengine.step_logs.tail_files import left_tails
 from flowengine.step_logs.try_log import TryLog
 from flowengine.store import codec
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimKey
@@ -225,7 +227,18 @@ def deliver_left_lines(engine: Engine) -> int:
         with locked(path) as is_ours:
             if is_ours:
                 stored += _deliver_file(engine, path)
-    return stored
+    return stored + _deliver_tails(engine)
+
+
+def _deliver_tails(engine: Engine) -> int:
+    try:
+        with left_tails(directory_of(engine.settings), scope_of(engine), codec.opened) as chunks:
+            for portion in _sized(chunks):
+                engine.log_store.add(sorted(portion))
+    except PayloadUnreadable as problem:  # the file of their first lines is set aside, and told
+        log.debug("the last lines of a step cannot be read: %s", problem)
+        return 0
+    return len(chunks)
 
 
 def _deliver_file(engine: Engine, path: Path) -> int:

@@ -15,7 +15,11 @@ from flowengine.step_logs.lines import lines_of
 from flowengine.step_logs.redaction import Redactor
 from flowengine.step_logs.segments import chunks_of, locked
 from flowengine.step_logs.spool import LogSpool
+from flowengine.step_logs.tail_files import left_tails
 from flowengine.step_logs.try_log import TryLog
+
+
+LONG = "x" * 1_000
 
 
 def key_of(task: str) -> TryKey:
@@ -182,15 +186,45 @@ def test_a_line_that_was_cut_off_spoils_no_other(
 
 def test_the_gap_of_a_long_log_is_told_as_a_line(tmp_path: Path) -> None:
     lines, log = opened(tmp_path, head=10_000)
-    for number in range(1, 60_001):
-        log.write("stdout", f"{number}\n")
+    for number in range(1, 3_001):
+        log.write("stdout", f"{number} {LONG}\n")
     log.end()
     found = texts(lines.stored_form(log.take()))
     numbers = [number for number, _ in found]
     (at,) = [place for place, (_, text) in enumerate(found) if "left out" in text]
     assert numbers[:at] == list(range(1, at + 1))
-    assert numbers[at:] == list(range(numbers[at], 60_001))
+    assert numbers[at:] == list(range(numbers[at], 3_001))
     assert f"{numbers[at] - at:,} lines" in found[at][1]
+    lines.close()
+
+
+def test_the_tail_of_a_long_log_outlives_its_process_and_stays_small(tmp_path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        _, log = opened(tmp_path, head=10_000)
+        for number in range(1, 5_001):
+            log.write("stdout", f"{number} {LONG}\n")
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+    assert sum(path.stat().st_size for path in files(tmp_path)) < 3_500_000
+    (head,) = tmp_path.glob("*.lines")
+    found = texts(list(chunks_of(head, str)))
+    with left_tails(tmp_path, "", str) as tail:
+        found += texts(tail)
+    numbers = [number for number, _ in found]
+    (at,) = [place for place, (_, text) in enumerate(found) if "left out" in text]
+    assert numbers[:at] == list(range(1, at + 1))
+    assert numbers[at:] == list(range(numbers[at], 5_001))
+    assert f"{numbers[at] - at:,} lines" in found[at][1]
+    assert list(tmp_path.glob("*.tail")) == []
+
+
+def test_the_files_of_a_tail_are_gone_when_it_is_stored(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path, head=10_000)
+    log.write("stdout", "x" * 100 + "\n" + "y\n" * 3_000)
+    assert len(list(tmp_path.glob("*.tail"))) == 1
+    log.end()
+    assert list(tmp_path.glob("*.tail")) == []
     lines.close()
 
 
