@@ -18,7 +18,6 @@ from flowengine.step_logs.spool import LogSpool
 from flowengine.step_logs.tail_files import left_tails
 from flowengine.step_logs.try_log import TryLog
 
-
 LONG = "x" * 1_000
 
 
