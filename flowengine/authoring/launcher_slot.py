@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from flowengine.authoring.facets import Workflow
     from flowengine.engine.history import HistoryEntry
     from flowengine.engine.results import RunInfo, StepInfo  # types only: the engine is above
+    from flowengine.engine.run_logs import RunLog
 
 R_co = TypeVar("R_co", covariant=True)
 #: For a start by a key whose run has failed: start another, return the failed one, or raise.
@@ -55,6 +56,10 @@ class RunHandle(Protocol[R_co]):
         ...
 
     async def ahistory(self, *, after: int = 0, limit: int = 1_000) -> Sequence[HistoryEntry]: ...
+
+    def logs(self, **options: Any) -> RunLog:
+        """Return the lines that its steps have printed and logged; options as of `engine.logs`."""
+        ...
 
     def outputs(self, timeout: float | None = None) -> dict[str, Json]:
         """Wait for the run's end and return all outputs by name."""

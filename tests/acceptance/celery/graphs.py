@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+from celery.utils.log import get_task_logger
+
 from flowengine import Retry, current_step, event_facet, foreach, workflow
 
 MANY = 20  #: items of the fan-out in `mixed`
@@ -68,6 +70,18 @@ def wide(numbers: list[int]) -> int:
 @workflow
 def squared(n: int) -> int:
     return square(n)
+
+
+@event_facet(max_losses=1000)
+def tell(n: int) -> int:
+    print("printed", n)
+    get_task_logger("shop.tasks").warning("logged %d", n)
+    return os.getpid()
+
+
+@workflow
+def told(n: int) -> int:
+    return tell(n)
 
 
 @event_facet(max_losses=1000)

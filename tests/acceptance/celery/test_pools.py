@@ -15,5 +15,8 @@ def test_a_pool_of_one_process_runs_sync_and_async_facets(make_fleet: MakeFleet,
     many = fleet.start(coroutines.gathering, name=pool, numbers=[1, 2, 3, 4], number=4)
     assert many.result(timeout=30) == [worker.pid] * 4, "all at once, in one process"
     assert fleet.start(graphs.squared, n=3).result(timeout=30) == 9
+    told = fleet.start(graphs.told, n=3)
+    assert told.result(timeout=30) == worker.pid
+    assert [line.text for line in told.logs()] == ["printed 3", "logged 3"]
     worker.terminate()
     assert worker.wait() == 0

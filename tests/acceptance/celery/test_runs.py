@@ -27,6 +27,15 @@ def test_all_runs_complete_and_record_every_step_once(
     assert all(worker.container.is_alive() for worker in celery_setup.worker_cluster)
 
 
+def test_what_a_step_prints_and_logs_in_a_pool_child_is_kept_once(fleet: Fleet) -> None:
+    """Celery redirects streams to a logger, and its loggers of tasks do not propagate."""
+    run = fleet.start(graphs.told, n=5)
+    children = [child for worker in fleet.workers for child in worker.children()]
+    assert run.result(timeout=30) in children
+    kept = [(line.stream, line.logger, line.text) for line in run.logs()]
+    assert kept == [("stdout", "", "printed 5"), ("log", "shop.tasks", "logged 5")]
+
+
 def test_messages_stay_below_4_kib_whatever_the_run_carries(fleet: Fleet) -> None:
     sizes: list[int] = []
     largest = ""
