@@ -208,6 +208,34 @@ def test_a_tool_whose_run_ends_as_it_begins_is_taken_in(desk: Office, spoken: li
     desk.check(turn)
 
 
+@event_facet(name="tests.joined_ends.look")
+def look(query: str = "kettle") -> str:
+    """Look, and say so."""
+    print("looking for", query)
+    return query
+
+
+@agent(model=model, tools=[look], name="tests.joined_ends.watcher")
+def watcher(task: str) -> str:
+    """You look."""
+    return task
+
+
+def test_the_lines_of_a_tool_are_stored_by_the_commit_of_its_agent(
+    desk: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan.reset({"task": [calls("look"), "done"]})
+    turn = watcher.send("task")
+    (call,) = desk.until_suspended(turn)
+    met = _before_the_first(monkeypatch, _ends_a_call, lambda: None)
+    desk.flow.settle()
+    (rows,) = met
+    assert rows.agents is not None
+    assert len(rows.logs) == 1
+    assert turn.result(timeout=5) == "done"
+    assert [line.text for line in desk.engine.run(call.run_id).logs()] == ["looking for kettle"]
+
+
 def test_a_message_is_accepted_behind_one_that_cannot_be_dispatched(desk: Office) -> None:
     """An older version cannot read the profile of a turn that a newer one has enqueued."""
     plan.reset({"first": ["one"], "third": ["three"]})
