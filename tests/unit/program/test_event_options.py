@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flowengine.errors import InvalidProgram
+from flowengine.evaluator.records import RunView
 from flowengine.program import link_program, parse_program
 from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.limit_keys import LONGEST_KEY, rendered
@@ -168,7 +169,7 @@ def test_a_part_of_a_map_may_be_in_a_key() -> None:
 
 
 def key(template: str, tenant: str = "", **values: Any) -> str:
-    return rendered(template, values.__getitem__, tenant)
+    return rendered(template, values.__getitem__, RunView("9f10", "W", "", tenant=tenant))
 
 
 def test_a_key_is_made_of_arguments() -> None:
