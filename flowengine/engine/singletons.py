@@ -104,7 +104,11 @@ class Singletons:
             return None
 
     def _begin_in_place(self, tenant: str, workflow: str) -> str | None:
-        """Give a place to the oldest queued run of a workflow that limits its open runs."""
+        """Give a place to the oldest queued run of a workflow that limits its open runs.
+
+        Nothing is locked before a place is found: a process that finds none must not hide the run
+        from one that has just freed a place.
+        """
         for _ in range(_ATTEMPTS):
             try:
                 with self._database.write() as session:
@@ -115,10 +119,11 @@ class Singletons:
                     run_id, queue = first
                     taken = keys.singletons_like(tenant, workflow, run_places.PLACES)
                     place = run_places.free_place(queue, taken)
-                    if place is None or not keys.give_singleton(run_id, place):
+                    if place is None:
                         return None
-                    session.inbox.release_fact(start_fact(run_id))
-                    return run_id
+                    if keys.give_singleton(run_id, place):
+                        session.inbox.release_fact(start_fact(run_id))
+                        return run_id
             except IntegrityError:  # another process has just taken the place: there may be others
                 continue
         return None  # recovery looks again

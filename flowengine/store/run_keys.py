@@ -88,9 +88,8 @@ class RunKeys(Part):
         return [run_id for (run_id,) in rows]
 
     def first_queued_like(self, tenant: str, workflow: str, keys: str) -> tuple[str, str] | None:
-        """Lock the oldest run that waits for a key of this pattern; return it with the key."""
-        dialect = self._session.dialect
-        text = f"SELECT id, queued_key {_QUEUED_LIKE} LIMIT 1{dialect.LOCK}{dialect.SKIP_LOCKED}"
+        """Return the oldest run that waits for a key of this pattern, and the key."""
+        text = f"SELECT id, queued_key {_QUEUED_LIKE} LIMIT 1"
         rows = self._session.rows(text, (tenant, workflow, keys))
         return (rows[0][0], rows[0][1]) if rows else None
 

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from flowengine.library import offer_commands, run, sh, uv
 from flowengine.program.commands import COMMANDS, FIELDS
 from flowengine.settings import Settings
 from flowengine.testing import Flow
+from tests.integration.threads import in_threads
 from tests.registries import empty_registry
 
 DAILY = """\
@@ -283,3 +285,23 @@ def test_tasks_are_limited_within_each_run(stored: Flow) -> None:
         assert len(waiting) == 2
     stored.settle()
     assert states(runs) == ["COMPLETED", "COMPLETED"]
+
+
+def test_the_limit_holds_while_runs_are_started_and_ended_at_the_same_moment(
+    stored: Flow,
+) -> None:
+    event_facet(name="x.f")(lambda n: n)
+    program = compile_document(LIMITED.format(runs=3), "w").program
+
+    def work(number: int) -> list[str]:
+        worker, engine = stored.worker(f"w{number}"), stored.engine
+        own = [engine.start(program, "w", {"n": n}).id for n in range(4)]
+        while any(engine.get(run_id).state != "COMPLETED" for run_id in own):
+            task = worker.claim_next()
+            if task is not None:
+                worker.work_on(task)
+            assert len(engine.list(state="RUNNING")) <= 3
+        return own
+
+    calls = [partial(work, number) for number in range(4)]
+    assert len({run_id for own in in_threads(calls) for run_id in own}) == 16

@@ -18,6 +18,7 @@ from flowengine.evaluator.admission import (
     switched,
     write_keys,
 )
+from flowengine.evaluator.records import RunView
 from flowengine.program.event_options import EventOptions, Limit, Rate
 
 
@@ -118,7 +119,7 @@ def test_no_queue_starves_although_its_keys_are_never_free_together() -> None:
 
 def test_the_keys_of_a_step_are_made_of_its_arguments() -> None:
     options = EventOptions(limit=(Limit("customer:{c}", 2),), rate=(Rate("mail", 100, per=0.5),))
-    keys = stated_keys(options, {"c": "eva"}.__getitem__, "acme", 7)
+    keys = stated_keys(options, {"c": "eva"}.__getitem__, RunView("r", "w", "", tenant="acme"), 7)
     assert keys == [("limit:customer:eva", 2, None, 7), ("rate:mail", 100, 500, 7)]
     assert read_keys(write_keys(keys)) == keys
     assert queue_id("acme", keys) != queue_id("", keys)

@@ -169,7 +169,7 @@ def test_a_part_of_a_map_may_be_in_a_key() -> None:
 
 
 def key(template: str, tenant: str = "", **values: Any) -> str:
-    return rendered(template, values.__getitem__, RunView("9f10", "W", "", tenant=tenant))
+    return rendered(template, values.__getitem__, RunView("r7", "w", "", tenant=tenant))
 
 
 def test_a_key_is_made_of_arguments() -> None:
@@ -177,6 +177,7 @@ def test_a_key_is_made_of_arguments() -> None:
     assert key("{a}/{b.c}/{d}", a=3, b={"c": "x"}, d=None) == "3/x/null"
     assert key("{{fixed}}") == "{fixed}"
     assert key("{tenant}:{x}", tenant="acme", x=True) == "acme:true"
+    assert key("{$run}:{x}", x=1) == "r7:1"
 
 
 def test_a_key_has_no_character_that_a_database_refuses_and_a_bounded_length() -> None:
