@@ -12,7 +12,12 @@ from sqlalchemy import Connection
 from flowengine.authoring import IfFailed, StartOptions, Workflow, workflow_named, workflow_names
 from flowengine.engine import Engine, Run
 from flowengine.engine.used_keys import key_options
-from flowengine.errors import InvalidInputs, LimitReached, WorkflowNotImported
+from flowengine.errors import (
+    InvalidInputs,
+    LimitReached,
+    UnpublishedWorkflow,
+    WorkflowNotImported,
+)
 from flowengine.evaluator.records import derived_id
 from flowengine.program.nodes import Json
 from flowengine.store import codec
@@ -113,19 +118,35 @@ class EngineLauncher:
         if_failed: str = "return",
         message_id: str = "",
     ) -> Run[Any]:
-        """Start a workflow of this process by its qualified name, as a message demands it."""
+        """Start a workflow by its qualified name, as a message demands it.
+
+        It is one of this process, or else of the catalogue.
+        """
         _check_message(name, inputs, key, self._engine.settings.max_execute_bytes)
-        workflow = workflow_named(name)
-        if workflow is None:
-            raise WorkflowNotImported(name[:200], workflow_names()[:_SHOWN])
         options = StartOptions(key=key or None, if_failed=cast(IfFailed, if_failed))
         if if_failed == "start" and message_id:
             # The run that this message starts is found by its id: a second delivery of the message
             # starts no other, even if that run has failed meanwhile.
             run_id = derived_id("execute", name, repr((message_id, key)))
             options = replace(options, run_id=run_id)
+        workflow = workflow_named(name)
+        if workflow is None:
+            return self._start_published(name, inputs, options)
         arguments = workflow.definition.signature.received(name, inputs)
         return self.start(workflow, workflow.inputs(**arguments), options)
+
+    def _start_published(
+        self, name: str, inputs: Mapping[str, Json], options: StartOptions
+    ) -> Run[Any]:
+        try:
+            return self._engine.start(
+                *(name, inputs),
+                key=options.key,
+                if_failed=options.if_failed,
+                run_id=options.run_id,
+            )
+        except UnpublishedWorkflow:
+            raise WorkflowNotImported(name[:200], workflow_names()[:_SHOWN]) from None
 
 
 def _check_message(name: object, inputs: object, key: object, most: int) -> None:

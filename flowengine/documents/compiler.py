@@ -81,6 +81,12 @@ def link_document(
             elif part is document:
                 hint = problems.near(name, others)
                 problems.add(place, f"there is no workflow `{name}`{hint}")
+    if document.is_limited:
+        for part in parts:
+            if document.name in part.children:
+                place = part.children[document.name] if part is document else Place()
+                what = f"`{document.name}` starts itself, and would wait for its own `runs`"
+                problems.add(place, what)
     declarations = _declarations(document, parts, programs, find_facet)
     whole = nodes.Program(tuple(declarations))
     if document.is_linkable:

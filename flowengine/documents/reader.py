@@ -56,6 +56,7 @@ class ReadDocument:
     children: dict[str, Place] = field(default_factory=dict)  #: workflows that tasks start
     places: dict[str, Place] = field(default_factory=dict)  #: by the linker's words for a part
     is_linkable: bool = True  #: without a cycle
+    is_limited: bool = False  #: it limits its open runs
     description: str = ""
 
 
@@ -117,6 +118,7 @@ class _Builder:
             options[DEADLINE] = {"name": "seconds", "value": document.deadline}
         if document.concurrency is not None and document.concurrency.runs is not None:
             options[RUNS] = {"name": "count", "value": document.concurrency.runs}
+            made.is_limited = True
         if options:
             declared["mixins"] = [
                 {"type": "MixinSig", "target": target, "args": [given]}

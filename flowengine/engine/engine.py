@@ -274,9 +274,9 @@ class Engine:
 
     async def astart(
         self,
-        program: Program | Mapping[str, Any],
-        workflow: str,
-        inputs: Mapping[str, Json],
+        program: Program | Mapping[str, Any] | str,
+        workflow: str | Mapping[str, Json] = "",
+        inputs: Mapping[str, Json] | None = None,
         **options: Any,
     ) -> Run[Any]:
         """Like `start`, without blocking the event loop."""

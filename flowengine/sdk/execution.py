@@ -9,7 +9,7 @@ from typing import Any
 from flowengine.authoring import workflow_named, workflow_names
 from flowengine.engine import Engine
 from flowengine.engine.executions import executed_run_id
-from flowengine.errors import FlowengineError, WorkflowNotServed
+from flowengine.errors import FlowengineError, UnpublishedWorkflow, WorkflowNotServed
 from flowengine.program import Program, link_program
 from flowengine.program.nodes import FacetKind, Json
 from flowengine.program.standard import RESULT
@@ -67,7 +67,7 @@ class ExecuteHandler:
         options: dict[str, Any] = dict(data.get("options") or {})
         program: Any = data.get("program")
         if program is None:
-            program, name, inputs = self._programs.find(name, inputs)
+            program, name, inputs = self._found(name, inputs)
         with self._engine.database.read() as session:
             request = session.runs.get(step.run_id)
         run = self._engine.start(
@@ -81,6 +81,17 @@ class ExecuteHandler:
             labels=options.get("labels", {}),
         )
         return run.id
+
+    def _found(self, name: str, inputs: Mapping[str, Json]) -> tuple[Any, str, dict[str, Json]]:
+        """Return the program of a workflow of this runner, or else of the catalogue."""
+        try:
+            return self._programs.find(name, inputs)
+        except WorkflowNotServed:
+            try:
+                return self._engine.catalogue.prepared(name), name, dict(inputs)
+            except UnpublishedWorkflow:
+                pass
+            raise
 
     def written(self, returned: Any) -> dict[str, Json]:
         return {RESULT: returned}

@@ -11,9 +11,17 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flowengine import event_facet, load_program, workflow
+from flowengine.assembly import EngineLauncher
 from flowengine.authoring import registry
 from flowengine.cli import main
-from flowengine.errors import InvalidDocument, InvalidInputs, UnpublishedWorkflow
+from flowengine.errors import (
+    InvalidDocument,
+    InvalidInputs,
+    UnpublishedWorkflow,
+    WorkflowNotImported,
+    WorkflowNotServed,
+)
+from flowengine.sdk.execution import ExecuteHandler, Programs
 from flowengine.testing import Flow
 from flowengine.worker import published_documents
 from flowengine.worker.published_documents import DocumentPublisher
@@ -103,6 +111,20 @@ def test_workflows_of_python_and_afl_are_published_and_started_by_name_without_t
     started = command("start", "cat.double", "-i", "n=5").output.strip()
     info = flow.engine.run(started).info()
     assert (info.workflow, info.state) == ("cat.double", "RUNNING")
+
+
+def test_messages_and_requests_start_what_only_the_catalogue_has(flow: Flow) -> None:
+    define(times=1)
+    WorkflowPublisher().publish(flow.engine)
+    registry._workflows.clear()
+    launcher = EngineLauncher(flow.engine)
+    assert result_of(flow, launcher.start_named("cat.double", {"n": 4}, "key")) == 8
+    with pytest.raises(WorkflowNotImported):
+        launcher.start_named("cat.single", {}, "")
+    found = ExecuteHandler(flow.engine, Programs())._found("cat.double", {"n": 5})
+    assert result_of(flow, flow.engine.start(*found)) == 10  # type: ignore[arg-type]
+    with pytest.raises(WorkflowNotServed):
+        ExecuteHandler(flow.engine, Programs())._found("cat.single", {})
 
 
 def test_a_start_by_name_checks_the_name_and_the_inputs(flow: Flow) -> None:

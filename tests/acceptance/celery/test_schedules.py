@@ -39,6 +39,8 @@ def test_a_worker_publishes_its_schedule_and_a_killed_one_loses_no_tick(fleet: F
     moments = [each.nominal for each in ticks]
     assert moments == list(range(moments[0], moments[-1] - 1, -1000)), "each second once"
     assert len({each.run_id for each in ticks}) == len(ticks)
+    by_name = fleet.engine.start(NAME, {"at": "noon"})  # this process has not imported it
+    assert by_name.result(timeout=30) == "noon"
     for each in ticks:
         run = fleet.engine.get(each.run_id or "")
         assert run.key == f"tick:{NAME}@{shown_time(each.nominal)}"

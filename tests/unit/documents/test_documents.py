@@ -149,6 +149,7 @@ TASK = "tasks:\n  a: {call: x.f}\n"
         ("tasks:\n  a: {sh: 'echo ${tasks.a.stdout}'}\n", "2:17", 'and "$name" in the text'),
         ("tasks:\n  a: {sh: ls}\nresult: '${tasks.a.stdot}'\n", "3:10", "did you mean `stdout`?"),
         ("tasks:\n  a: {workflow: other}\n", "2:17", "there is no workflow `other`"),
+        ("concurrency: {runs: 2}\ntasks:\n  a: {workflow: w}\n", "3:17", "wait for its own `runs`"),
         (f"{TASK}concurrency: {{runs: 0}}\n", "3:21", "greater than or equal to 1"),
         (f"{TASK}schedule: 1 2 3\n", "3:11", "the cron expression"),
         (f'{TASK}schedule: {{cron: "61 * * * *"}}\n', "3:18", "61"),
