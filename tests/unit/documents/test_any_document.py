@@ -115,5 +115,5 @@ def test_any_values_are_compiled_or_refused_with_a_place(document: object, task:
     check(json.dumps({**document, "tasks": {"a": task, "b": {"call": "x.f", "depends": ["a"]}}}))
     inner = task if isinstance(task, dict) else {}
     check(json.dumps({**document, "tasks": {"a": {"call": "x.f", **inner}}}))
-    check(json.dumps({"tasks": {"a": {"run": ["x", task], "env": inner}, "b": {"sh": task}}}))
-    check(json.dumps({"tasks": {"a": {"uv": {"script": "x", "args": [task]}, "stdin": task}}}))
+    commands = {"a": {"run": ["x", task], "env": inner}, "b": {"sh": task, "stdin": task}}
+    check(json.dumps({"tasks": {**commands, "c": {"uv": {"script": "x", "args": [task]}}}}))
