@@ -332,6 +332,18 @@ def show(run_id: str, as_json: bool) -> None:
         console.print(line((f"… {more:,} more steps with a traceback: {command}", "dim")))
 
 
+@main.command()
+def top() -> None:
+    """Show workflows, workers, recent runs and the log of one, live; needs the extra `tui`.
+
+    Keys: arrows and Tab move, Enter on a workflow shows its runs, / filters, Escape shows all
+    again, q quits.
+    """
+    from flowengine.cli import top_command
+
+    top_command.top()
+
+
 # --- control ---
 
 

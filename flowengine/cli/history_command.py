@@ -45,7 +45,7 @@ def show_history(run_id: str, after: int, limit: int, *, as_json: bool) -> None:
         console.print(
             line((f"{at:>9} ", "dim"), f"{entry.revision}  ", (inputs, "cyan"), f"  {entry.state}")
         )
-        for text in _lines(entry):
+        for text in entry_lines(entry):
             console.print(line(f"{'':>12}{text}"), soft_wrap=True)
     if not entries:
         console.print(line((_nothing(info, after), "dim")), soft_wrap=True)
@@ -62,7 +62,7 @@ def _nothing(info: RunInfo, after: int) -> str:
     return f"run {info.id[:8]} has no stored history behind {after}"
 
 
-def _lines(entry: HistoryEntry) -> Iterator[str]:
+def entry_lines(entry: HistoryEntry) -> Iterator[str]:
     written = clock(system_clock())
     for act in entry.interventions:
         subject = f" {shown_path(act.subject)}" if act.subject else ""

@@ -1,0 +1,172 @@
+"""`flowengine top`, driven by textual's pilot."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from sqlalchemy.exc import OperationalError
+from textual.pilot import Pilot
+from textual.widgets import DataTable, RichLog, Static
+
+from flowengine import event_facet, workflow
+from flowengine.cli import main
+from flowengine.cli.top_app import TopApp
+from flowengine.testing import Flow
+
+SECONDS = 20.0
+
+
+@event_facet(name="top.work")
+def work(n: int) -> int:
+    if n == 3:
+        raise ValueError("\x1b[31mno\x1b[0m [bold]more[/bold]")
+    return n
+
+
+@workflow(name="etl.daily")
+def daily(n: int) -> int:
+    return work(n)
+
+
+@workflow(name="shop.order")
+def order(n: int) -> int:
+    return work(n)
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Iterator[Flow]:
+    with Flow(store_url=f"sqlite:///{tmp_path}/flow.db") as flow:
+        yield flow
+
+
+def start(flow: Flow, started: Any, n: int) -> str:
+    flow.clock.advance(seconds=1)  # the newest is the first
+    return flow.engine.start(started.program(), started.name, {"n": n}).id
+
+
+def driven(flow: Flow, steps: Callable[[TopApp, Pilot[None]], Awaitable[None]]) -> None:
+    """Run the app on a screen of its own, and do these steps with it."""
+
+    async def drive() -> None:
+        app = TopApp(flow.engine, pause=0.25)
+        async with app.run_test(size=(100, 30)) as pilot:
+            await steps(app, pilot)
+
+    asyncio.run(drive())
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
+    ends = asyncio.get_running_loop().time() + SECONDS
+    while not condition():
+        assert asyncio.get_running_loop().time() < ends, f"in vain waited for {what}"
+        await pilot.pause(0.02)
+
+
+def column(app: TopApp, name: str, at: int = 0) -> list[str]:
+    table = app.query_one(f"#{name}", DataTable)
+    return [str(table.get_row_at(row)[at]) for row in range(table.row_count)]
+
+
+def log(app: TopApp) -> str:
+    return "\n".join(strip.text for strip in app.query_one(RichLog).lines)
+
+
+def test_workflows_workers_runs_and_a_log_are_shown_and_go_on(flow: Flow) -> None:
+    flow.worker("io@vm")
+    first = start(flow, daily, 1)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: column(app, "runs") == [first[:8]], "the run")
+        assert column(app, "workflows") == ["etl.daily"]
+        assert column(app, "workers") == ["io@vm"]
+        await until(pilot, lambda: "work  begun" in log(app), "the log of the run")
+        second = start(flow, order, 2)
+        await until(pilot, lambda: column(app, "runs") == [second[:8], first[:8]], "the new run")
+        assert app.query_one("#runs", DataTable).cursor_row == 1, "the cursor stays on its run"
+        flow.settle()
+        await until(pilot, lambda: "✓ daily  complete" in log(app), "the end in the log")
+        assert log(app).count("work  begun") == 1, "no line is shown twice"
+        assert set(column(app, "runs", 2)) == {"COMPLETED"}
+        await pilot.press("up")
+        await until(pilot, lambda: "✓ order  complete" in log(app), "the log of the other run")
+        assert "daily" not in log(app)
+
+    driven(flow, steps)
+
+
+def test_runs_are_filtered_by_a_part_of_a_name_and_by_a_workflow(flow: Flow) -> None:
+    start(flow, daily, 1)
+    start(flow, order, 2)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        both = ["shop.order", "etl.daily"]
+        await until(pilot, lambda: column(app, "runs", 1) == both, "both runs")
+        await pilot.press("slash", *"ETL")
+        await until(pilot, lambda: column(app, "runs", 1) == ["etl.daily"], "the filtered run")
+        assert column(app, "workflows") == ["etl.daily"]
+        await pilot.press("enter", "escape")
+        await until(pilot, lambda: column(app, "runs", 1) == both, "both runs again")
+        app.query_one("#workflows", DataTable).focus()
+        await pilot.press("down", "enter")
+        await until(pilot, lambda: column(app, "runs", 1) == ["shop.order"], "the chosen one")
+        await pilot.press("q")
+
+    driven(flow, steps)
+
+
+def test_text_of_runs_is_neither_markup_nor_an_escape_sequence(flow: Flow) -> None:
+    start(flow, daily, 3)
+    flow.settle()
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        shown = r"\x1b[31mno\x1b[0m [bold]more[/bold]"
+        await until(pilot, lambda: shown in "".join(column(app, "runs", 5)), "the error")
+        await until(pilot, lambda: shown in log(app), "the error in the log")
+
+    driven(flow, steps)
+
+
+def test_while_the_database_is_away_the_last_state_stays(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(flow, daily, 1)
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise OperationalError("SELECT 1", {}, Exception("the server closed the connection"))
+
+    def title(app: TopApp) -> str:
+        return str(app.query_one("#title", Static).render())
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: column(app, "runs") == [run[:8]], "the run")
+        assert "1 running" in title(app)
+        with monkeypatch.context() as patched:
+            patched.setattr(flow.engine, "list", away)
+            await until(pilot, lambda: "cannot be used" in title(app), "the problem")
+            assert column(app, "runs") == [run[:8]]
+        await until(pilot, lambda: "1 running" in title(app), "the end of the outage")
+
+    driven(flow, steps)
+
+
+def test_without_the_extra_the_command_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(__import__("sys").modules, "flowengine.cli.top_app", raising=False)
+    found = builtins.__import__
+
+    def missing(name: str, *given: Any, **more: Any) -> Any:
+        if name.startswith("textual"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return found(name, *given, **more)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    ended = CliRunner().invoke(main, ["top"])
+    assert ended.exit_code == 1
+    assert "pip install 'flowengine[tui]'" in ended.output
