@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from flowengine.engine.filter_values import age_of, number_of_rows
 from flowengine.errors import InvalidFilter
 from flowengine.step_logs.lines import LogLine, lines_of
+from flowengine.store import Session
 from flowengine.store.logs import FoundChunk, LoggedTask
 
 
@@ -106,3 +107,16 @@ def entries_of(
         for line in lines_of(chunk.body, chunk.first)
         if wanted.admits(line)
     ]
+
+
+def newest_entries(session: Session, run_id: str, most: int, chunks: int) -> list[LogEntry]:
+    """Return the last lines of the chunks that were stored last: the same cost for every log."""
+    found = session.logs.newest(run_id, chunks)
+    tasks = {task.id: task for task in session.logs.tasks({chunk.task_id for chunk in found})}
+    entries = [
+        entry
+        for chunk in sorted(found)
+        if chunk.task_id in tasks
+        for entry in entries_of(run_id, tasks[chunk.task_id], chunk, LineFilter())
+    ]
+    return sorted(entries, key=lambda entry: entry.at)[-most:] if most else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flowengine.step_logs.chunks import LogChunk
 from flowengine.store import codec
@@ -28,6 +28,9 @@ _EXACTLY = (
 _LATEST = (
     "SELECT task_id, lease, first_line, created FROM flowengine_log "
     "WHERE run_id = %s AND created >= %s ORDER BY created LIMIT %s"
+)
+_NEWEST = (
+    f"SELECT {_COLUMNS} FROM flowengine_log l WHERE l.run_id = %s ORDER BY l.created DESC LIMIT %s"
 )
 _TRY = (
     "SELECT uuid, step_path, name, try_number + losses, lease, state, position "
@@ -104,16 +107,23 @@ class Logs(Part):
         rows = self._session.rows(_LATEST, (run_id, since, most))
         return [(LogCursor(*row[:3]), row[3]) for row in rows]
 
+    def newest(self, run_id: str, most: int) -> list[FoundChunk]:
+        """Return the chunks of a run that were stored last."""
+        return [_opened(row) for row in self._session.rows(_NEWEST, (run_id, most))]
+
     def remove_before(self, before: int, most: int) -> int:
         """Remove the oldest chunks that were stored before; return their number."""
         text = in_dialect(_REMOVE, self._session.dialect)
         return len(self._session.rows(text, (before, most)))
 
     def _found(self, template: str, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
-        text, found = in_dialect(template, self._session.dialect), []
+        text, found = in_dialect(template, self._session.dialect), list[FoundChunk]()
         for at in range(0, len(cursors), _PORTION):
             wanted = [cursor._asdict() for cursor in cursors[at : at + _PORTION]]
-            for row in self._session.rows(text, (json.dumps(wanted),)):
-                chunk = FoundChunk(*row)
-                found.append(chunk._replace(body=codec.opened(chunk.body)))
+            found += [_opened(row) for row in self._session.rows(text, (json.dumps(wanted),))]
         return found
+
+
+def _opened(row: Sequence[Any]) -> FoundChunk:
+    chunk = FoundChunk(*row)
+    return chunk._replace(body=codec.opened(chunk.body))

@@ -18,6 +18,7 @@ from tornado.web import RequestHandler, url
 from flowengine import answer_links
 from flowengine.agents.views import agent_metrics
 from flowengine.engine import queries
+from flowengine.engine.log_entries import LogEntry, newest_entries
 from flowengine.engine.results import RunInfo, RunSummary
 from flowengine.engine.run_tree import HiddenItems, RunTree, StepLine, load_run_tree
 from flowengine.evaluator.states import RunState
@@ -47,6 +48,7 @@ from flowengine.web.handlers import (
 )
 
 STATES = RunState.ALL
+_LINES, _CHUNKS = 200, 20  #: of the log, on the page of a run
 _DEFAULT_LIMIT = 50  #: runs on a page
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -132,13 +134,16 @@ def shown_values(
     return replace(run, outputs=without_secrets(run.outputs)), inputs
 
 
-async def _run(handler: Any, run_id: str) -> tuple[RunInfo, dict[str, Any], RunTree]:
+async def _run(
+    handler: Any, run_id: str, *, lines: int = 0
+) -> tuple[RunInfo, dict[str, Any], RunTree, list[LogEntry]]:
     settings, tenant = settings_of(handler), visible_tenant(handler)
     most = (settings.max_page_steps, settings.max_page_bytes)
 
-    def read(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree]:
+    def read(session: Session) -> tuple[RunInfo, dict[str, Any], RunTree, list[LogEntry]]:
         run, inputs = shown_values(session, run_id, tenant)
-        return run, inputs, load_run_tree(session, run_id, *most)
+        log = newest_entries(session, run_id, lines, _CHUNKS) if lines else []
+        return run, inputs, load_run_tree(session, run_id, *most), log
 
     if len(run_id) > MAX_LENGTH or "\0" in run_id:
         raise RequestError(404, "There is no run of this id in this database.")
@@ -164,8 +169,8 @@ class RunPage(Page):
 
     @handler
     async def get(self, run_id: str) -> None:
-        run, inputs, tree = await _run(self, run_id)
-        shown = {"run": run, "inputs": inputs, "tree": tree}
+        run, inputs, tree, log = await _run(self, run_id, lines=_LINES)
+        shown = {"run": run, "inputs": inputs, "tree": tree, "log": log}
         self.show("workflow.html", is_step=lambda line: isinstance(line, StepLine), **shown)
 
 
@@ -210,7 +215,7 @@ class RunApi(Api):
 
     @handler
     async def get(self, run_id: str) -> None:
-        run, inputs, tree = await _run(self, run_id)
+        run, inputs, tree, _ = await _run(self, run_id)
         steps = [asdict(line) for line in tree.lines if isinstance(line, StepLine)]
         hidden = [line for line in tree.lines if isinstance(line, HiddenItems)]
         counts = [(line.are_rounds, sum(line.counts.values())) for line in hidden]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from flowengine.engine.log_entries import LogEntry
 from flowengine.engine.presentation import (
     elapsed,
     outstanding,
@@ -24,10 +25,12 @@ from flowengine.engine.results import (
 )
 from flowengine.engine.run_tree import HiddenItems, StepLine
 from flowengine.evaluator.states import RunState, StepState
+from flowengine.printable import printable
 from flowengine.shown_paths import shown_path
 
 #: Longest value on a page, in characters. The API returns the whole value.
 _MAX_CHARACTERS = 20_000
+_MAX_LINE = 2_000  #: characters of a line of a log
 _MAX_TRIES = 20  #: earlier tries of a step. The API returns all.
 
 #: Badges of runs. Blue is Flower's colour for active tasks.
@@ -39,6 +42,16 @@ RUN_BADGES = {
     RunState.HELD: "text-bg-warning",
     RunState.CANCELLING: "text-bg-warning",
 }
+
+
+def log_line(entry: LogEntry) -> str:
+    """Return a line of a log as a page shows it."""
+    at = datetime.fromtimestamp(entry.at / 1000, UTC)
+    again = f" try {entry.try_number}" if entry.try_number > 1 else ""
+    source = f"{entry.level} {entry.logger}" if entry.logger else entry.stream
+    text = printable(entry.text, limit=_MAX_LINE)
+    return f"{at:%H:%M:%S} {shown_path(entry.path)}{again} {source}: {text}"
+
 
 __all__ = ["duration", "shown_path"]  # used by the templates
 

@@ -43,6 +43,7 @@ def survey(pages: list[int]) -> list[int]:
 
 @event_facet(retry=Retry(attempts=2, first_wait=1))
 def charge(order: int) -> int:
+    print("charging <b>torn</b>", order)
     raise ConnectionError("refused <script>alert('card')</script>")
 
 
@@ -309,6 +310,8 @@ def test_a_failed_run_shows_the_step_the_error_and_the_tries(flower: Flower, run
     assert "try 1 ConnectionError: refused &lt;script&gt;" in page, "of the try before"
     assert "raise ConnectionError" in page, "with the traceback"
     assert "because of checkout.charge" in page
+    assert "checkout.charge stdout: charging &lt;b&gt;torn&lt;/b&gt; 1" in page, "with its log"
+    assert "checkout.charge try 2 stdout: charging" in page
 
 
 def test_a_waiting_run_is_polled_and_shows_the_reason(flower: Flower, runs: Runs) -> None:

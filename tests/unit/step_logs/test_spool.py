@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -225,6 +227,70 @@ def test_the_files_of_a_tail_are_gone_when_it_is_stored(tmp_path: Path) -> None:
     log.end()
     assert list(tmp_path.glob("*.tail")) == []
     lines.close()
+
+
+def test_lines_of_threads_are_stored_once_and_in_order_by_whoever_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread delivers, and sometimes fails; the end of each try takes what is left."""
+    monkeypatch.setattr(spool, "SEGMENT_BYTES", 50_000)
+    lines = LogSpool(tmp_path, max_bytes=1 << 30)
+    stored: dict[tuple[str, int], LogChunk] = {}
+    order: list[tuple[str, int]] = []
+    draw, is_over = Random(1), threading.Event()
+
+    def store(chunks: Sequence[LogChunk]) -> None:
+        for chunk in chunks:
+            key = chunk.task_id, chunk.first
+            assert stored.setdefault(key, chunk) == chunk, "the lines of a key never change"
+            order.append(key)
+
+    def deliver() -> None:
+        while not is_over.is_set() or lines.has_pending:
+            if taken := lines.take(draw.choice((1_000, 100_000))):
+                fails = draw.random() < 0.3
+                if draw.random() < 0.5:  # a failure may come before or after the statement
+                    store(lines.stored_form(taken) if not fails else [])
+                    (lines.give_back if fails else lines.delivered)(taken)
+                else:
+                    store(lines.stored_form(taken))
+                    (lines.give_back if fails else lines.delivered)(taken)
+
+    def write(task: str) -> None:
+        log = TryLog(lines, key_of(task), Redactor(), 1 << 30)
+        threads = [
+            threading.Thread(
+                target=lambda n=n: [log.write("stdout", f"{n} {i}\n") for i in range(500)]
+            )
+            for n in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        log.end()
+        chunks = log.take()
+        store(lines.stored_form(chunks))
+        lines.delivered(chunks)
+
+    writers = [threading.Thread(target=write, args=(task,)) for task in "abcd"]
+    delivery = threading.Thread(target=deliver)
+    for thread in (*writers, delivery):
+        thread.start()
+    for thread in writers:
+        thread.join()
+    is_over.set()
+    delivery.join()
+    for task in "abcd":
+        firsts = [first for task_id, first in order if task_id[0] == task]
+        assert list(dict.fromkeys(firsts)) == sorted(set(firsts)), "in order"
+        found = texts([stored[task * 32, first] for first in sorted(set(firsts))])
+        assert [number for number, _ in found] == list(range(1, 1_001))
+        for n in range(2):
+            of_thread = [text for _, text in found if text.startswith(f"{n} ")]
+            assert of_thread == [f"{n} {i}" for i in range(500)]
+    lines.close()
+    assert files(tmp_path) == []
 
 
 def test_a_forked_child_does_not_write_to_the_log_of_its_parent(tmp_path: Path) -> None:
