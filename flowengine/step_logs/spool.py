@@ -267,10 +267,6 @@ class LogSpool:
             if self._segments:
                 self._tidy(self._segments[-1], least=1)
 
-    def wait_until_empty(self, seconds: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: not self._pending, timeout=seconds)
-
     # --- the end ---
 
     def close(self) -> None:

@@ -32,10 +32,7 @@ _LATEST = (
 _NEWEST = (
     f"SELECT {_COLUMNS} FROM flowengine_log l WHERE l.run_id = %s ORDER BY l.created DESC LIMIT %s"
 )
-_TRY = (
-    "SELECT uuid, step_path, name, try_number + losses, lease, state, position "
-    "FROM flowengine_task WHERE "
-)
+_TRY = "SELECT uuid, step_path, name, try_number + losses, lease FROM flowengine_task WHERE "
 _OF_RUN = f"{_TRY} run_id = %s ORDER BY position"
 _OF_TASKS = f"{_TRY} uuid IN (SELECT w.value FROM {{IDS}})"
 _REMOVE = (
@@ -53,8 +50,6 @@ class LoggedTask(NamedTuple):
     facet: str
     try_number: int  #: of its step, with those that were lost
     lease: int  #: the last one
-    state: str
-    position: int  #: order of creation inside the run
 
 
 class LogCursor(NamedTuple):

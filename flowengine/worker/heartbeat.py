@@ -27,12 +27,12 @@ from flowengine.store.database import is_unavailable
 from flowengine.store.protocol import ServerLock
 from flowengine.store.recovery_queries import HeldTask
 from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.worker.left_lines import deliver_left_lines
 from flowengine.worker.outage_log import outage_log
 from flowengine.worker.published_documents import DocumentPublisher
 from flowengine.worker.published_schedules import SchedulePublisher
 from flowengine.worker.published_workflows import WorkflowPublisher
 from flowengine.worker.spool import Spool
-from flowengine.worker.step_logs import deliver_left_lines
 
 log = logging.getLogger("flowengine")
 

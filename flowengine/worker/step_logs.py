@@ -9,13 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from hashlib import blake2b
-from pathlib import Path
 
 from flowengine.engine import Engine
-from flowengine.errors import PayloadUnreadable
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Outcome, Report
 from flowengine.log_filter import safe_logger
@@ -23,17 +19,15 @@ from flowengine.settings import Settings
 from flowengine.step_logs.capture import capture
 from flowengine.step_logs.chunks import LogChunk, TryKey
 from flowengine.step_logs.redaction import Redactor
-from flowengine.step_logs.segments import chunks_of, locked, segments_in
-from flowengine.step_logs.spool import TAKEN_BYTES, LogSpool, PendingChunk
-from flowengine.step_logs.tail_files import left_tails
+from flowengine.step_logs.spool import LogSpool, PendingChunk
 from flowengine.step_logs.try_log import TryLog
 from flowengine.store import codec
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimKey
+from flowengine.worker.execution import OpenLog
+from flowengine.worker.left_lines import directory_of, portions, scope_of
 from flowengine.worker.outage_log import outage_log
 
 log = safe_logger("flowengine")
-
-OpenLog = Callable[[TaskDefinition], TryLog]
 
 _PAUSE = 0.25  #: seconds, in which a quick try reports its lines itself
 _LONGEST_PAUSE = 2.0  #: while the database is away
@@ -103,7 +97,7 @@ class StepLogs:
     def _stored(self, chunks: Sequence[PendingChunk], left: Sequence[PendingChunk]) -> bool:
         """Store chunks; if that fails, leave them and those behind them to the thread."""
         try:
-            for portion in _portions(chunks):
+            for portion in portions(chunks, lambda chunk: chunk.size):
                 self._store.add(self._spool.stored_form(portion))
                 self._spool.delivered(portion)
         except Exception as problem:
@@ -190,90 +184,7 @@ class StepLogs:
         self._spool.close()
 
 
-def _portions(chunks: Sequence[PendingChunk]) -> list[list[PendingChunk]]:
-    portions: list[list[PendingChunk]] = []
-    size = 0
-    for chunk in chunks:
-        if not portions or size + chunk.size > TAKEN_BYTES:
-            portions.append([])
-            size = 0
-        portions[-1].append(chunk)
-        size += chunk.size
-    return portions
-
-
 def _secrets(settings: Settings, password: str | None) -> list[str]:
     values = [getattr(settings, name) for name in _SECRETS]
     parts = [part.strip() for value in values for part in value.split(",")]
     return [part.rpartition("=")[2] for part in parts if part] + [password or ""]
-
-
-def directory_of(settings: Settings) -> Path:
-    return Path(settings.spool_directory) / "logs"
-
-
-def scope_of(engine: Engine) -> str:
-    """Return the name of the database in those of files: several may share a spool directory."""
-    return blake2b(engine.database.name.encode(), digest_size=4).hexdigest()
-
-
-def deliver_left_lines(engine: Engine) -> int:
-    """Store the lines of processes of this machine that have ended; return the number of chunks.
-
-    Raises if the database is unreachable. A file that cannot be read stops none behind it.
-    """
-    stored = 0
-    for path in segments_in(directory_of(engine.settings), scope_of(engine)):
-        with locked(path) as is_ours:
-            if is_ours:
-                stored += _deliver_file(engine, path)
-    return stored + _deliver_tails(engine)
-
-
-def _deliver_tails(engine: Engine) -> int:
-    try:
-        with left_tails(directory_of(engine.settings), scope_of(engine), codec.opened) as chunks:
-            for portion in _sized(chunks):
-                engine.log_store.add(sorted(portion))
-    except PayloadUnreadable as problem:  # the file of their first lines is set aside, and told
-        log.debug("the last lines of a step cannot be read: %s", problem)
-        return 0
-    return len(chunks)
-
-
-def _deliver_file(engine: Engine, path: Path) -> int:
-    try:
-        chunks = list(chunks_of(path, codec.opened))
-    except Exception as problem:
-        aside = path.with_suffix(".undeliverable")
-        with suppress(OSError):
-            path.rename(aside)
-        log.error(
-            "lines of steps in %s cannot be read: %s: %s; the file is kept as %s; if a payload "
-            "codec is missing, configure it and rename the file back",
-            *(path, type(problem).__name__, problem, aside),
-            extra={"action": "log_lines_set_aside"},
-        )
-        return 0
-    for portion in _sized(chunks):
-        engine.log_store.add(sorted(portion))
-    path.unlink(missing_ok=True)
-    if chunks:
-        log.info(
-            "stored %d chunks of lines that a process has left in %s",
-            *(len(chunks), path),
-            extra={"action": "log_lines_delivered"},
-        )
-    return len(chunks)
-
-
-def _sized(chunks: Sequence[LogChunk]) -> list[list[LogChunk]]:
-    portions: list[list[LogChunk]] = []
-    size = 0
-    for chunk in chunks:
-        if not portions or size + len(chunk.body) > TAKEN_BYTES:
-            portions.append([])
-            size = 0
-        portions[-1].append(chunk)
-        size += len(chunk.body)
-    return portions

@@ -18,7 +18,7 @@ from flowengine import current_step, event_facet, foreach, workflow
 from flowengine.assembly.embedded import close_default_engine, default_engine
 from flowengine.engine import Engine, Run
 from flowengine.settings import Settings
-from flowengine.worker.step_logs import deliver_left_lines
+from flowengine.worker.left_lines import deliver_left_lines
 from tests.fork_server import context
 
 WAIT = 300.0  #: seconds in which everything must be done

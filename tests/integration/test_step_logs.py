@@ -1,4 +1,4 @@
-"""What the code of a step prints and logs is kept, and costs nothing if there is nothing."""
+"""Lines that the code of a step prints and logs are kept, and cost nothing if there are none."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from flowengine.step_logs.try_log import TryLog
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.database import Database
 from flowengine.worker import TaskWorker
-from flowengine.worker.step_logs import deliver_left_lines, directory_of, scope_of
+from flowengine.worker.left_lines import deliver_left_lines, directory_of, scope_of
 from tests.integration.engines import opened, watched
 
 KEYS = "0123456789abcdef0123456789abcdef"
