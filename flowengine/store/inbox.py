@@ -46,9 +46,10 @@ _REPORTS = (
 )
 
 
-_KEEP_FACT = statement(
+# Also part of transactions of callers, whose sessions take plain statements.
+_KEEP_FACT = (
     "INSERT INTO flowengine_fact (id, run_id, kind, payload, taken_in, created) "
-    "VALUES (:id, :run, :kind, :payload, true, :now) ON CONFLICT DO NOTHING"
+    "VALUES (%s, %s, %s, %s, true, %s) ON CONFLICT DO NOTHING RETURNING id"
 )
 _RELEASE_FACT = statement("UPDATE flowengine_fact SET taken_in = false WHERE id = :id")
 
@@ -60,8 +61,7 @@ class Inbox(Part):
         self, fact_id: str, run_id: str, kind: str, payload: Mapping[str, Any], now: int
     ) -> None:
         """Store a fact for later: nobody evaluates it before it is released."""
-        values = {"id": fact_id, "run": run_id, "kind": kind, "now": now}
-        self._session.execute(_KEEP_FACT, {**values, "payload": codec.dump(payload)})
+        self._session.rows(_KEEP_FACT, (fact_id, run_id, kind, codec.dump(payload), now))
 
     def release_fact(self, fact_id: str) -> None:
         """Let a stored fact be evaluated."""

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from flowengine import event_facet
 from flowengine.authoring.tracer import declaration_of
 from flowengine.cli import main
-from flowengine.documents import compile_document
+from flowengine.documents import compile_document, link_document, read_document
 from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.errors import ActionRefused, InvalidDocument, InvalidInputs
 from flowengine.library import offer_commands, run, sh, uv
@@ -305,3 +305,27 @@ def test_the_limit_holds_while_runs_are_started_and_ended_at_the_same_moment(
 
     calls = [partial(work, number) for number in range(4)]
     assert len({run_id for own in in_threads(calls) for run_id in own}) == 16
+
+
+def test_child_runs_and_starts_in_a_transaction_wait_for_a_place(stored: Flow) -> None:
+    event_facet(name="x.f")(lambda n: n)
+    inner = read_document(LIMITED.format(runs=1), "inner")
+    tasks = "{a: {workflow: inner, with: {n: 1}}, b: {workflow: inner, with: {n: 2}}}"
+    outer = link_document(read_document(f"tasks: {tasks}", "outer"), {"inner": inner})
+    runs = [stored.engine.start(outer.program, "outer", {}) for _ in range(2)]
+    stored.settle()
+    assert states(runs) == ["COMPLETED", "COMPLETED"]
+    children = stored.engine.list(workflow="inner")
+    assert [child.state for child in children] == ["COMPLETED"] * 4
+
+    again = stored.engine.start(outer.program, "outer", {})
+    worker = stored.worker("w1")
+    for name in ("a", "b"):
+        worker.work_on(worker.claim(again, name))  # it starts the child run
+    stored.engine.cancel(again.id)
+    children = stored.engine.list(parent=again.id)
+    assert {child.state for child in children} == {"CANCELLED"}
+    program = compile_document(LIMITED.format(runs=1), "w").program
+    with stored.engine.database.engine.begin() as connection:
+        late = stored.engine.start(program, "w", {"n": 1}, connection=connection)
+    assert states([late]) == ["RUNNING"]
