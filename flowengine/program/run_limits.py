@@ -12,7 +12,7 @@ from flowengine.program.nodes import Mixin
 from flowengine.program.standard import NAMESPACE
 
 MIXIN = f"{NAMESPACE}.Runs"
-MOST = 10_000  #: places of a workflow
+MOST = 1_000  #: places of a workflow
 
 
 def run_limit(mixins: Iterable[Mixin]) -> int | str | None:

@@ -36,6 +36,14 @@ _TAKE_QUEUED = (
     f"UPDATE flowengine_run SET singleton_key = queued_key, queued_key = NULL WHERE {_STILL_QUEUED}"
 )
 _GIVE = f"UPDATE flowengine_run SET singleton_key = %s, queued_key = NULL WHERE {_STILL_QUEUED}"
+_NEXT_KEY = (
+    f"SELECT queued_key {_OF_WORKFLOW} AND queued_key LIKE %s AND queued_key > %s "
+    f"AND {RUN_IS_QUEUED} ORDER BY queued_key LIMIT 1"
+)
+_OLDEST = (
+    f"SELECT created, id {_OF_WORKFLOW} AND queued_key = %s AND {RUN_IS_QUEUED} "
+    "ORDER BY created, id LIMIT 1"
+)
 _QUEUED_LIKE = f"{_OF_WORKFLOW} AND queued_key LIKE %s AND {RUN_IS_QUEUED} ORDER BY created, id"
 _SINGLETONS_LIKE = (
     f"SELECT singleton_key, id {_OF_WORKFLOW} AND singleton_key LIKE %s AND finished IS NULL "
@@ -89,9 +97,14 @@ class RunKeys(Part):
 
     def first_queued_like(self, tenant: str, workflow: str, keys: str) -> tuple[str, str] | None:
         """Return the oldest run that waits for a key of this pattern, and the key."""
-        text = f"SELECT id, queued_key {_QUEUED_LIKE} LIMIT 1"
-        rows = self._session.rows(text, (tenant, workflow, keys))
-        return (rows[0][0], rows[0][1]) if rows else None
+        first: list[tuple[int, str, str]] = []
+        key = keys.removesuffix("%")
+        # From key to key by the index: a long queue is not read.
+        while rows := self._session.rows(_NEXT_KEY, (tenant, workflow, keys, key)):
+            ((key,),) = rows
+            oldest = self._session.rows(_OLDEST, (tenant, workflow, key))
+            first += [(created, run_id, key) for created, run_id in oldest]
+        return min(first)[1:] if first else None
 
     def singletons_like(self, tenant: str, workflow: str, keys: str) -> dict[str, str]:
         """Return the open runs with a singleton key of this pattern, by key, the oldest first."""
