@@ -88,6 +88,11 @@ class TaskQueue:
             return Claim([])
 
         def take(session: Session, limit: int, runs: Collection[str] | None = None) -> Claim:
+            if runs is not None:
+                ids = session.worker_limits.due_of_runs(task_list, task_names, runs, tenant)
+                return session.claims.claim_these(
+                    ids, task_list, identity, names=task_names, limit=1
+                )
             return session.claims.claim(
                 task_names,
                 task_list,
@@ -96,7 +101,6 @@ class TaskQueue:
                 quick=quick,
                 after=after,
                 tenant=tenant,
-                runs=runs,
             )
 
         if self._limited.apply_to(identity):
@@ -128,9 +132,8 @@ class TaskQueue:
         """
 
         def take(session: Session, limit: int | None, runs: Collection[str] | None = None) -> Claim:
-            return session.claims.claim_these(
-                task_ids, task_list, identity, names=names, limit=limit, runs=runs
-            )
+            ids = task_ids if runs is None else session.worker_limits.of_runs(task_ids, runs)
+            return session.claims.claim_these(ids, task_list, identity, names=names, limit=limit)
 
         if most is not None and self._limited.apply_to(identity):
             return self._limited.claim(identity, task_list, most, take)

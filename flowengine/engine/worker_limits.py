@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
@@ -83,7 +82,7 @@ class LimitedClaims:
         self._interval = settings.heartbeat_interval
         #: Of a server that is not registered yet.
         self._own = Limits(settings.max_tasks or None, settings.max_workflows or None)
-        self._known: OrderedDict[str, tuple[float, Limits]] = OrderedDict()
+        self._known: dict[str, tuple[float, Limits]] = {}  #: by boot id, with the time of reading
 
     def apply_to(self, identity: WorkerIdentity) -> bool:
         """Whether a server has limits. Asks the database once in a heartbeat's interval."""
@@ -104,10 +103,10 @@ class LimitedClaims:
     def _note(self, identity: WorkerIdentity, server: LimitedServer | None) -> Limits:
         """Remember the limits of a server, and log a change."""
         limits = self._own if server is None else server.limits
-        _, before = self._known.pop(identity.boot_id, (0.0, Limits()))
+        _, before = self._known.get(identity.boot_id, (0.0, Limits()))
+        if len(self._known) >= _MAX_KNOWN:
+            self._known.clear()  # they are read again
         self._known[identity.boot_id] = self._clock(), limits
-        while len(self._known) > _MAX_KNOWN:
-            self._known.popitem(last=False)
         if limits != before:
             log.info(
                 "worker %s holds at most %s tries, of %s runs",

@@ -102,7 +102,6 @@ class Dialect(Protocol):
     LOCK_REFERENCES: str  #: locks the references against writers, and does not wait
     CLAIM: str  #: claims the due tasks of a list; with {now} for the time
     CLAIM_THESE: str
-    MEMBER: str  #: tests a value against the parameter of a list, whose name is in braces
     CLOCK: str  #: the database's own clock in milliseconds
     PARK_WAITING: str
 

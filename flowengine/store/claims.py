@@ -34,10 +34,9 @@ OTHERS_WAIT = " OR ".join(
     f"AND o.tenant {sign} (SELECT tenant FROM chosen LIMIT 1))"
     for sign in "><"
 )
-_IS_LISTED = "t.task_list_name = %(task_list)s AND t.due <= {now}"
 #: A message names tasks, and anybody who reaches the broker can send one: the row decides.
 IS_CLAIMABLE = (
-    f"{_IS_LISTED} "
+    "t.task_list_name = %(task_list)s AND t.due <= {now} "
     "AND (%(any)s OR t.name {in_names} OR t.short_name {in_short_names}) "
     "AND (%(alone)s OR (t.losses = 0 AND NOT t.runs_once))"
 )
@@ -76,13 +75,6 @@ def claim_text(chosen: str, member: str, *, skipped: str = "0", count: str = "0"
 def of_tenant(text: str) -> str:
     """Return the statement that claims due tasks, for the tasks of one tenant alone."""
     return text.replace(_IS_PENDING, f"{_IS_PENDING} AND tenant = %(tenant)s")
-
-
-@functools.cache
-def of_runs(text: str, member: str) -> str:
-    """Return a statement that claims tasks, for the tasks of some runs alone."""
-    text = text.replace(_IS_PENDING, f"{_IS_PENDING} AND run_id {member.format('runs')}")
-    return text.replace(_IS_LISTED, f"{_IS_LISTED} AND t.run_id {member.format('runs')}")
 
 
 def park_waiting_text(limit: int, lock: str = "") -> str:
@@ -137,19 +129,18 @@ class Claims(Part):
         quick: Collection[str] = (),
         after: str = "",
         tenant: str | None = None,
-        runs: Collection[str] | None = None,
     ) -> Claim:
         """Claim the most urgent due task of those facets, and up to `limit` quick ones behind it.
 
         All are of one tenant: the next behind `after` in the order of names, which has no end, so
         `after` itself comes last; or `tenant`. A name without a dot matches facets of any
-        namespace with that short name. With `runs`, only tasks of these runs.
+        namespace with that short name.
         """
         listed, text = self._session.dialect.listed, self._session.dialect.CLAIM
         values = {"task_list": task_list, "quick": listed(quick), "limit": limit, "after": after}
         if tenant is not None:
             text, values["tenant"] = of_tenant(text), tenant
-        rows = self._take(text, values, identity, names, runs)
+        rows = self._take(text, values, identity, names)
         if not rows:
             return Claim([])
         skipped, due = rows[0][-3:-1]
@@ -163,12 +154,11 @@ class Claims(Part):
         *,
         names: Collection[str] | None = None,
         limit: int | None = None,
-        runs: Collection[str] | None = None,
     ) -> Claim:
         """Claim those of these tasks of a list that are pending and due, up to `limit`.
 
-        With `names`, only tasks of these facets; with `runs`, of these runs. Several only of those
-        that may be batched. The result says whether other tenants have due tasks in the list.
+        With `names`, only tasks of these facets. Several only of those that may be batched. The
+        result says whether other tenants have due tasks in the list.
         """
         values = {
             "task_list": task_list,
@@ -177,21 +167,13 @@ class Claims(Part):
             "any": names is None,
             "alone": limit is None or limit == 1,
         }
-        text = self._session.dialect.CLAIM_THESE
-        rows = self._take(text, values, identity, names or (), runs)
+        rows = self._take(self._session.dialect.CLAIM_THESE, values, identity, names or ())
         return Claim(self._tasks(rows), bool(rows and rows[0][-2]))
 
     def _take(
-        self,
-        text: str,
-        values: dict[str, Any],
-        identity: WorkerIdentity,
-        names: Collection[str],
-        runs: Collection[str] | None,
+        self, text: str, values: dict[str, Any], identity: WorkerIdentity, names: Collection[str]
     ) -> list[tuple[Any, ...]]:
         dialect, now = self._session.dialect, self._session.database.statement_time
-        if runs is not None:
-            text, values["runs"] = of_runs(text, dialect.MEMBER), dialect.listed(runs)
         values |= {
             "names": dialect.listed(names),
             "short_names": dialect.listed([name for name in names if "." not in name]),

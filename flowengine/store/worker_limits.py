@@ -6,14 +6,16 @@ tries that are counted are all there are, and no two processes take the last pla
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from flowengine.store import codec
-from flowengine.store.claims import WorkerIdentity
+from flowengine.store.claims import ORDER, WorkerIdentity
 from flowengine.store.parts import Part, statement
-from flowengine.store.tables import TASK_IS_RUNNING
+from flowengine.store.tables import TASK_IS_PENDING, TASK_IS_RUNNING
 
+_SEARCHED = 1_000  # pending tasks among which those of the held runs are looked for
+_CANDIDATES = 20  # that are found; other servers may have claimed some of them
 _MAX_NAMES = 1_000  # that a hint at a similar name is looked for in
 
 _OF_SERVER = (
@@ -24,6 +26,19 @@ _OF_SERVER = (
 _HELD = (
     f"SELECT run_id, count(*) FROM flowengine_task WHERE {TASK_IS_RUNNING} AND boot_id = %s "
     "GROUP BY run_id"
+)
+# Among the most urgent tasks only: no index has the pending tasks of a run. A server that finds
+# none holds tries of these runs, and has room for others when they have ended.
+_OF_RUNS = (
+    "SELECT uuid FROM (SELECT uuid, run_id, name, short_name FROM flowengine_task "
+    f"WHERE {TASK_IS_PENDING} AND task_list_name = :task_list AND due <= :now{{}} "
+    f"ORDER BY {ORDER} LIMIT {_SEARCHED}) t "
+    f"WHERE run_id IN :runs AND (name IN :names OR short_name IN :names) LIMIT {_CANDIDATES}"
+)
+_DUE_OF_RUNS = statement(_OF_RUNS.format(""), "runs", "names")
+_DUE_OF_TENANT = statement(_OF_RUNS.format(" AND tenant = :tenant"), "runs", "names")
+_THESE_OF_RUNS = statement(
+    "SELECT uuid FROM flowengine_task WHERE uuid IN :ids AND run_id IN :runs", "ids", "runs"
 )
 _NOTE_FULL = "UPDATE flowengine_server SET full_lists = %s WHERE uuid = %s RETURNING uuid"
 _HELD_BY = statement(
@@ -105,6 +120,22 @@ class WorkerLimits(Part):
         """Keep the task lists that are to be looked at when the server has room again."""
         text = codec.dump(sorted(lists)) if lists else None
         self._session.rows(_NOTE_FULL, (text, server_id))
+
+    def due_of_runs(
+        self, task_list: str, names: Collection[str], runs: Collection[str], tenant: str | None
+    ) -> list[str]:
+        """Return the most urgent due tasks of these runs, of these facets; some may be missing."""
+        query = _DUE_OF_RUNS if tenant is None else _DUE_OF_TENANT
+        about = {"task_list": task_list, "now": self._session.now()}
+        about |= {} if tenant is None else {"tenant": tenant}
+        values = {**about, "names": list(names), "runs": list(runs)}
+        return list(self._session.execute(query, values).scalars())
+
+    def of_runs(self, task_ids: Sequence[str], runs: Collection[str]) -> list[str]:
+        """Return those of these tasks that belong to one of these runs, in their order."""
+        rows = self._in_portions(_THESE_OF_RUNS, task_ids, runs=list(runs))
+        found = {row.uuid for row in rows}
+        return [task_id for task_id in task_ids if task_id in found]
 
     # --- for people ---
 

@@ -25,6 +25,7 @@ from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
+from flowengine.tasks.celery_tasks import WakeupRelay
 from flowengine.worker import TaskWorker
 from tests.integration.engines import opened, side_by_side, watched
 from tests.integration.threads import in_threads
@@ -38,8 +39,13 @@ class Wakeups(NullNotifier):
     def __init__(self) -> None:
         self.lists: list[str] = []
 
+        self.passed_on: list[str] = []
+
     def notify(self, due: Mapping[str, int]) -> None:
         self.lists += due
+
+    def pass_on(self, task_list: str, wake: int, hops: int) -> None:
+        self.passed_on.append(task_list)
 
 
 @pytest.fixture
@@ -136,6 +142,19 @@ def test_a_run_whose_tries_have_ended_makes_room_for_another(engine: Engine) -> 
     assert other.workflow_id != task.workflow_id
 
 
+def test_at_the_limit_of_runs_tasks_that_a_message_names_must_be_of_these_runs(
+    engine: Engine,
+) -> None:
+    register(engine, max_workflows=1)
+    first, second = start(engine, number=2, steps=3)
+    ids = {run: [task.uuid for task in engine.tasks(run)] for run in (first, second)}
+    assert len(engine.claim_these(ids[second], "default", IDENTITY, most=1).tasks) == 1
+    assert engine.claim_these(ids[first], "default", IDENTITY, most=3).tasks == []
+    both = [*ids[first], *ids[second]]
+    assert len(engine.claim_these(both, "default", IDENTITY, most=9).tasks) == 2
+    assert held(engine) == {second: 3}
+
+
 # --- live changes ---
 
 
@@ -192,6 +211,22 @@ def test_a_list_that_found_no_room_is_woken_when_there_is_some(
     assert wakeups.lists == ["gpu"]
     assert claim(engine) == []
     assert wakeups.lists == ["gpu"], "it is woken once"
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_limited_worker_passes_a_wake_up_on_if_there_are_other_workers(
+    engine: Engine, wakeups: Wakeups, others: bool
+) -> None:
+    register(engine, max_tasks=1)
+    if others:
+        other = ServerDefinition("o" * 32, "default", "test", "cpu@vm", handlers=NAMES)
+        with engine.database.write() as session:
+            session.servers.register(replace(other, boot_id="c" * 32))
+    engine.start(all_work.program(), all_work.name, {"ns": [1, 2]})
+    claimed = engine.claim(["limited.work"], "default", IDENTITY, most=1)
+    assert len(claimed) == 1
+    WakeupRelay(engine, IDENTITY).relay("default", 1, 16)
+    assert wakeups.passed_on == (["default"] if others else [])
 
 
 # --- costs ---

@@ -74,9 +74,9 @@ _THESE = (
     f"AND t.state || '' = 'pending' AND {claims.IS_CLAIMABLE} "
     "FOR UPDATE SKIP LOCKED) AS found LIMIT %(limit)s) "
 )
-MEMBER = "= ANY(%({})s::text[])"
-CLAIM = claims.claim_text(_DUE, MEMBER, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
-CLAIM_THESE = claims.claim_text(_THESE, MEMBER, count=f"({claims.OTHERS_WAIT})")
+_IN = "= ANY(%({})s::text[])"
+CLAIM = claims.claim_text(_DUE, _IN, skipped=_SKIPPED_COUNT, count=_DUE_COUNT)
+CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
 
 
 def listed(values: Collection[str]) -> list[str]:

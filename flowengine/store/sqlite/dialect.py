@@ -75,9 +75,9 @@ _DUE_COUNT = (
     "((SELECT count(*) FROM candidates) + ((SELECT tenant FROM first) > %(after)s AND EXISTS "
     f"(SELECT 1 FROM flowengine_task WHERE {claims.IS_DUE} AND tenant <= %(after)s)))"
 )
-MEMBER = "IN (SELECT value FROM json_each(%({})s))"
-CLAIM = claims.claim_text(_DUE, MEMBER, count=_DUE_COUNT)
-CLAIM_THESE = claims.claim_text(_THESE, MEMBER, count=f"({claims.OTHERS_WAIT})")
+_IN = "IN (SELECT value FROM json_each(%({})s))"
+CLAIM = claims.claim_text(_DUE, _IN, count=_DUE_COUNT)
+CLAIM_THESE = claims.claim_text(_THESE, _IN, count=f"({claims.OTHERS_WAIT})")
 
 
 def listed(values: Collection[str]) -> str:
