@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from flowengine.authoring.registry import register_event_facet
 from flowengine.authoring.scopes import current_scope
 from flowengine.authoring.signatures import Parameter, Signature
 from flowengine.errors import AuthoringError, DoesNotFit
+from flowengine.lazy import lazy
 from flowengine.models import Model
 from flowengine.program.event_options import RetryPolicy
 from flowengine.program.nodes import Json, Literal
@@ -113,13 +113,13 @@ class AgentFacet(EventFacet[P, R], Generic[P, R]):
             )
         return text
 
-    @functools.cached_property
+    @lazy
     def user_signature(self) -> Signature:
         """The parameters that the author wrote."""
         own = self.definition.signature
         return replace(own, parameters=tuple(p for p in own.parameters if p.name != AGENT_ID))
 
-    @functools.cached_property
+    @lazy
     def profile(self) -> Profile:
         """The profile of the turns that are enqueued by this process."""
         tools = tuple(tool_profile(self.definition.title, given) for given in self.tools)

@@ -11,11 +11,11 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from typing import Any, Self
 
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.tracer import declaration_of
+from flowengine.lazy import lazy
 from flowengine.program import Program, nodes
 from flowengine.program.nodes import Json
 from flowengine.program.standard import RESULT
@@ -89,7 +89,7 @@ class Profile:
             )
         return cls(**known)
 
-    @cached_property
+    @lazy
     def id(self) -> str:
         """The id of its card: the hash of its content."""
         text = json.dumps(self.to_json(), sort_keys=True)

@@ -49,6 +49,7 @@ from flowengine.worker import CircuitBreakers, TaskWorker
 from flowengine.worker.heartbeat import Heartbeat, server_of, worker_heartbeat
 from flowengine.worker.orphan_guard import OrphanGuard
 from flowengine.worker.outage_log import outage_log
+from flowengine.worker.published_workflows import trace_workflows
 from flowengine.worker.redis_address import redis_address
 from flowengine.worker.script_runner import offer_scripts
 
@@ -334,6 +335,7 @@ class _HeartbeatStep(bootsteps.StartStopStep):  # type: ignore[misc]
     def start(self, worker: Any) -> None:
         flowengine = worker.app.flowengine
         self.heartbeat = flowengine.heartbeat(worker)
+        trace_workflows()  # the pool forks after this step
         try:
             # A wrong schema is reported at once, and the first claim finds the limits of a server
             # that is registered: the consumer is started after this step.

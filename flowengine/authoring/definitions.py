@@ -11,7 +11,6 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -19,6 +18,7 @@ from flowengine.authoring.locations import location_of
 from flowengine.authoring.signatures import Signature, signature_of, starred_parameters
 from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
+from flowengine.lazy import lazy
 from flowengine.program.nodes import EventOptions, FacetKind, Location, Mixin
 from flowengine.program.standard import STANDARD, is_built_in
 
@@ -64,7 +64,7 @@ class Definition:
         """The name in errors: ``workflow 'shop.order' (shop.py:12)``."""
         return titled(self.kind, self.name, self.location)
 
-    @cached_property
+    @lazy
     def signature(self) -> Signature:
         # Lazy: an annotation may name a class that is defined further down.
         return signature_of(self.fn, self.title)

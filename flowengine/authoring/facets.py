@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
 
 import pydantic
@@ -39,6 +38,7 @@ from flowengine.authoring.starts import Start
 from flowengine.authoring.symbols import Symbol, info_of
 from flowengine.authoring.tracer import program_of
 from flowengine.errors import AuthoringError, DoesNotFit, InvalidInputs
+from flowengine.lazy import lazy
 from flowengine.program.event_options import EventOptions, RetryPolicy
 from flowengine.program.nodes import FacetKind, Json, Location, Mixin, Program
 from flowengine.program.option_mixins import call_mixins
@@ -142,7 +142,7 @@ class EventFacet(Decorated[P, R]):
         """The original function; of an ``async def`` it is the coroutine function."""
         return self.definition.fn
 
-    @cached_property
+    @lazy
     def is_async(self) -> bool:
         """Whether the function is an ``async def``."""
         return inspect.iscoroutinefunction(self.definition.fn)
@@ -222,7 +222,7 @@ class Workflow(Decorated[P, R]):
         """Return the program of this workflow and all it calls; traced once."""
         return self._program
 
-    @cached_property
+    @lazy
     def _program(self) -> Program:
         return program_of(self.definition)
 

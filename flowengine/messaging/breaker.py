@@ -12,7 +12,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Generic, Literal, TypeVar, cast
 
 from flowengine.circuit_breaker import (
@@ -25,6 +24,7 @@ from flowengine.circuit_breaker import (
     outcome_of,
 )
 from flowengine.errors import CircuitBreakerOpenError
+from flowengine.lazy import lazy
 from flowengine.log_filter import safe_logger
 from flowengine.messaging.drivers import (
     AsyncClient,
@@ -244,7 +244,7 @@ class CircuitBreaker(_Breaker[AsyncClient]):
     reset = asynchronous(_BreakerPlans.reset)
     trip = asynchronous(_BreakerPlans.trip)
 
-    @cached_property
+    @lazy
     def _driver(self) -> AsyncDriver:
         return AsyncDriver(self._redis)
 
@@ -278,7 +278,7 @@ class SyncCircuitBreaker(_Breaker[SyncClient]):
     reset = synchronous(_BreakerPlans.reset)
     trip = synchronous(_BreakerPlans.trip)
 
-    @cached_property
+    @lazy
     def _driver(self) -> SyncDriver:
         return SyncDriver(self._redis)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 from flowengine.authoring import LoadedWorkflow, Workflow, all_workflows, loaded_workflows
@@ -19,6 +20,17 @@ from flowengine.store.database import is_unavailable
 log = logging.getLogger("flowengine")
 
 SOURCE = "python"
+
+
+def trace_workflows() -> None:
+    """Trace the workflows of this process, before it forks.
+
+    Tracing runs code of the author. In a thread it might hold a lock when the process forks, and
+    the child would wait for that lock for ever.
+    """
+    for flow in all_workflows():
+        with suppress(Exception):  # published with the workflow, as its problem
+            flow.program()
 
 
 class WorkflowPublisher:
