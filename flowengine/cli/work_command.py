@@ -19,6 +19,7 @@ from flowengine.cli.targets import load_modules, setting_modules
 from flowengine.program.standard import is_built_in
 from flowengine.sdk.stop_signals import stopped_by_signals
 from flowengine.secret_keys import set_secret_key_source
+from flowengine.worker.published_workflows import WorkflowPublisher
 
 
 def work(folder: str | None, modules: Sequence[str], name: str, given: Mapping[str, Any]) -> None:
@@ -43,6 +44,7 @@ def work(folder: str | None, modules: Sequence[str], name: str, given: Mapping[s
     with stopped_by_signals(stopped.set):
         server = default_server(settings, name)
         try:
+            WorkflowPublisher().publish(server.engine)
             what = f"{folder}, {len(facets)} facets" if folder else f"{len(facets)} facets"
             click.echo(f"worker {name} serves {what}, on {server.database.name}")
             stopped.wait()

@@ -21,7 +21,7 @@ SLOW = """
 import time
 from pathlib import Path
 
-from flowengine import event_facet
+from flowengine import event_facet, workflow
 
 @event_facet
 def hold() -> str:
@@ -33,6 +33,10 @@ def hold() -> str:
 @event_facet
 def tick() -> None:
     pass
+
+@workflow
+def ticked() -> None:
+    tick()
 """
 
 
@@ -115,6 +119,10 @@ def test_a_folder_is_served_until_a_signal_and_what_runs_is_finished(
 ) -> None:
     with opened(f"sqlite:///{project}/flowengine.db") as engine:
         until(lambda: engine.list(workflow="ticking", state="COMPLETED"), "a run by the clock")
+        by_name = engine.start("facets.ticked")  # the code is the worker's
+        until(
+            lambda: engine.get(by_name.id).state == "COMPLETED", "the run of a workflow in Python"
+        )
         started = flowengine(["start", "hello"], project)
         assert started.returncode == 0, started.stderr
         until((project / "begun").exists, "the start of the step")
