@@ -77,8 +77,8 @@ class Settings:
     lock_heartbeat_interval: float = 1.0
     #: Seconds without a heartbeat until a server is declared dead.
     server_timeout: float = 30.0
-    #: Seconds without the database after which a Celery worker ends, with exit code 1, when what
-    #: it runs has ended. 0: it waits for the database, however long.
+    #: Seconds without the database after which a worker, of Celery or of `flowengine work`, ends
+    #: with exit code 1, when what it runs has ended. 0: it waits for the database, however long.
     alone_patience: float = 0.0
     #: Seconds a worker claims tasks for one wake-up before it yields to other messages.
     worker_time_slice: float = 0.1

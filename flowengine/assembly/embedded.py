@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
@@ -55,8 +55,13 @@ _FINISH_POLL_SECONDS = 1.0
 
 
 class Embedded:
-    def __init__(self, settings: Settings, name: str = "") -> None:
-        """`name` is that of the server; without one, the name of the machine."""
+    def __init__(
+        self, settings: Settings, name: str = "", end: Callable[[], object] | None = None
+    ) -> None:
+        """`name` is that of the server; without one, the name of the machine.
+
+        `end` is called when the database was away for longer than `alone_patience`.
+        """
         self.settings = settings
         offer_scripts(settings)
         offer_commands(settings)
@@ -87,7 +92,9 @@ class Embedded:
         self._is_closed = False
         self._window = LivenessWindow(0, liveness.longest_unnoticed_gap(settings))
         jobs = (lambda _: self._restart_worker(), lambda _: self.watch())
-        self._heartbeat = Heartbeat(lambda: self.engine, settings, self._server, list, jobs)
+        self._heartbeat = Heartbeat(
+            lambda: self.engine, settings, self._server, list, jobs, end=end
+        )
         self._heartbeat.send(self.engine)
         self._worker = _WorkerThread(self._app, settings.concurrency)
         self._heartbeat.start()
@@ -286,12 +293,14 @@ def default_engine(settings: Settings | None = None) -> Engine:
     return default_server(settings).engine
 
 
-def default_server(settings: Settings | None = None, name: str = "") -> Embedded:
+def default_server(
+    settings: Settings | None = None, name: str = "", end: Callable[[], object] | None = None
+) -> Embedded:
     """Return the server of the default engine, which the first call creates with that name."""
     global _embedded
     with _lock:
         if _embedded is None:
-            _embedded = Embedded(settings or Settings.from_environment(), name)
+            _embedded = Embedded(settings or Settings.from_environment(), name, end)
         return _embedded
 
 

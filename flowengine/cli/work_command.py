@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,10 +40,15 @@ def work(folder: str | None, modules: Sequence[str], name: str, given: Mapping[s
         set_secret_key_source(lambda: settings.secret_keys)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("flowengine").setLevel(logging.INFO)
-    stopped = threading.Event()
+    stopped, is_alone = threading.Event(), threading.Event()
+
+    def end_alone() -> None:
+        is_alone.set()
+        stopped.set()
+
     name = name or f"work@{socket.gethostname()}"
     with stopped_by_signals(stopped.set):
-        server = default_server(settings, name)
+        server = default_server(settings, name, end_alone)
         try:
             WorkflowPublisher().publish(server.engine)
             what = f"{folder}, {len(facets)} facets" if folder else f"{len(facets)} facets"
@@ -52,3 +58,5 @@ def work(folder: str | None, modules: Sequence[str], name: str, given: Mapping[s
         finally:
             close_default_engine()
     click.echo(f"worker {name} has ended")
+    if is_alone.is_set():
+        sys.exit(1)

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from flowengine.cli import main
 from flowengine.cli.init_command import FILES
+from flowengine.store import Database, ensure_schema
 from tests.acceptance.commands import flowengine
-from tests.celery_nodes import GuardedProcess, clean_environment
+from tests.celery_nodes import GuardedProcess, RestartablePostgres, clean_environment
 from tests.celery_nodes.fleet import until
 from tests.integration.engines import opened
 
@@ -135,6 +136,34 @@ def test_a_folder_is_served_until_a_signal_and_what_runs_is_finished(
         until(lambda: "worker io@vm has ended" in worker.recent_log(), "the end of the worker")
         assert engine.get(started.stdout.strip()).state == "COMPLETED"
         assert engine.workers.list() == []
+
+
+@pytest.mark.chaos
+def test_a_worker_that_is_alone_for_too_long_ends_with_1(project: Path) -> None:
+    server = RestartablePostgres()
+    url = server.new_database()
+    database = Database(url)
+    ensure_schema(database, upgrade=True)
+    database.close()
+    process = GuardedProcess(
+        ["bash", "-c", f"cd {project} && exec {sys.executable} -m flowengine work"],
+        name="work",
+        directory=project / "log",
+        environment={
+            **clean_environment(),
+            "FLOWENGINE_DATABASE_URL": url,
+            "FLOWENGINE_ALONE_PATIENCE": "1",
+        },
+        ready_prompt="serves",
+    )
+    try:
+        process.start()
+        server.go_away()
+        assert process.wait(60) == 1
+        assert "longer than alone_patience" in process.recent_log()
+    finally:
+        process.stop()
+        server.stop()
 
 
 @pytest.mark.parametrize(
