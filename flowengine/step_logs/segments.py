@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from flowengine.errors import PayloadUnreadable
 from flowengine.private_files import make_private_directory, private_opener
 from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
 
@@ -100,13 +101,24 @@ def chunks_of(
 
 
 def records_of(path: Path, unseal: Seal) -> Iterator[tuple[TryKey, int, int, str]]:
-    """Return the lines of a segment: the try, the chunk's first line, the number, and the line."""
+    """Return the lines of a segment: the try, the chunk's first line, the number, and the line.
+
+    Raises PayloadUnreadable if this process can decode none of them.
+    """
+    problem, is_readable = None, False
     with open(path, encoding="ascii", errors="replace") as file:
         for text in file:
-            record = _RECORD.fullmatch(unseal(text.rstrip("\n")))
+            try:
+                record = _RECORD.fullmatch(unseal(text.rstrip("\n")))
+            except PayloadUnreadable as unreadable:
+                problem = unreadable  # of one line: it was cut off
+                continue
             if record is not None:
+                is_readable = True
                 run_id, task_id, lease, first, number, line = record.groups()
                 yield TryKey(run_id, task_id, int(lease)), int(first), int(number), line
+    if problem is not None and not is_readable:
+        raise problem
 
 
 def _is_json(line: str) -> bool:

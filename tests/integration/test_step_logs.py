@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,15 @@ from flowengine.step_logs.redaction import Redactor
 from flowengine.step_logs.spool import LogSpool
 from flowengine.step_logs.try_log import TryLog
 from flowengine.store.claims import WorkerIdentity
+from flowengine.store.codec import opened as unsealed
+from flowengine.store.codec import sealed
 from flowengine.store.database import Database
 from flowengine.worker import TaskWorker
 from flowengine.worker.left_lines import deliver_left_lines, directory_of, scope_of
 from tests.integration.engines import opened, watched
 
 KEYS = "0123456789abcdef0123456789abcdef"
+CODEC = "flowengine.payload_codecs:AesGcmCodec"
 alone = logging.getLogger("tests.not_propagated")
 
 
@@ -358,10 +361,13 @@ def test_a_wide_loop_of_ten_lines_each_costs_no_statement_more(
 # --- files of other processes ---
 
 
-def left_by_a_dead_process(engine: Engine, run_id: str, task_id: str) -> None:
+def left_by_a_dead_process(
+    engine: Engine, run_id: str, task_id: str, seal: Callable[[str], str] = str
+) -> None:
     child = os.fork()
     if child == 0:
-        lines = LogSpool(directory_of(engine.settings), scope=scope_of(engine), max_bytes=1 << 20)
+        place = directory_of(engine.settings)
+        lines = LogSpool(place, scope=scope_of(engine), max_bytes=1 << 20, seal=seal)
         log = TryLog(lines, TryKey(run_id, task_id, 1), Redactor(), 1 << 20)
         log.write("stdout", "its last words\n")
         os.kill(os.getpid(), signal.SIGKILL)
@@ -404,6 +410,26 @@ def test_a_file_that_cannot_be_read_stops_none_behind_it(
         assert deliver_left_lines(work.engine) == 1
         assert [path.suffix for path in good.parent.iterdir()] == [".undeliverable"]
         assert "cannot be read" in caplog.text
+
+
+def test_a_payload_codec_encodes_lines_on_disk_and_in_the_database(
+    database_url: str, tmp_path: Path
+) -> None:
+    codec = {"payload_codec": CODEC, "payload_keys": f"k1={KEYS * 2}"}
+    with working(database_url, tmp_path, **codec) as work:
+        run = work.run(chatty, 1)
+        task_id = work.engine.tasks(run.id)[0].uuid
+        assert all(body.startswith("!") for _, body in chunks_of(work.engine.database, task_id))
+        assert len(list(run.logs())) == 20
+        left_by_a_dead_process(work.engine, run.id, "t" * 32, seal=sealed)
+        files = directory_of(work.engine.settings).iterdir()
+        (file,) = [path for path in files if f"-{os.getpid()}-" not in path.name]
+        assert b"last words" not in file.read_bytes()
+        with open(file, "ab") as torn:
+            torn.write(file.read_bytes()[:40])  # a second line, which the kill has cut off
+        assert deliver_left_lines(work.engine) == 1
+        ((_, body),) = chunks_of(work.engine.database, "t" * 32)
+        assert [line.text for line in lines_of(unsealed(body), 1)] == ["its last words"]
 
 
 def test_lines_wait_for_the_database_and_are_then_stored_in_order(
