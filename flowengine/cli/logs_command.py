@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import click
+from rich.text import Text
 
 from flowengine import retention
 from flowengine.cli.database import open_engine
@@ -40,7 +41,7 @@ def show_logs(
             if as_json:
                 click.echo(json_of(asdict(entry), indent=None))
             else:
-                _show(entry, written(entry.at), name)
+                console.print(log_line(entry, written(entry.at), name), soft_wrap=True)
 
 
 def _moment(text: str | None) -> datetime | timedelta | None:
@@ -59,17 +60,15 @@ def _moment(text: str | None) -> datetime | timedelta | None:
         ) from None
 
 
-def _show(entry: LogEntry, at: str, workflow: str) -> None:
+def log_line(entry: LogEntry, at: str, workflow: str) -> Text:
+    """Return a line with its time, its step and its source."""
     path = shown_path(entry.path.removeprefix(f"{workflow}."))
     again = f" try {entry.try_number}" if entry.try_number > 1 else ""
     source = f"{entry.level} {entry.logger}" if entry.stream == LOG else entry.stream
-    console.print(
-        line(
-            (f"{at}.{entry.at % 1000:03} ", "dim"),
-            (f"{path}{again} ", "cyan"),
-            (f"{source}: ", _STYLES.get(entry.level, "dim")),
-            entry.text,
-            limit=_MAX_TEXT,
-        ),
-        soft_wrap=True,
+    return line(
+        (f"{at}.{entry.at % 1000:03} ", "dim"),
+        (f"{path}{again} ", "cyan"),
+        (f"{source}: ", _STYLES.get(entry.level, "dim")),
+        entry.text,
+        limit=_MAX_TEXT,
     )

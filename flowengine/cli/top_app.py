@@ -22,7 +22,7 @@ from flowengine.cli.run_view import RUN_COLOURS
 from flowengine.cli.terminal import line
 from flowengine.cli.top_view import (
     Overview,
-    read_overview,
+    OverviewReader,
     run_cells,
     worker_cells,
     workflow_cells,
@@ -73,6 +73,7 @@ class TopApp(App[None]):
     def __init__(self, engine: Engine, *, pause: float = _PAUSE) -> None:
         super().__init__()
         self._engine, self._pause = engine, pause
+        self._reader = OverviewReader(engine)
         self._part = self._workflow = ""  #: of the filter, and the workflow that was chosen
         self._run_log: RunLog | None = None
         self._keys: dict[str, list[str]] = {}  #: of the rows of each table
@@ -109,7 +110,7 @@ class TopApp(App[None]):
     def _look(self) -> None:
         log, part, workflow = self._run_log, self._part, self._workflow
         try:
-            overview = read_overview(self._engine, part, workflow)
+            overview = self._reader.read(part, workflow)
             lines = log.new_lines() if log is not None else []
         except Exception as problem:
             if not get_current_worker().is_cancelled:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 from flowengine.engine import Engine, RunInfo
 from flowengine.engine.presentation import outstanding
 from flowengine.engine.results import duration
-from flowengine.engine.schedule_records import ScheduleInfo
 from flowengine.engine.workers import WorkerInfo
 from flowengine.evaluator.states import RunState
 
+_SELDOM = 5.0  #: seconds between two reads of the catalogue and of the schedules
 MAX_RUNS = 200  #: newest runs that are read; workflows are counted among them
 
 
@@ -26,6 +28,7 @@ class WorkflowRow:
     failed: int = 0
     last: int = 0  #: when the newest of these runs was started
     next_tick: int | None = None
+    problems: int = 0  #: of its newest version
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,39 @@ class Overview:
     states: Counter[str] = field(default_factory=Counter)
 
 
-def read_overview(engine: Engine, part: str, workflow: str) -> Overview:
-    """Read what is shown of the workflows with `part` in their name, or of one workflow."""
+class OverviewReader:
+    """Reads what is shown. Workflows and schedules, of which there may be many, more seldom."""
+
+    def __init__(self, engine: Engine, clock: Callable[[], float] = time.monotonic) -> None:
+        self._engine, self._clock = engine, clock
+        self._read_at = -math.inf
+        self._published: list[WorkflowRow] = []
+
+    def read(self, part: str, workflow: str) -> Overview:
+        """Read the workflows with `part` in their name; the runs of these, or of one workflow."""
+        if self._clock() - self._read_at >= _SELDOM:
+            self._published = _published(self._engine)
+            self._read_at = self._clock()
+        return _overview(self._engine, part, workflow, self._published)
+
+
+def _published(engine: Engine) -> list[WorkflowRow]:
+    """Return the workflows of the catalogue, and those of schedules."""
+    found = engine.catalogue.list()
+    ticks: dict[str, list[int]] = {info.name: [] for info in found}
+    for schedule in engine.schedules.list():
+        due = ticks.setdefault(schedule.workflow, [])
+        due += [schedule.next_tick] if schedule.next_tick is not None else []
+    problems = {info.name: len(info.problems) for info in found}
+    return [
+        WorkflowRow(name, next_tick=min(due, default=None), problems=problems.get(name, 0))
+        for name, due in ticks.items()
+    ]
+
+
+def _overview(
+    engine: Engine, part: str, workflow: str, published: Sequence[WorkflowRow]
+) -> Overview:
     newest = engine.list(limit=MAX_RUNS)
     chosen = [run for run in newest if part.lower() in run.workflow.lower()]
     if workflow:
@@ -48,7 +82,7 @@ def read_overview(engine: Engine, part: str, workflow: str) -> Overview:
         chosen = list(engine.list(workflow=workflow, limit=MAX_RUNS))
     elif part and not chosen:
         chosen = list(engine.list(named=part, limit=MAX_RUNS))
-    workflows = _workflows([*newest, *chosen], engine.schedules.list())
+    workflows = _workflows([*newest, *chosen], published)
     return Overview(
         now=engine.database.now(),
         runs=chosen,
@@ -58,26 +92,22 @@ def read_overview(engine: Engine, part: str, workflow: str) -> Overview:
     )
 
 
-def _workflows(runs: Iterable[RunInfo], schedules: Iterable[ScheduleInfo]) -> list[WorkflowRow]:
+def _workflows(runs: Iterable[RunInfo], published: Iterable[WorkflowRow]) -> list[WorkflowRow]:
     by_id = {run.id: run for run in runs}
     of_name: dict[str, list[RunInfo]] = {}
     for run in by_id.values():
         of_name.setdefault(run.workflow, []).append(run)
-    ticks: dict[str, list[int]] = {}
-    for schedule in schedules:
-        due = ticks.setdefault(schedule.workflow, [])
-        due += [schedule.next_tick] if schedule.next_tick is not None else []
+    rows = {name: WorkflowRow(name) for name in of_name} | {row.name: row for row in published}
     found = []
-    for name in sorted({*of_name, *ticks}):
+    for name, row in sorted(rows.items()):
         states = Counter(run.state for run in of_name.get(name, ()))
         found.append(
-            WorkflowRow(
-                name,
+            replace(
+                row,
                 open=sum(count for state, count in states.items() if state not in RunState.FINAL),
                 completed=states[RunState.COMPLETED],
                 failed=states[RunState.FAILED],
                 last=max((run.created for run in of_name.get(name, ())), default=0),
-                next_tick=min(ticks.get(name, ()), default=None),
             )
         )
     return found
@@ -104,8 +134,16 @@ def workflow_cells(row: WorkflowRow, now: int) -> tuple[str, ...]:
         str(row.completed or ""),
         str(row.failed or ""),
         duration(now - row.last) if row.last else "",
-        f"in {duration(row.next_tick - now)}" if row.next_tick is not None else "",
+        _next(row, now),
     )
+
+
+def _next(row: WorkflowRow, now: int) -> str:
+    if row.problems:
+        return "1 problem" if row.problems == 1 else f"{row.problems} problems"
+    if row.next_tick is None:
+        return ""
+    return "now" if row.next_tick <= now else f"in {duration(row.next_tick - now)}"
 
 
 def worker_cells(info: WorkerInfo, now: int) -> tuple[str, ...]:

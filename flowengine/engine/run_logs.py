@@ -96,14 +96,14 @@ class RunLog:
 
     async def __aiter__(self) -> AsyncIterator[LogEntry]:
         while True:
-            entries, pause = await asyncio.to_thread(self._page)
+            entries, pause = await asyncio.to_thread(self.page)
             for entry in entries:
                 yield entry
             if pause is None:
                 return
             await asyncio.sleep(pause)
 
-    def _page(self) -> tuple[list[LogEntry], float | None]:
+    def page(self) -> tuple[list[LogEntry], float | None]:
         """Return some lines, and how long to wait for more; None: there is no more."""
         entries: list[LogEntry] = []
         for item in self._items:

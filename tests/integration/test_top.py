@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import logging
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,13 @@ from textual.widgets import DataTable, RichLog, Static
 from flowengine import event_facet, workflow
 from flowengine.cli import main
 from flowengine.cli.top_app import TopApp
+from flowengine.engine.catalogue import Publication
+from flowengine.engine.run_logs import RunLog as PrintedLines
+from flowengine.step_logs.chunks import LogChunk
+from flowengine.step_logs.lines import body_of, encoded_line
 from flowengine.testing import Flow
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @event_facet(name="top.work")
@@ -77,6 +82,10 @@ def log(app: TopApp) -> str:
     return "\n".join(strip.text for strip in app.query_one(RichLog).lines)
 
 
+def title(app: TopApp) -> str:
+    return str(app.query_one("#title", Static).render())
+
+
 def test_workflows_workers_runs_and_a_log_are_shown_and_go_on(flow: Flow) -> None:
     flow.worker("io@vm")
     first = start(flow, daily, 1)
@@ -96,6 +105,43 @@ def test_workflows_workers_runs_and_a_log_are_shown_and_go_on(flow: Flow) -> Non
         await pilot.press("up")
         await until(pilot, lambda: "✓ order  complete" in log(app), "the log of the other run")
         assert "daily" not in log(app)
+
+    driven(flow, steps)
+
+
+def test_printed_lines_are_part_of_the_log_once_and_after_an_outage(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = flow.engine.run(start(flow, daily, 1))
+    task = flow.worker("io@vm").claim(run, "work")
+
+    def write(number: int, text: str) -> None:
+        line = encoded_line(flow.clock.now + number, logging.INFO, "stdout", "", text)
+        about = (run.id, task.uuid, task.lease)
+        flow.engine.log_store.add([LogChunk(*about, number, 1, body_of([line]))])
+
+    def away(*_: Any, **__: Any) -> Any:
+        raise OperationalError("SELECT 1", {}, Exception("the server closed the connection"))
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        write(1, "first line")
+        await until(pilot, lambda: "work stdout: first line" in log(app), "the first line")
+        with monkeypatch.context() as patched:
+            patched.setattr(PrintedLines, "page", away)
+            await until(pilot, lambda: "cannot be used" in title(app), "the problem")
+            write(2, "second line")
+        await until(pilot, lambda: "second line" in log(app), "the second line")
+        assert log(app).count("first line") == 1
+
+    driven(flow, steps)
+
+
+def test_workflows_that_are_published_are_shown_although_they_never_ran(flow: Flow) -> None:
+    found = [Publication("shop.order", order.program(), "python", "shop.py:1")]
+    flow.engine.catalogue.publish(found)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: column(app, "workflows") == ["shop.order"], "the workflow")
 
     driven(flow, steps)
 
@@ -139,9 +185,6 @@ def test_while_the_database_is_away_the_last_state_stays(
 
     def away(*_: Any, **__: Any) -> Any:
         raise OperationalError("SELECT 1", {}, Exception("the server closed the connection"))
-
-    def title(app: TopApp) -> str:
-        return str(app.query_one("#title", Static).render())
 
     async def steps(app: TopApp, pilot: Pilot[None]) -> None:
         await until(pilot, lambda: column(app, "runs") == [run[:8]], "the run")
