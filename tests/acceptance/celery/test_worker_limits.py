@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import text
 
+from flowengine.engine.in_flight import is_alive
 from tests.acceptance.celery import held_tries
 from tests.acceptance.celery.conftest import QUICK_START, MakeFleet
 from tests.acceptance.celery.mixed_load import Killer
@@ -72,11 +73,16 @@ class Observer:
         with self._fleet.engine.database.read() as session:
             rows = session.execute(_HELD).all()
         running = held_tries.alive(self._fleet.traces)
+        # The rows of a killed worker stay until it is found dead, and its orphans finish their try:
+        # a limit that was lowered since does not concern them.
+        living = {pid for pid in {*running, *(row.pid for row in rows)} if is_alive(pid)}
         for row in rows:
-            if row.tries > tasks or row.runs > runs:
-                self.violations.append(f"{row.tries} tries of {row.runs} runs, not {tasks}, {runs}")
-        if max(running.values(), default=0) > tasks:
-            self.violations.append(f"{running} tries run, not {tasks}")
+            most, of = (tasks, runs) if row.pid in living else (CHILDREN, CHILDREN)
+            if row.tries > most or row.runs > of:
+                self.violations.append(f"{row.tries} tries of {row.runs} runs, not {most}, {of}")
+        for pid, tries in running.items():
+            if tries > (tasks if pid in living else CHILDREN):
+                self.violations.append(f"{tries} tries run, not {tasks}")
         self.looks += 1
         self.most_tries = max(self.most_tries, *(row.tries for row in rows), 0)
         self.most_runs = max(self.most_runs, *(row.runs for row in rows), 0)
