@@ -97,8 +97,12 @@ def define(
     names_list: bool = True,
     find_list: TaskListSource = routed_list,
     mixins: tuple[Mixin, ...] = (),
+    is_run: bool = False,
 ) -> Definition:
-    """Define a function; raises AuthoringError for problems visible before tracing."""
+    """Define a function; raises AuthoringError for problems visible before tracing.
+
+    With `is_run` its body is run, and may be an ``async def``.
+    """
     location = location_of(fn)
     try:
         qualified = _name_of(fn, name)
@@ -114,7 +118,7 @@ def define(
         )
     if inspect.isgeneratorfunction(fn) or inspect.isasyncgenfunction(fn):
         raise AuthoringError(f"{title} yields: a facet returns one value, for instance a list")
-    if kind is not FacetKind.EVENT and inspect.iscoroutinefunction(fn):
+    if kind is not FacetKind.EVENT and not is_run and inspect.iscoroutinefunction(fn):
         raise AuthoringError(
             f"{title} is an `async def`: its body is traced once and never awaited; write `def`, "
             "the event facets it calls may be async"

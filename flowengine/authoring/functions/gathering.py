@@ -1,0 +1,72 @@
+"""`gather`: await several calls together, at most so many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
+
+from flowengine.authoring.functions.current import current_activation
+from flowengine.authoring.functions.errors import FunctionMisuse
+from flowengine.authoring.functions.pending_calls import PendingCall
+from flowengine.authoring.locations import user_location
+
+R = TypeVar("R")
+
+
+async def gather(*calls: Awaitable[R], limit: int | None = None) -> list[R]:
+    """Await all calls and return their results in the order of the calls.
+
+    At most `limit` of them are open at a time. The first error is raised at once: no further call
+    is made, those that were made go on, as with `asyncio.gather`. If the caller is cancelled, so
+    are they. Calls that are made together are recorded as a group, which wakes the function once.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        _forget(calls)
+        raise FunctionMisuse(f"{user_location()}: the limit of gather is 1 or more, not {limit!r}")
+    if limit is None or limit >= len(calls):
+        return list(await asyncio.gather(*_together(calls)))
+    return await _limited(calls, limit)
+
+
+def _together(calls: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Make calls of facets now, as a group; return them and others as awaitables."""
+    activation = current_activation()
+    if activation is None or len(calls) < 2 or not all(_is_call(one) for one in calls):
+        return calls
+    group = activation.numbers.next
+    return tuple(activation.make(call, group) for call in calls)
+
+
+async def _limited(calls: tuple[Any, ...], limit: int) -> list[Any]:
+    results: list[Any] = [None] * len(calls)
+    waiting = iter(enumerate(calls))
+    places: dict[asyncio.Future[Any], int] = {}
+    try:
+        while True:
+            for place, call in waiting:
+                places[asyncio.ensure_future(call)] = place
+                if len(places) >= limit:
+                    break
+            if not places:
+                return results
+            done, _ = await asyncio.wait(places, return_when=asyncio.FIRST_COMPLETED)
+            for future in sorted(done, key=places.__getitem__):
+                results[places.pop(future)] = future.result()
+    except asyncio.CancelledError:
+        for future in places:
+            future.cancel()
+        raise
+    finally:
+        _forget(call for _, call in waiting)
+
+
+def _forget(calls: Iterable[Any]) -> None:
+    """Close calls that are never made: nobody need await them."""
+    for call in calls:
+        if asyncio.iscoroutine(call):
+            call.close()
+
+
+def _is_call(one: Any) -> bool:
+    return isinstance(one, PendingCall)

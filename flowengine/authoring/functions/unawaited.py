@@ -1,0 +1,54 @@
+"""Calls that were created and not awaited: nothing would ever make them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+from flowengine.authoring.functions.pending_calls import PendingCall
+
+_HELD_ONCE: Final = 3  # references to a call that only the dict here has, while it is looked at
+
+
+class UnawaitedCalls:
+    """The calls of one function that were not awaited yet."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, PendingCall[Any]] = {}
+        self._created: list[int] = []  #: keys of those since the last rest
+
+    def add(self, key: int, call: PendingCall[Any]) -> None:
+        self._calls[key] = call
+        self._created.append(key)
+
+    def remove(self, key: int) -> None:
+        self._calls.pop(key, None)
+
+    def clear(self) -> None:
+        self._calls.clear()
+
+    def lost(self) -> PendingCall[Any] | None:
+        """Return a new call that nobody can await any more; called when the loop rests.
+
+        References are counted, because that depends on the code alone: the time at which the
+        garbage collector finds a call would not. One that is lost later is found at the end.
+        """
+        created, self._created = self._created, []
+        for key in created:
+            call = self._calls.get(key)
+            if call is not None and sys.getrefcount(call) <= _HELD_ONCE:
+                return call
+        return None
+
+    def first(self) -> PendingCall[Any] | None:
+        """Return the oldest one; called when the function has returned."""
+        return next(iter(self._calls.values()), None)
+
+
+def never_awaited(call: PendingCall[Any]) -> str:
+    """Return the message about a call that was never awaited."""
+    short = call.facet.rpartition(".")[2]
+    return (
+        f"{call.location}: {call.facet} is called and never awaited, so nothing calls it: "
+        f"write `await {short}(…)`"
+    )
