@@ -18,7 +18,8 @@ class StepFailed(FlowengineError):
     """
 
     def __init__(self, path: str, error_type: str, message: str) -> None:
-        super().__init__(path, error_type, message)
+        # Not `super()`: with another class as second base that is its constructor.
+        self.args = (path, error_type, message)
         self.path, self.error_type, self.message = path, error_type, message
         self.record: Mapping[str, Any] = {"type": error_type, "message": message, "path": path}
 

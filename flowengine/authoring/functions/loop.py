@@ -26,8 +26,8 @@ from flowengine.authoring.locations import user_location
 from flowengine.program.wait_times import sleep_problem
 
 _log = logging.getLogger("asyncio")  # errors of tasks that nobody awaits are logged as by asyncio
-_MAX_CLOSES: Final = 100  # of one coroutine whose `finally` blocks await again and again
-_MAX_REFUSALS: Final = 1_000  # of waits in the `finally` blocks of one function
+_MAX_CLOSES: Final = 20  # of one coroutine whose `finally` blocks await again and again
+_MAX_REFUSALS: Final = 100  # of waits in the `finally` blocks of one function
 
 
 class FunctionFuture(asyncio.Future[Any]):
