@@ -154,9 +154,9 @@ class Activation:
 
     def created(self, call: PendingCall[Any]) -> int:
         """Keep a call until it is awaited; return the number it hashes by."""
-        self._loop.refuse_if_dropped()
         number = self._loop.next_hash()
-        self._unawaited.add(number, call)
+        if not self.is_dropped:
+            self._unawaited.add(number, call)
         return number
 
     def awaited(self, call: PendingCall[Any]) -> None:
@@ -164,10 +164,9 @@ class Activation:
         self._unawaited.remove(hash(call))
 
     def make(self, call: PendingCall[Any], group: int | None = None) -> CallFuture:
-        """Make a call: return the future of its end."""
-        self._loop.refuse_if_dropped()
+        """Make a call: return the future of its end. In a dropped function it is not made."""
         self.awaited(call)
-        if self._loop.is_dropped:
+        if self.is_dropped:
             return CallFuture(self._loop, -1, call.callee, self._forget)  # never ends
         number = self._take(call.facet, call.digest, call.location)
         if self.numbers.is_new(number):

@@ -41,24 +41,16 @@ def _together(calls: tuple[Any, ...]) -> tuple[Any, ...]:
 async def _limited(calls: tuple[Any, ...], limit: int) -> list[Any]:
     results: list[Any] = [None] * len(calls)
     waiting = iter(enumerate(calls))
-    places: dict[asyncio.Future[Any], int] = {}
-    try:
-        while True:
+
+    async def await_in_turn() -> None:
+        try:
             for place, call in waiting:
-                places[asyncio.ensure_future(call)] = place
-                if len(places) >= limit:
-                    break
-            if not places:
-                return results
-            done, _ = await asyncio.wait(places, return_when=asyncio.FIRST_COMPLETED)
-            for future in sorted(done, key=places.__getitem__):
-                results[places.pop(future)] = future.result()
-    except asyncio.CancelledError:
-        for future in places:
-            future.cancel()
-        raise
-    finally:
-        _forget(call for _, call in waiting)
+                results[place] = await call
+        finally:  # after an error no other call is made
+            _forget(call for _, call in waiting)
+
+    await asyncio.gather(*(await_in_turn() for _ in range(limit)))
+    return results
 
 
 def _forget(calls: Iterable[Any]) -> None:

@@ -26,8 +26,7 @@ from flowengine.authoring.locations import user_location
 from flowengine.program.wait_times import sleep_problem
 
 _log = logging.getLogger("asyncio")  # errors of tasks that nobody awaits are logged as by asyncio
-_MAX_CLOSES: Final = 20  # of one coroutine whose `finally` blocks await again and again
-_MAX_REFUSALS: Final = 100  # of waits in the `finally` blocks of one function
+_MAX_CLOSES: Final = 1_000  # of one coroutine whose `finally` blocks await again and again
 
 
 class FunctionFuture(asyncio.Future[Any]):
@@ -80,7 +79,6 @@ class FunctionLoop(asyncio.AbstractEventLoop):
         self._tasks: list[FunctionTask] = []
         self._task_count = 0
         self._pruned_at = 64
-        self._refusals = 0
         self._generators: weakref.WeakSet[Any] = weakref.WeakSet()
         self._exception_handler: Callable[..., object] | None = None
 
@@ -113,7 +111,10 @@ class FunctionLoop(asyncio.AbstractEventLoop):
         self._ready.append(timer)
 
     def close_tasks(self) -> None:
-        """Close the coroutines of all tasks, the oldest first: their `finally` blocks run."""
+        """Close the coroutines of all tasks, the oldest first: their `finally` blocks run.
+
+        Whatever these blocks await never ends, so that they are closed there too.
+        """
         self.is_dropped = True
         self._ready.clear()
         self.new_timers.clear()
@@ -136,8 +137,11 @@ class FunctionLoop(asyncio.AbstractEventLoop):
         if not self.is_dropped:
             self.create_task(generator.aclose())
             return
+        closing = generator.aclose()
         with contextlib.suppress(BaseException):
-            generator.aclose().send(None)
+            closing.send(None)
+            for _ in range(_MAX_CLOSES):  # it awaits something in a `finally` block
+                closing.throw(GeneratorExit)
 
     # --- Of an event loop -------------------------------------------------------------------
 
@@ -174,7 +178,6 @@ class FunctionLoop(asyncio.AbstractEventLoop):
         return self._call_at(when, round(when - self.time(), 3), callback, args, context)
 
     def _call_at(self, when: float, seconds: float, *handle: Any) -> FunctionTimer:
-        self.refuse_if_dropped()
         callback, args, context = handle
         timer = FunctionTimer(when, seconds, callback, args, self, context)
         if problem := sleep_problem(max(seconds, 0)):
@@ -188,7 +191,6 @@ class FunctionLoop(asyncio.AbstractEventLoop):
             self.at_cancelled_timer(handle.number)
 
     def create_future(self) -> asyncio.Future[Any]:
-        self.refuse_if_dropped()
         return FunctionFuture(loop=self)
 
     def create_task(  # type: ignore[override]
@@ -205,15 +207,6 @@ class FunctionLoop(asyncio.AbstractEventLoop):
             self._tasks = [one for one in self._tasks if not one.done()]
             self._pruned_at = 2 * len(self._tasks) + 64
         return task
-
-    def refuse_if_dropped(self) -> None:
-        """End a `finally` block of a dropped function where it would wait.
-
-        Code that catches even that, in a loop, gets something that never ends in the end.
-        """
-        if self.is_dropped and self._refusals < _MAX_REFUSALS:
-            self._refusals += 1
-            raise GeneratorExit
 
     def is_running(self) -> bool:
         return asyncio.events._get_running_loop() is self
