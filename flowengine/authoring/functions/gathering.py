@@ -49,7 +49,10 @@ async def _limited(calls: tuple[Any, ...], limit: int) -> list[Any]:
         finally:  # after an error no other call is made
             _forget(call for _, call in waiting)
 
-    await asyncio.gather(*(await_in_turn() for _ in range(limit)))
+    try:
+        await asyncio.gather(*(await_in_turn() for _ in range(limit)))
+    finally:  # if it is cancelled before they begin
+        _forget(call for _, call in waiting)
     return results
 
 

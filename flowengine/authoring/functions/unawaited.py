@@ -7,7 +7,14 @@ from typing import Any, Final
 
 from flowengine.authoring.functions.pending_calls import PendingCall
 
-_HELD_ONCE: Final = 3  # references to a call that only the dict here has, while it is looked at
+
+def _references(calls: dict[int, Any], key: int) -> int:
+    """Return the references to a call, with those of this function; 0 if it was awaited."""
+    call = calls.get(key)
+    return 0 if call is None else sys.getrefcount(call)
+
+
+_HELD_ONCE: Final = _references({1: object()}, 1)  # versions of Python count differently
 
 
 class UnawaitedCalls:
@@ -35,9 +42,8 @@ class UnawaitedCalls:
         """
         created, self._created = self._created, []
         for key in created:
-            call = self._calls.get(key)
-            if call is not None and sys.getrefcount(call) <= _HELD_ONCE:
-                return call
+            if 0 < _references(self._calls, key) <= _HELD_ONCE:
+                return self._calls[key]
         return None
 
     def first(self) -> PendingCall[Any] | None:
