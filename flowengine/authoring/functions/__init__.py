@@ -5,9 +5,9 @@ calls; a later one replays it from its record (`flowengine.program.function_call
 here are for the bodies. This package loads asyncio; `flowengine.authoring` does not import it.
 """
 
+from flowengine.authoring.current_function import current_activation
 from flowengine.authoring.functions.activation import Activation, ActivationLimits
 from flowengine.authoring.functions.calls import acall, sleep, sleep_until, step, wait_for
-from flowengine.authoring.functions.current import current_activation
 from flowengine.authoring.functions.derived_values import changed, now, random, uuid
 from flowengine.authoring.functions.durable_function import DurableFunction, durable_function
 from flowengine.authoring.functions.errors import Divergence, FunctionMisuse, StepFailed

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any, Self
 
-from flowengine.authoring.functions.current import running
+from flowengine.authoring.current_function import running
 from flowengine.authoring.functions.durable_function import DurableFunction
 from flowengine.authoring.functions.errors import Divergence, FunctionMisuse
 from flowengine.authoring.functions.loop import FunctionLoop, FunctionTimer, Spinning

@@ -14,9 +14,9 @@ from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 
 from flowengine.authoring.annotations import Annotation
+from flowengine.authoring.current_function import current_activation
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.facets import Decorated, EventFacet
-from flowengine.authoring.functions.current import current_activation
 from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.functions.pending_calls import Callee, PendingCall, pending_call
 from flowengine.authoring.locations import location_of, user_location

@@ -9,7 +9,7 @@ import datetime
 import random as python_random  # noqa: TID251 - outside of a run
 import uuid as python_uuid
 
-from flowengine.authoring.functions.current import current_activation
+from flowengine.authoring.current_function import current_activation
 from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.locations import user_location
 

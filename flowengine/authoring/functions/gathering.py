@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable
 from typing import Any, TypeVar
 
-from flowengine.authoring.functions.current import current_activation
+from flowengine.authoring.current_function import current_activation
 from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.functions.pending_calls import PendingCall
 from flowengine.authoring.locations import user_location

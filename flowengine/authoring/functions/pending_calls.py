@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pydantic
 
 from flowengine.authoring.annotations import Annotation, mismatch
+from flowengine.authoring.current_function import current_activation
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.functions.current import current_activation
 from flowengine.authoring.functions.durable_function import global_names
 from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.functions.loop import FunctionFuture, FunctionLoop

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from flowengine import event_facet, facet, workflow
+from flowengine.authoring.current_function import refuse_construct
 from flowengine.authoring.functions import (
     FunctionMisuse,
     StepFailed,
@@ -270,9 +271,14 @@ async def _no_name() -> Any:
     changed("")
 
 
+async def _construct() -> Any:
+    refuse_construct("foreach")
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
+        (_construct, r"this function is run: write `await gather"),
         (_never_awaited, "listed is called and never awaited, .*: write `await listed"),
         (_never_awaited_at_the_end, "listed is called and never awaited"),
         (_kept_and_never_awaited, "listed is called and never awaited"),
@@ -350,6 +356,7 @@ def test_outside_of_a_function_everything_is_plain_python() -> None:
         return [*await both, await gather(acall(listed, [3]), acall(listed, [4]), limit=1)]
 
     assert asyncio.run(body()) == [[1], [2], [[3], [4]]]
+    refuse_construct("foreach")
     with pytest.raises(FunctionMisuse, match="test it with Flow"):
         wait_for("x", int)
 
