@@ -62,7 +62,7 @@ def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[
             f"{user_location()}: step takes a function and its arguments, not {fn!r}: "
             "write step(function, argument)"
         )
-    code = _stepped(fn)
+    code = _stepped(fn) if fn.__closure__ is None else _stepped.__wrapped__(fn)  # keep no values
     read = code.definition.signature.result.read
     callee = Callee(CallKind.STEP, code.name, read, code.definition, code)
     return pending_call(activation, callee, args, kwargs)

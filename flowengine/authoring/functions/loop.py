@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import asyncio.events
+import asyncio.log
 import collections
 import contextlib
 import contextvars
-import logging
+import inspect
 import sys
 import weakref
 from collections.abc import Callable, Coroutine
@@ -25,8 +26,8 @@ from flowengine.authoring.functions.loop_refusals import refuse_the_rest
 from flowengine.authoring.locations import user_location
 from flowengine.program.wait_times import sleep_problem
 
-_log = logging.getLogger("asyncio")  # errors of tasks that nobody awaits are logged as by asyncio
-_MAX_CLOSES: Final = 1_000  # of one coroutine whose `finally` blocks await again and again
+_log = asyncio.log.logger  # errors of tasks that nobody awaits are logged as by asyncio
+_MAX_WAITS: Final = 1_000  # in the `finally` blocks of one dropped coroutine
 
 
 class FunctionFuture(asyncio.Future[Any]):
@@ -59,6 +60,10 @@ class FunctionTimer(asyncio.TimerHandle):
         super().__init__(when, *handle)
         self.seconds, self.line = seconds, user_location()
         self.number: int | None = None  #: of its call
+
+
+class Dropped(BaseException):
+    """Raised in a dropped function where it waits. Nobody need catch it."""
 
 
 class Spinning(Exception):
@@ -111,9 +116,9 @@ class FunctionLoop(asyncio.AbstractEventLoop):
         self._ready.append(timer)
 
     def close_tasks(self) -> None:
-        """Close the coroutines of all tasks, the oldest first: their `finally` blocks run.
+        """End the coroutines of all tasks, the oldest first: their `finally` blocks run.
 
-        Whatever these blocks await never ends, so that they are closed there too.
+        Whatever these blocks await never ends, so that they are ended there too.
         """
         self.is_dropped = True
         self._ready.clear()
@@ -122,7 +127,7 @@ class FunctionLoop(asyncio.AbstractEventLoop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             coro = task.get_coro()
             if not task.done() and coro is not None:
-                _close(coro)
+                _unwind(coro)
         self._tasks.clear()
         for generator in list(self._generators):
             self.end_generator(generator)
@@ -140,8 +145,8 @@ class FunctionLoop(asyncio.AbstractEventLoop):
         closing = generator.aclose()
         with contextlib.suppress(BaseException):
             closing.send(None)
-            for _ in range(_MAX_CLOSES):  # it awaits something in a `finally` block
-                closing.throw(GeneratorExit)
+            for _ in range(_MAX_WAITS):  # it awaits something in a `finally` block
+                closing.throw(Dropped())
 
     # --- Of an event loop -------------------------------------------------------------------
 
@@ -242,22 +247,25 @@ class FunctionLoop(asyncio.AbstractEventLoop):
 
 refuse_the_rest(FunctionLoop)  # type: ignore[type-abstract]
 
-#: Coroutines that catch every GeneratorExit. Kept, because Python would close them once more,
-#: outside of their context, where a facet that they call is a plain function.
+#: Coroutines that catch every Dropped. Kept, because Python would close them once more, outside of
+#: their context, where a facet that they call is a plain function.
 _abandoned: list[Any] = []
 
 
-def _close(coro: Any) -> None:
-    for _ in range(_MAX_CLOSES):
+def _unwind(coro: Any) -> None:
+    """Raise Dropped where a coroutine waits, again and again if its `finally` blocks wait too.
+
+    `coro.close()` would not do: it ends the outer of two coroutines although the inner one waits
+    again, and Python collects the inner one, with the rest of its `finally` blocks, later.
+    """
+    if inspect.iscoroutine(coro) and inspect.getcoroutinestate(coro) == inspect.CORO_CREATED:
+        coro.close()  # it has not begun, and does not
+        return
+    for _ in range(_MAX_WAITS):
         try:
-            coro.close()
-            return
-        except RuntimeError as problem:
-            # It awaited something in a `finally` block, as `asyncio.sleep(0)`: close it there.
-            if "ignored GeneratorExit" not in str(problem):
-                return
+            coro.throw(Dropped())
         except BaseException:
-            return  # raised by a `finally` block: there is nobody to hear it
+            return  # it has ended; there is nobody to hear how
     _abandoned.append(coro)
 
 

@@ -97,6 +97,33 @@ def test_every_kind_of_wait_in_a_finally_block_is_refused_silently(how: str) -> 
     assert ended == [how]
 
 
+def test_nested_coroutines_whose_finally_blocks_wait_end_from_the_inside() -> None:
+    ended = []
+
+    async def inner(name: str) -> None:
+        try:
+            await acall(work, name)
+        finally:
+            for _ in range(3):
+                with contextlib.suppress(BaseException):
+                    await acall(work, "inner")
+            ended.append(name)
+            await asyncio.sleep(0)
+            await acall(work, "inner")
+
+    async def outer(name: str) -> None:
+        try:
+            await inner(name)
+        finally:
+            await inner(f"{name} again")
+
+    async def body() -> None:
+        await asyncio.gather(outer("a"), outer("b"))
+
+    Recorded(body).activation.drop()
+    assert ended == ["a", "a again", "b", "b again"]
+
+
 def test_tasks_context_managers_and_generators_are_closed() -> None:
     closed = []
 
