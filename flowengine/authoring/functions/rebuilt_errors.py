@@ -84,7 +84,7 @@ def _joined(found: Any) -> type[StepFailed]:
     """Return a class that is both StepFailed and the class of the error."""
     try:
         return type(found.__name__, (StepFailed, found), {"__module__": found.__module__})
-    except TypeError:  # its class cannot be combined
+    except Exception:  # its class cannot be combined, or refuses to
         return StepFailed
 
 
