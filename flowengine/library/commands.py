@@ -20,7 +20,9 @@ from typing import Any
 from flowengine.authoring import EventFacet
 from flowengine.authoring.decorators import defined_event_facet
 from flowengine.authoring.registry import register_event_facet
+from flowengine.engine.handles import executing
 from flowengine.errors import CommandFailed, GiveUp
+from flowengine.library.command_files import CommandFile, end_left
 from flowengine.library.processes import Command, Ended, execute
 from flowengine.log_context import StepLog
 from flowengine.program.commands import RUN, SH, UV
@@ -101,12 +103,23 @@ def _executed(
         }
         given = {name: str(value) for name, value in environment.items()}
         asked = Command(command, stdin.encode(), {**given, **own}, directory or None)
-        token = step.cancel_token
-        ended = execute(asked, is_cancelled=token.is_set, tell=_LoggedStreams(step.log()).tell)
+        token, tell = step.cancel_token, _LoggedStreams(step.log()).tell
+        with CommandFile(_directory(), step.idempotency_key, step.attempt) as file:
+            file.end_earlier(step.path, step.heartbeat)
+            ended = execute(asked, is_cancelled=token.is_set, tell=tell, file=file)
         token.check()
         if ended.exit_code or ended.signal:
             raise _failure(command[0], ended)
         return CommandResult(ended.exit_code, _text(ended.stdout), _outputs(output))
+
+
+def _directory(settings: Settings | None = None) -> Path:
+    """Return the directory of the files of running commands."""
+    if settings is None:
+        inside = executing.get()
+        assert inside is not None  # a step is current
+        settings = inside[0].settings
+    return Path(settings.spool_directory) / "commands"
 
 
 class _LoggedStreams:
@@ -163,5 +176,6 @@ COMMANDS: tuple[EventFacet[..., Any], ...] = (run, sh, uv)
 def offer_commands(settings: Settings) -> None:
     """Have the workers of this process run commands, if the setting is on."""
     if settings.commands and os.name == "posix":
+        end_left(_directory(settings))
         for facet in COMMANDS:
             register_event_facet(facet)

@@ -1,20 +1,26 @@
 """The keeper: runs one command for a worker, and ends it when the worker dies.
 
-A program of its own, without imports of the package: it starts in some milliseconds. The worker
-holds the other end of the control pipe. When it closes, because the worker wants the command to
-end or was killed, the keeper ends the command with all processes that it has started: SIGTERM,
-and after a grace period SIGKILL. The kernel kills the command if the keeper is killed itself.
+A program of its own, without imports of the package: it starts in some milliseconds. It becomes
+two processes, because either may be killed. The outer one waits for the inner one, which is its
+child and the parent of the command. The kernel gives orphans to the nearest of them that lives,
+and that one kills them: the inner one when the outer one is gone, the outer one when the inner
+one is.
 
-    python -I -S keeper.py CONTROL STATUS GRACE COMMAND...
+    python -I -S keeper.py CONTROL STATUS LOCK PATH GRACE COMMAND...
 
-CONTROL and STATUS are file descriptors. Reports are lines of JSON: `{"pid": …}`, then
-`{"exit_code": …, "signal": …}`; or `{"error": …}` if the command cannot be started.
+CONTROL, STATUS and LOCK are file descriptors. The worker holds the other end of the control pipe.
+A byte in it asks for the end of the command: SIGTERM, and after a grace period SIGKILL. When it
+closes, the worker was killed, and the next try may begin: the command is killed at once. It also
+is if somebody writes to the file PATH, that LOCK holds locked until the last process of the
+command has ended. Reports are lines of JSON: `{"pid": …}`, then `{"exit_code": …, "signal": …}`;
+or `{"error": …}` if the command cannot be started.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import select
 import signal
@@ -24,12 +30,30 @@ from contextlib import suppress
 
 _PDEATHSIG, _SUBREAPER = 1, 36  # of prctl(2)
 _ROUNDS = 100  # of killing processes that start others meanwhile
+_LOOK = 0.1  # seconds between two looks at the file and at the outer keeper
 
 
-def main(control: int, status: int, grace: float, command: list[str]) -> None:
-    for descriptor in (control, status):
+def main(control: int, status: int, lock: int, path: str, grace: str, *command: str) -> None:
+    for descriptor in (control, status, lock):
         os.set_inheritable(descriptor, False)
+    outer = os.getpid()
     _prctl(_SUBREAPER, 1)  # processes that leave the group become children of this one
+    inner = os.fork()
+    if inner == 0:
+        os.setsid()  # a signal to the group of the outer one is not for it
+        _prctl(_SUBREAPER, 1)  # a fork does not inherit it
+        _keep(outer, control, status, lock, float(grace), list(command))
+        return
+    os.close(control)
+    os.waitpid(inner, 0)
+    _kill_children()
+    with suppress(OSError):
+        os.unlink(path)
+
+
+def _keep(
+    outer: int, control: int, status: int, lock: int, grace: float, command: list[str]
+) -> None:
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -39,11 +63,13 @@ def main(control: int, status: int, grace: float, command: list[str]) -> None:
     if pid is None:
         return
     _report(status, pid=pid)
-    ended = _wait(pid, control, woken, grace)
-    _kill_all(pid)
-    code = os.waitstatus_to_exitcode(ended)
-    name = signal.Signals(-code).name if code < 0 else ""
-    _report(status, exit_code=max(code, 0), signal=name)
+    ended = _wait(pid, outer, control, woken, lock, grace)
+    _signal_group(pid, signal.SIGKILL)
+    _kill_children()
+    if os.getppid() == outer:
+        code = os.waitstatus_to_exitcode(ended)
+        name = signal.Signals(-code).name if code < 0 else ""
+        _report(status, exit_code=max(code, 0), signal=name)
 
 
 def _started(command: list[str], status: int) -> int | None:
@@ -76,12 +102,11 @@ def _become(command: list[str], write: int) -> None:
         os._exit(127)
 
 
-def _wait(pid: int, control: int, woken: int, grace: float) -> int:
-    """Wait for the end of the command; end it when the control pipe closes."""
-    watched, kills_at = [control, woken], None
+def _wait(pid: int, outer: int, control: int, woken: int, lock: int, grace: float) -> int:
+    """Wait for the end of the command, and end it when that is asked for."""
+    watched, kills_at = [control, woken], math.inf
     while True:
-        seconds = None if kills_at is None else max(kills_at - time.monotonic(), 0.0)
-        ready = select.select(watched, [], [], seconds)[0]
+        ready = select.select(watched, [], [], _LOOK)[0]
         if woken in ready:
             os.read(woken, 1000)
         while True:
@@ -93,18 +118,19 @@ def _wait(pid: int, control: int, woken: int, grace: float) -> int:
                 return ended
             if found == 0:
                 break
-        if control in ready and not os.read(control, 100):
-            watched = [woken]
-            kills_at = time.monotonic() + grace
+        if control in ready and os.read(control, 100):
             _signal_group(pid, signal.SIGTERM)
-        if kills_at is not None and time.monotonic() >= kills_at:
+            kills_at = time.monotonic() + grace
+        elif control in ready:
+            watched, kills_at = [woken], 0.0
+        if os.getppid() != outer or os.fstat(lock).st_size:
+            kills_at = 0.0
+        if time.monotonic() >= kills_at:
             _signal_group(pid, signal.SIGKILL)
-            kills_at = time.monotonic() + 1.0
 
 
-def _kill_all(pid: int) -> None:
-    """Kill the processes that the command has left: in its group, or given to this process."""
-    _signal_group(pid, signal.SIGKILL)
+def _kill_children() -> None:
+    """Kill the processes that the command has left, and that the kernel gave to this one."""
     for _ in range(_ROUNDS):
         left = _children()
         if not left:
@@ -139,4 +165,4 @@ def _report(status: int, **report: object) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), sys.argv[4:])
+    main(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

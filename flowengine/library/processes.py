@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import select
 import selectors
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +19,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from flowengine.errors import CommandFailed, GiveUp
+from flowengine.library.command_files import CommandFile, kill_marked
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
 _CHUNK = 65_536
 _DRAIN = 1.0  #: seconds for which streams are read after the keeper has ended
+_END = 5.0  #: seconds for the end of keepers that kill
 _LOOK = 0.2  #: seconds between two looks at the cancel token
 Tell = Callable[[str, bytes], None]  #: of a stream, and a piece of it; an empty one is its end
 STDOUT_BYTES = 65_536  #: the end of the standard output that is kept
@@ -51,15 +55,22 @@ def execute(
     is_cancelled: Callable[[], bool] = lambda: False,
     grace: float = 5.0,
     tell: Tell = lambda _stream, _piece: None,
+    file: CommandFile | None = None,
 ) -> Ended:
-    """Run a command to its end. Raises GiveUp if it cannot be started.
+    """Run a command to the end of all its processes. Raises GiveUp if it cannot be started.
 
     `tell` gets what it writes to "stdout" and "stderr", as it is written. Once `is_cancelled`
-    returns True the command is ended: SIGTERM, after `grace` seconds SIGKILL.
+    returns True the command is ended: SIGTERM, after `grace` seconds SIGKILL. By its `file` the
+    next try of its step finds it.
     """
+    if file is None:
+        with CommandFile(_directory()) as own:
+            return execute(command, is_cancelled=is_cancelled, grace=grace, tell=tell, file=own)
     control_read, control = os.pipe()
     status, status_write = os.pipe()
-    keeper = (sys.executable, "-I", "-S", _KEEPER, str(control_read), str(status_write), f"{grace}")
+    passed = (control_read, status_write, file.descriptor)
+    keeper = [sys.executable, "-I", "-S", _KEEPER, *map(str, passed), str(file.path), f"{grace}"]
+    mark, _, name = file.mark.partition("=")
     try:
         try:
             process = subprocess.Popen(
@@ -67,9 +78,9 @@ def execute(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **command.environment},
+                env={**os.environ, **command.environment, mark: name},
                 cwd=command.directory,
-                pass_fds=(control_read, status_write),
+                pass_fds=passed,
                 start_new_session=True,  # signals of the worker's terminal are not for it
             )
         except (OSError, ValueError) as problem:
@@ -77,13 +88,13 @@ def execute(
         finally:
             os.close(control_read)
             os.close(status_write)
-        kept = _Kept(process, command, control, status, tell)
+        kept = _Kept(process, command, control, status, tell, file)
         control = -1
         with process:
             try:
                 return kept.read(is_cancelled)
             finally:
-                kept.end(grace)
+                kept.end()
     finally:
         if control >= 0:
             os.close(control)
@@ -100,9 +111,12 @@ class _Kept:
         control: int,
         status: int,
         tell: Tell,
+        file: CommandFile,
     ) -> None:
         self._process, self._command, self._tell = process, command, tell
-        self._control, self._status = control, status
+        self._control, self._status, self._file = control, status, file
+        self._is_asked = False  # to end
+        self._hears = True  # a keeper has the status pipe open
         self._pid: int | None = None
         self._reports: dict[str, Any] = {}
         self._unread = b""
@@ -134,12 +148,14 @@ class _Kept:
                     elif key.data == "status":
                         if not self._hear():
                             selector.unregister(self._status)
-                            self._kill_group()
+                            self._kill_left()
                             ends = time.monotonic() + _DRAIN
                     elif not self._keep(ended, key.data, key.fd):
                         selector.unregister(key.fileobj)
-                if self._control >= 0 and is_cancelled():
-                    self._close_control()
+                if not self._is_asked and is_cancelled():
+                    self._is_asked = True
+                    with suppress(BrokenPipeError):
+                        os.write(self._control, b"e")
         return self._result(ended)
 
     def _write(self, left: memoryview) -> memoryview:
@@ -162,13 +178,14 @@ class _Kept:
         return bool(piece)
 
     def _hear(self) -> bool:
-        """Read a report of the keeper; False: it is dead."""
+        """Read a report of the keepers; False: both have ended, or were killed."""
         piece = os.read(self._status, _CHUNK)
         *lines, self._unread = (self._unread + piece).split(b"\n")
         for line in lines:
             self._reports |= json.loads(line)
         self._pid = self._reports.get("pid")
-        return bool(piece)
+        self._hears = bool(piece)
+        return self._hears
 
     def _result(self, ended: Ended) -> Ended:
         if "error" in self._reports:
@@ -178,33 +195,37 @@ class _Kept:
         ended.exit_code, ended.signal = self._reports["exit_code"], self._reports["signal"]
         return ended
 
-    def _close_control(self) -> None:
-        if self._control >= 0:
-            os.close(self._control)
-            self._control = -1
-
-    def end(self, grace: float) -> None:
+    def end(self) -> None:
         """End the command, whatever has happened: nothing of it may outlive its try."""
-        self._close_control()
+        os.close(self._control)  # kills it, if it lives
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             _close(stream)
-        try:
-            self._process.wait(grace + 5.0)
-        except subprocess.TimeoutExpired:
+        ends = time.monotonic() + _END
+        while self._hears and (left := ends - time.monotonic()) > 0:
+            if select.select([self._status], [], [], left)[0] and not self._hear():
+                self._kill_left()
+        if self._hears:  # the kernel holds a process; the file keeps the next try from beginning
+            self._file.is_alive = True
             self._process.kill()
-        self._kill_group()
 
-    def _kill_group(self) -> None:
-        """Kill the processes of a command whose keeper has died before it."""
-        if self._pid is not None and "exit_code" not in self._reports:
+    def _kill_left(self) -> None:
+        """Kill the processes of a command whose keepers were killed."""
+        if "exit_code" in self._reports or "error" in self._reports:
+            return
+        if self._pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
+        self._file.is_alive = not kill_marked(self._file.mark)
 
 
 def _close(stream: IO[bytes] | None) -> None:
     if stream is not None:
         with suppress(OSError):
             stream.close()
+
+
+def _directory() -> Path:
+    return Path(tempfile.gettempdir()) / f"flowengine-commands-{os.getuid()}"
 
 
 def _shown(command: Command) -> str:

@@ -1,9 +1,7 @@
-"""A command dies with its try, whoever is killed; its streams are read to their ends."""
+"""A command dies with its try, also with its worker; its streams are read to their ends."""
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -12,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowengine.errors import CommandFailed, GiveUp
+from flowengine.errors import GiveUp
 from flowengine.library.processes import STDERR_BYTES, STDOUT_BYTES, Command, execute
 
 _MEGABYTE = 1_000_000
@@ -104,23 +102,4 @@ def test_a_command_dies_with_its_worker(tmp_path: Path) -> None:
     assert all(map(lives, pids_in(pids)))
     worker.kill()
     worker.wait()
-    until(lambda: not any(map(lives, pids_in(pids))))
-
-
-def test_a_command_dies_with_its_keeper(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-
-    killed: list[int] = []
-
-    def kill_keeper() -> bool:
-        if len(found := pids_in(pids)) == 2 and not killed:
-            killed.append(found[0])
-            stat = Path(f"/proc/{found[0]}/stat").read_text().rpartition(")")[2].split()
-            os.kill(int(stat[1]), signal.SIGKILL)
-            until(lambda: not lives(found[0]))
-        return False
-
-    script = 'trap "" TERM; sleep 300 & echo $$ $! > "$PIDS"; wait'
-    with pytest.raises(CommandFailed, match="its keeper was killed"):
-        execute(sh(script, environment={"PIDS": str(pids)}), is_cancelled=kill_keeper)
     until(lambda: not any(map(lives, pids_in(pids))))
