@@ -35,6 +35,9 @@ def command_call(action: str, task: Task, node: MapNode, reader: Reader) -> tupl
             arguments[word] = _text(value, reader)
     if action == "run":
         arguments["command"] = _texts(given, reader)
+        match given:
+            case ListNode(items=[Scalar(value="") as program, *_]):
+                reader.problems.add(program.place, "expected a program: its name is empty")
     elif action == "sh":
         assert isinstance(given, Scalar)
         _check_shell_text(given, reader)

@@ -10,6 +10,7 @@ import codecs
 import json
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -53,8 +54,10 @@ def _run(
     directory: str = "",
 ) -> CommandResult:
     """Run a command: a program and its arguments, without a shell."""
-    if not command or not all(isinstance(part, str) for part in command):
-        raise GiveUp("a command is a list of texts: a program and its arguments")
+    if not all(isinstance(part, str) for part in command) or not "".join(command[:1]):
+        raise GiveUp(
+            "a command is a list of texts: a program, which is not empty, and its arguments"
+        )
     return _executed(command, stdin, env or {}, directory)
 
 
@@ -88,6 +91,8 @@ def _uv(
 def _executed(
     command: Sequence[str], stdin: str, environment: Mapping[str, str], directory: str
 ) -> CommandResult:
+    if not command[0]:
+        raise GiveUp("the program of a command is empty")
     for name, value in environment.items():
         if not _NAME.fullmatch(name) or "\0" in str(value):
             raise GiveUp(f"{name!r} is no name of a variable, or its value has a NUL")
@@ -143,24 +148,46 @@ def _failure(program: str, ended: Ended) -> CommandFailed:
 
 
 def _outputs(file: Path) -> dict[str, Any]:
-    """Return the named outputs of a command: lines like ROWS=[1, 2]."""
-    if not file.exists():
-        return {}
-    if file.stat().st_size > _MOST_OUTPUT:
-        raise GiveUp(f"the file ${OUTPUT_FILE} has more than {_MOST_OUTPUT:,} bytes")
+    """Return the named outputs of a command: lines like ROWS=[1, 2].
+
+    Another try would write the same, so every problem of them fails the step.
+    """
     found: dict[str, Any] = {}
-    for number, line in enumerate(_text(file.read_bytes()).splitlines(), 1):
-        name, separator, value = line.partition("=")
+    for number, line in enumerate(_content(file).split(b"\n"), 1):
         if not line.strip():
             continue
+        where = f"line {number} of ${OUTPUT_FILE}"
+        text, separator, value = line.partition(b"=")
+        name = text.decode(errors="replace")
         if not separator or not _NAME.fullmatch(name):
-            raise GiveUp(f"line {number} of ${OUTPUT_FILE} is not NAME=JSON: {line[:80]!r}")
+            raise GiveUp(f"{where} is not NAME=JSON: {_text(line[:80])!r}")
         try:
-            found[name] = json.loads(value)
-        except ValueError as problem:
-            text = f"line {number} of ${OUTPUT_FILE}: the value of {name} is no JSON: {problem}"
-            raise GiveUp(text) from problem
+            found[name] = json.loads(value.decode())
+            # Python also reads NaN, numbers beyond its floats, and halves of surrogate pairs.
+            json.dumps(found[name], allow_nan=False, ensure_ascii=False).encode()
+        except (ValueError, RecursionError) as problem:
+            raise GiveUp(f"{where}: the value of {name} is no JSON: {problem}") from problem
     return found
+
+
+def _content(file: Path) -> bytes:
+    """Read a file that the command may have replaced: by a pipe, that would block, or a device."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except FileNotFoundError:
+        return b""
+    except OSError as problem:
+        raise GiveUp(f"the file ${OUTPUT_FILE} cannot be read: {problem.strerror}") from problem
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise GiveUp(f"${OUTPUT_FILE} is not a regular file: append lines to it")
+        with open(descriptor, "rb", closefd=False) as opened:
+            content = opened.read(_MOST_OUTPUT + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > _MOST_OUTPUT:
+        raise GiveUp(f"the file ${OUTPUT_FILE} has more than {_MOST_OUTPUT:,} bytes")
+    return content
 
 
 def _text(content: bytes) -> str:

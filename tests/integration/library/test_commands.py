@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flowengine import workflow
+from flowengine import Retry, workflow
 from flowengine.assembly.embedded import Embedded
 from flowengine.authoring import event_facet_names
 from flowengine.errors import RunFailed
@@ -22,7 +23,8 @@ STREAMS = ("stdout", "stderr")
 
 
 @pytest.fixture
-def flow() -> Iterator[Flow]:
+def flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flow]:
+    monkeypatch.chdir(tmp_path)  # it gets the spool directory
     with empty_registry():
         offer_commands(Settings(commands=True))
         with Flow() as made:
@@ -86,7 +88,7 @@ def test_values_of_a_shell_command_are_not_read_as_code(flow: Flow, tmp_path: Pa
 
     evil = f'"; touch {tmp_path}/harm; echo "$(touch {tmp_path}/harm)'
     assert result_of(flow, shown, evil)["stdout"] == evil
-    assert list(tmp_path.iterdir()) == []
+    assert not (tmp_path / "harm").exists()
 
 
 def test_a_command_that_fails_quotes_its_standard_error(flow: Flow) -> None:
@@ -99,18 +101,55 @@ def test_a_command_that_fails_quotes_its_standard_error(flow: Flow) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "problem"),
-    [("no equals sign", "is not NAME=JSON"), ("A B=1", "is not NAME=JSON"), ("A=x", "is no JSON")],
+    ("script", "problem"),
+    [
+        ("echo no equals sign", "line 1 of .FLOWENGINE_OUTPUT is not NAME=JSON"),
+        ("echo; echo A B=1", "line 2 of .FLOWENGINE_OUTPUT is not NAME=JSON"),
+        ("echo A=x", "line 1 of .FLOWENGINE_OUTPUT: the value of A is no JSON"),
+        ("echo A=NaN", "value of A is no JSON"),
+        ("echo A=[1e999]", "value of A is no JSON"),
+        ("printf 'A=\"\\\\ud800\"'", "value of A is no JSON"),
+        ("printf 'A=\"\\377\"'", "value of A is no JSON"),
+        ("printf A=; head -c 100000 /dev/zero | tr '\\0' [", "value of A is no JSON"),
+        ("printf A=1; head -c 1048574 /dev/zero", "has more than 1,048,576 bytes"),
+        ("rm $FLOWENGINE_OUTPUT; mkfifo $FLOWENGINE_OUTPUT", "is not a regular file"),
+        ("rm $FLOWENGINE_OUTPUT; mkdir $FLOWENGINE_OUTPUT", "is not a regular file"),
+        ("rm $FLOWENGINE_OUTPUT; ln -s /dev/zero $FLOWENGINE_OUTPUT", "is not a regular file"),
+        ("rm $FLOWENGINE_OUTPUT; ln -s $FLOWENGINE_OUTPUT $FLOWENGINE_OUTPUT", "cannot be read"),
+    ],
 )
-def test_named_results_that_cannot_be_read_are_an_error(
-    flow: Flow, line: str, problem: str
+def test_named_results_that_cannot_be_read_fail_the_step_at_once(
+    flow: Flow, script: str, problem: str
 ) -> None:
     @workflow(name="commands.writes")
-    def writes(text: str) -> Any:
-        return sh('printf "%s\\n" "$text" > $FLOWENGINE_OUTPUT', {"text": text})
+    def writes(script: str) -> Any:
+        retried = sh.with_options(retry=Retry(attempts=3, first_wait=0.01))
+        return retried('{ eval "$script"; } >> $FLOWENGINE_OUTPUT', {"script": script})
 
-    with pytest.raises(RunFailed, match=f"line 1 of .FLOWENGINE_OUTPUT.*{problem}"):
-        result_of(flow, writes, line)
+    with pytest.raises(RunFailed, match=problem) as error:
+        result_of(flow, writes, script)
+    assert "tries" not in str(error.value)
+
+
+def test_the_value_of_a_named_result_may_have_any_character_of_json(flow: Flow) -> None:
+    @workflow(name="commands.separators")
+    def separators(value: str) -> Any:
+        return sh('printf "A=%s\r\nB=1" "$value" >> $FLOWENGINE_OUTPUT', {"value": value})
+
+    text = "a\u2028b\u2029c\x85d\x1ce"
+    found = result_of(flow, separators, json.dumps(text, ensure_ascii=False))
+    assert found["output"] == {"A": text, "B": 1}
+
+
+@pytest.mark.parametrize("command", [[], [""], ["", "x"]])
+def test_a_command_without_a_program_fails_at_once(flow: Flow, command: list[str]) -> None:
+    @workflow(name="commands.empty")
+    def empty(command: list[str]) -> Any:
+        return run.with_options(retry=Retry(attempts=3, first_wait=0.01))(command)
+
+    with pytest.raises(RunFailed, match=r"GiveUp: .*program") as error:
+        result_of(flow, empty, command)
+    assert "tries" not in str(error.value)
 
 
 def test_an_unknown_program_fails_at_once(flow: Flow) -> None:

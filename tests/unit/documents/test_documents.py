@@ -143,6 +143,7 @@ TASK = "tasks:\n  a: {call: x.f}\n"
         ("tasks:\n  a: {call: 5}\n", "2:13", "expected text, found the number 5"),
         ("tasks:\n  a: !Other {call: x.f}\n", "2:6", "unknown tag `!Other`"),
         ("tasks:\n  a: {run: []}\n", "2:12", "at least one entry"),
+        ('tasks:\n  a: {run: ["", x]}\n', "2:13", "expected a program: its name is empty"),
         ("tasks:\n  a: {run: [ls, [x]]}\n", "2:17", "expected text, or an expression"),
         ("tasks:\n  a: {run: [ls], env: {a-b: 1}}\n", "2:24", "no name of a variable"),
         ("tasks:\n  a: {call: x.f, env: {a: 1}}\n", "2:18", "`env` belongs to run and sh and uv"),
