@@ -6,15 +6,20 @@ are already under way: thresholds describe the service, not the run.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flowengine.errors import AuthoringError
-from flowengine.program.event_options import Limit, Rate, RetryPolicy
+from flowengine.program.event_options import EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.limits import LONGEST_CIRCUIT
-from flowengine.program.option_checks import cache_problems, limit_problems, retry_problems
+from flowengine.program.option_checks import (
+    beyond_numbers,
+    cache_problems,
+    is_number,
+    limit_problems,
+    retry_problems,
+)
 
 Failures = tuple[type[BaseException], ...]
 
@@ -102,7 +107,12 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
     else:
         problems += retry_problems(retry)
     problems += limit_problems(options.get("limit", ()), options.get("rate", ()))
-    return [*problems, *cache_problems(options.get("cache"))]
+    problems += cache_problems(options.get("cache"))
+    if not problems:
+        names = ("retry", "timeout", "max_losses", "limit")
+        given = {name: options[name] for name in names if name in options}
+        problems += beyond_numbers(EventOptions(**given))
+    return problems
 
 
 def as_tuple(given: Any) -> Any:
@@ -115,6 +125,4 @@ def as_tuple(given: Any) -> Any:
 
 
 def _is_number(value: Any, above: float | None = None) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) and (value >= 0 if above is None else value > above)
+    return is_number(value) and (above is None or value > above)

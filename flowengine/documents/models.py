@@ -5,10 +5,12 @@ The JSON Schema for editors is made of these models, and documents are validated
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from flowengine.program.option_checks import LONGEST_SECONDS, MAX_COUNT
 from flowengine.program.run_limits import MOST
 from flowengine.retention import EXPECTED_AGE, age_of
 
@@ -22,11 +24,15 @@ class _Strict(BaseModel):
 def _seconds(value: Any) -> Any:
     if isinstance(value, str):
         try:
-            return age_of(value) / 1000
+            value = age_of(value) / 1000
         except ValueError:
             raise ValueError(f"expected {EXPECTED_AGE}") from None
+        except OverflowError:
+            value = math.inf
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"expected {EXPECTED_AGE}, or a number of seconds")
+    if value > LONGEST_SECONDS:
+        raise ValueError("expected a century at most (36500d)")
     return float(value)
 
 
@@ -68,13 +74,13 @@ class ScheduleModel(_Strict):
 
 class Concurrency(_Strict):
     runs: int | None = Field(None, ge=1, le=MOST, description="Open runs; others wait.")
-    tasks: int | None = Field(None, ge=1, description="Tries of one run at a time.")
+    tasks: int | None = Field(None, ge=1, le=MAX_COUNT, description="Tries of one run at a time.")
 
 
 class Retry(_Strict):
-    attempts: int = Field(1, ge=1, description="Tries in total.")
+    attempts: int = Field(1, ge=1, le=MAX_COUNT, description="Tries in total.")
     first_wait: Duration = Field(1.0, ge=0)
-    factor: float = Field(2.0, ge=0)
+    factor: float = Field(2.0, ge=0, le=MAX_COUNT)
     max_wait: Duration = Field(300.0, ge=0)
     jitter: float = Field(0.0, ge=0, le=1)
     on: Names = Field(default_factory=list, description="Errors that are tried again; none: all.")

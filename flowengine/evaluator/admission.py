@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from flowengine.evaluator.records import derived_id
 from flowengine.program.event_options import EventOptions
 from flowengine.program.limit_keys import Of, rendered
+from flowengine.program.option_checks import MAX_COUNT
 
 MAX_PASSES = 8
 _MAX_SWITCHES = 50  # of one queue; the oldest are merged
@@ -64,7 +65,11 @@ def write_keys(keys: Iterable[StatedKey]) -> str:
 
 
 def read_keys(text: str | None) -> list[StatedKey]:
-    return [StatedKey(*key) for key in json.loads(text)] if text else []
+    """Return written keys; numbers that earlier versions did not check are cut to the limit."""
+    if not text:
+        return []
+    keys = [StatedKey(*key) for key in json.loads(text)]
+    return [key._replace(number=min(key.number, MAX_COUNT)) for key in keys]
 
 
 def queue_id(tenant: str, keys: Iterable[StatedKey]) -> str:

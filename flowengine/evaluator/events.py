@@ -197,9 +197,10 @@ def after_failure(
 def _wait(policy: RetryPolicy, try_number: int, step_id: str) -> float:
     """Return the seconds before the next try."""
     try:
-        wait = min(policy.first_wait * policy.factor ** (try_number - 1), policy.max_wait)
+        growth = float(policy.factor) ** (try_number - 1)
+        wait = min(policy.first_wait * growth, policy.max_wait, LONGEST_SECONDS)
     except OverflowError:  # after about a thousand tries
-        wait = policy.max_wait
+        wait = min(policy.max_wait, LONGEST_SECONDS)
     if not policy.jitter:
         return wait
     # Derived from ids: whoever evaluates the same report decides the same.

@@ -26,7 +26,12 @@ from flowengine.program.nodes import (
     SchemaDeclaration,
     StepStatement,
 )
-from flowengine.program.option_checks import container_keys, unknown_names, unused_cache
+from flowengine.program.option_checks import (
+    beyond_numbers,
+    container_keys,
+    unknown_names,
+    unused_cache,
+)
 from flowengine.program.option_mixins import is_option, with_mixins
 from flowengine.program.plan import FacetPlan, SchemaPlan, StatementKind, StatementPlan
 from flowengine.program.standard import is_built_in
@@ -138,6 +143,7 @@ class CallLinker:
         params = [param.name for param in facet.params]
         problems = [*unknown_names(options, params, self._context.did_you_mean)]
         problems += container_keys(options, facet.params, self._context.plan.schemas)
+        problems += beyond_numbers(options) if options != facet.options else ()
         for problem in (*problems, *unused_cache(options, has_result=bool(facet.returns))):
             refuse(where, problem)
         return options

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from flowengine.program.expressions import Constants, EvaluationError, evaluate
 from flowengine.program.nodes import Argument, Literal, Mixin
-from flowengine.program.option_checks import LONGEST_SECONDS
+from flowengine.program.option_checks import LONGEST_SECONDS, is_number
 
 MIXIN = "Deadline"
 _SECONDS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400}
@@ -34,7 +34,7 @@ def deadline_of(mixin: Mixin) -> float | str:
             value = evaluate(argument.value, Constants())
         except EvaluationError:
             value = None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if not is_number(value):
             return f"{argument.name!r} of {MIXIN} must be a constant number"
         total += value * _SECONDS[argument.name]
     if not total <= LONGEST_SECONDS:

@@ -8,7 +8,6 @@ from typing import Self
 
 from flowengine.errors import InvalidProgram, Problem
 from flowengine.program.nodes import FacetDeclaration, Json
-from flowengine.program.option_checks import LONGEST_SECONDS
 from flowengine.settings import Settings
 
 #: Characters of a breaker's name. The task's row holds it with a short prefix.
@@ -122,8 +121,3 @@ def beyond_limits(name: str, facet: FacetDeclaration) -> Iterator[str]:
             yield f"{what} has {len(text)} characters, and may have {_LONGEST[what]}"
         if any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text):
             yield f"{what} has a character in it that no database stores: {text!r}"
-    seconds = {"timeout": options.timeout or 0.0}
-    seconds |= {f"retry.{n}": getattr(options.retry, n) for n in ("first_wait", "max_wait")}
-    for what, value in seconds.items():
-        if not value <= LONGEST_SECONDS:
-            yield f"{what} is {value:g} seconds, and may be {LONGEST_SECONDS:g}"

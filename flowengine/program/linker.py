@@ -33,6 +33,7 @@ from flowengine.program.limits import DEFAULT_LIMITS, Limits, beyond_limits, lis
 from flowengine.program.link_context import Declared, LinkContext, Names, repeated
 from flowengine.program.nodes import FacetDeclaration, FacetKind, Program, SchemaDeclaration
 from flowengine.program.option_checks import (
+    beyond_numbers,
     container_keys,
     contradictions,
     unknown_names,
@@ -189,6 +190,8 @@ class Linker:
         for problem in beyond_limits(facet.name, facet.node):
             self._context.report(facet.name[:80], problem)
         options = facet.options
+        for problem in beyond_numbers(options):
+            self._context.refuse(facet.name[:80], problem)
         if options.limit or options.rate or options.cache:
             params = [param.name for param in facet.params]
             problems = [*unknown_names(options, params, self._context.did_you_mean)]

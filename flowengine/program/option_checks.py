@@ -13,6 +13,8 @@ from flowengine.program.nodes import ArrayType, Field
 
 #: Tries in one period of a rate: each of them is a row until the period has passed.
 MAX_RATE_COUNT = 10_000
+#: Tries of a step, lost tries, the factor of a retry, and places of a limit: databases store it.
+MAX_COUNT = 1_000_000
 LONGEST_SECONDS = 100 * 365 * 86_400.0  #: a century: databases count milliseconds not much longer
 
 
@@ -28,6 +30,34 @@ def retry_problems(retry: RetryPolicy) -> Iterator[str]:
         names = getattr(retry, name)
         if not isinstance(names, tuple) or not all(isinstance(n, str) and n for n in names):
             yield f"retry.{name}={names!r} is not a list of exception classes, or of their names"
+
+
+def beyond_numbers(options: EventOptions) -> Iterator[str]:
+    """Return the problems of numbers that are too large to count or to wait for.
+
+    Apart from the other checks: a stored program was accepted without these, and its run goes on.
+    """
+    retry = options.retry
+    numbers: dict[str, tuple[Any, float]] = {
+        "retry.attempts": (retry.attempts, MAX_COUNT),
+        "retry.factor": (retry.factor, MAX_COUNT),
+        "retry.first_wait": (retry.first_wait, LONGEST_SECONDS),
+        "retry.max_wait": (retry.max_wait, LONGEST_SECONDS),
+        "timeout": (options.timeout, LONGEST_SECONDS),
+        "max_losses": (options.max_losses, MAX_COUNT),
+    }
+    limits = options.limit if isinstance(options.limit, tuple) else ()
+    numbers |= {f"limit {one.key!r}: the count": (one.count, MAX_COUNT) for one in limits}
+    for what, (value, most) in numbers.items():
+        if isinstance(value, int | float) and not value <= most:  # also nan
+            yield f"{what} is {_shown(value)}, and may be at most {most:,.0f}"
+
+
+def _shown(value: float) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = str(value) if value.bit_length() < 100 else hex(value)  # str refuses 4,300 digits
+    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def limit_problems(limits: Any, rates: Any) -> Iterator[str]:
@@ -150,4 +180,7 @@ def is_count(value: Any) -> bool:
 def is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value) and value >= 0
+    try:
+        return math.isfinite(value) and value >= 0
+    except OverflowError:  # a whole number that no float can hold
+        return False

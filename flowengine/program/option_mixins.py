@@ -16,6 +16,7 @@ from flowengine.program.nodes import Argument, Literal, Mixin
 from flowengine.program.option_checks import (
     LONGEST_SECONDS,
     cache_problems,
+    is_number,
     limit_problems,
     retry_problems,
 )
@@ -130,7 +131,7 @@ def _seconds(arguments: Iterable[Argument]) -> float:
             value = evaluate(argument.value, Constants())
         except EvaluationError:
             value = None
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if not is_number(value):
             raise _Refused(f"{argument.name!r} of {TIMEOUT} must be a constant number")
         total += value * _SECONDS[argument.name]
     if not total <= LONGEST_SECONDS:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from flowengine.errors import InvalidProgram
+from flowengine.evaluator.admission import read_keys, stated_keys, write_keys
 from flowengine.evaluator.records import RunView
 from flowengine.program import link_program, parse_program
 from flowengine.program.event_options import Cache, EventOptions, Limit, Rate, RetryPolicy
 from flowengine.program.limit_keys import LONGEST_KEY, rendered
+from flowengine.program.option_checks import MAX_COUNT
 from flowengine.program.serializer import write_program
 from tests.builders import block, event, given, mixed, program, signed, step, workflow
 
@@ -80,11 +82,36 @@ def test_a_key_that_names_no_parameter_is_refused_with_a_suggestion() -> None:
         ({"cache": {"key": "a", "max_age": -1}}, "max_age=-1.0 is not a number of seconds above 0"),
         ({"cache": {"key": "a{z}", "max_age": 1}}, "cache: the key 'a{z}' names 'z', which is no"),
         ({"cache": {"key": "a"}}, "unreadable options"),
+        (
+            {"limit": [{"key": "a", "count": 10**7}]},
+            "count is 10000000, and may be at most 1,000,000",
+        ),
+        ({"limit": [{"key": "a", "count": 10**400}]}, "and may be at most 1,000,000"),
+        ({"retry": {"attempts": 10**7}}, "retry.attempts is 10000000, and may be at most"),
+        ({"retry": {"factor": 1e300}}, "retry.factor is 1e+300, and may be at most 1,000,000"),
+        ({"retry": {"first_wait": 10**400}}, "and may be at most 3,153,600,000"),
+        ({"max_losses": 10**40}, "max_losses is 0x1d63"),
         ({"cache": {"key": "a", "max_age": 1}}, "the facet has no result that could be kept"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name(options: dict[str, Any], problem: str) -> None:
     assert problem in problems_of(document(event("Send", "x", options=options)))
+
+
+def test_a_stored_program_with_larger_numbers_still_runs_with_them_cut() -> None:
+    options = {"limit": [{"key": "a", "count": 10**40}], "retry": {"attempts": 3, "factor": 1e300}}
+    plan = link_program(
+        parse_program(document(event("Send", "x", options=options))), is_stored=True
+    )
+    keys = stated_keys(plan.facets["Send"].options, lambda _: "", RunView("r", "W", "W", ""), 0)
+    assert [key.number for key in read_keys(write_keys(keys))] == [MAX_COUNT]
+
+
+def test_a_mixin_with_too_large_a_number_is_refused() -> None:
+    call = mixed(step("a", "Send", x=1), "Limit", key="a", count=10**40)
+    assert "may be at most 1,000,000" in problems_of(document(event("Send", "x"), call=call))
+    call = mixed(step("a", "Send", x=1), "Timeout", seconds=10**400)
+    assert "must be a constant number" in problems_of(document(event("Send", "x"), call=call))
 
 
 def test_one_key_with_two_numbers_is_refused() -> None:
