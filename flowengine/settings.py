@@ -296,6 +296,8 @@ def set_project_settings(source: Callable[[], Mapping[str, Any]]) -> None:
     _project = source
 
 
+#: Tries or runs that the limits of a worker may allow: databases store them.
+MAX_HELD = 1_000_000
 #: Numbers that may be 0: then a mechanism is off, or nothing is waited for.
 _MAY_BE_ZERO = frozenset(
     {
@@ -317,6 +319,8 @@ def _check_number(name: str, variable: str, value: Any) -> None:
         raise InvalidSetting(variable, str(value), expected)
     if name == "purge_load" and value > 1:
         raise InvalidSetting(variable, str(value), "greater than 0, at most 1")
+    if name in ("max_tasks", "max_workflows") and value > MAX_HELD:
+        raise InvalidSetting(variable, str(value), f"a number from 0 to {MAX_HELD:,}")
 
 
 def _check_tenancy(tenant: str, tokens: str) -> None:

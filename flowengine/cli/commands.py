@@ -34,9 +34,11 @@ from flowengine.cli import (
 )
 from flowengine.cli.failures import Commands
 from flowengine.cli.streams import json_of
+from flowengine.settings import MAX_HELD
 
 _GC_THRESHOLD = 50_000  #: objects until the next garbage collection
 _MAX_TRACEBACKS = 5  #: that `show` prints
+_HELD = click.IntRange(1, MAX_HELD)
 _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -149,10 +151,10 @@ def start(
 )
 @click.option("--name", default="", help="Of the worker; by default work@ and the machine.")
 @click.option("--concurrency", type=click.IntRange(1), help="Threads that run steps.")
-@click.option("--tasks", "max_tasks", type=click.IntRange(1), help="Tries that it holds, at most.")
+@click.option("--tasks", "max_tasks", type=_HELD, help="Tries that it holds, at most.")
 @click.option(
     *("--workflows", "max_workflows"),
-    type=click.IntRange(1),
+    type=_HELD,
     help="Runs that it holds tries of, at most.",
 )
 @click.option("--commands", is_flag=True, help="Let documents run commands of this machine.")

@@ -8,20 +8,22 @@ from __future__ import annotations
 import click
 
 from flowengine.cli.control_command import ACTOR, JSON, named_actor
+from flowengine.settings import MAX_HELD
 
 _NONE = "none"
 
 
 def _limit(_: click.Context, __: click.Parameter, given: str | None) -> int | str | None:
-    """Return a whole number from 1 on, or `none`."""
+    """Return a whole number from 1 to the most, or `none`."""
     if given is None or given == _NONE:
         return given
     try:
         number = int(given)
     except ValueError:
         number = 0
-    if number < 1:
-        raise click.BadParameter(f"{given!r} is neither a number from 1 on nor `none`")
+    if not 1 <= number <= MAX_HELD:
+        what = f"{given[:40]!r} is neither a number from 1 to {MAX_HELD:,} nor `none`"
+        raise click.BadParameter(what)
     return number
 
 

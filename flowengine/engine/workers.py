@@ -8,7 +8,9 @@ from difflib import get_close_matches
 
 from flowengine.actors import Actor
 from flowengine.engine.control import named_actor
-from flowengine.errors import UnknownWorker
+from flowengine.errors import UnknownWorker, ValueRefused
+from flowengine.program.limits import clipped
+from flowengine.settings import MAX_HELD
 from flowengine.store import Store
 from flowengine.store.servers import ServerDefinition
 from flowengine.store.worker_limits import Limits
@@ -73,10 +75,12 @@ class Workers:
     ) -> Limits:
         """Set the limits of all servers of that name, now and after they are started again.
 
-        None removes a limit that was set: that of the settings of each server applies again. A
-        server obeys within the interval of its heartbeat. Returns what is set for the name now.
-        Raises UnknownWorker.
+        A limit is a whole number from 1 to 1,000,000. None removes one that was set: that of the
+        settings of each server applies again. A server obeys within the interval of its heartbeat.
+        Returns what is set for the name now. Raises UnknownWorker, ValueRefused.
         """
+        for option, given in (("tasks", tasks), ("workflows", workflows)):
+            _check(option, given)
         who = named_actor(actor)
         with self._database.write() as session:
             if not session.worker_limits.is_name(name):
@@ -97,6 +101,16 @@ class Workers:
             extra={"action": "worker_limits_set"},
         )
         return limits
+
+
+def _check(option: str, given: object) -> None:
+    if given is None or isinstance(given, Unchanged):
+        return
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MAX_HELD:
+        raise ValueRefused(
+            f"{option}={clipped(repr(given), 100)} is no limit of a worker: give a whole number "
+            f"from 1 to {MAX_HELD:,}, or None to let its settings apply"
+        )
 
 
 def _merged(of_name: Limits, of_settings: Limits) -> Limits:

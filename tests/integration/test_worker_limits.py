@@ -20,7 +20,7 @@ from flowengine.authoring import event_facet_names
 from flowengine.cli import main
 from flowengine.dispatch import NullNotifier
 from flowengine.engine import Engine
-from flowengine.errors import UnknownWorker
+from flowengine.errors import UnknownWorker, ValueRefused
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings
 from flowengine.store.claims import WorkerIdentity
@@ -193,6 +193,18 @@ def test_an_unknown_worker_is_refused_with_similar_names(engine: Engine) -> None
     with pytest.raises(UnknownWorker, match=r"'io@vn'; did you mean 'io@vm'\?") as caught:
         engine.workers.set_limits("io@vn", tasks=1)
     assert "flowengine workers" in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [0, -5, 1.5, True, "x", 1_000_001, 10**30])
+def test_a_limit_that_is_no_number_from_1_to_the_most_is_refused(
+    engine: Engine, wrong: Any
+) -> None:
+    register(engine)
+    for option in ("tasks", "workflows"):
+        with pytest.raises(ValueRefused, match=f"{option}=.* from 1 to 1,000,000, or None"):
+            engine.workers.set_limits("io@vm", **{option: wrong})
+    (info,) = engine.workers.list()
+    assert (info.max_tasks, info.max_workflows) == (None, None)
 
 
 # --- wake-ups ---
@@ -401,7 +413,7 @@ def test_a_command_that_is_called_wrongly_changes_nothing(engine: Engine, comman
     register(engine)
     assert "did you mean 'io@vm'" in command("set", "io@wm", "--tasks", "1", expect=1).output
     assert "--tasks, --workflows" in command("set", "io@vm", expect=2).output
-    for wrong in ("0", "-1", "many"):
+    for wrong in ("0", "-1", "many", "1000001", "9" * 5000):
         assert "nor `none`" in command("set", "io@vm", "--tasks", wrong, expect=2).output
     (listed,) = json.loads(command("list", "--json").output)
     assert listed["max_tasks"] is None
