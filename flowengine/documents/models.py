@@ -91,7 +91,7 @@ class Wait(_Strict):
     time: Value = Field(None, description="How long: 10m, or an expression in seconds.")
     until: Value = Field(None, description="A time: 2026-11-15T06:00:00Z")
     answer: str | None = Field(None, description="The name of an answer from outside.")
-    timeout: Duration | None = Field(None, description="The longest wait for the answer.")
+    timeout: Duration | None = Field(None, gt=0, description="The longest wait for the answer.")
 
 
 class Uv(_Strict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import PurePath
 from typing import Any
 
@@ -139,6 +140,9 @@ class _Builder:
         if default is not None and name not in filled:
             self._made.places[f"parameter {name!r}"] = default.place
             value = constant(default, self._problems)
+            if declared.type == "date" and isinstance(value, str) and not _is_date(value):
+                what = f"`{value}` is no date: write it as 2026-11-15"
+                self._problems.add(default.place, what)
             param["default"] = NULL if has_tick(value) else _expression(value)
         return param
 
@@ -176,6 +180,13 @@ class _Builder:
         listed = {step["name"] for step in steps}
         self._made.is_linkable = not graph.has_cycle() and listed == set(self._document.tasks)
         return steps
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _entries(node: Node | None) -> dict[str, tuple[Any, Node]]:

@@ -8,10 +8,11 @@ from flowengine.documents.command_calls import command_call
 from flowengine.documents.expressions import NULL, Reader
 from flowengine.documents.models import Concurrency, Task
 from flowengine.documents.problems import Problems
-from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar
+from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar, plain
 from flowengine.program.deadlines import MIXIN as DEADLINE
 from flowengine.program.limit_keys import RUN
 from flowengine.program.standard import CHILD, NAMESPACE, SLEEP, SLEEP_UNTIL, WAIT_FOR
+from flowengine.program.wait_times import answer_problem, until_problem
 from flowengine.retention import EXPECTED_AGE, age_of
 
 _Json = dict[str, Any]
@@ -39,6 +40,12 @@ def action_of(task: Task, name: Scalar, node: MapNode, problems: Problems) -> st
         what = f"the task `{name.text}` has `{given[0]}` and `{extra}`: give it one of them"
         problems.add(key.place, what)
     if len(given) != 1 or getattr(task, given[0]) is None:
+        return ""
+    if given == ["call"] and not _is_qualified(task.call or ""):
+        place = _value(node, "call").place
+        what = f"`{task.call}` is no name of an event facet: write it as module.facet"
+        hint = "; an expression cannot choose it" if "${" in (task.call or "") else ""
+        problems.add(place, f"{what}{hint}")
         return ""
     for word, actions in _FITS.items():
         key = node.key(word)
@@ -99,12 +106,35 @@ def _wait(task: Task, node: MapNode, reader: Reader) -> _Json:
         return _call(SLEEP, {"seconds": {"type": "Int", "value": 0}})
     if kinds == ["time"]:
         return _call(SLEEP, {"seconds": _seconds(parts["time"], reader)})
-    if kinds == ["until"]:
+    kind, value = kinds[0], parts[kinds[0]]
+    if (problem := _wait_problem(kind, value)) is not None:
+        reader.problems.add(value.place, problem)
+        return _call(SLEEP, {"seconds": {"type": "Int", "value": 0}})
+    if kind == "until":
         return _call(SLEEP_UNTIL, {"until": reader.value(parts["until"])})
     answer: dict[str, _Json] = {"name": reader.value(parts["answer"])}
     if task.wait.timeout is not None:
         answer["timeout"] = {"type": "Double", "value": task.wait.timeout}
     return _call(WAIT_FOR, answer)
+
+
+def _wait_problem(kind: str, node: Node) -> str | None:
+    """Return the problem of a constant time, or of the constant name of an answer."""
+    if isinstance(node, Scalar) and isinstance(node.value, str) and "${" in node.text:
+        return None  # a run computes it
+    value = node.value if isinstance(node, Scalar) else plain(node)
+    problem = until_problem(value) if kind == "until" else answer_problem(value)
+    return problem or None
+
+
+def _is_qualified(name: str) -> bool:
+    return all(part.isidentifier() for part in name.split("."))
+
+
+def _value(node: MapNode, key: str) -> Node:
+    found = node.get(key)
+    assert found is not None
+    return found
 
 
 def _seconds(node: Node, reader: Reader) -> _Json:
