@@ -12,6 +12,7 @@ from rich.tree import Tree
 from flowengine.cli.terminal import Part, line
 from flowengine.engine import RunInfo, StepInfo
 from flowengine.engine.presentation import (
+    clock,
     elapsed,
     progress_text,
     round_label,
@@ -23,6 +24,7 @@ from flowengine.engine.presentation import (
 from flowengine.engine.results import StepStatus, duration
 from flowengine.engine.rounds import Round, Rounds
 from flowengine.engine.status_words import Status
+from flowengine.engine.waits_for import words
 from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskState
 from flowengine.shown_paths import shown_path
 
@@ -104,6 +106,8 @@ def run_tree(run: RunInfo, steps: Sequence[StepInfo], now: int, width: int = 120
         tree = Tree(_line(root, root.path, now), guide_style="dim")
         _add_steps(tree, root, children, rounds, fans, now, indent)
         parts.append(tree)
+    if run.state == RunState.QUEUED and run.waits_for is not None:
+        parts.append(line((words(run.waits_for, clock(now)), "yellow")))
     if run.alarm and not run.is_final:
         parts.append(line((f"! {run.alarm}", "bold yellow")))
     return Group(*parts)

@@ -23,9 +23,14 @@ def is_of_places(key: str) -> bool:
     return key.startswith((_PLACE, _QUEUE))
 
 
+def limit_of(queue: str) -> int:
+    """Return how many runs may be open for one that waits in this queue."""
+    return int(queue.removeprefix(_QUEUE))
+
+
 def free_place(queue: str, taken: Collection[str]) -> str | None:
     """Return the key of a free place for a run that waits in this queue."""
-    limit = int(queue.removeprefix(_QUEUE))
+    limit = limit_of(queue)
     if len(taken) >= limit:
         return None
     # A place above the limit is that of a run whose program allowed more.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowengine.engine import run_places
 from flowengine.engine.waits_for import WaitKind, WaitsFor, blocked, first_of
 from flowengine.evaluator.states import RunState, StepState
 from flowengine.evaluator.waits import timer_id
@@ -45,6 +46,9 @@ def waits_of_runs(session: Session, runs: Sequence[Any]) -> dict[str, WaitsFor]:
     for run in open_runs.values():
         if run.state == RunState.HELD:
             found[run.id].append(WaitsFor(WaitKind.HOLD, "", run.updated))
+    queued = {run.id: run for run in open_runs.values() if run.state == RunState.QUEUED}
+    for run_id, wait in _queued(session, queued) if queued else ():
+        found[run_id].append(wait)
     waiting = [run.id for run in open_runs.values() if run.open_steps]
     if waiting:
         busy = session.waits.running(waiting)
@@ -60,6 +64,25 @@ def waits_of_runs(session: Session, runs: Sequence[Any]) -> dict[str, WaitsFor]:
                 found[run_id].append(WaitsFor(WaitKind.WORKER, subject, run.updated))
     named = {run_id: first_of(waits) for run_id, waits in found.items()}
     return {run_id: wait for run_id, wait in named.items() if wait is not None}
+
+
+def _queued(session: Session, runs: Mapping[str, Any]) -> Iterable[tuple[str, WaitsFor]]:
+    """Return what queued runs wait for: a place of their workflow, or a singleton key."""
+    held: dict[tuple[str, str, str], str] = {}
+    for run_id, *queue in session.run_keys.queues_of(list(runs)):
+        tenant, workflow, key = queue
+        if (tenant, workflow, key) not in held:
+            if run_places.is_of_places(key):
+                taken = session.run_keys.singletons_like(tenant, workflow, run_places.PLACES)
+                holder = next(iter(taken.values()), "")
+            else:
+                holder = session.run_keys.with_singleton(tenant, workflow, key) or ""
+            held[tenant, workflow, key] = holder
+        subject = f"singleton key {key}"
+        if run_places.is_of_places(key):
+            subject = f"runs of {workflow}: {run_places.limit_of(key)}"
+        holder = held[tenant, workflow, key]
+        yield run_id, WaitsFor(WaitKind.LIMIT, subject, runs[run_id].created, held_by=holder)
 
 
 def _waits(session: Session, run_ids: Sequence[str]) -> Iterable[tuple[str, WaitsFor]]:

@@ -39,6 +39,7 @@ class WaitsFor:
     subject: str
     since: int
     until: int | None = None  #: when the wait ends at the latest; None: nobody knows
+    held_by: str = ""  #: of a queued run: the open run that has been in its way for longest
 
 
 class WaitingStep(Protocol):
@@ -125,7 +126,8 @@ def words(wait: WaitsFor, clock: Callable[[int], str]) -> str:
         case WaitKind.CHILD_RUN:
             return f"waits for run {wait.subject[:8]}" if subject else "waits for another run"
         case WaitKind.LIMIT | WaitKind.RATE | WaitKind.CIRCUIT:
-            return f"waits for {wait.kind}{subject}{until}"
+            holder = f", held by run {wait.held_by[:8]}" if wait.held_by else ""
+            return f"waits for {wait.kind}{subject}{until}{holder}"
         case WaitKind.RETRY:
             return f"waits for its next try{until}"
         case WaitKind.WORKER:

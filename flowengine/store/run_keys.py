@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowengine.evaluator.states import RunState
-from flowengine.store.parts import MANY, Part
+from flowengine.store.parts import MANY, Part, statement
 from flowengine.store.tables import RUN_IS_QUEUED
 
 
@@ -48,6 +49,11 @@ _QUEUED_LIKE = f"{_OF_WORKFLOW} AND queued_key LIKE %s AND {RUN_IS_QUEUED} ORDER
 _SINGLETONS_LIKE = (
     f"SELECT singleton_key, id {_OF_WORKFLOW} AND singleton_key LIKE %s AND finished IS NULL "
     "ORDER BY created, id"
+)
+_QUEUES_OF = statement(
+    f"SELECT id, tenant, workflow, queued_key FROM flowengine_run WHERE id IN :ids "
+    f"AND {RUN_IS_QUEUED}",
+    "ids",
 )
 _FREE_QUEUES = (
     "SELECT DISTINCT q.tenant, q.workflow, q.queued_key FROM (SELECT tenant, workflow, queued_key "
@@ -110,6 +116,11 @@ class RunKeys(Part):
         """Return the open runs with a singleton key of this pattern, by key, the oldest first."""
         rows = self._session.rows(_SINGLETONS_LIKE, (tenant, workflow, keys))
         return dict(rows)
+
+    def queues_of(self, run_ids: Sequence[str]) -> list[tuple[str, str, str, str]]:
+        """Return those of these runs that are queued, with tenant, workflow and key."""
+        rows = self._in_portions(_QUEUES_OF, run_ids)
+        return [(row.id, row.tenant, row.workflow, row.queued_key) for row in rows]
 
     def give_singleton(self, run_id: str, key: str) -> bool:
         """Give a singleton key to a queued run; False if it is queued no more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from collections.abc import Iterator
@@ -12,11 +13,14 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from flowengine import event_facet
 from flowengine.authoring.tracer import declaration_of
 from flowengine.cli import main
+from flowengine.cli.run_view import run_tree
 from flowengine.documents import compile_document, link_document, read_document
+from flowengine.engine.presentation import outstanding
 from flowengine.engine.recovery import alarm_unserved_tasks
 from flowengine.errors import ActionRefused, InvalidDocument, InvalidInputs
 from flowengine.library import offer_commands, run, sh, uv
@@ -207,6 +211,18 @@ tasks: {{a: {{call: x.f, with: {{n: "${{inputs.n}}"}}}}}}
 
 def states(runs: list[Any]) -> list[str]:
     return [run.info().state for run in runs]
+
+
+def test_a_queued_run_tells_its_limit_and_the_run_that_has_its_place(stored: Flow) -> None:
+    first, second = (start(stored, LIMITED.format(runs=1), n=n) for n in (1, 2))
+    told = f"waits for limit 'runs of w: 1', held by run {first.id[:8]}"
+    info = stored.engine.find(second.id[:12])
+    assert (info.waits_for.kind, info.waits_for.held_by) == ("limit", first.id)
+    console = Console(width=300, record=True, file=io.StringIO())
+    console.print(run_tree(info, [], stored.clock.now))
+    assert told in console.export_text()
+    (listed,) = [run for run in stored.engine.list() if run.id == second.id]
+    assert outstanding(0, None, stored.clock.now, listed.waits_for) == told
 
 
 def test_runs_above_the_limit_wait_as_rows_and_begin_in_order(stored: Flow) -> None:
