@@ -43,6 +43,9 @@ def of_settings() -> list[str]:
     """Return the modules and the folder of documents that the settings name."""
     settings = configuration.settings()
     folders = [settings.workflows] if settings.workflows else []
+    if folders and not Path(settings.workflows).is_dir():
+        what = f"there is no folder {settings.workflows} of documents, which `workflows` names"
+        raise click.ClickException(what)
     if not (found := [*setting_modules(settings), *folders]):
         raise click.UsageError("name modules, files or folders; no setting names any")
     return found
@@ -53,7 +56,8 @@ def check(names: Sequence[str]) -> CheckReport:
 
     Documents come last: they may call what the modules declare.
     """
-    paths = [name for name in names if is_document(name)]
+    folder = configuration.settings().workflows
+    paths = [name for name in names if name == folder or is_document(name)]
     names = [name for name in names if name not in paths]
     findings: list[Finding] = []
     decorated: dict[str, Decorated[..., object]] = {}

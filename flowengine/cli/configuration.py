@@ -55,7 +55,7 @@ def settings() -> Settings:
     if _SETTINGS not in meta:
         app = celery_app()
         if app is None:
-            meta[_SETTINGS] = Settings.from_environment(configured=project_file.configured())
+            meta[_SETTINGS] = project_file.settings()
         else:
             from flowengine.assembly.apps import settings_of
 

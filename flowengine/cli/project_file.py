@@ -6,6 +6,7 @@ tokens are refused in it.
 
 from __future__ import annotations
 
+import os
 import tomllib
 from dataclasses import fields
 from difflib import get_close_matches
@@ -14,10 +15,25 @@ from typing import Any
 
 import click
 
+from flowengine.errors import InvalidSetting
+from flowengine.printable import masked_url
 from flowengine.settings import Settings
 
 NAME = "flowengine.toml"
 _MAX_BYTES = 64 * 1024
+
+
+def settings() -> Settings:
+    """Return the settings of the environment, then of the file; an error names its source."""
+    in_file = configured()
+    try:
+        return Settings.from_environment(configured=in_file)
+    except InvalidSetting as problem:
+        name = problem.variable.removeprefix("FLOWENGINE_").lower()
+        if f"flowengine_{name}" not in in_file or os.environ.get(problem.variable):
+            raise
+        what = f"{name} = {masked_url(problem.value)} is not {problem.expected}"
+        raise click.ClickException(f"{NAME}: {what}") from None
 
 
 def configured() -> dict[str, Any]:

@@ -51,7 +51,8 @@ def work(folder: str | None, modules: Sequence[str], name: str, given: Mapping[s
         server = default_server(settings, name, end_alone)
         try:
             WorkflowPublisher().publish(server.engine)
-            what = f"{folder}, {len(facets)} facets" if folder else f"{len(facets)} facets"
+            count = f"{len(facets)} facet" + ("" if len(facets) == 1 else "s")
+            what = f"{folder}, {count}" if folder else count
             click.echo(f"worker {name} serves {what}, on {server.database.name}")
             stopped.wait()
             server.finish()

@@ -14,7 +14,7 @@ from flowengine.program.nodes import ArrayType, Field
 #: Tries in one period of a rate: each of them is a row until the period has passed.
 MAX_RATE_COUNT = 10_000
 #: Tries of a step, lost tries, the factor of a retry, and places of a limit: databases store it.
-MAX_COUNT = 1_000_000
+MAX_COUNT = 1_000_000_000
 LONGEST_SECONDS = 100 * 365 * 86_400.0  #: a century: databases count milliseconds not much longer
 
 

@@ -80,7 +80,8 @@ def test_init_overwrites_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("mcp_token = 'a'", "mcp_token is secret, and a file of a project is shared: set FLOW"),
         ("workflows = ['a']", "workflows must be a text, a number, or true or false"),
         ("workflows = ", "flowengine.toml cannot be read:"),
-        ("max_tasks = -1", "FLOWENGINE_MAX_TASKS='-1' is not 0 or greater"),
+        ("max_tasks = -1", "flowengine.toml: max_tasks = -1 is not 0 or greater"),
+        ("concurrency = 'x'", "flowengine.toml: concurrency = x is not a whole number"),
         (f"workflows = '{'x' * 70_000}'", "has more than 64 KiB"),
     ],
 )
@@ -91,6 +92,17 @@ def test_a_wrong_file_of_a_project_is_refused_with_the_reason(
     Path("flowengine.toml").write_text(content)
     ended = CliRunner().invoke(main, ["list"])
     assert (ended.exit_code, problem in ended.output) == (1, True), ended.output
+
+
+def test_a_folder_that_the_settings_name_and_that_is_missing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flowengine.toml").write_text("workflows = 'missing'\n")
+    ended = CliRunner().invoke(main, ["check"])
+    assert (ended.exit_code, "no folder missing of documents" in ended.output) == (1, True)
+    Path("missing").mkdir()  # an empty folder is one of documents, too
+    assert CliRunner().invoke(main, ["check"]).exit_code == 0
 
 
 # --- work ---

@@ -141,3 +141,10 @@ def test_an_audit_fails_for_vulnerabilities_and_for_nothing_else(
     given, lines = script("audit").verdict(output, errors)
     assert given == code
     assert re.search(text, "\n".join(lines))
+
+
+def test_the_readme_names_every_command() -> None:
+    from flowengine.cli import main
+
+    (row,) = re.findall(r"^\| Commands: (.*?) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(main.commands) <= {name.split()[0] for name in re.findall(r"`([^`]+)`", row)}

@@ -84,6 +84,17 @@ def test_a_task_after_the_end_of_another_runs_although_that_failed() -> None:
     assert ran == ["tidy"]
 
 
+def test_an_error_of_a_run_names_an_input_as_the_document_does() -> None:
+    text = "inputs: {x: map}\ntasks: {a: {call: shop.f, with: {v: '${inputs.x.nope}'}}}\n"
+    done = outcome(text, {"x": {}}, f=lambda _: {"result": None})
+    assert "inputs.x has no 'nope'" in str(done.error)
+
+
+def test_a_dollar_before_an_expression_is_written_as_one() -> None:
+    text = """inputs: {x: integer}\ntasks: {a: {wait: 0s}}\nresult: '${"$"}${inputs.x} or $5'\n"""
+    assert outcome(text, {"x": 5}).outputs == {"result": "$5 or $5"}
+
+
 def test_a_schedule_fills_the_inputs_whose_default_is_a_value_of_the_tick() -> None:
     (schedule,) = compile_document(DAILY, "etl.daily").schedules
     assert schedule.as_json() == {
@@ -151,9 +162,13 @@ TASK = "tasks:\n  a: {call: x.f}\n"
         ("tasks:\n  a: {sh: ls}\nresult: '${tasks.a.stdot}'\n", "3:10", "did you mean `stdout`?"),
         ("tasks:\n  a: {workflow: other}\n", "2:17", "there is no workflow `other`"),
         ("concurrency: {runs: 2}\ntasks:\n  a: {workflow: w}\n", "3:17", "wait for its own `runs`"),
-        (f"{TASK}concurrency: {{tasks: {10**40}}}\n", "3:22", "less than or equal to 1000000"),
-        ("tasks:\n  a: {call: x.f, retry: 1000001}\n", "2:25", "less than or equal to 1000000"),
-        ("tasks:\n  a: {call: x.f, retry: {factor: 1e300}}\n", "2:34", "or equal to 1000000"),
+        (f"{TASK}concurrency: {{tasks: {10**40}}}\n", "3:22", "less than or equal to 1000000000"),
+        (
+            "tasks:\n  a: {call: x.f, retry: 1000000001}\n",
+            "2:25",
+            "less than or equal to 1000000000",
+        ),
+        ("tasks:\n  a: {call: x.f, retry: {factor: 1e300}}\n", "2:34", "or equal to 1000000000"),
         ("tasks:\n  a: {call: x.f, retry: {first_wait: 1e300}}\n", "2:38", "a century at most"),
         (f"tasks:\n  a: {{call: x.f, retry: {{max_wait: 1{'0' * 400}}}}}\n", "2:36", "a century"),
         ("tasks:\n  a: {call: x.f, timeout: 40000d}\n", "2:27", "a century at most"),

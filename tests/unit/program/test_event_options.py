@@ -83,12 +83,12 @@ def test_a_key_that_names_no_parameter_is_refused_with_a_suggestion() -> None:
         ({"cache": {"key": "a{z}", "max_age": 1}}, "cache: the key 'a{z}' names 'z', which is no"),
         ({"cache": {"key": "a"}}, "unreadable options"),
         (
-            {"limit": [{"key": "a", "count": 10**7}]},
-            "count is 10000000, and may be at most 1,000,000",
+            {"limit": [{"key": "a", "count": 10**10}]},
+            "count is 10000000000, and may be at most 1,000,000,000",
         ),
-        ({"limit": [{"key": "a", "count": 10**400}]}, "and may be at most 1,000,000"),
-        ({"retry": {"attempts": 10**7}}, "retry.attempts is 10000000, and may be at most"),
-        ({"retry": {"factor": 1e300}}, "retry.factor is 1e+300, and may be at most 1,000,000"),
+        ({"limit": [{"key": "a", "count": 10**400}]}, "and may be at most 1,000,000,000"),
+        ({"retry": {"attempts": 10**10}}, "retry.attempts is 10000000000, and may be at most"),
+        ({"retry": {"factor": 1e300}}, "retry.factor is 1e+300, and may be at most 1,000,000,000"),
         ({"retry": {"first_wait": 10**400}}, "and may be at most 3,153,600,000"),
         ({"max_losses": 10**40}, "max_losses is 0x1d63"),
         ({"cache": {"key": "a", "max_age": 1}}, "the facet has no result that could be kept"),
@@ -109,7 +109,7 @@ def test_a_stored_program_with_larger_numbers_still_runs_with_them_cut() -> None
 
 def test_a_mixin_with_too_large_a_number_is_refused() -> None:
     call = mixed(step("a", "Send", x=1), "Limit", key="a", count=10**40)
-    assert "may be at most 1,000,000" in problems_of(document(event("Send", "x"), call=call))
+    assert "may be at most 1,000,000,000" in problems_of(document(event("Send", "x"), call=call))
     call = mixed(step("a", "Send", x=1), "Timeout", seconds=10**400)
     assert "must be a constant number" in problems_of(document(event("Send", "x"), call=call))
 

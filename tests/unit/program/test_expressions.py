@@ -286,10 +286,10 @@ def test_a_path_walks_into_maps() -> None:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        (("n", "x"), "$.n has no 'x'"),
-        (("n", "a", "x"), "$.n.a has no 'x'"),
-        (("n", "a", "b", "x"), "$.n.a.b is the number 7 and has no 'x'"),
-        (("n", "none", "x"), "$.n.none is null and has no 'x'"),
+        (("n", "x"), "inputs.n has no 'x'"),
+        (("n", "a", "x"), "inputs.n.a has no 'x'"),
+        (("n", "a", "b", "x"), "inputs.n.a.b is the number 7 and has no 'x'"),
+        (("n", "none", "x"), "inputs.n.none is null and has no 'x'"),
     ],
 )
 def test_an_absent_attribute_is_an_error_and_null_has_no_fields(
