@@ -93,20 +93,20 @@ def _since(since: datetime | timedelta | int | None, now: int) -> int:
     raise InvalidFilter.of("since", since, "a datetime, a timedelta, or milliseconds")
 
 
+def entry_of(run_id: str, task: LoggedTask, lease: int, line: LogLine) -> LogEntry:
+    return LogEntry(
+        *(run_id, task.path, task.facet, task.try_number, task.id, lease),
+        *(line.number, line.at, logging.getLevelName(line.level)),
+        *(line.stream, line.logger, line.text),
+    )
+
+
 def entries_of(
     run_id: str, task: LoggedTask, chunk: FoundChunk, wanted: LineFilter
 ) -> list[LogEntry]:
     """Return the wanted lines of a chunk."""
-    about = (run_id, task.path, task.facet, task.try_number, task.id, chunk.lease)
-    return [
-        LogEntry(
-            *about,
-            *(line.number, line.at, logging.getLevelName(line.level)),
-            *(line.stream, line.logger, line.text),
-        )
-        for line in lines_of(chunk.body, chunk.first)
-        if wanted.admits(line)
-    ]
+    lines = lines_of(chunk.body, chunk.first)
+    return [entry_of(run_id, task, chunk.lease, line) for line in lines if wanted.admits(line)]
 
 
 def newest_entries(session: Session, run_id: str, most: int, chunks: int) -> list[LogEntry]:

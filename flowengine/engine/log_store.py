@@ -7,13 +7,13 @@ from typing import Protocol
 
 from flowengine.step_logs.chunks import LogChunk
 from flowengine.store import Store
-from flowengine.store.logs import FoundChunk, LogCursor
+from flowengine.store.logs import FoundChunk, LogCursor, StoredPlace
 
 
 class LogStore(Protocol):
     """Keeps chunks by try and first line. Rows of the database are one; objects in S3 could be.
 
-    The chunks of a try are added in order, and a chunk that was added may be added again.
+    A chunk that was added may be added again.
     """
 
     #: Whether the statement that reports a try stores its last chunk.
@@ -31,8 +31,8 @@ class LogStore(Protocol):
     def chunks(self, keys: Sequence[LogCursor]) -> list[FoundChunk]:
         """Return the chunks that begin exactly there."""
 
-    def latest(self, run_id: str, since: int, most: int) -> list[tuple[LogCursor, int]]:
-        """Return where the chunks of a run begin that were stored since then, and when."""
+    def latest(self, run_id: str, after: StoredPlace, most: int) -> list[StoredPlace]:
+        """Return the places of the chunks of a run that follow another by time and key."""
 
     def remove_before(self, before: int, most: int) -> int:
         """Remove the oldest chunks that were stored before; return their number."""
@@ -62,9 +62,9 @@ class DatabaseLogs:
         with self._database.read() as session:
             return session.logs.chunks(keys)
 
-    def latest(self, run_id: str, since: int, most: int) -> list[tuple[LogCursor, int]]:
+    def latest(self, run_id: str, after: StoredPlace, most: int) -> list[StoredPlace]:
         with self._database.read() as session:
-            return session.logs.latest(run_id, since, most)
+            return session.logs.latest(run_id, after, most)
 
     def remove_before(self, before: int, most: int) -> int:
         with self._database.write() as session:

@@ -1,33 +1,44 @@
 """Read the log of a run: what there is, in the order of time, and what is added.
 
-The place of a reader is one cursor for each try. So it does not matter in which order chunks are
-committed: a chunk that comes late is behind the cursor of its try. A reader that follows asks for
-the chunks that were stored in the last seconds, which costs the same however long the log is, and
-from time to time looks behind every cursor.
+A reader has a place in each try (`log_places.py`). A chunk that does not begin there is kept back
+until the lines before it are stored, or their time is over: then it is passed on behind a line
+that says so, and the reader goes on to look for them. A reader that follows asks for the chunks
+that were stored in the last seconds, which costs the same however long the log is, and from time
+to time looks behind every place.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
+import logging
 import math
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from flowengine.engine.filter_values import number_of_rows
-from flowengine.engine.log_entries import LineFilter, LogEntry, entries_of, line_filter
+from flowengine.engine.log_entries import (
+    LineFilter,
+    LogEntry,
+    entries_of,
+    entry_of,
+    line_filter,
+)
+from flowengine.engine.log_places import OWN_LOGGER, TryPlace, accounted_from, untold_text
 from flowengine.engine.log_store import LogStore
 from flowengine.engine.queries import run_info
+from flowengine.step_logs.lines import LOG, LogLine, lines_of
 from flowengine.store import Store
-from flowengine.store.logs import FoundChunk, LogCursor, LoggedTask
+from flowengine.store.logs import FoundChunk, LogCursor, LoggedTask, StoredPlace
 from flowengine.tenants import visible_tenant
 
 TryId = tuple[str, int]  #: of a task, and its lease
 PAGE = 500  #: chunks that are looked at, or lines that are passed on, at once
 _OVERLAP = 10_000  #: milliseconds; a commit may be seen that much later than others
-_SWEEP_SECONDS = 30.0  #: between two looks behind every cursor
+_SWEEP_SECONDS = 30.0  #: between two looks behind every place
+_GAP_SECONDS = 5.0  #: for which lines wait for those before them, from when they were stored
 _LATE_SECONDS = 0.6  #: after the end of a run: a worker stores lines within half a second
 _FIRST_PAUSE, _LAST_PAUSE, _GROWTH = 0.05, 0.5, 1.5  #: seconds between two looks
 _END = 2**62  #: behind the last line of any log
@@ -83,8 +94,10 @@ class RunLog:
         self._wanted, self._last, self._follow = wanted, last, follow
         self._timeout = math.inf if timeout is None else timeout
         self._tasks: dict[str, LoggedTask] = {}
-        self._cursors: dict[TryId, int] = {}  #: the number of the next line of each try
+        self._places: dict[TryId, TryPlace] = {}
+        self._held: dict[TryId, tuple[int, float]] = {}  #: first line behind a gap, and until when
         self._newest = 0  #: when the newest chunk that was seen was stored
+        self._clocks = (0, 0.0)  #: of the database and of this process, at the same moment
         self._items = self._all_items()
 
     def __iter__(self) -> Iterator[LogEntry]:
@@ -119,8 +132,12 @@ class RunLog:
     def _all_items(self) -> Iterator[LogEntry | float]:
         with self._database.read() as session:
             self._newest = session.now()
+        self._clocks = (self._newest, time.monotonic())
         self._find_tries()
-        yield from self._behind() if self._last is None else self._before_the_end(self._last)
+        if self._last is None:
+            yield from self._behind(final=not self._follow)
+        else:
+            yield from self._before_the_end(self._last)
         if not self._follow:
             return
         pause, ends = _FIRST_PAUSE, time.monotonic() + self._timeout
@@ -141,17 +158,18 @@ class RunLog:
             yield min(pause, max(0.0, ends - time.monotonic()))
             pause = min(pause * _GROWTH, _LAST_PAUSE)
         else:
+            yield from self._merged(list(self._held), lambda _: True, final=True)
             return
         yield _LATE_SECONDS
         self._find_tries()
-        yield from self._behind()
+        yield from self._behind(final=True)
 
     def _has_ended(self) -> bool:
         with self._database.autocommit_read() as session:
             return run_info(session, self._run_id).is_final
 
     def _find_tries(self) -> None:
-        """Add a cursor for each try that may have lines."""
+        """Add a place for each try that may have lines."""
         with self._database.read() as session:
             tasks = session.logs.tasks_of(self._run_id)
         self._add_tries(tasks)
@@ -161,44 +179,91 @@ class RunLog:
             self._tasks[task.id] = task
             if self._wanted.wants(task):
                 for lease in range(1, task.lease + 1):
-                    self._cursors.setdefault((task.id, lease), 1)
+                    if (task.id, lease) not in self._places:
+                        self._places[task.id, lease] = TryPlace()
 
     def _entries(self, chunk: FoundChunk) -> list[LogEntry]:
         return entries_of(self._run_id, self._tasks[chunk.task_id], chunk, self._wanted)
 
-    # --- from the beginning, or from the cursors ---
+    # --- from the beginning, or from the places ---
 
-    def _behind(self) -> Iterator[LogEntry]:
-        """Return all lines behind the cursors, in the order of their times."""
+    def _behind(self, *, final: bool = False) -> Iterator[LogEntry]:
+        """Return all lines behind the places, in the order of their times."""
+        return self._merged(list(self._places), lambda _: True, final=final)
+
+    def _merged(
+        self, keys: Sequence[TryId], has_more: Callable[[TryId], bool], *, final: bool = False
+    ) -> Iterator[LogEntry]:
+        """Return the lines of these tries behind their places; `final` waits for no others."""
         heap: list[tuple[int, int, TryId, deque[LogEntry]]] = []
         order = 0
 
-        def load(cursors: Sequence[LogCursor]) -> None:
+        def load(keys: Iterable[TryId]) -> None:
             nonlocal order
-            for chunk in self._next_wanted(cursors):
+            for key, entries in self._next_entries(keys, final):
                 order += 1
-                entries = deque(self._entries(chunk))
-                heapq.heappush(heap, (_time(entries), order, chunk[:2], entries))
+                heapq.heappush(heap, (_time(entries), order, key, entries))
 
-        load([LogCursor(*key, line) for key, line in self._cursors.items()])
+        load(keys)
         while heap:
             _, place, key, entries = heapq.heappop(heap)
-            if not entries:
-                load([LogCursor(*key, self._cursors[key])])
-                continue
-            yield entries.popleft()
-            heapq.heappush(heap, (_time(entries), place, key, entries))
+            if entries:
+                yield entries.popleft()
+                heapq.heappush(heap, (_time(entries), place, key, entries))
+            elif has_more(key):
+                load([key])
 
-    def _next_wanted(self, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
-        chunks = self._store.next_chunks(cursors)
-        for chunk in chunks:
-            self._cursors[chunk.task_id, chunk.lease] = chunk.first + chunk.line_count
-        return chunks
+    def _next_entries(
+        self, keys: Iterable[TryId], final: bool
+    ) -> list[tuple[TryId, deque[LogEntry]]]:
+        """Return the wanted lines of the next chunks of tries, and move their places."""
+        cursors = [
+            LogCursor(*key, line)
+            for key in keys
+            for place in (self._places[key],)
+            for line in (*(hole.start for hole in place.holes), place.line)
+        ]
+        found: dict[TryId, deque[LogEntry]] = {}
+        for chunk in sorted(set(self._store.next_chunks(cursors))) if cursors else ():
+            key, place = (chunk.task_id, chunk.lease), self._places[chunk.task_id, chunk.lease]
+            missing, start = place.missing(chunk.first, chunk.line_count), chunk.first
+            if not missing:
+                continue
+            entries = self._entries(chunk)
+            if start > place.line:
+                lines = lines_of(chunk.body, chunk.first)
+                start = accounted_from(lines)
+                if start > place.line:
+                    if not final and self._waits(key, chunk):
+                        continue
+                    gap = range(place.line, start)
+                    entries[:0] = self._told(key, gap, lines[0].at)
+            elif sum(map(len, missing)) < chunk.line_count:
+                entries = [e for e in entries if any(e.number in part for part in missing)]
+            self._held.pop(key, None)
+            place.pass_over(chunk.first, chunk.line_count, start)
+            found.setdefault(key, deque()).extend(entries)
+        return list(found.items())
+
+    def _waits(self, key: TryId, chunk: FoundChunk) -> bool:
+        """Whether a chunk waits for lines before it; an old one does not."""
+        then, began = self._clocks
+        now = time.monotonic()
+        age = max(0.0, now - began - (chunk.created - then) / 1000)
+        _, ends = self._held.get(key, (0, now + _GAP_SECONDS - age))
+        self._held[key] = chunk.first, ends
+        return now < ends
+
+    def _told(self, key: TryId, gap: range, at: int) -> list[LogEntry]:
+        line = LogLine(gap[-1], at, logging.WARNING, LOG, OWN_LOGGER, untold_text(gap))
+        if not self._wanted.admits(line):
+            return []
+        return [entry_of(self._run_id, self._tasks[key[0]], key[1], line)]
 
     # --- from the end ---
 
     def _before_the_end(self, most: int) -> list[LogEntry]:
-        """Return the last lines in the order of their times; the cursors are behind them."""
+        """Return the last lines in the order of their times; the places are behind them."""
         heap: list[tuple[int, int, TryId, int, list[LogEntry]]] = []
         ends: dict[TryId, int] = {}
         order = 0
@@ -216,8 +281,8 @@ class RunLog:
                 heapq.heappush(heap, (at, order, chunk[:2], chunk.first, entries))
             return chunks
 
-        for chunk in load([LogCursor(*key, _END) for key in self._cursors]):
-            self._cursors[chunk.task_id, chunk.lease] = chunk.first + chunk.line_count
+        for chunk in load([LogCursor(*key, _END) for key in self._places]):
+            self._places[chunk.task_id, chunk.lease].line = chunk.first + chunk.line_count
         found: list[LogEntry] = []
         while heap and len(found) < most:
             _, place, key, first, entries = heapq.heappop(heap)
@@ -231,39 +296,47 @@ class RunLog:
 
     # --- what is added ---
 
-    def _added(self) -> list[LogEntry]:
+    def _added(self) -> Iterator[LogEntry]:
         """Return the lines of chunks that were stored in the last seconds and not seen yet."""
-        since, found = self._newest - _OVERLAP, list[LogEntry]()
-        while True:
-            latest = self._store.latest(self._run_id, since, PAGE)
-            found += self._unseen([key for key, _ in latest])
-            if not latest:
-                break
-            newest = latest[-1][1]
-            self._newest = max(self._newest, newest)
-            if len(latest) < PAGE:
-                break
-            since = newest + (newest == since)
-        return sorted(found, key=lambda entry: entry.at)
+        stored: dict[TryId, list[StoredPlace]] = {}
+        after, is_last = StoredPlace(self._newest - _OVERLAP), False
+        while not is_last:
+            latest = self._store.latest(self._run_id, after, PAGE)
+            is_last = len(latest) < PAGE
+            self._find_tries_of(latest)
+            for place in latest:
+                if self._misses(place):
+                    stored.setdefault(place[1:3], []).append(place)
+            if latest:
+                after = latest[-1]
+                self._newest = max(self._newest, after.created)
+        now = time.monotonic()
+        over = {key for key, (_, ends) in self._held.items() if ends <= now}
+        ready = [key for key, places in stored.items() if self._is_ready(key, places)]
 
-    def _unseen(self, keys: Sequence[LogCursor]) -> list[LogEntry]:
-        unknown = {key.task_id for key in keys} - self._tasks.keys()
-        late = {k.task_id for k in keys if k.task_id not in unknown and k.lease > self._lease(k)}
-        if unknown or late:
+        def has_more(key: TryId) -> bool:
+            return key in over or any(map(self._misses, stored[key]))
+
+        return self._merged([*over.union(ready)], has_more)
+
+    def _misses(self, place: StoredPlace) -> bool:
+        found = self._places.get(place[1:3])
+        return found is not None and bool(found.missing(place.first, place.line_count))
+
+    def _is_ready(self, key: TryId, stored: Sequence[StoredPlace]) -> bool:
+        """Whether a look may find more than the chunk that is held back already."""
+        return key not in self._held or min(place.first for place in stored) < self._held[key][0]
+
+    def _find_tries_of(self, places: Iterable[StoredPlace]) -> None:
+        """Add the tries that began since tries were looked for."""
+        new = {p.task_id for p in places if p.lease > self._lease(p)}
+        if new:
             with self._database.read() as session:
-                self._add_tries(session.logs.tasks(unknown | late))
-        wanted = [key for key in keys if key.line >= self._cursors.get(key[:2], _END)]
-        if not wanted:
-            return []
-        found: list[LogEntry] = []
-        for chunk in sorted(self._store.chunks(wanted)):
-            if chunk.first >= self._cursors[chunk.task_id, chunk.lease]:
-                self._cursors[chunk.task_id, chunk.lease] = chunk.first + chunk.line_count
-                found += self._entries(chunk)
-        return found
+                self._add_tries(session.logs.tasks(new))
 
-    def _lease(self, key: LogCursor) -> int:
-        return self._tasks[key.task_id].lease
+    def _lease(self, place: StoredPlace) -> int:
+        task = self._tasks.get(place.task_id)
+        return 0 if task is None else task.lease
 
 
 def _time(entries: deque[LogEntry]) -> int:

@@ -26,8 +26,9 @@ _EXACTLY = (
     "AND l.lease = {TRY_LEASE} AND l.first_line = {TRY_LINE}"
 )
 _LATEST = (
-    "SELECT task_id, lease, first_line, created FROM flowengine_log "
-    "WHERE run_id = %s AND created >= %s ORDER BY created LIMIT %s"
+    "SELECT created, task_id, lease, first_line, line_count FROM flowengine_log "
+    "WHERE run_id = %s AND created >= %s AND (created, task_id, lease, first_line) > "
+    "(%s, %s, %s, %s) ORDER BY created, task_id, lease, first_line LIMIT %s"
 )
 _NEWEST = (
     f"SELECT {_COLUMNS} FROM flowengine_log l WHERE l.run_id = %s ORDER BY l.created DESC LIMIT %s"
@@ -58,6 +59,16 @@ class LogCursor(NamedTuple):
     task_id: str
     lease: int
     line: int
+
+
+class StoredPlace(NamedTuple):
+    """Which lines a chunk has, and when it was stored. Without a chunk: before all of a time."""
+
+    created: int
+    task_id: str = ""
+    lease: int = 0
+    first: int = 0
+    line_count: int = 0
 
 
 class FoundChunk(NamedTuple):
@@ -97,10 +108,10 @@ class Logs(Part):
         """Return the chunks that begin exactly there."""
         return self._found(_EXACTLY, keys)
 
-    def latest(self, run_id: str, since: int, most: int) -> list[tuple[LogCursor, int]]:
-        """Return where the chunks of a run begin that were stored since then, and when."""
-        rows = self._session.rows(_LATEST, (run_id, since, most))
-        return [(LogCursor(*row[:3]), row[3]) for row in rows]
+    def latest(self, run_id: str, after: StoredPlace, most: int) -> list[StoredPlace]:
+        """Return the places of the chunks of a run that follow another by time and key."""
+        rows = self._session.rows(_LATEST, (run_id, after.created, *after[:4], most))
+        return [StoredPlace(*row) for row in rows]
 
     def newest(self, run_id: str, most: int) -> list[FoundChunk]:
         """Return the chunks of a run that were stored last."""

@@ -21,6 +21,7 @@ from flowengine.engine.log_entries import LogEntry
 from flowengine.errors import InvalidFilter, UnknownRun
 from flowengine.evaluator.triggers import Succeeded
 from flowengine.settings import Settings
+from flowengine.step_logs.cap import gap_text
 from flowengine.step_logs.chunks import LogChunk
 from flowengine.step_logs.lines import body_of, encoded_line
 from flowengine.store.claims import WorkerIdentity
@@ -207,6 +208,68 @@ def test_a_chunk_that_is_committed_late_is_not_missed(
     assert reader.wait(8)[-1] == "late"
     written.end()
     assert reader.ended() == ["a1", "b1", "a2", "b2", "a3", "b3", "b4", "late"]
+
+
+def test_lines_wait_for_those_before_them_that_are_stored_later(written: Written) -> None:
+    """A report may commit after a delivery that began later."""
+    reader = Following(written.run)
+    assert len(reader.wait(6)) == 6
+    written.store(written.chunk(0, 6, (9, INFO, "a6")), written.chunk(1, 4, (7, INFO, "b4")))
+    assert reader.wait(7)[6:] == ["b4"]
+    written.store(written.chunk(0, 7, (10, INFO, "a7")))
+    written.store(written.chunk(0, 4, (7, INFO, "a4"), (8, INFO, "a5")))
+    assert reader.wait(11)[6:] == ["b4", "a4", "a5", "a6", "a7"]
+    written.store(written.chunk(1, 6, (9, INFO, "b6")))
+    written.end()
+    written.store(written.chunk(1, 5, (8, INFO, "b5")))
+    assert reader.ended()[11:] == ["b5", "b6"]
+    assert sorted(texts(written.run.logs())) == sorted(texts(reader.found))
+
+
+def test_lines_do_not_wait_for_ever_and_late_ones_are_shown_too(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowengine.engine.run_logs._GAP_SECONDS", 0.2)
+    reader = Following(written.run)
+    assert len(reader.wait(6)) == 6
+    written.store(written.chunk(0, 6, (9, INFO, "a6")))
+    told, after = reader.wait(8)[6:]
+    assert told.startswith("… lines 4 to 5 of this try are not stored")
+    assert after == "a6"
+    assert texts(written.run.logs())[6:] == [told, after], "as a reader that does not follow"
+    written.store(written.chunk(0, 4, (7, INFO, "a4"), (8, INFO, "a5")))
+    assert reader.wait(10)[8:] == ["a4", "a5"]
+    written.end()
+    assert len(reader.ended()) == 10, "no line twice"
+
+
+def test_lines_that_the_log_says_are_left_out_are_not_waited_for(written: Written) -> None:
+    reader = Following(written.run)
+    assert len(reader.wait(6)) == 6
+    chunk = written.chunk(0, 13, (9, WARNING, gap_text(10)), (9, INFO, "tail"))
+    written.store(chunk._replace(body=chunk.body.replace('"shop"', '"flowengine"', 1)))
+    began = time.monotonic()
+    assert reader.wait(8)[6:] == [gap_text(10), "tail"]
+    assert time.monotonic() - began < 4
+    written.end()
+    assert reader.ended()[6:] == [gap_text(10), "tail"]
+
+
+def test_a_reader_misses_none_of_many_chunks_of_one_millisecond(written: Written) -> None:
+    number, task = 1_200, written.tasks[0].uuid
+    reader = Following(written.run)
+    assert len(reader.wait(6)) == 6
+    with written.engine.database.write() as session:
+        raise_lease = "UPDATE flowengine_task SET lease = %s WHERE uuid = %s RETURNING 1"
+        session.rows(raise_lease, (number, task))
+    line = written.chunk(0, 1, (7, INFO, "x"))
+    written.store(*(line._replace(lease=lease) for lease in range(2, number + 1)))
+    assert len(reader.wait(number + 5)) == number + 5
+    with written.engine.database.write() as session:
+        session.rows(raise_lease, (1, task))
+    written.end()
+    assert len(reader.ended()) == number + 5
+    assert len({line.lease for line in reader.found}) == number
 
 
 def test_a_coroutine_follows_too(written: Written) -> None:
