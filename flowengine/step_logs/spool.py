@@ -54,7 +54,7 @@ class LogSpool:
         unseal: Seal = str,
         wake: Callable[[], object] = lambda: None,
     ) -> None:
-        """`scope` names the database; `wake` is called for the first line that waits.
+        """`scope` names the database; `wake` is called for each chunk that begins to wait.
 
         Without a directory lines are in memory alone.
         """
@@ -100,14 +100,14 @@ class LogSpool:
                 self._pending[chunk] = None
                 if segment is not None:
                     segment.unsent += 1
-                if len(self._pending) == 1:
-                    self.wake()
+                # Always: chunks that a report has taken are no reason for the thread to look.
+                self.wake()
             return chunk
 
     def _write(self, segment: Segment, chunk: PendingChunk, number: int, line: str) -> bool:
         try:
             segment.append(chunk, number, line)
-        except OSError as problem:
+        except Exception as problem:  # also one of the payload codec, which is not ours
             self._warn(problem)
             return False
         return True
@@ -169,7 +169,7 @@ class LogSpool:
             if not self.is_closed:
                 try:
                     files.add(number, line, most)
-                except OSError as problem:
+                except Exception as problem:
                     self._warn(problem)
 
     def remove_tail(self, files: TailFiles) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from flowengine.engine import Engine
@@ -79,20 +80,35 @@ class StepLogs:
 
         Everything before it is stored now: a try that is reported has all its lines.
         """
-        reports, taken, size = [], {}, 0
+        reports, taken, room = [], dict[ClaimKey, list[PendingChunk]](), _REPORTED_BYTES
         for entry in finished:
             report, try_log = entry.report, entry.log()
-            if try_log is not None:
-                try_log.end()
-                chunks = try_log.take()
-                size += chunks[-1].size if chunks else 0
-                fits = size <= _REPORTED_BYTES and self._store.takes_part_in_commits
-                left = chunks[-1:] if fits else []
-                if chunks and self._stored(chunks[: len(chunks) - len(left)], left) and left:
-                    taken[entry.key] = left
-                    report = replace(report, log=tuple(self._spool.stored_form(left)))
+            last = [] if try_log is None else self._last_chunk(try_log, room)
+            if last:
+                try:
+                    report = replace(report, log=tuple(self._spool.stored_form(last)))
+                    taken[entry.key] = last
+                    room -= last[0].size
+                except Exception as problem:
+                    self._leave(last, problem)
             reports.append(report)
         return reports, taken
+
+    def _last_chunk(self, try_log: TryLog, room: int) -> list[PendingChunk]:
+        """End a log, store all but its last chunk, and take that one if there is room."""
+        try:
+            try_log.end()
+            chunks = try_log.take()
+        except Exception as problem:  # the report of a step does not fail because of its log
+            self._leave([], problem)
+            return []
+        fits = chunks and chunks[-1].size <= room and self._store.takes_part_in_commits
+        last = chunks[-1:] if fits else []
+        return last if self._stored(chunks[: len(chunks) - len(last)], last) else []
+
+    def _leave(self, chunks: Sequence[PendingChunk], problem: Exception) -> None:
+        log.debug("lines are stored later: %s", problem)
+        self._spool.give_back(chunks)
 
     def _stored(self, chunks: Sequence[PendingChunk], left: Sequence[PendingChunk]) -> bool:
         """Store chunks; if that fails, leave them and those behind them to the thread."""
@@ -101,8 +117,7 @@ class StepLogs:
                 self._store.add(self._spool.stored_form(portion))
                 self._spool.delivered(portion)
         except Exception as problem:
-            log.debug("lines are stored later: %s", problem)
-            self._spool.give_back([*chunks, *left])
+            self._leave([*chunks, *left], problem)
             return False
         return True
 
@@ -126,22 +141,28 @@ class StepLogs:
             return opened[-1]
 
         outcome, stored = execute(open_log), list[LogChunk]()
-        for try_log in opened:
-            try_log.end()
-            chunks = try_log.take()
-            stored += self._spool.stored_form(chunks)
-            self._spool.delivered(chunks)
+        try:
+            for try_log in opened:
+                try_log.end()
+                chunks = try_log.take()
+                stored += self._spool.stored_form(chunks)
+                self._spool.delivered(chunks)
+        except Exception as problem:
+            log.debug("lines of a step are lost: %s", problem)
         return outcome, stored
 
     # --- the thread ---
 
     def _wake(self) -> None:
-        self._has_lines.set()
+        if not self._has_lines.is_set():
+            self._has_lines.set()
         if self._thread is None and not self._stop.is_set():
-            self._thread = threading.Thread(
+            thread = threading.Thread(
                 target=self._deliver_always, name="flowengine-step-logs", daemon=True
             )
-            self._thread.start()
+            with suppress(RuntimeError):  # no room for a thread: the next chunk starts it
+                thread.start()
+                self._thread = thread
 
     def _deliver_always(self) -> None:
         pause = _PAUSE

@@ -454,3 +454,18 @@ def test_lines_wait_for_the_database_and_are_then_stored_in_order(
         monkeypatch.setattr(work.engine.log_store, "add", add)
         logs.deliver()
         assert [line.text for line in run.logs()] == [f"line {n}" for n in range(15_000)]
+
+
+def test_an_error_of_the_log_does_not_keep_a_step_from_its_report(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ValueError("a defect of the log")
+
+    with working(database_url, tmp_path) as work:
+        for name in ("end", "take"):
+            with monkeypatch.context() as patch:
+                patch.setattr(TryLog, name, fail)
+                assert work.run(chatty, 1).result() == 3
+        monkeypatch.setattr(LogSpool, "stored_form", fail)
+        assert work.run(chatty, 1).result() == 3

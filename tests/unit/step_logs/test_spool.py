@@ -306,3 +306,31 @@ def test_a_forked_child_does_not_write_to_the_log_of_its_parent(tmp_path: Path) 
     with locked(path) as is_ours:
         assert not is_ours
     lines.close()
+
+
+def test_each_chunk_that_waits_wakes_the_delivery(tmp_path: Path) -> None:
+    """Also while a report stores the chunks of another try."""
+    woken: list[int] = []
+    lines = LogSpool(tmp_path, max_bytes=1 << 30, wake=lambda: woken.append(1))
+    one = TryLog(lines, key_of("a"), Redactor(), 1 << 30)
+    other = TryLog(lines, key_of("b"), Redactor(), 1 << 30)
+    one.write("stdout", "x\n")
+    taken = one.take()
+    woken.clear()
+    other.write("stdout", "the first line of a long try\n")
+    lines.delivered(taken)
+    assert woken
+    lines.close()
+
+
+def test_a_line_that_the_codec_refuses_is_kept_in_memory(tmp_path: Path) -> None:
+    def refuse(text: str) -> str:
+        raise ValueError("no key")
+
+    lines = LogSpool(tmp_path, max_bytes=1 << 30, seal=refuse)
+    log = TryLog(lines, key_of("a"), Redactor(), 50)
+    log.write("stdout", "first\nsecond\nwithout a newline")
+    log.end()
+    kept = texts(lines.stored_form(log.take()))
+    assert kept == [(1, "first"), (2, "second"), (3, "without a newline")]
+    lines.close()
