@@ -29,6 +29,18 @@ class Cap:
             self.skipped_lines += 1
         return False
 
+    def leaves_out(self, more: int) -> bool:
+        """Whether a line is left out, because it is followed by so many bytes; then it is counted.
+
+        The caller need not make such lines: one text may be much longer than all that is kept.
+        """
+        if more < self.tail_bytes or (self._room > 0 and not self._tail):
+            return False
+        self.skipped_lines += len(self._tail) + 1
+        self._tail.clear()
+        self._room = self._held = 0
+        return True
+
     def take_tail(self) -> list[tuple[int, str]]:
         """Return the last lines with their numbers; more lines begin a new tail."""
         tail, self._tail, self._held = list(self._tail), deque(), 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 STDOUT, STDERR, LOG = "stdout", "stderr", "log"
@@ -57,14 +57,13 @@ def pieces(text: str) -> Iterator[str]:
     if len(text) * _WORST <= LINE_BYTES:
         yield text
         return
-    rest = text
-    while True:
-        is_plain = rest.isascii() and rest.isprintable()
-        most = LINE_BYTES // (_QUOTED if is_plain else _WORST)
-        yield rest[:most]
-        rest = rest[most:]
-        if not rest:
-            return
+    place = 0
+    while place < len(text):
+        piece = text[place : place + LINE_BYTES // _QUOTED]
+        if not (piece.isascii() and piece.isprintable()):
+            piece = piece[: LINE_BYTES // _WORST]
+        yield piece
+        place += len(piece)
 
 
 class LineBuffer:
@@ -80,10 +79,18 @@ class LineBuffer:
             lines[0], self._rest = self._rest + lines[0], rest
         else:
             self._rest += rest
-        if len(self._rest) > LINE_BYTES:
-            lines.append(self._rest)
-            self._rest = ""
         return [line.removesuffix("\r") for line in lines]
+
+    def overflow(self, redacted: Callable[[str], str], overlap: int) -> list[str]:
+        """Return the beginning of a line that becomes too long, redacted; most have none.
+
+        The last characters stay: they may be the beginning of a secret, whose end is to come.
+        """
+        if len(self._rest) <= LINE_BYTES + overlap:
+            return []
+        rest = redacted(self._rest)
+        self._rest = rest[len(rest) - overlap :]
+        return [rest[: len(rest) - overlap]]
 
     def rest(self) -> list[str]:
         """Return the line that was not ended, if there is one."""

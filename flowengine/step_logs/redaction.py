@@ -11,6 +11,7 @@ from flowengine.log_context import logged_step
 
 HIDDEN = "**********"
 _SHORTEST = 6  #: characters; to mask shorter texts would destroy lines that have nothing secret
+_ADDRESS = 512  #: characters of an address up to its host
 #: The password in an address: scheme://user:password@host.
 _PASSWORD = re.compile(r"(\w://[^\s:/@]*):[^\s/@]+@")
 
@@ -26,6 +27,8 @@ class Redactor:
         forms = {form for secret in secrets for form in _forms(secret)}
         # The longest first: a secret may be a part of another one.
         self._secrets = tuple(sorted({*self._secrets, *forms}, key=len, reverse=True))
+        #: Characters at the end of a text that may be the beginning of a secret.
+        self.overlap = max([_ADDRESS, *map(len, self._secrets)])
 
     def with_more(self) -> Redactor:
         """Return a redactor of the same secrets, to which others may be added."""

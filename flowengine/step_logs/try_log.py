@@ -62,6 +62,9 @@ class TryLog:
                 buffer = self._buffers[stream] = LineBuffer()
             for line in buffer.lines(text):
                 self._add(STREAM_LEVELS[stream], stream, "", line)
+            redactor = self._redactor
+            for line in buffer.overflow(redactor.redacted, redactor.overlap):
+                self._add(STREAM_LEVELS[stream], stream, "", line)
 
     def record(self, level: int, logger: str, text: str) -> None:
         """Add the lines of a log record."""
@@ -80,19 +83,25 @@ class TryLog:
 
     def _add(self, level: int, stream: str, logger: str, text: str) -> None:
         at = self._clock()
-        for piece in pieces(self._redactor.redacted(text)):
-            self.line_count += 1
+        text = self._redactor.redacted(text)
+        more = len(text)
+        for piece in pieces(text):
+            self.line_count = number = self.line_count + 1
+            more -= len(piece)
+            if self._cap.leaves_out(more):
+                self._open_tail(number)
+                continue
             line = encoded_line(at, level, stream, logger, piece)
-            if self._cap.admits(self.line_count, line):
-                self._append(self.line_count, line)
+            if self._cap.admits(number, line):
+                self._append(number, line)
             else:
-                self._keep_tail(line)
+                self._open_tail(number)
+                if self._tail is not None:
+                    self._spool.add_to_tail(self._tail, number, line, self._cap.tail_bytes)
 
-    def _keep_tail(self, line: str) -> None:
+    def _open_tail(self, number: int) -> None:
         if self._tail is None:
-            self._tail = self._spool.tail_files(self._key, self.line_count)
-        if self._tail is not None:
-            self._spool.add_to_tail(self._tail, self.line_count, line, self._cap.tail_bytes)
+            self._tail = self._spool.tail_files(self._key, number)
 
     def _append(self, number: int, line: str, *, force: bool = False) -> None:
         if self._lost and self._append_line(number - 1, self._told(loss_text(self._lost, _LOSS))):

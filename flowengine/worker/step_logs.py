@@ -34,11 +34,9 @@ _PAUSE = 0.25  #: seconds, in which a quick try reports its lines itself
 _LONGEST_PAUSE = 2.0  #: while the database is away
 _REPORTED_BYTES = 256 * 1024  #: of lines that one report carries
 _END_SECONDS = 2.0  #: that the last lines get at the end of the process
-#: Settings whose values are masked in all lines.
-_SECRETS = (
-    *("message_keys", "link_keys", "secret_keys", "webhook_keys", "payload_keys", "mcp_token"),
-    "tenant_tokens",
-)
+#: Settings whose values are masked in all lines; those of the second kind are NAME=VALUE.
+_SECRETS = ("message_keys", "link_keys", "secret_keys", "webhook_keys", "mcp_token")
+_NAMED_SECRETS = ("payload_keys", "tenant_tokens")
 
 
 class StepLogs:
@@ -206,6 +204,8 @@ class StepLogs:
 
 
 def _secrets(settings: Settings, password: str | None) -> list[str]:
-    values = [getattr(settings, name) for name in _SECRETS]
-    parts = [part.strip() for value in values for part in value.split(",")]
-    return [part.rpartition("=")[2] for part in parts if part] + [password or ""]
+    def parts(names: Sequence[str]) -> list[str]:
+        return [part.strip() for name in names for part in getattr(settings, name).split(",")]
+
+    named = [part.partition("=")[2].strip() for part in parts(_NAMED_SECRETS)]
+    return [*parts(_SECRETS), *named, password or ""]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 
+from flowengine.settings import Settings
 from flowengine.step_logs.cap import Cap
 from flowengine.step_logs.chunks import CHUNK_BYTES, ChunkLines, TryKey
 from flowengine.step_logs.lines import (
@@ -16,6 +18,7 @@ from flowengine.step_logs.lines import (
     pieces,
 )
 from flowengine.step_logs.redaction import HIDDEN, Redactor
+from flowengine.worker.step_logs import _secrets
 
 KEY = TryKey("r" * 32, "t" * 32, 1)
 
@@ -38,8 +41,10 @@ def test_writes_are_joined_to_lines() -> None:
 
 
 def test_a_stream_without_newlines_is_not_kept_in_memory() -> None:
-    buffer = LineBuffer()
-    lines = [line for _ in range(100) for line in buffer.lines("x" * 1_000)] + buffer.rest()
+    buffer, lines = LineBuffer(), []
+    for _ in range(100):
+        lines += [*buffer.lines("x" * 1_000), *buffer.overflow(str, 100)]
+    lines += buffer.rest()
     assert "".join(lines) == "x" * 100_000
     assert max(map(len, lines)) < 2 * LINE_BYTES
 
@@ -50,6 +55,42 @@ def test_a_long_line_is_cut_and_nothing_of_it_is_lost() -> None:
         found = list(pieces(text))
         assert "".join(found) == text
         assert all(len(json.dumps(piece)) <= LINE_BYTES + 2 for piece in found)
+
+
+def test_the_pieces_of_a_long_line_take_linear_time() -> None:
+    """Sixteen times the text: 16 times the time, not 256 times; compared with a wide margin."""
+
+    def seconds(text: str) -> float:
+        began = time.process_time()
+        assert sum(map(len, pieces(text))) == len(text)
+        return time.process_time() - began
+
+    for character in ("x", "é"):
+        short = min(seconds(character * (1 << 19)) for _ in range(3))
+        assert seconds(character * (1 << 23)) < 100 * max(short, 0.001)
+
+
+def test_lines_between_the_first_and_the_last_need_not_be_made() -> None:
+    cap = Cap(100, 50)
+    assert not cap.leaves_out(1_000)  # there is room
+    assert [cap.admits(n, "x" * 40) for n in (1, 2, 3)] == [True, True, False]
+    assert cap.leaves_out(50)
+    assert not cap.leaves_out(49)
+    assert not cap.admits(5, "x" * 40)
+    assert cap.skipped_lines == 2
+    assert [number for number, _ in cap.take_tail()] == [5]
+
+
+def test_all_keys_of_the_settings_are_secrets() -> None:
+    settings = Settings(
+        secret_keys="q83vEjRWeJA=, second-key==",
+        payload_keys=f"k1={'ab' * 32}",
+        tenant_tokens="shop=token-of-the-shop=",
+    )
+    shown = Redactor(_secrets(settings, "pass-word")).redacted(
+        f"q83vEjRWeJA= second-key== {'ab' * 32} shop token-of-the-shop= pass-word"
+    )
+    assert shown == " ".join([HIDDEN, HIDDEN, HIDDEN, "shop", HIDDEN, HIDDEN])
 
 
 def test_a_chunk_takes_neighbouring_lines_up_to_its_size() -> None:

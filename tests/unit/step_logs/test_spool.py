@@ -334,3 +334,32 @@ def test_a_line_that_the_codec_refuses_is_kept_in_memory(tmp_path: Path) -> None
     kept = texts(lines.stored_form(log.take()))
     assert kept == [(1, "first"), (2, "second"), (3, "without a newline")]
     lines.close()
+
+
+def test_one_text_much_longer_than_all_that_is_kept_is_told_as_a_gap(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path, head=100_000)
+    log.write("stdout", f"first\n{'x' * (8 << 20)}end\nlast\n")
+    log.end()
+    found = texts(lines.stored_form(log.take()))
+    (at,) = [place for place, (_, text) in enumerate(found) if "left out" in text]
+    numbers = [number for number, _ in found]
+    assert numbers == [*range(1, at + 1), *range(numbers[at], numbers[-1] + 1)]
+    assert f"{numbers[at] - at:,} lines" in found[at][1]
+    assert [text[-3:] for _, text in found[-2:]] == ["end", "ast"]
+    assert sum(len(text) for _, text in found) > 1_000_000
+    lines.close()
+
+
+def test_a_secret_in_two_writes_of_a_long_line_is_masked(tmp_path: Path) -> None:
+    lines = LogSpool(tmp_path, max_bytes=1 << 30)
+    log = TryLog(lines, key_of("a"), Redactor(["hunter2-secret"]), 1 << 30)
+    for start in range(32_700, 33_400, 97):
+        log.write("stdout", "x" * start + "hunter2")
+        log.write("stdout", "-secret and amqp://u:pass")
+        log.write("stdout", "word@host\n")
+    log.end()
+    kept = "".join(text for _, text in texts(lines.stored_form(log.take())))
+    assert "hunter2" not in kept
+    assert "password" not in kept
+    assert kept.count("@host") == 8
+    lines.close()
