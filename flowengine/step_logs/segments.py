@@ -16,11 +16,11 @@ from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from flowengine.errors import PayloadUnreadable
 from flowengine.private_files import make_private_directory, private_opener
 from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
 
 SUFFIX = ".lines"
+_TORN = "~"  #: the end of a line that a full disk has cut off; no other line ends so
 #: The try and the lease, the first line of the chunk, the number of the line, and the line.
 _RECORD = re.compile(r'\["([^"]*)","([^"]*)",(\d+),(\d+),(\d+),(\[.*\])\]')
 ChunkKey = tuple[TryKey, int]  #: a try, and the number of the first line
@@ -48,7 +48,7 @@ class Segment:
         """Add a line of a chunk. Raises OSError if there is no room on the disk."""
         key = f'"{chunk.key.run_id}","{chunk.key.task_id}",{chunk.key.lease}'
         text = self._seal(f"[{key},{chunk.first},{number},{line}]")
-        separator = "\n" if self._is_torn else ""  # behind a line that a full disk has cut off
+        separator = f"{_TORN}\n" if self._is_torn else ""
         content = f"{separator}{text}\n".encode("ascii")
         self._is_torn = True
         written = os.write(self._file, content)
@@ -78,47 +78,51 @@ class Segment:
 
 
 def chunks_of(
-    path: Path, unseal: Seal, wanted: Container[ChunkKey] | None = None
+    path: Path,
+    unseal: Seal,
+    wanted: Container[ChunkKey] | None = None,
+    unreadable: list[Exception] | None = None,
 ) -> Iterator[LogChunk]:
     """Return the chunks of a segment, or those that are wanted, as its process has made them.
 
     They are in the order in which they began. A line that a full disk or a kill has cut off is
-    left out.
+    left out, as is an unreadable one; lines of a chunk behind that are a chunk of their own.
     """
-    found: dict[ChunkKey, ChunkLines] = {}
-    for try_key, first, number, line in records_of(path, unseal):
+    found: list[ChunkLines] = []
+    growing: dict[ChunkKey, ChunkLines] = {}
+    for try_key, first, number, line in records_of(path, unseal, unreadable):
         key = try_key, first
-        if wanted is not None and key not in wanted:
+        if (wanted is not None and key not in wanted) or not _is_json(line):
             continue
-        chunk = found.get(key)
-        if chunk is None:
-            chunk = found[key] = ChunkLines(*key)
-        if number == chunk.first + chunk.count and _is_json(line):
+        chunk = growing.get(key)
+        if chunk is None or number > chunk.first + chunk.count:
+            chunk = growing[key] = ChunkLines(try_key, number)
+            found.append(chunk)
+        if number == chunk.first + chunk.count:
             chunk.add(line)
-    for chunk in found.values():
-        if chunk.count:
-            yield chunk.stored()
+    return (chunk.stored() for chunk in found)
 
 
-def records_of(path: Path, unseal: Seal) -> Iterator[tuple[TryKey, int, int, str]]:
+def records_of(
+    path: Path, unseal: Seal, unreadable: list[Exception] | None = None
+) -> Iterator[tuple[TryKey, int, int, str]]:
     """Return the lines of a segment: the try, the chunk's first line, the number, and the line.
 
-    Raises PayloadUnreadable if this process can decode none of them.
+    The problems of whole lines that cannot be decoded are added to `unreadable`.
     """
-    problem, is_readable = None, False
     with open(path, encoding="ascii", errors="replace") as file:
         for text in file:
+            if not text.endswith("\n") or text.endswith(f"{_TORN}\n"):
+                continue
             try:
                 record = _RECORD.fullmatch(unseal(text.rstrip("\n")))
-            except PayloadUnreadable as unreadable:
-                problem = unreadable  # of one line: it was cut off
+            except Exception as problem:  # of the payload codec; other lines may be readable
+                if unreadable is not None:
+                    unreadable.append(problem)
                 continue
             if record is not None:
-                is_readable = True
                 run_id, task_id, lease, first, number, line = record.groups()
                 yield TryKey(run_id, task_id, int(lease)), int(first), int(number), line
-    if problem is not None and not is_readable:
-        raise problem
 
 
 def _is_json(line: str) -> bool:

@@ -8,12 +8,16 @@ stay in the segments, up to a limit; memory holds a bounded part of them.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from flowengine.fork import at_fork
 from flowengine.log_filter import safe_logger
+from flowengine.step_logs.cap import loss_text
 from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
+from flowengine.step_logs.lines import body_of, told_line
 from flowengine.step_logs.segments import Seal, Segment, chunks_of
 from flowengine.step_logs.tail_files import TailFiles
 
@@ -22,23 +26,38 @@ log = safe_logger("flowengine")
 SEGMENT_BYTES = 8 * 1024 * 1024  #: after which another file begins
 _CLEARED_BYTES = 256 * 1024  #: after which a file is cleared as soon as all of it is stored
 _MEMORY_BYTES = 8 * 1024 * 1024  #: of lines in memory, beside chunks that still grow
+_UNREADABLE = "their file cannot be read"
 TAKEN_BYTES = 1024 * 1024  #: that one statement stores
 
 
 class PendingChunk(ChunkLines):
-    """A chunk that is not stored, and the segment that has its lines."""
+    """A chunk that is not stored, and the segment that has its lines; None: memory alone."""
 
-    __slots__ = ("is_in_file", "is_taken", "segment")
+    __slots__ = ("is_taken", "segment")
 
     def __init__(self, key: TryKey, first: int, segment: Segment | None) -> None:
         super().__init__(key, first)
         self.segment = segment
-        self.is_in_file = segment is not None  #: all its lines
         self.is_taken = False  #: somebody is storing it
 
 
 def _are_taken(chunks: Sequence[PendingChunk]) -> bool:
     return any(chunk.is_taken for chunk in chunks)
+
+
+def _whole(chunk: PendingChunk, found: Sequence[LogChunk]) -> list[LogChunk]:
+    """Return the forms of one chunk that were read from its file, and tell what is missing."""
+    behind = chunk.first + chunk.count
+    of_try = [form for form in found if form[:3] == chunk.key]
+    forms = sorted(form for form in of_try if chunk.first <= form.first < behind)
+    missing, place = chunk.count - sum(form.line_count for form in forms), chunk.first
+    if missing:
+        for form in forms:
+            if form.first == place:
+                place += form.line_count
+        told = told_line(time.time_ns() // 1_000_000, loss_text(missing, _UNREADABLE))
+        forms.append(LogChunk(*chunk.key, place, 1, body_of([told])))
+    return forms
 
 
 class LogSpool:
@@ -65,7 +84,8 @@ class LogSpool:
         self._segments: list[Segment] = []  #: the last one is written to
         self._tails: list[TailFiles] = []
         self._memory = 0
-        self._has_warned = self.is_closed = False
+        self._problem: object = None
+        self._has_noted = self.is_closed = False
         at_fork(in_child=self._abandon)
 
     # --- lines ---
@@ -80,37 +100,50 @@ class LogSpool:
         with self._changed:
             if self.is_closed:
                 return None
-            segment = self._segment()
-            if chunk is not None and (
-                chunk.segment is not segment or not chunk.takes(number, line)
-            ):
-                self._close(chunk)
-                chunk = None
-            is_new = chunk is None
-            if chunk is None:
-                chunk = PendingChunk(key, number, segment)
-            is_kept = segment is not None and self._write(segment, chunk, number, line)
-            if not is_kept:
-                if self._memory + chunk.size > _MEMORY_BYTES and not force:
-                    return None
-                chunk.is_in_file = False  # it stays in memory
-            chunk.add(line)
+            added = self._written(chunk, key, number, line) or self._held(
+                chunk, key, number, line, force=force
+            )
+            if added is None:
+                return None
+            added.add(line)
             self._memory += len(line)
-            if is_new:
-                self._pending[chunk] = None
-                if segment is not None:
-                    segment.unsent += 1
+            if added is not chunk:
+                if chunk is not None:
+                    self._close(chunk)
+                self._pending[added] = None
+                if added.segment is not None:
+                    added.segment.unsent += 1
                 # Always: chunks that a report has taken are no reason for the thread to look.
                 self.wake()
-            return chunk
+            return added
 
-    def _write(self, segment: Segment, chunk: PendingChunk, number: int, line: str) -> bool:
+    def _written(
+        self, chunk: PendingChunk | None, key: TryKey, number: int, line: str
+    ) -> PendingChunk | None:
+        """Write a line to the file; return its chunk, or None."""
+        if (segment := self._segment()) is None:
+            return None
+        if chunk is None or chunk.segment is not segment or not chunk.takes(number, line):
+            chunk = PendingChunk(key, number, segment)
         try:
             segment.append(chunk, number, line)
         except Exception as problem:  # also one of the payload codec, which is not ours
-            self._warn(problem)
-            return False
-        return True
+            self._note(problem)
+            return None
+        return chunk
+
+    def _held(
+        self, chunk: PendingChunk | None, key: TryKey, number: int, line: str, *, force: bool
+    ) -> PendingChunk | None:
+        """Return the chunk of a line that memory alone has; None: there is no room.
+
+        Invariant: the file has all lines of a chunk, or none.
+        """
+        if self._memory + len(line) > _MEMORY_BYTES and not force:
+            return None
+        if chunk is not None and chunk.segment is None and chunk.takes(number, line):
+            return chunk
+        return PendingChunk(key, number, None)
 
     def _segment(self) -> Segment | None:
         """Return the file for the next line; None: there is no room."""
@@ -122,23 +155,28 @@ class LogSpool:
         if current is not None and current.size < SEGMENT_BYTES:
             return current
         if sum(segment.size for segment in self._segments) >= self._max_bytes:
-            self._warn(f"they have {self._max_bytes:,} bytes, the limit max_log_spool_bytes")
+            self._note(f"they have {self._max_bytes:,} bytes, the limit max_log_spool_bytes")
             return None
         try:
             self._segments.append(Segment(self._directory, self._scope, self._seal))
         except OSError as problem:
-            self._warn(problem)
+            self._note(problem)
             return None
         return self._segments[-1]
 
-    def _warn(self, problem: object) -> None:
-        if not self._has_warned:
-            self._has_warned = True
+    def _note(self, problem: object) -> None:
+        if not self._has_noted:
+            self._has_noted, self._problem = True, problem
+            self.wake()
+
+    def tell_problem(self) -> None:
+        """Log the first reason why lines are not in files. Not by a step: it holds locks."""
+        problem, self._problem = self._problem, None
+        if problem is not None:
             log.warning(
                 "lines of steps cannot be written to %s: %s; they are kept in memory while there "
                 "is room, and the others are lost; free space in the spool directory",
-                self._directory,
-                problem,
+                *(self._directory, problem),
                 extra={"action": "log_spool_full"},
             )
 
@@ -146,7 +184,7 @@ class LogSpool:
         """Let a chunk grow no more; above the limit of memory the file alone has its lines."""
         if not chunk.is_closed:
             chunk.is_closed = True
-            if self._memory > _MEMORY_BYTES and chunk.is_in_file and not chunk.is_taken:
+            if self._memory > _MEMORY_BYTES and chunk.segment and not chunk.is_taken:
                 self._forget(chunk)
 
     def _forget(self, chunk: PendingChunk) -> None:
@@ -170,7 +208,7 @@ class LogSpool:
                 try:
                     files.add(number, line, most)
                 except Exception as problem:
-                    self._warn(problem)
+                    self._note(problem)
 
     def remove_tail(self, files: TailFiles) -> None:
         with self._changed:
@@ -213,13 +251,19 @@ class LogSpool:
 
     def stored_form(self, chunks: Sequence[PendingChunk]) -> list[LogChunk]:
         """Return taken chunks as they are stored; lines that are only in the file are read."""
-        found: dict[tuple[object, ...], LogChunk] = {}
-        for path in {c.segment.path for c in chunks if c.lines is None and c.segment is not None}:
-            wanted = {(c.key, c.first) for c in chunks if c.lines is None}
-            found |= {one[:4]: one for one in chunks_of(path, self._unseal, wanted)}
-        forms = [found.get((*c.key, c.first)) if c.lines is None else c.stored() for c in chunks]
+        forms = [chunk.stored() for chunk in chunks if chunk.lines is not None]
+        if forgotten := [chunk for chunk in chunks if chunk.lines is None]:
+            forms += self._read_again(forgotten)
         # In the order of their keys: two statements that store the same ones do not deadlock.
-        return sorted(form for form in forms if form is not None)
+        return sorted(forms)
+
+    def _read_again(self, chunks: Sequence[PendingChunk]) -> list[LogChunk]:
+        wanted = {(chunk.key, chunk.first) for chunk in chunks}
+        found: list[LogChunk] = []
+        for path in {chunk.segment.path for chunk in chunks if chunk.segment is not None}:
+            with suppress(OSError):
+                found += chunks_of(path, self._unseal, wanted)
+        return [form for chunk in chunks for form in _whole(chunk, found)]
 
     def delivered(self, chunks: Sequence[PendingChunk]) -> None:
         """Forget chunks that are stored."""
@@ -250,7 +294,7 @@ class LogSpool:
         if segment is not self._segments[-1]:
             segment.remove()
             self._segments.remove(segment)
-            self._has_warned = False
+            self._has_noted = False
         elif segment.size >= least:
             segment.clear()
 

@@ -7,7 +7,7 @@ the files stay small however much a try writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -69,20 +69,34 @@ def tail_chunks(
 
 @contextmanager
 def left_tails(
-    directory: Path, scope: str, unseal: Seal, tail_bytes: int = TAIL_BYTES
+    directory: Path,
+    scope: str,
+    unseal: Seal,
+    set_aside: Callable[[Path, Exception], object],
+    tail_bytes: int = TAIL_BYTES,
 ) -> Iterator[list[LogChunk]]:
-    """Return the chunks of tails that dead processes have left; then their files are removed."""
+    """Return the chunks of tails that dead processes have left; then their files are removed.
+
+    A file with lines that cannot be read is set aside, with the first problem of it.
+    """
     with ExitStack() as locks:
         found = segments_in(directory, scope, SUFFIX)
         paths = [path for path in found if locks.enter_context(locked(path))]
         tries: dict[tuple[TryKey, int], dict[int, str]] = {}
+        problems: dict[Path, list[Exception]] = {path: [] for path in paths}
         for path in paths:
-            for key, first, number, line in records_of(path, unseal):
-                tries.setdefault((key, first), {})[number] = line
+            try:
+                for key, first, number, line in records_of(path, unseal, problems[path]):
+                    tries.setdefault((key, first), {})[number] = line
+            except OSError as problem:
+                problems[path].append(problem)
         yield [
             chunk
             for (key, first), lines in tries.items()
             for chunk in tail_chunks(sorted(lines.items()), key, first, tail_bytes)
         ]
         for path in paths:
-            path.unlink(missing_ok=True)
+            if problems[path]:
+                set_aside(path, problems[path][0])
+            else:
+                path.unlink(missing_ok=True)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeVar
 
 from flowengine.engine import Engine
-from flowengine.errors import PayloadUnreadable
 from flowengine.log_filter import safe_logger
 from flowengine.settings import Settings
 from flowengine.step_logs.chunks import LogChunk
@@ -46,31 +45,24 @@ def deliver_left_lines(engine: Engine) -> int:
 
 
 def _deliver_tails(engine: Engine) -> int:
-    try:
-        with left_tails(directory_of(engine.settings), scope_of(engine), codec.opened) as chunks:
-            _store(engine, chunks)
-    except PayloadUnreadable as problem:  # the file of their first lines is set aside, and told
-        log.debug("the last lines of a step cannot be read: %s", problem)
-        return 0
+    place = directory_of(engine.settings), scope_of(engine)
+    with left_tails(*place, codec.opened, _set_aside) as chunks:
+        _store(engine, chunks)
     return len(chunks)
 
 
 def _deliver_file(engine: Engine, path: Path) -> int:
+    problems: list[Exception] = []
     try:
-        chunks = list(chunks_of(path, codec.opened))
-    except Exception as problem:
-        aside = path.with_suffix(".undeliverable")
-        with suppress(OSError):
-            path.rename(aside)
-        log.error(
-            "lines of steps in %s cannot be read: %s: %s; the file is kept as %s; if a payload "
-            "codec is missing, configure it and rename the file back",
-            *(path, type(problem).__name__, problem, aside),
-            extra={"action": "log_lines_set_aside"},
-        )
+        chunks = list(chunks_of(path, codec.opened, unreadable=problems))
+    except OSError as problem:
+        _set_aside(path, problem)
         return 0
     _store(engine, chunks)
-    path.unlink(missing_ok=True)
+    if problems:
+        _set_aside(path, problems[0])
+    else:
+        path.unlink(missing_ok=True)
     if chunks:
         log.info(
             "stored %d chunks of lines that a process has left in %s",
@@ -78,6 +70,18 @@ def _deliver_file(engine: Engine, path: Path) -> int:
             extra={"action": "log_lines_delivered"},
         )
     return len(chunks)
+
+
+def _set_aside(path: Path, problem: Exception) -> None:
+    aside = path.with_name(f"{path.name}.undeliverable")
+    with suppress(OSError):
+        path.rename(aside)
+    log.error(
+        "lines of steps in %s cannot be read: %s: %s; the file is kept as %s; if a payload codec "
+        "is missing, configure it and rename the file back",
+        *(path, type(problem).__name__, problem, aside),
+        extra={"action": "log_lines_set_aside"},
+    )
 
 
 def _store(engine: Engine, chunks: Sequence[LogChunk]) -> None:

@@ -180,6 +180,7 @@ class StepLogs:
 
     def deliver(self) -> None:
         """Store all chunks that nobody else stores now, in order."""
+        self._spool.tell_problem()
         while chunks := self._spool.take():
             try:
                 self._store.add(self._spool.stored_form(chunks))

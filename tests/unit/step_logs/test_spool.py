@@ -42,6 +42,30 @@ def files(directory: Path) -> list[Path]:
     return sorted(directory.glob("*"))
 
 
+def kept_aside(path: Path, problem: Exception) -> None:
+    raise problem
+
+
+class Cipher:
+    """A payload codec that refuses what it has not made whole."""
+
+    def seal(self, text: str) -> str:
+        return f"!{text[::-1]}!"
+
+    def unseal(self, text: str) -> str:
+        if text[0] != "!" or text[-1] != "!":
+            raise ValueError("cut off")
+        return text[1:-1][::-1]
+
+
+def write_cut_off(monkeypatch: pytest.MonkeyPatch, log: TryLog, line: str) -> None:
+    """Write a line to a disk that has room for its first bytes."""
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(segments.os, "write", lambda file, content: write(file, content[:20]))
+        log.write("stdout", line)
+
+
 def test_a_log_without_lines_has_no_file(tmp_path: Path) -> None:
     lines, log = opened(tmp_path / "logs")
     log.end()
@@ -173,15 +197,92 @@ def test_a_line_that_was_cut_off_spoils_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines, log = opened(tmp_path)
-    write = os.write
     log.write("stdout", "first\n")
-    monkeypatch.setattr(segments.os, "write", lambda file, content: write(file, content[:20]))
-    log.write("stdout", "cut off\n")
-    monkeypatch.undo()
-    lines.give_back(lines.take())
-    log.write("stdout", "third\n")
+    write_cut_off(monkeypatch, log, "cut off\n")
+    log.write("stdout", "third\nfourth\n")
     (path,) = files(tmp_path)
-    assert texts(list(chunks_of(path, str))) == [(1, "first"), (3, "third")]
+    found = texts(list(chunks_of(path, str)))
+    assert found == [(1, "first"), (3, "third"), (4, "fourth")]
+    found = texts(lines.stored_form(lines.take()))
+    assert found == [(1, "first"), (2, "cut off"), (3, "third"), (4, "fourth")]
+    lines.close()
+
+
+def test_lines_on_a_full_disk_share_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, log = opened(tmp_path)
+    write_cut_off(monkeypatch, log, "cut off\n" * 100)
+    assert [chunk.count for chunk in lines.take()] == [100]
+    lines.close()
+
+
+def test_a_line_that_was_cut_off_spoils_no_other_with_a_codec(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 10_000)
+    cipher, problems = Cipher(), list[Exception]()
+    lines = LogSpool(tmp_path, max_bytes=1 << 30, seal=cipher.seal, unseal=cipher.unseal)
+    log = TryLog(lines, key_of("a"), Redactor(), 1 << 30)
+    log.write("stdout", "first\n")
+    write_cut_off(monkeypatch, log, "cut off\n")
+    for number in range(3, 2_001):
+        log.write("stdout", f"{number} {'x' * 100}\n")
+    taken = lines.take(1 << 30)
+    assert any(chunk.lines is None for chunk in taken)
+    assert [number for number, _ in texts(lines.stored_form(taken))] == list(range(1, 2_001))
+    lines.give_back(taken)
+    lines.close()
+    (path,) = files(tmp_path)
+    path.write_bytes(path.read_bytes()[:-40])  # a kill
+    found = texts(list(chunks_of(path, cipher.unseal, unreadable=problems)))
+    assert [number for number, _ in found] == [1, *range(3, 2_000)]
+    assert problems == []
+
+
+def test_an_unreadable_line_is_told_and_keeps_no_other_from_its_readers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 0)
+    cipher, problems = Cipher(), list[Exception]()
+    lines = LogSpool(tmp_path, max_bytes=1 << 30, seal=cipher.seal, unseal=cipher.unseal)
+    log = TryLog(lines, key_of("a"), Redactor(), 1 << 30)
+    log.write("stdout", f"{LONG}\n" * 200)
+    (path,) = files(tmp_path)
+    content = path.read_bytes().splitlines(keepends=True)
+    content[10] = b"?" + content[10][1:]
+    path.write_bytes(b"".join(content))
+    found = texts(list(chunks_of(path, cipher.unseal, unreadable=problems)))
+    assert [number for number, _ in found] == [*range(1, 11), *range(12, 201)]
+    assert len(problems) == 1
+    found = texts(lines.stored_form(lines.take(1 << 30)))
+    assert [number for number, _ in found] == list(range(1, 201))
+    assert [number for number, text in found if "1 lines are lost" in text] == [11]
+    lines.close()
+
+
+def test_an_unreadable_tail_keeps_no_other_from_being_stored(tmp_path: Path) -> None:
+    cipher, aside = Cipher(), list[Path]()
+    for task in "ab":
+        lines = LogSpool(tmp_path, max_bytes=1 << 30, seal=cipher.seal, unseal=cipher.unseal)
+        log = TryLog(lines, key_of(task), Redactor(), 10)
+        log.write("stdout", "1\n2\n3\n")
+        lines.close()
+    bad = min(tmp_path.glob("*.tail"))
+    bad.write_bytes(bad.read_bytes().replace(b"!", b"?"))
+    with left_tails(tmp_path, "", cipher.unseal, lambda path, _: aside.append(path)) as tails:
+        assert [text for _, text in texts(tails)] == ["1", "2", "3"]
+    assert aside == [bad]
+
+
+def test_no_step_writes_the_warning_about_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A handler may hold a lock for which another step waits that holds those of the spool."""
+    lines, log = opened(tmp_path)
+    write_cut_off(monkeypatch, log, "cut off\nagain\n")
+    assert caplog.records == []
+    lines.tell_problem()
+    lines.tell_problem()
+    assert len(caplog.records) == 1
     lines.close()
 
 
@@ -210,7 +311,7 @@ def test_the_tail_of_a_long_log_outlives_its_process_and_stays_small(tmp_path: P
     assert sum(path.stat().st_size for path in files(tmp_path)) < 3_500_000
     (head,) = tmp_path.glob("*.lines")
     found = texts(list(chunks_of(head, str)))
-    with left_tails(tmp_path, "", str) as tail:
+    with left_tails(tmp_path, "", str, kept_aside) as tail:
         found += texts(tail)
     numbers = [number for number, _ in found]
     (at,) = [place for place, (_, text) in enumerate(found) if "left out" in text]
