@@ -13,7 +13,6 @@ import re
 import stat
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from flowengine.library.processes import Command, Ended, execute
 from flowengine.log_context import StepLog
 from flowengine.program.commands import RUN, SH, UV
 from flowengine.settings import Settings
+from flowengine.step_logs.capture import add_lines
 from flowengine.step_logs.lines import STDERR, STDOUT
 from flowengine.worker.execution import current_step
 
@@ -138,8 +138,7 @@ class _LoggedStreams:
     def tell(self, stream: str, piece: bytes) -> None:
         if self._log is not None:
             text = self._decoders[stream].decode(piece, final=not piece)
-            with suppress(Exception):  # it must not fail the step
-                self._log.write(stream, text)
+            add_lines(self._log, stream, text)
 
 
 def _failure(program: str, ended: Ended) -> CommandFailed:

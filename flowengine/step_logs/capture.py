@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
 from flowengine.log_context import StepLog, logged_step
@@ -47,7 +47,15 @@ class CapturedStream:
         log = _current_log()
         if log is None:
             return self._stream.write(text)
-        return _passed_on(lambda: log.write(self._name, text), lambda: self._stream.write(text))
+        _passing.is_on = True
+        try:
+            try:
+                log.write(self._name, text)
+            except Exception as problem:
+                _note(problem)
+            return self._stream.write(text)
+        finally:
+            _passing.is_on = False
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
@@ -57,32 +65,42 @@ class CapturedStream:
         return getattr(self._stream, name)
 
 
-def _passed_on(keep: Callable[[], None], pass_on: Callable[[], int]) -> int:
-    _passing.is_on = True
+def _note(problem: Exception) -> None:
+    """A step does not fail because of its log."""
+    logging.getLogger(OWN).debug("a line was not kept: %s", problem)
+
+
+def add_lines(log: StepLog, stream: str, text: str) -> None:
+    """Add text that did not go through a stream of this process."""
+    outer, _passing.is_on = _passing.is_on, True  # a finalizer may print meanwhile
     try:
-        try:
-            keep()
-        except Exception as problem:  # it must not fail the step
-            logging.getLogger("flowengine").debug("a line was not kept: %s", problem)
-        return pass_on()
+        log.write(stream, text)
+    except Exception as problem:
+        _note(problem)
     finally:
-        _passing.is_on = False
+        _passing.is_on = outer
 
 
 _call_handlers = logging.Logger.callHandlers
 
 
 def _captured_call(logger: logging.Logger, record: logging.LogRecord) -> None:
-    log = None if record.name.partition(".")[0] == OWN else _current_log()
-    if log is None:
+    is_own = record.name.partition(".")[0] == OWN
+    log = None if is_own else _current_log()
+    if log is None and not is_own:
         _call_handlers(logger, record)
         return
-
-    def pass_on() -> int:
+    # Also for own records: a handler that writes them to a stream makes no lines of the step.
+    outer, _passing.is_on = _passing.is_on, True
+    try:
+        if log is not None:
+            try:
+                log.record(record.levelno, record.name, _text(record))
+            except Exception as problem:
+                _note(problem)
         _call_handlers(logger, record)
-        return 0
-
-    _passed_on(lambda: log.record(record.levelno, record.name, _text(record)), pass_on)
+    finally:
+        _passing.is_on = outer
 
 
 def _text(record: logging.LogRecord) -> str:

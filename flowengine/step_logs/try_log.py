@@ -76,6 +76,8 @@ class TryLog:
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
         """Mask these texts in the lines that follow."""
+        if self._spool.is_closed:
+            return
         with self._lock:
             if not self._has_own_secrets:
                 self._redactor, self._has_own_secrets = self._redactor.with_more(), True

@@ -9,7 +9,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable
@@ -104,7 +103,6 @@ class StepContext:
 
 
 OpenLog = Callable[[TaskDefinition], TryLog]
-_opening = threading.Lock()  #: the threads of a try write to one log
 
 #: Log records read the same variable.
 _current = cast("ContextVar[StepContext]", logged_step)
@@ -183,7 +181,7 @@ class Attempt:
     ) -> None:
         """`open_log` makes the log of a try, when its code writes the first line."""
         self._open_log = open_log
-        self._written: TryLog | None = None
+        self._logs: dict[str, TryLog] = {}  #: at most one
         self._engine, self._task, self._permit = engine, task, permit
         self._facet = find(task.name)
         self._send_beat = beat
@@ -269,15 +267,14 @@ class Attempt:
 
     def lines(self) -> TryLog | None:
         """Return the log of the try, if it has one."""
-        return self._written
+        return self._logs.get("log")
 
     def _log(self) -> TryLog | None:
-        # Opened when it is asked for: most tries write nothing.
-        if self._written is None and self._open_log is not None:
-            with _opening:
-                if self._written is None:
-                    self._written = self._open_log(self._task)
-        return self._written
+        # Opened when it is asked for: most tries write nothing. The threads of a try write to one
+        # log, so the first one counts. Without a lock: a forked child could find it taken.
+        if self._open_log is None:
+            return None
+        return self._logs.get("log") or self._logs.setdefault("log", self._open_log(self._task))
 
     def _beat(self, progress: str | None) -> bool:
         self.last_sign = time.monotonic()
