@@ -14,9 +14,10 @@ from flowengine.cli import configuration
 from flowengine.cli.database import acting_engine, open_engine, starting_engine
 from flowengine.cli.document_targets import readable_folder
 from flowengine.cli.streams import json_of
-from flowengine.cli.targets import load_modules
+from flowengine.cli.targets import load_modules, setting_modules
 from flowengine.cli.terminal import console, line, print_table
 from flowengine.engine.catalogue import WorkflowInfo
+from flowengine.engine.publication_drafts import PUSHED
 from flowengine.errors.documents import DocumentProblem
 from flowengine.printable import printable
 
@@ -86,17 +87,14 @@ def show(name: str, *, as_json: bool) -> None:
 def remove(name: str) -> None:
     with acting_engine() as engine:
         engine.catalogue.remove(name)
-        for schedule in engine.schedules.list():
-            if schedule.workflow == name:
-                engine.schedules.remove(schedule.name)
     click.echo(f"workflow {name} is removed")
 
 
 def push(folder: str, modules: Sequence[str], *, skip_broken: bool) -> None:
     from flowengine.worker.document_folder import load_folder  # loads PyYAML
-    from flowengine.worker.published_documents import PUSHED, publish_documents
+    from flowengine.worker.published_documents import publish_documents
 
-    load_modules(modules)
+    load_modules((*setting_modules(configuration.settings()), *modules))
     with readable_folder(folder):
         documents = load_folder(Path(folder))
     problems = documents.all_problems()
@@ -109,10 +107,13 @@ def push(folder: str, modules: Sequence[str], *, skip_broken: bool) -> None:
         raise click.ClickException(f"there is no document in {folder}")
     documents.problems.clear()  # of files that were not pushed
     with starting_engine(configuration.settings()) as engine:
-        written = publish_documents(engine, documents, PUSHED).written
+        changes = publish_documents(engine, documents, PUSHED)
+    refused = changes.refused
+    _print_problems(list(refused.values()))
+    written = [name for name in changes.written if name not in refused]
     for name in written:
         click.echo(f"published {name}")
-    unchanged = len(documents.compiled) - len(written)
+    unchanged = len(documents.compiled) - len({*written, *refused})
     if unchanged:
         click.echo(f"{unchanged} unchanged")
-    sys.exit(1 if problems else 0)
+    sys.exit(1 if problems or refused else 0)

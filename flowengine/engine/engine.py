@@ -36,12 +36,14 @@ from flowengine.engine.locks import Locks
 from flowengine.engine.log_store import DatabaseLogs, LogStore
 from flowengine.engine.pollers import NotifierWithPollers, Pollers
 from flowengine.engine.program_cache import PreparedProgram, ProgramCache
+from flowengine.engine.publications import Publications
 from flowengine.engine.purger import Purger
 from flowengine.engine.queries import RunQueries
 from flowengine.engine.reporter import Reporter
 from flowengine.engine.results import ExecutionResult
 from flowengine.engine.retries import Retries
 from flowengine.engine.run_logs import RunLogs
+from flowengine.engine.schedule_definitions import ScheduleDefinitions
 from flowengine.engine.schedules import Schedules
 from flowengine.engine.singletons import Singletons
 from flowengine.engine.start_request import StartRequest
@@ -167,7 +169,9 @@ class Engine:
         due_schedules = DueSchedules(database, tick_runs, self.settings)
         self.schedules = Schedules(database, self.programs, tick_runs, due_schedules, self.settings)
 
-        self.catalogue = Catalogue(database, self.programs)
+        definitions = ScheduleDefinitions(tick_runs, self.settings)
+        publications = Publications(database, self.programs, definitions, self.settings.tenant)
+        self.catalogue = Catalogue(database, self.programs, publications)
         self.log_store: LogStore = DatabaseLogs(database)
 
         self.queries = RunQueries(database, self.settings.tenant, has_feed=self.settings.event_feed)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from flowengine.actors import Actor
@@ -11,17 +10,18 @@ from flowengine.engine.control import named_actor
 from flowengine.engine.due_schedules import DueSchedules
 from flowengine.engine.manual_ticks import ManualTicks
 from flowengine.engine.program_cache import ProgramCache
-from flowengine.engine.schedule_records import ScheduleInfo, changed, info_of, scheduled
+from flowengine.engine.schedule_definitions import ScheduleDefinitions
+from flowengine.engine.schedule_records import ScheduleInfo, info_of, scheduled
 from flowengine.engine.stored_schedules import StoredSchedules
 from flowengine.engine.tick_runs import TickRuns
 from flowengine.errors import IllegalTransition, ScheduleRefused
 from flowengine.program import Program
 from flowengine.program.limits import clipped
-from flowengine.scheduling import Schedule, Timetable
+from flowengine.scheduling import Schedule
 from flowengine.scheduling.states import ScheduleSignal, ScheduleState, next_schedule_state
 from flowengine.settings import Settings
-from flowengine.store import Store, codec
-from flowengine.store.schedules import ScheduleRecord, TickRecord
+from flowengine.store import Store
+from flowengine.store.schedules import TickRecord
 
 _MANY = 10_000
 _EVER = 2**62
@@ -40,6 +40,7 @@ class Schedules:
     ) -> None:
         self._database, self._programs, self._runs, self._due = database, programs, runs, due
         self._settings, self._stored = settings, StoredSchedules(settings.tenant)
+        self._definitions = ScheduleDefinitions(runs, settings)
         manual = ManualTicks(database, self._stored, runs, due, settings)
         self.trigger = manual.trigger
         self.backfill = manual.backfill
@@ -76,42 +77,15 @@ class Schedules:
         """
         digest, text, plan = self._programs.prepare(program)
         facet = plan.workflow(workflow)
-        name = schedule.name or facet.name
-        schedule = replace(schedule, name="")
-        timetable = Timetable(name, schedule)
-        stored = schedule.as_json()
-        inputs = stored.get("inputs")
-        codec.check_value(f"the inputs of schedule {name}", inputs, self._settings.max_value_bytes)
-        definition = codec.dump(stored)
+        self._definitions.text(schedule.name or facet.name, schedule)
         with self._database.write() as session:
-            now = session.now()
-            session.payloads.save_program(digest, text, now)
-            new = ScheduleRecord(
-                tenant=self._stored.tenant(tenant),
-                name=name,
-                workflow=facet.name,
-                program_hash=digest,
-                definition=definition,
-                source=source,
-                state=ScheduleState.ACTIVE,
-                next_tick=None,
-                due=None,
-                actor=None,
-                reason=None,
-                error=None,
-                created=now,
-                updated=now,
+            session.payloads.save_program(digest, text, session.now())
+            own = self._stored.tenant(tenant)
+            return info_of(
+                self._definitions.put(
+                    session, facet.name, digest, schedule, tenant=own, source=source
+                )
             )
-            self._runs.request(session, new, schedule, timetable.after(now) or now)
-            new = scheduled(new, timetable, now)
-            if session.schedules.add(new):
-                return info_of(new)
-            before = session.schedules.get(new.tenant, name, lock=True)
-            assert before is not None, "it was found by the insert"
-            if (before.workflow, before.program_hash, before.definition) != new[2:5]:
-                before = changed(before, new)
-                session.schedules.put(before)
-            return info_of(before)
 
     def pause(
         self, name: str, *, actor: Actor | str = "", reason: str = "", tenant: str | None = None

@@ -50,6 +50,10 @@ class Catalogue(Part):
         rows = self._session.rows(text, (after, most))
         return [WorkflowRecord(*row) for row in rows]
 
+    def names(self, most: int) -> list[str]:
+        text = "SELECT name FROM flowengine_workflow ORDER BY name LIMIT %s"
+        return [row[0] for row in self._session.rows(text, (most,))]
+
     def digests(self, names: Sequence[str], source: str, below: str) -> dict[str, str]:
         """Return the digests of these workflows, and of those of a source below a place."""
         marks = ", ".join(["%s"] * len(names)) or "NULL"
@@ -58,6 +62,12 @@ class Catalogue(Part):
             "OR (source = %s AND substr(place, 1, %s) = %s)"
         )
         return dict(self._session.rows(text, (*names, source, len(below), below)))
+
+    def sources(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the sources of these workflows, by name."""
+        marks = ", ".join(["%s"] * len(names)) or "NULL"
+        text = f"SELECT name, source FROM flowengine_workflow WHERE name IN ({marks})"
+        return dict(self._session.rows(text, tuple(names)))
 
     def put(self, record: WorkflowRecord) -> None:
         """Store a workflow; one of the same name is replaced."""
@@ -68,3 +78,11 @@ class Catalogue(Part):
         """Remove a workflow; its runs stay."""
         text = "DELETE FROM flowengine_workflow WHERE name = %s RETURNING name"
         return bool(self._session.rows(text, (name,)))
+
+    def remove_below(self, name: str, source: str, below: str) -> bool:
+        """Remove a workflow if it still is one of that source below that place."""
+        text = (
+            "DELETE FROM flowengine_workflow WHERE name = %s AND source = %s "
+            "AND substr(place, 1, %s) = %s RETURNING name"
+        )
+        return bool(self._session.rows(text, (name, source, len(below), below)))

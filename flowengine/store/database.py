@@ -30,6 +30,7 @@ from flowengine.store.protocol import CompletionListener, ServerLock
 from flowengine.store.session import SqlSession
 
 _OPERATIONAL = (OperationalError, InterfaceError, TimeoutError)
+_REPEATABLE = frozenset({"40001", "40P01"})  #: SQLSTATEs of PostgreSQL: serialization, deadlock
 _READ_ONLY_TRANSACTION = "25006"  #: PostgreSQL's SQLSTATE for a refused write
 #: As it is in SQL without quotes, and short enough to be a part of other names.
 _SCHEMA = re.compile(r"(?!pg_|information_schema$)[a-z_][a-z0-9_]{0,46}")
@@ -53,6 +54,12 @@ def is_outage(problem: BaseException) -> bool:
 def is_unavailable(problem: BaseException) -> bool:
     """Whether the same statement could succeed later or elsewhere: an outage, or a refusal."""
     return is_outage(problem) or isinstance(problem, StoreError)
+
+
+def is_deadlock(problem: BaseException) -> bool:
+    """Whether another transaction was preferred to this one: repeated at once, it may succeed."""
+    state = getattr(getattr(problem, "orig", None), "sqlstate", None)
+    return state in _REPEATABLE
 
 
 class Database:

@@ -123,6 +123,20 @@ class Schedules(Part):
         rows = self._session.rows(_LIST, (tenant, after, most))
         return [ScheduleRecord(*row) for row in rows]
 
+    def of_source(
+        self, source: str, workflows: Sequence[str] | None = None
+    ) -> list[ScheduleRecord]:
+        """Return the schedules of a source, or those of some of its workflows; of all tenants."""
+        text, values = f"{_SELECT} WHERE source = %s", (source, *(workflows or ()))
+        if workflows is not None:
+            text += f" AND workflow IN ({', '.join(['%s'] * len(workflows)) or 'NULL'})"
+        return [ScheduleRecord(*row) for row in self._session.rows(text, values)]
+
+    def of_workflow(self, workflow: str) -> list[ScheduleRecord]:
+        """Return the schedules of a workflow, by tenant and name."""
+        text = f"{_SELECT} WHERE workflow = %s ORDER BY tenant, name"
+        return [ScheduleRecord(*row) for row in self._session.rows(text, (workflow,))]
+
     def names(self, tenant: str, most: int) -> list[str]:
         return [row[0] for row in self._session.rows(_NAMES, (tenant, most))]
 

@@ -6,11 +6,13 @@ imported.
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NoReturn
 
 from flowengine.authoring import event_facet_named, workflow_named
 from flowengine.authoring.tracer import declaration_of
@@ -25,9 +27,12 @@ from flowengine.documents import (
 )
 from flowengine.errors import InvalidDocument
 from flowengine.errors.documents import DocumentProblem
+from flowengine.printable import printable
 from flowengine.program import Program
 from flowengine.program.nodes import FacetDeclaration
 from flowengine.program.standard import is_built_in
+
+MAX_ENTRIES = 20_000  #: files and folders below a folder of documents
 
 
 @dataclass
@@ -41,58 +46,145 @@ class Documents:
         return [problem for found in self.problems.values() for problem in found]
 
 
+@dataclass
+class KnownDocuments:
+    """The last load of a folder: documents with the same content are not compiled again."""
+
+    read: dict[str, tuple[bytes, ReadDocument]] = field(default_factory=dict)
+    compiled: dict[str, tuple[list[object], CompiledDocument]] = field(default_factory=dict)
+
+
 def document_files(folder: str | Path) -> list[Path]:
     """Return the documents of a folder, sorted; other files and hidden ones are none.
 
-    Raises OSError if a part of it cannot be listed: its documents must not be taken for removed.
+    Links to folders are followed, unless they lead back to a folder that contains them: its
+    documents are found already. Raises OSError if a part of it cannot be listed, or has too many
+    entries: its documents must not be taken for removed.
     """
     found: list[Path] = []
-    for directory, inner, files in os.walk(folder, onerror=_raise):
-        inner[:] = sorted(name for name in inner if not name.startswith("."))
-        visible = (name for name in files if not name.startswith("."))
-        found += [Path(directory, name) for name in visible if name.endswith(SUFFIXES)]
+    for count, path in enumerate(_entries(Path(folder), frozenset())):
+        if count >= MAX_ENTRIES:
+            what = f"it has more than {MAX_ENTRIES:,} files and folders: split it"
+            raise OSError(errno.EFBIG, what, str(folder))
+        if path.name.endswith(SUFFIXES):
+            found.append(path)
     return sorted(found)
 
 
-def _raise(problem: OSError) -> NoReturn:
-    raise problem
+def _entries(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+    """Yield the visible files below a folder, and its folders."""
+    status = folder.stat()
+    here = status.st_dev, status.st_ino
+    if here in above:
+        return
+    with os.scandir(folder) as listed:
+        entries = sorted(listed, key=lambda entry: entry.name)
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            yield from _entries(Path(entry.path), above | {here})
+            continue
+        yield Path(entry.path)
 
 
-def load_folder(folder: str | Path) -> Documents:
+def load_folder(folder: str | Path, known: KnownDocuments | None = None) -> Documents:
     """Compile the documents of a folder."""
-    return load_documents(
-        (path, name_of(path.relative_to(folder))) for path in document_files(folder)
-    )
+    named = ((path, name_of(path.relative_to(folder))) for path in document_files(folder))
+    return load_documents(named, known)
 
 
-def load_documents(named: Iterable[tuple[Path, str]]) -> Documents:
+def load_documents(
+    named: Iterable[tuple[Path, str]], known: KnownDocuments | None = None
+) -> Documents:
     """Compile documents, each with the name of its workflow; their tasks may start each other."""
-    documents = Documents()
-    read: dict[str, ReadDocument] = {}
+    documents, known = Documents(), known or KnownDocuments()
+    read: dict[str, tuple[bytes, ReadDocument]] = {}
     for path, name in named:
+        name = printable(name)  # of a path that is not UTF-8
         if name in read or name in documents.problems:
             what = f"another document is the workflow `{name}`, too: rename one"
-            documents.problems.setdefault(name, []).append(DocumentProblem(str(path), 1, 1, what))
+            documents.problems.setdefault(name, []).append(_problem(path, what))
             read.pop(name, None)  # neither is preferred
             continue
         try:
-            read[name] = read_document(_content(path), name, str(path))
+            read[name] = _read(path, name, known)
         except OSError as problem:
             what = f"it cannot be read: {problem.strerror or problem}"
-            documents.problems[name] = [DocumentProblem(str(path), 1, 1, what)]
+            documents.problems[name] = [_problem(path, what)]
         except InvalidDocument as problem:
             documents.problems[name] = problem.problems
-    for name, document in read.items():
+        except Exception as problem:  # one document must not stop the others
+            what = f"it cannot be read: {type(problem).__name__}: {problem}"
+            documents.problems[name] = [_problem(path, what)]
+    others = {name: document for name, (_, document) in read.items()}
+    compiled: dict[str, tuple[list[object], CompiledDocument]] = {}
+    for name, document in others.items():
         try:
-            documents.compiled[name] = link_document(
-                document, read, find_facet=declared_facet, find_workflow=_program_of
-            )
+            parts = _parts(name, read)
+            before = known.compiled.get(name)
+            if before is None or before[0] != parts:
+                linked = link_document(
+                    document, others, find_facet=declared_facet, find_workflow=_program_of
+                )
+                before = parts, linked
+            compiled[name] = before
+            documents.compiled[name] = before[1]
         except InvalidDocument as problem:
             documents.problems[name] = problem.problems
         except Exception as problem:  # the body of a workflow in Python was traced
             what = f"a workflow or facet that it names cannot be used: {problem}"
-            documents.problems[name] = [DocumentProblem(document.file, 1, 1, what)]
+            documents.problems[name] = [_problem(Path(document.file), what)]
+    _refuse_shared_schedules(documents)
+    # Linking has noted its problems in those that it has not compiled: they are read anew.
+    known.read = {name: each for name, each in read.items() if name in compiled}
+    known.compiled = compiled
     return documents
+
+
+def _read(path: Path, name: str, known: KnownDocuments) -> tuple[bytes, ReadDocument]:
+    content = _content(path)
+    digest = hashlib.blake2b(content, digest_size=16).digest()
+    before = known.read.get(name)
+    if before is not None and before[0] == digest and before[1].file == str(path):
+        return before
+    return digest, read_document(content, name, str(path))
+
+
+def _parts(name: str, read: Mapping[str, tuple[bytes, ReadDocument]]) -> list[object]:
+    """Return everything that a compiled document is made of, to be compared."""
+    parts: list[object] = []
+    names = [name]
+    for each in names:  # grows
+        if each not in read:
+            parts.append(workflow_named(each))
+            continue
+        digest, document = read[each]
+        parts += [document.file, digest]
+        parts += [None if is_built_in(call) else event_facet_named(call) for call in document.calls]
+        names += [child for child in document.children if child not in names]
+    return parts
+
+
+def _refuse_shared_schedules(documents: Documents) -> None:
+    """Refuse documents that have a schedule of the same name: each tick has one workflow."""
+    having: dict[str, list[CompiledDocument]] = {}
+    for document in documents.compiled.values():
+        for schedule in document.schedules:
+            having.setdefault(schedule.name or document.name, []).append(document)
+    for name, several in having.items():
+        if len(several) < 2:
+            continue
+        for document in several:
+            others = ", ".join(each.file for each in several if each is not document)
+            what = f"the schedule `{name}` is also that of {others}: give each a `name` of its own"
+            problem = _problem(Path(document.file), what)
+            documents.problems.setdefault(document.name, []).append(problem)
+            documents.compiled.pop(document.name, None)  # neither is preferred
+
+
+def _problem(path: Path, what: str) -> DocumentProblem:
+    return DocumentProblem(printable(str(path)), 1, 1, what)
 
 
 def folder_state(folder: str | Path) -> tuple[tuple[str, int, int, int], ...]:
@@ -111,7 +203,11 @@ def _states(folder: str | Path) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _content(path: Path) -> bytes:
-    with path.open("rb") as file:
+    # Without waiting: a pipe has no writer, and is refused as soon as it is open.
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         return file.read(MAX_BYTES + 1)
 
 

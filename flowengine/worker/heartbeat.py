@@ -3,6 +3,7 @@
 A thread sends it, not a timer of the event loop: the event loop stops while the broker is
 unreachable, and the database must still get the heartbeat. The same thread delivers spooled reports
 and then runs further jobs: a Celery worker checks its pool children and stands in for the beat.
+Documents are read and published by another thread.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._run, name="flowengine-heartbeat", daemon=True)
 
     def start(self) -> None:
+        self._documents.start(self._engine)
         self._thread.start()
 
     def _run(self) -> None:
@@ -144,7 +146,6 @@ class Heartbeat:
         try:
             self._spool.deliver(engine)  # before a job takes their tries for lost or silent
             self._publisher.publish(engine)
-            self._documents.publish(engine)
             deliver_left_lines(engine)
         finally:
             for job in self._jobs:
@@ -198,6 +199,7 @@ class Heartbeat:
         if self._stop.is_set():
             return
         self._stop.set()
+        self._documents.stop(_JOIN_SECONDS)
         if self._thread.is_alive():
             self._thread.join(_JOIN_SECONDS)
         boot_id = self.server.boot_id

@@ -2,69 +2,103 @@
 
 The folder is polled: notifications of changes miss network disks and swapped symbolic links. A
 document that becomes broken keeps its last good version, and the schedules of that; a removed one
-starts nothing more. Runs keep their program.
+starts nothing more. Runs keep their program. All this has a thread of its own: a slow disk delays
+neither the heartbeat nor timers.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from flowengine.engine import Engine
-from flowengine.engine.catalogue import Publication, Published
-from flowengine.errors import UnknownSchedule
+from flowengine.engine.publication_drafts import DOCUMENT, Folder, Publication, Published
 from flowengine.store.database import is_unavailable
 
 if TYPE_CHECKING:
     from flowengine.documents import CompiledDocument
-    from flowengine.worker.document_folder import Documents
+    from flowengine.worker.document_folder import Documents, KnownDocuments
 
 log = logging.getLogger("flowengine")
 
-SOURCE = "document"  #: of workflows of a folder, and of schedules of all documents
-PUSHED = "pushed"  #: of workflows that `flowengine push` has published
 POLL_SECONDS = 5.0
 
 
 class DocumentPublisher:
-    """Publishes what one process finds in the folder."""
+    """Publishes the documents that one process finds in the folder."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._state: object = None
-        self._polled = float("-inf")
-        self._schedules: dict[str, set[str]] = {}  #: names, by document
+        self._missing: frozenset[str] = frozenset()  #: documents without a file at the last poll
+        self._known: KnownDocuments | None = None
+        self._published: dict[str, CompiledDocument] = {}
+        self._is_refused = False
         self._told: set[str] = set()  #: problems in the log
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, engine: Callable[[], Engine]) -> None:
+        """Publish in a thread until `stop`; without a folder, there is none."""
+        if not self._folder:
+            return
+        # Before the thread: a process that forks during an import has a child that waits for it.
+        import flowengine.worker.document_folder  # noqa: F401
+
+        self._thread = threading.Thread(
+            target=self._run, args=(engine,), name="flowengine-documents", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self, seconds: float) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _run(self, engine: Callable[[], Engine]) -> None:
+        while not self._stop.is_set():
+            try:
+                self.publish(engine())
+            except Exception as problem:
+                # The heartbeat tells of a database that is away.
+                if not is_unavailable(problem) and not self._stop.is_set():
+                    self._tell([f"{self._folder}: {type(problem).__name__}: {problem}"])
+            self._stop.wait(POLL_SECONDS)
 
     def publish(self, engine: Engine) -> None:
-        """Publish what has changed; without a folder, nothing is done."""
-        if not self._folder or time.monotonic() - self._polled < POLL_SECONDS:
+        """Publish what has changed since the last call."""
+        if not self._folder:
             return
-        self._polled = time.monotonic()
         # Here: a worker without a folder loads neither PyYAML nor the models of documents.
-        from flowengine.worker.document_folder import folder_state, load_folder
+        from flowengine.worker.document_folder import KnownDocuments, folder_state, load_folder
 
+        self._known = self._known or KnownDocuments()
         try:
             state = folder_state(self._folder)
-            if state == self._state:
+            if state == self._state and not self._missing and not self._is_refused:
                 return
-            documents = load_folder(self._folder)
+            documents = load_folder(self._folder, self._known)
         except OSError as problem:  # a disk that is away has not lost its documents
             self._tell([f"the folder {self._folder} cannot be read: {problem.strerror}"])
             return
-        self._tell([str(problem) for problem in documents.all_problems()])
+        found = list(_publications(documents, DOCUMENT, self._published))
+        folder = None
         # A folder that is empty at the start may be that of a disk which is not mounted yet.
-        is_known = self._state is not None or bool(state)
-        publish_documents(engine, documents, SOURCE, self._folder if is_known else "")
-        for document in documents.compiled.values():
-            names = {schedule.name or document.name for schedule in document.schedules}
-            for gone in self._schedules.get(document.name, set()) - names:
-                _remove(engine, gone)
-            self._schedules[document.name] = names
-        self._state = state  # after all: an unreachable database is tried again
+        if self._state is not None or state:
+            place = f"{os.path.abspath(self._folder)}/"
+            folder = Folder(DOCUMENT, place, self._missing)
+        changes = engine.catalogue.publish(found, folder)
+        self._tell([str(each) for each in (*documents.all_problems(), *changes.refused.values())])
+        self._published = {
+            name: each for name, each in documents.compiled.items() if name not in changes.refused
+        }
+        self._is_refused = bool(changes.refused)  # as long as others have its schedule
+        # After all: an unreachable database is tried again.
+        self._state = state
+        self._missing = frozenset(changes.missing) - frozenset(changes.removed)
 
     def _tell(self, problems: list[str]) -> None:
         for problem in problems:
@@ -73,48 +107,21 @@ class DocumentPublisher:
         self._told = set(problems)
 
 
-def publish_documents(
-    engine: Engine, documents: Documents, source: str, folder: str = ""
-) -> Published:
-    """Publish documents and their schedules; remove those that the folder has no more."""
-    found = list(_publications(documents, source))
-    own = f"{os.path.abspath(folder)}/" if folder else ""
-    changes = engine.catalogue.publish(found, source=source, folder=own)
-    for document in documents.compiled.values():
-        _put_schedules(engine, document)
-    if changes.removed:
-        for schedule in engine.schedules.list():
-            if schedule.source == SOURCE and schedule.workflow in changes.removed:
-                _remove(engine, schedule.name)
-    return changes
+def publish_documents(engine: Engine, documents: Documents, source: str) -> Published:
+    """Publish documents and their schedules; others stay."""
+    return engine.catalogue.publish(list(_publications(documents, source, {})))
 
 
-def _publications(documents: Documents, source: str) -> Iterator[Publication]:
+def _publications(
+    documents: Documents, source: str, published: dict[str, CompiledDocument]
+) -> Iterator[Publication]:
     for name, document in documents.compiled.items():
         place = os.path.abspath(document.file)
-        yield Publication(name, document.program, source, place, document.description)
+        yield Publication(
+            *(name, document.program, source, place, document.description),
+            schedules=document.schedules,
+            is_new=published.get(name) is not document,
+        )
     for name, problems in documents.problems.items():
         place = os.path.abspath(problems[0].file)
         yield Publication(name, None, source, place, problems=problems)
-
-
-def _put_schedules(engine: Engine, document: CompiledDocument) -> None:
-    for schedule in document.schedules:
-        try:
-            engine.schedules.put(document.program, document.name, schedule, source=SOURCE)
-        except Exception as problem:
-            if is_unavailable(problem):
-                raise
-            log.error(
-                "schedule of %s cannot be published: %s",
-                document.file,
-                problem,
-                extra={"action": "schedule_refused"},
-            )
-
-
-def _remove(engine: Engine, schedule: str) -> None:
-    try:
-        engine.schedules.remove(schedule)
-    except UnknownSchedule:
-        return

@@ -13,7 +13,7 @@ from typing import Any
 
 from flowengine.authoring import LoadedWorkflow, Workflow, all_workflows, loaded_workflows
 from flowengine.engine import Engine
-from flowengine.engine.catalogue import Publication
+from flowengine.engine.publication_drafts import Publication
 from flowengine.errors.documents import DocumentProblem
 from flowengine.store.database import is_unavailable
 

@@ -23,7 +23,6 @@ from flowengine.errors import (
 )
 from flowengine.sdk.execution import ExecuteHandler, Programs
 from flowengine.testing import Flow
-from flowengine.worker import published_documents
 from flowengine.worker.published_documents import DocumentPublisher
 from flowengine.worker.published_workflows import WorkflowPublisher
 from tests.integration.engines import watched
@@ -39,7 +38,6 @@ result: "${{tasks.a.result}}"
 
 @pytest.fixture
 def flow(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Flow]:
-    monkeypatch.setattr(published_documents, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(registry, "_loaded", {})
     monkeypatch.setenv("FLOWENGINE_DATABASE_URL", database_url)
     with empty_registry(), Flow(store_url=database_url) as flow:
@@ -181,6 +179,7 @@ def test_a_document_is_published_kept_while_broken_and_removed_with_its_file(
     assert flow.engine.catalogue.get("daily").problems == []
     file.unlink()
     publisher.publish(flow.engine)
+    publisher.publish(flow.engine)
     with pytest.raises(UnpublishedWorkflow):
         flow.engine.start("daily")
     assert run.result(timeout=5) == 2
@@ -193,7 +192,9 @@ def test_a_worker_that_starts_removes_documents_whose_files_are_gone(
     DocumentPublisher(str(folder)).publish(flow.engine)
     assert names(flow) == ["daily", "other"]
     (folder / "other.yml").unlink()
-    DocumentPublisher(str(folder)).publish(flow.engine)
+    publisher = DocumentPublisher(str(folder))
+    publisher.publish(flow.engine)
+    publisher.publish(flow.engine)
     assert (names(flow), flow.engine.schedules.list()) == (["daily"], [])
     (folder / "daily.yml").unlink()
     DocumentPublisher(str(folder)).publish(flow.engine)  # as if the disk was not mounted

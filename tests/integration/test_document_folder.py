@@ -14,7 +14,6 @@ from click.testing import CliRunner, Result
 from flowengine import event_facet, workflow
 from flowengine.cli import main
 from flowengine.testing import Flow
-from flowengine.worker import published_documents
 from flowengine.worker.document_folder import load_folder
 from flowengine.worker.published_documents import DocumentPublisher
 
@@ -34,7 +33,6 @@ def note(day: str, times: int = 1) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(published_documents, "POLL_SECONDS", 0.0)
     monkeypatch.setenv("FLOWENGINE_DATABASE_URL", f"sqlite:///{tmp_path}/flow.db")
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "workflows"
@@ -87,6 +85,7 @@ def test_a_change_is_published_without_a_restart_and_a_broken_one_keeps_its_last
     assert flow.engine.schedules.get("etl.daily").schedule.cron == "45 3 * * *"
     file.unlink()
     publisher.publish(flow.engine)
+    publisher.publish(flow.engine)
     assert flow.engine.schedules.list() == []
 
 
@@ -95,7 +94,7 @@ def test_an_unchanged_folder_asks_nothing_of_the_database(
 ) -> None:
     publisher = DocumentPublisher(str(folder))
     publisher.publish(flow.engine)
-    monkeypatch.setattr(flow.engine.schedules, "put", None)
+    monkeypatch.setattr(flow.engine.catalogue, "publish", None)
     publisher.publish(flow.engine)
 
 
