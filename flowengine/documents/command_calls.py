@@ -7,19 +7,22 @@ shell is given to it as it is written: a value in it would be read as code, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from flowengine.documents.expressions import NULL, Reader
 from flowengine.documents.models import Task
-from flowengine.documents.problems import Place
+from flowengine.documents.problems import MAX_PROBLEMS, Place
 from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar
 from flowengine.program.commands import RUN, SH, UV
 
 _Json = dict[str, Any]
 ACTIONS = {"run": RUN, "sh": SH, "uv": UV}
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-#: An expression of a document: the shell has no variables with dots.
-_EXPRESSION = re.compile(r"\$\{[^}\n]*?\b(?:inputs|tasks)\s*[.\[]")
+#: Where an expression of a document begins, ends, and names a value: the shell has no variables
+#: with dots. One pass over the parts takes a time that grows with the text, not with its square.
+_PART = re.compile(r"(\$\{)|([}\n])|\b(?:inputs|tasks)(?=\s*[.\[])")
 
 
 def command_call(action: str, task: Task, node: MapNode, reader: Reader) -> tuple[str, _Json]:
@@ -91,10 +94,22 @@ def _variables(node: Node, reader: Reader) -> _Json:
 
 
 def _check_shell_text(node: Scalar, reader: Reader) -> None:
-    for found in _EXPRESSION.finditer(node.text):
-        place: Place = reader.place_in(node, found.start())
+    for start in islice(_expressions(node.text), MAX_PROBLEMS):
+        place: Place = reader.place_in(node, start)
         what = (
             "a value in the text of a shell would be read as code: write "
             '`env: {name: "${…}"}`, and "$name" in the text'
         )
         reader.problems.add(place, what)
+
+
+def _expressions(text: str) -> Iterator[int]:
+    """Return where expressions with a value of the document begin."""
+    start: int | None = None
+    for part in _PART.finditer(text):
+        if part[1]:
+            start = part.start() if start is None else start
+            continue
+        if not part[2] and start is not None:
+            yield start
+        start = None

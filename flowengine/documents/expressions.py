@@ -22,6 +22,7 @@ from flowengine.scheduling.tick_values import TickValue
 
 _Json = dict[str, Any]
 _OPEN = "${"
+MAX_EXPRESSIONS = 1_000  #: in one text; each costs a search of its place in the text
 NULL: _Json = {"type": "Null"}
 
 
@@ -62,11 +63,17 @@ class Reader:
         return {"type": "ConcatExpr", "operands": parts} if parts else _literal("")
 
     def _parts(self, node: Scalar) -> Iterator[_Json]:
+        count = 0
         for start, text, is_expression in split(node.text):
             if not is_expression:
                 yield _literal(text)
                 continue
             place = _inside(node, start)
+            count += 1
+            if count > MAX_EXPRESSIONS:
+                what = f"a text has at most {MAX_EXPRESSIONS:,} expressions: divide it"
+                self.problems.add(place, what)
+                return
             if text is None:
                 self.problems.add(place, "`${` has no closing brace; write `$${` to mean the text")
                 yield NULL
@@ -179,25 +186,26 @@ def split(text: str) -> Iterator[tuple[int, str | None, bool]]:
 
     The text of an expression without an end is None.
     """
-    at, plain = 0, ""
+    at, begin = 0, 0  # of the next search, and of the plain text
+    plain: list[str] = []
     while (found := text.find(_OPEN, at)) >= 0:
-        plain += text[at:found]
-        if plain.endswith("$"):
-            plain = plain[:-1] + _OPEN
+        if found > at and text[found - 1] == "$":
+            plain += (text[at : found - 1], _OPEN)
             at = found + len(_OPEN)
             continue
-        if plain:
-            yield found - len(plain), plain, False
-            plain = ""
+        plain.append(text[at:found])
+        if joined := "".join(plain):
+            yield begin, joined, False
         end = _end(text, found + len(_OPEN))
         if end is None:
             yield found, None, True
             return
         yield found, text[found + len(_OPEN) : end], True
-        at = end + 1
-    plain += text[at:]
-    if plain:
-        yield len(text) - len(plain), plain, False
+        at = begin = end + 1
+        plain = []
+    plain.append(text[at:])
+    if joined := "".join(plain):
+        yield begin, joined, False
 
 
 def _end(text: str, at: int) -> int | None:

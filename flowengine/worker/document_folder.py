@@ -145,10 +145,10 @@ def load_documents(
 def _read(path: Path, name: str, known: KnownDocuments) -> tuple[bytes, ReadDocument]:
     content = _content(path)
     digest = hashlib.blake2b(content, digest_size=16).digest()
-    before = known.read.get(name)
-    if before is not None and before[0] == digest and before[1].file == str(path):
+    before, file = known.read.get(name), printable(str(path))
+    if before is not None and before[0] == digest and before[1].file == file:
         return before
-    return digest, read_document(content, name, str(path))
+    return digest, read_document(content, name, file)
 
 
 def _parts(name: str, read: Mapping[str, tuple[bytes, ReadDocument]]) -> list[object]:
