@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -223,3 +224,22 @@ def test_push_publishes_all_documents_or_none(flow: Flow, folder: Path) -> None:
     assert names(flow) == ["daily", "new"]
     command("workflows", "remove", "new")
     assert names(flow) == ["daily"]
+
+
+def test_push_checks_documents_with_the_modules_of_the_settings(
+    flow: Flow, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pushed_facets.py").write_text(
+        "from flowengine import event_facet\n\n"
+        '@event_facet(name="cat.f", task_list="io")\ndef f(n: int) -> int:\n    return n\n'
+    )
+    monkeypatch.setenv("FLOWENGINE_IMPORTS", "pushed_facets")
+    (folder / "daily.yml").write_text("tasks: {a: {call: cat.f, with: {m: 1}}}\n")
+    try:
+        assert "'m'" in command("push", "workflows", expect=1).output
+        (folder / "daily.yml").write_text(DOCUMENT.format(about="first"))
+        command("push", "workflows")
+    finally:
+        sys.modules.pop("pushed_facets", None)
+    run = flow.engine.start("daily")
+    assert [task.task_list_name for task in flow.engine.tasks(run.id)] == ["io"]
