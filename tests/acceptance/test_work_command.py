@@ -182,7 +182,7 @@ def test_a_worker_that_is_alone_for_too_long_ends_with_1(project: Path) -> None:
     ("words", "problem"),
     [
         (["nowhere"], "there is no folder nowhere of documents"),
-        (["--tasks", "0"], "0 is not in the range x>=1"),
+        (["--tasks", "0"], "0 is not in the range 1<=x<="),
     ],
 )
 def test_a_worker_that_cannot_start_says_why(

@@ -18,7 +18,7 @@ from textual.widgets import DataTable, RichLog, Static
 from flowengine import event_facet, workflow
 from flowengine.cli import main
 from flowengine.cli.top_app import TopApp
-from flowengine.engine.catalogue import Publication
+from flowengine.engine.publication_drafts import Publication
 from flowengine.engine.run_logs import RunLog as PrintedLines
 from flowengine.step_logs.chunks import LogChunk
 from flowengine.step_logs.lines import body_of, encoded_line
