@@ -43,12 +43,13 @@ def main(control: int, status: int, lock: int, path: str, grace: str, *command: 
         os.setsid()  # a signal to the group of the outer one is not for it
         _prctl(_SUBREAPER, 1)  # a fork does not inherit it
         _keep(outer, control, status, lock, float(grace), list(command))
-        return
+        os._exit(0)  # nothing is buffered: the interpreter need not be taken down
     os.close(control)
     os.waitpid(inner, 0)
     _kill_children()
     with suppress(OSError):
         os.unlink(path)
+    os._exit(0)
 
 
 def _keep(
