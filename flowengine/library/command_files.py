@@ -24,7 +24,7 @@ from flowengine.errors import CommandFailed, TryCancelled
 from flowengine.private_files import make_private_directory, private_opener
 
 #: Of the environment of a command: the name of its file.
-MARK = "FLOWENGINE_COMMAND"
+MARK = "FLOWENGINE_COMMAND_ID"
 _PAUSE = 0.02  #: seconds between two looks at an earlier command that ends
 _LIMIT = 30.0  #: seconds for its end; the kernel may hold a killed process for longer, as in a read
 

@@ -113,11 +113,13 @@ def test_no_process_of_an_earlier_try_lives_when_the_next_command_begins(
         assert not list(earlier.files.iterdir())
 
 
-@pytest.mark.parametrize("keeper", ["outer", "inner"])
-def test_nothing_is_left_when_a_worker_and_a_keeper_are_killed(
-    keeper: str, earlier: Earlier
+@pytest.mark.parametrize(
+    "killed", [("worker",), ("outer", "worker"), ("inner", "worker")], ids="-".join
+)
+def test_a_command_is_killed_at_once_with_its_worker(
+    killed: tuple[str, ...], earlier: Earlier
 ) -> None:
-    earlier.kill(keeper, "worker")
+    earlier.kill(*killed)  # its grace after SIGTERM is longer than this test waits
     until(lambda: not earlier.is_alive())
 
 

@@ -1,11 +1,7 @@
-"""A command dies with its try, also with its worker; its streams are read to their ends."""
+"""A command dies with its try; its streams are read to their ends."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,13 +16,6 @@ _LONG = 'trap "" TERM; setsid sleep 300 & echo $$ $! > "$PIDS"; while true; do s
 
 def sh(script: str, **options: object) -> Command:
     return Command(["sh", "-c", script], **options)  # type: ignore[arg-type]
-
-
-def until(is_true: Callable[[], bool], seconds: float = 20.0) -> None:
-    ends = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < ends, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def lives(pid: int) -> bool:
@@ -86,20 +75,3 @@ def test_processes_that_a_command_leaves_behind_end_with_it(tmp_path: Path) -> N
     script = '(setsid sh -c "sleep 300 & sleep 300") & echo $! > "$PIDS"; setsid sleep 300 &'
     execute(sh(f'{script} echo $! >> "$PIDS"', environment={"PIDS": str(pids)}))
     assert [lives(pid) for pid in pids_in(pids)] == [False, False]
-
-
-_WORKER = """
-import sys
-from flowengine.library.processes import Command, execute
-execute(Command(["sh", "-c", sys.argv[1]], environment={"PIDS": sys.argv[2]}), grace=0.2)
-"""
-
-
-def test_a_command_dies_with_its_worker(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    worker = subprocess.Popen([sys.executable, "-c", _WORKER, _LONG, str(pids)])
-    until(lambda: len(pids_in(pids)) == 2)
-    assert all(map(lives, pids_in(pids)))
-    worker.kill()
-    worker.wait()
-    until(lambda: not any(map(lives, pids_in(pids))))
