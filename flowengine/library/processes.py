@@ -78,7 +78,7 @@ def execute(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env={**os.environ, **command.environment, mark: name},
+                env={**_inherited(), **command.environment, mark: name},
                 cwd=command.directory,
                 pass_fds=passed,
                 start_new_session=True,  # signals of the worker's terminal are not for it
@@ -226,6 +226,12 @@ def _close(stream: IO[bytes] | None) -> None:
 
 def _directory() -> Path:
     return Path(tempfile.gettempdir()) / f"flowengine-commands-{os.getuid()}"
+
+
+def _inherited() -> dict[str, str]:
+    """Return the environment of the worker without the engine's variables: some are secret."""
+    own = "FLOWENGINE_"  # keys, tokens, and addresses with passwords; later ones, too
+    return {name: value for name, value in os.environ.items() if not name.startswith(own)}
 
 
 def _shown(command: Command) -> str:

@@ -62,6 +62,24 @@ def test_a_command_knows_its_run_its_step_and_its_try(flow: Flow) -> None:
     assert path.startswith("known.")
 
 
+def test_a_command_inherits_no_variable_of_the_engine(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWENGINE_DATABASE_URL", "postgresql://shop:secret@db/shop")
+    monkeypatch.setenv("FLOWENGINE_SECRET_KEYS", "s" * 40)
+    monkeypatch.setenv("SHOP_CITY", "Berlin")
+
+    @workflow(name="bare")
+    def bare() -> Any:
+        return sh("env", {"FLOWENGINE_SCHEMA": "asked"})
+
+    found = result_of(flow, bare)["stdout"]
+    assert "SHOP_CITY=Berlin\n" in found
+    assert "FLOWENGINE_SCHEMA=asked\n" in found
+    assert "secret@db" not in found
+    assert "FLOWENGINE_SECRET_KEYS" not in found
+
+
 def test_both_streams_of_a_command_are_in_the_log_of_its_try_line_by_line(flow: Flow) -> None:
     @workflow(name="told")
     def told() -> Any:
