@@ -100,13 +100,15 @@ def load_documents(
     """Compile documents, each with the name of its workflow; their tasks may start each other."""
     documents, known = Documents(), known or KnownDocuments()
     read: dict[str, tuple[bytes, ReadDocument]] = {}
+    files: dict[str, Path] = {}
     for path, name in named:
         name = printable(name)  # of a path that is not UTF-8
         if name in read or name in documents.problems:
-            what = f"another document is the workflow `{name}`, too: rename one"
+            what = f"{files[name]} is the workflow `{name}`, too: rename one"
             documents.problems.setdefault(name, []).append(_problem(path, what))
             read.pop(name, None)  # neither is preferred
             continue
+        files[name] = path
         try:
             read[name] = _read(path, name, known)
         except OSError as problem:

@@ -207,7 +207,8 @@ def test_two_files_of_one_name_are_refused(folder: Path) -> None:
     (folder / "etl.daily.yaml").write_text(GOOD.format(cron="@daily"))
     found = load_folder(folder)
     assert not found.compiled
-    assert "another document is the workflow `etl.daily`" in found.all_problems()[0].what
+    told = found.all_problems()[0].what
+    assert told == f"{folder / 'etl' / 'daily.yml'} is the workflow `etl.daily`, too: rename one"
 
 
 def test_schema_prints_json() -> None:
