@@ -84,9 +84,9 @@ def link_document(
     if document.is_limited:
         for part in parts:
             if document.name in part.children:
-                place = part.children[document.name] if part is document else Place()
-                what = f"`{document.name}` starts itself, and would wait for its own `runs`"
-                problems.add(place, what)
+                by = "" if part is document else f" through `{part.name}`"
+                what = f"`{document.name}` starts itself{by}, and would wait for its own `runs`"
+                problems.add(document.children.get(part.name, Place()), what)
     declarations = _declarations(document, parts, programs, find_facet)
     whole = nodes.Program(tuple(declarations))
     if document.is_linkable:

@@ -278,6 +278,15 @@ def test_a_task_starts_the_workflow_of_another_document() -> None:
     assert sorted(declared) == ["child", "f", "ner", "outer"]
 
 
+def test_documents_that_start_each_other_with_one_place_are_refused() -> None:
+    text = "concurrency: {{runs: 1}}\ntasks: {{a: {{workflow: {}}}}}\n"
+    both = {name: read_document(text.format(other), name) for name, other in ("ab", "ba")}
+    with pytest.raises(InvalidDocument, match=r"column 23: `a` starts itself through `b`, and"):
+        link_document(both["a"], both)
+    with pytest.raises(InvalidDocument):
+        link_document(both["b"], both)
+
+
 def test_names_that_are_no_identifiers_are_indexes() -> None:
     text = """\
 tasks:
