@@ -34,10 +34,12 @@ class LogChunk(NamedTuple):
 class ChunkLines:
     """The lines of a chunk that grows."""
 
-    __slots__ = ("count", "first", "is_closed", "key", "lines", "size")
+    __slots__ = ("count", "first", "is_closed", "key", "lines", "prefix", "size")
 
     def __init__(self, key: TryKey, first: int) -> None:
         self.key, self.first = key, first
+        #: Of its lines in files.
+        self.prefix = f'["{key.run_id}","{key.task_id}",{key.lease},{first},'
         self.lines: list[str] | None = []  #: None: they are in the file alone
         self.count, self.size = 0, 2
         self.is_closed = False

@@ -14,10 +14,12 @@ STREAM_LEVELS = {STDOUT: logging.INFO, STDERR: logging.WARNING}
 LINE_BYTES = 32 * 1024
 _QUOTED = 2  #: bytes of a printable ASCII character
 _WORST = 12  #: bytes of any other: two escape sequences
+SHORT = LINE_BYTES // _WORST  #: characters of a line that is surely one piece
 _MOST_LOGGER = 200  #: characters of the name of a logger
 
-# ASCII, because databases refuse a NUL or half a surrogate pair.
-_dump = json.JSONEncoder(separators=(",", ":")).encode
+# ASCII, because databases refuse a NUL or half a surrogate pair. Five times as fast as an encoder
+# of the whole line, which is the most part of its cost.
+_quoted = json.encoder.encode_basestring_ascii
 
 
 class LogLine(NamedTuple):
@@ -33,7 +35,7 @@ class LogLine(NamedTuple):
 
 def encoded_line(at: int, level: int, stream: str, logger: str, text: str) -> str:
     """Return a line as chunks have it, without its number: that follows from its place."""
-    return _dump((at, level, stream, logger[:_MOST_LOGGER], text))
+    return f'[{at},{level},"{stream}",{_quoted(logger[:_MOST_LOGGER])},{_quoted(text)}]'
 
 
 def told_line(at: int, text: str) -> str:
@@ -54,7 +56,7 @@ def lines_of(body: str, first: int) -> list[LogLine]:
 
 def pieces(text: str) -> Iterator[str]:
     """Return a line in pieces that fit LINE_BYTES each; most lines are one piece."""
-    if len(text) * _WORST <= LINE_BYTES:
+    if len(text) <= SHORT:
         yield text
         return
     place = 0
@@ -70,29 +72,36 @@ class LineBuffer:
     """Joins what is written to a stream to whole lines."""
 
     def __init__(self) -> None:
-        self._rest = ""
+        self._parts: list[str] = []  #: of the line that is not ended
+        self.size = 0
+
+    def add(self, text: str) -> None:
+        """Add text without an end of a line."""
+        self._parts.append(text)
+        self.size += len(text)
 
     def lines(self, text: str) -> list[str]:
         """Add text; return the lines that it has ended."""
-        *lines, rest = text.split("\n")
-        if lines:
-            lines[0], self._rest = self._rest + lines[0], rest
-        else:
-            self._rest += rest
-        return [line.removesuffix("\r") for line in lines]
+        *lines, rest = ("".join(self._parts) + text).split("\n")
+        self._keep(rest)
+        return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+    def _keep(self, rest: str) -> None:
+        self._parts, self.size = [rest] if rest else [], len(rest)
 
     def overflow(self, redacted: Callable[[str], str], overlap: int) -> list[str]:
         """Return the beginning of a line that becomes too long, redacted; most have none.
 
         The last characters stay: they may be the beginning of a secret, whose end is to come.
         """
-        if len(self._rest) <= LINE_BYTES + overlap:
+        if self.size <= LINE_BYTES + overlap:
             return []
-        rest = redacted(self._rest)
-        self._rest = rest[len(rest) - overlap :]
+        rest = redacted("".join(self._parts))
+        self._keep(rest[len(rest) - overlap :])
         return [rest[: len(rest) - overlap]]
 
     def rest(self) -> list[str]:
         """Return the line that was not ended, if there is one."""
-        rest, self._rest = self._rest, ""
+        rest = "".join(self._parts)
+        self._keep("")
         return [rest] if rest else []

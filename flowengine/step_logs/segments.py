@@ -46,8 +46,7 @@ class Segment:
 
     def append(self, chunk: ChunkLines, number: int, line: str) -> None:
         """Add a line of a chunk. Raises OSError if there is no room on the disk."""
-        key = f'"{chunk.key.run_id}","{chunk.key.task_id}",{chunk.key.lease}'
-        text = self._seal(f"[{key},{chunk.first},{number},{line}]")
+        text = self._seal(f"{chunk.prefix}{number},{line}]")
         separator = f"{_TORN}\n" if self._is_torn else ""
         content = f"{separator}{text}\n".encode("ascii")
         self._is_torn = True

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
+from time import perf_counter
 
 from flowengine.step_logs.cap import Cap, gap_text, loss_text
 from flowengine.step_logs.chunks import TryKey
 from flowengine.step_logs.lines import (
+    LINE_BYTES,
     LOG,
+    SHORT,
     STREAM_LEVELS,
     LineBuffer,
     encoded_line,
@@ -48,6 +51,7 @@ class TryLog:
         self._chunk: PendingChunk | None = None
         self._chunks: list[PendingChunk] = []  #: not known to be stored
         self.line_count = 0
+        self.seconds = 0.0  #: that its lines took: not work of the step
         self._lost = 0
 
     # --- lines ---
@@ -60,19 +64,32 @@ class TryLog:
             buffer = self._buffers.get(stream)
             if buffer is None:
                 buffer = self._buffers[stream] = LineBuffer()
+            if "\n" not in text:
+                buffer.add(text)
+                if buffer.size > LINE_BYTES:
+                    self._cut(buffer, stream)
+                return
+            began = perf_counter()
+            level = STREAM_LEVELS[stream]
             for line in buffer.lines(text):
-                self._add(STREAM_LEVELS[stream], stream, "", line)
-            redactor = self._redactor
-            for line in buffer.overflow(redactor.redacted, redactor.overlap):
-                self._add(STREAM_LEVELS[stream], stream, "", line)
+                self._add(level, stream, "", line)
+            if buffer.size > LINE_BYTES:
+                self._cut(buffer, stream)
+            self.seconds += perf_counter() - began
+
+    def _cut(self, buffer: LineBuffer, stream: str) -> None:
+        for line in buffer.overflow(self._redactor.redacted, self._redactor.overlap):
+            self._add(STREAM_LEVELS[stream], stream, "", line)
 
     def record(self, level: int, logger: str, text: str) -> None:
         """Add the lines of a log record."""
         if self._spool.is_closed:
             return
         with self._lock:
+            began = perf_counter()
             for line in text.splitlines() or [""]:
-                self._add(level, LOG, logger, line)
+                self._add(int(level), LOG, logger, line)
+            self.seconds += perf_counter() - began
 
     def add_secrets(self, secrets: Iterable[str]) -> None:
         """Mask these texts in the lines that follow."""
@@ -86,20 +103,27 @@ class TryLog:
     def _add(self, level: int, stream: str, logger: str, text: str) -> None:
         at = self._clock()
         text = self._redactor.redacted(text)
+        if len(text) <= SHORT:
+            self.line_count = number = self.line_count + 1
+            self._place(number, encoded_line(at, level, stream, logger, text))
+            return
         more = len(text)
         for piece in pieces(text):
             self.line_count = number = self.line_count + 1
             more -= len(piece)
             if self._cap.leaves_out(more):
                 self._open_tail(number)
-                continue
-            line = encoded_line(at, level, stream, logger, piece)
-            if self._cap.admits(number, line):
-                self._append(number, line)
             else:
-                self._open_tail(number)
-                if self._tail is not None:
-                    self._spool.add_to_tail(self._tail, number, line, self._cap.tail_bytes)
+                self._place(number, encoded_line(at, level, stream, logger, piece))
+
+    def _place(self, number: int, line: str) -> None:
+        """Add a line to the first ones or to the last ones."""
+        if self._cap.admits(number, line):
+            self._append(number, line)
+        else:
+            self._open_tail(number)
+            if self._tail is not None:
+                self._spool.add_to_tail(self._tail, number, line, self._cap.tail_bytes)
 
     def _open_tail(self, number: int) -> None:
         if self._tail is None:

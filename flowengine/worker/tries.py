@@ -109,7 +109,9 @@ class Tries:
             return True
         if begun is None:
             return False
-        self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome))
+        lines = entry.log()
+        captured = 0.0 if lines is None else lines.seconds
+        self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome), captured)
         return True
 
     def _begin(
@@ -149,13 +151,21 @@ class Tries:
             return Lost(f"{type(problem).__name__} ended the try")
 
     def _settle(
-        self, task: TaskDefinition, outcome: Outcome, began: float, finish: Callable[[Outcome], T]
+        self,
+        task: TaskDefinition,
+        outcome: Outcome,
+        began: float,
+        finish: Callable[[Outcome], T],
+        captured: float = 0.0,
     ) -> T:
-        """Check the outcome of a try and finish it with that; then count and show it."""
+        """Check the outcome of a try and finish it with that; then count and show it.
+
+        The seconds that its lines took do not make a quick facet slow: batches stay as large.
+        """
         outcome = self._checked(task, outcome)
         seconds = time.monotonic() - began
         finished = finish(outcome)
-        self._sizing.count(task.name, seconds)
+        self._sizing.count(task.name, max(0.0, seconds - captured))
         self._counters.count(task, outcome)
         if self._show is not None:
             self._show(task, outcome, seconds)
