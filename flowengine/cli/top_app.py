@@ -135,7 +135,8 @@ class TopApp(App[None]):
         self._fill("runs", runs)
         about = f" with {self._part!r}" if self._part else ""
         about = f" of {self._workflow}" if self._workflow else about
-        self._table("runs").border_title = f"runs{about}"
+        # A Text: a str would be parsed as markup.
+        self._table("runs").border_title = line(f"runs{about}", limit=_MAX_CELL)
         if log is self._run_log:
             for each in lines:
                 self.query_one(RichLog).write(each)

@@ -178,6 +178,17 @@ def test_text_of_runs_is_neither_markup_nor_an_escape_sequence(flow: Flow) -> No
     driven(flow, steps)
 
 
+def test_the_text_of_the_filter_is_no_markup(flow: Flow) -> None:
+    def title(app: TopApp) -> str:
+        return str(app.query_one("#runs", DataTable)._border_title)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await pilot.press("slash", *"[/x]")
+        await until(pilot, lambda: title(app) == "runs with '[/x]'", "the filter in the title")
+
+    driven(flow, steps)
+
+
 def test_while_the_database_is_away_the_last_state_stays(
     flow: Flow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
