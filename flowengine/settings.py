@@ -225,7 +225,8 @@ class Settings:
     #: Port of /health, /status and /metrics of a Celery worker, on 127.0.0.1. If it is taken, one
     #: of the 19 ports above it. 0: a worker serves none.
     status_port: int = 0
-    #: Modules with facets that `celery -A flowengine` imports, separated by commas.
+    #: Modules with facets that `celery -A flowengine`, `flowengine work` and commands with
+    #: documents import, separated by commas.
     imports: str = ""
     #: Folder of documents, workflows as YAML: workers publish their schedules. Empty: none.
     workflows: str = ""

@@ -23,7 +23,7 @@ class ScheduleInfo:
     workflow: str
     state: str  #: active, paused, stopped, ended
     definition: dict[str, Any]
-    source: str  #: python, beat or engine
+    source: str  #: python, document, beat or engine
     next_tick: int | None
     due: int | None  #: with the jitter; None unless it is active
     actor: str | None  #: of the last pause or resumption

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -207,3 +209,28 @@ def test_a_schedule_of_a_document_that_the_catalogue_has_lost_is_removed(
     flow.engine.schedules.put(by_hand.program, "b", Schedule("@daily", name="own"))
     DocumentPublisher(str(folder)).publish(flow.engine)
     assert schedules(flow) == [("own", "b", "active")]
+
+
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_a_publication_that_deadlocks_with_another_transaction_is_repeated(
+    flow: Flow, folder: Path
+) -> None:
+    for name in "ab":
+        (folder / f"{name}.yml").write_text(TASKS)
+    publisher = DocumentPublisher(str(folder))
+    publisher.publish(flow.engine)
+    for name in "ab":
+        (folder / f"{name}.yml").write_text(SCHEDULED)
+    touch = "UPDATE flowengine_workflow SET updated = updated WHERE name = %s RETURNING name"
+    waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"  # unlike pg_stat_activity, read each time
+    thread = threading.Thread(target=publisher.publish, args=(flow.engine,))
+    with flow.engine.database.write() as session:
+        session.rows(touch, ("b",))
+        thread.start()
+        ends = time.monotonic() + 20
+        while not session.rows(waiting):
+            assert time.monotonic() < ends, "the publication does not wait for the row"
+            time.sleep(0.01)
+        session.rows(touch, ("a",))  # both wait for each other: the one that waited first gives up
+    thread.join(20)
+    assert schedules(flow) == [("a", "a", "active"), ("b", "b", "active")]
