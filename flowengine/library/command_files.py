@@ -92,8 +92,9 @@ def end_left(directory: Path) -> None:
 
 def kill_marked(mark: str, seconds: float = _LIMIT) -> bool:
     """Kill the processes that have a mark in their environment; return whether none is left."""
-    ends = time.monotonic() + seconds
-    while _kill(mark.encode()):
+    ends, looks = time.monotonic() + seconds, 0
+    while looks < 2:  # a process that is just replaced by another program has no environment
+        looks = 0 if _kill(mark.encode()) else looks + 1
         if time.monotonic() > ends:
             return False
         time.sleep(_PAUSE)

@@ -36,6 +36,8 @@ _LOOK = 0.1  # seconds between two looks at the file and at the outer keeper
 def main(control: int, status: int, lock: int, path: str, grace: str, *command: str) -> None:
     for descriptor in (control, status, lock):
         os.set_inheritable(descriptor, False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # given to all processes of a service that stops
     outer = os.getpid()
     _prctl(_SUBREAPER, 1)  # processes that leave the group become children of this one
     inner = os.fork()

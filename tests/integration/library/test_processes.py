@@ -43,6 +43,10 @@ def test_a_command_reads_its_standard_input() -> None:
     assert execute(Command(["true"], stdin=b"x" * 3 * _MEGABYTE)).exit_code == 0
 
 
+def test_a_signal_to_all_processes_of_a_service_does_not_end_the_keepers() -> None:
+    assert execute(sh("kill -TERM $PPID; kill -INT $PPID; exit 3")).exit_code == 3
+
+
 def test_the_end_of_a_command_is_told() -> None:
     assert execute(sh("exit 3")).exit_code == 3
     assert execute(sh("kill -USR1 $$")).signal == "SIGUSR1"
