@@ -27,6 +27,7 @@ from flowengine.private_files import make_private_directory, private_opener
 MARK = "FLOWENGINE_COMMAND_ID"
 _PAUSE = 0.02  #: seconds between two looks at an earlier command that ends
 _LIMIT = 30.0  #: seconds for its end; the kernel may hold a killed process for longer, as in a read
+_START = 2.0  #: the same, while a worker starts
 
 
 class CommandFile:
@@ -87,7 +88,8 @@ class CommandFile:
 def end_left(directory: Path) -> None:
     """Kill the processes of commands on this machine whose keepers were all killed."""
     for file in directory.glob("*.*.*") if directory.is_dir() else ():
-        _ended(file, 0.0)
+        with suppress(OSError):  # the files of another user are his to end
+            _ended(file, 0.0)
 
 
 def kill_marked(mark: str, seconds: float = _LIMIT) -> bool:
@@ -115,7 +117,7 @@ def _ended(file: Path, seconds: float) -> bool:
             time.sleep(_PAUSE)
             if not os.fstat(held.fileno()).st_nlink:
                 return True
-        if not kill_marked(f"{MARK}={file.name}"):
+        if not kill_marked(f"{MARK}={file.name}", max(seconds, _START)):
             return False
         file.unlink(missing_ok=True)
     return True
