@@ -63,6 +63,7 @@ class Published:
     missing: list[str] = field(default_factory=list)  #: stored, but no more in the folder
     #: By name: documents that are not stored as they are written; they are listed as broken.
     refused: dict[str, DocumentProblem] = field(default_factory=dict)
+    is_repeatable: bool = False  #: the database has refused one, and may store it later
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Drafts:
 def broken(found: Publication, what: str, changes: Published) -> Publication:
     """Return a publication as broken: its last version, and the schedules of that, are kept."""
     place = printable(found.place)
-    told = DocumentProblem(place, 1, 1, printable(what))
+    told = DocumentProblem(place, 1, 1, printable(clipped(what)))
     if found.schedules is not None:  # a document, whose author is told
         changes.refused[stored_name(found.name)] = told
     problems = [*found.problems, told]

@@ -67,11 +67,15 @@ class Publications:
         for name, each in own.items():
             if each.is_new:
                 drafts[name] = self._drafts.of(name, each, changes)
-        #: Those who may have given a schedule away: documents that are known here completely.
-        givers = {name for name, each in own.items() if each.schedules is not None}
         while True:
             stale = self._compare(own, drafts, folder, changes)
-            givers |= set(changes.missing)
+            # Those who may have given a schedule away. A broken one still has its own.
+            givers = {
+                name
+                for name, each in own.items()
+                if each.schedules is not None
+                and (name not in drafts or drafts[name].schedules is not None)
+            }.union(changes.missing)
             if not (changes.written or changes.removed or stale):
                 return changes
             try:
@@ -83,6 +87,7 @@ class Publications:
                 if is_unavailable(problem):
                     raise
                 refused = self._found_alone(drafts, changes.written, givers, problem)
+            changes.is_repeatable = True
             # Each turn makes one draft a broken one, and those are always stored.
             told = broken(own[refused.name], refused.what, changes)
             drafts[refused.name] = self._drafts.of(refused.name, told, changes)

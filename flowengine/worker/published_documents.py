@@ -95,7 +95,7 @@ class DocumentPublisher:
         self._published = {
             name: each for name, each in documents.compiled.items() if name not in changes.refused
         }
-        self._is_refused = bool(changes.refused)  # as long as others have its schedule
+        self._is_refused = changes.is_repeatable  # another workflow may give its schedule up
         # After all: an unreachable database is tried again.
         self._state = state
         self._missing = frozenset(changes.missing) - frozenset(changes.removed)

@@ -160,6 +160,22 @@ def test_a_schedule_of_another_workflow_is_not_taken_and_the_document_is_listed_
     assert flow.engine.catalogue.get("b").problems == []
 
 
+def test_a_document_that_becomes_broken_keeps_a_schedule_that_another_one_wants(
+    flow: Flow, folder: Path
+) -> None:
+    publisher = DocumentPublisher(str(folder))
+    (folder / "a.yml").write_text(NIGHTLY)
+    publisher.publish(flow.engine)
+    (folder / "a.yml").write_text(f'description: "a\\0b"\n{TASKS}')
+    (folder / "b.yml").write_text(NIGHTLY)
+    publisher.publish(flow.engine)
+    assert schedules(flow) == [("nightly", "a", "active")]
+    assert "is that of the workflow `a`" in flow.engine.catalogue.get("b").problems[0].what
+    (folder / "a.yml").write_text(TASKS)
+    publisher.publish(flow.engine)
+    assert schedules(flow) == [("nightly", "b", "active")]
+
+
 def test_only_changed_documents_are_compiled_and_written(
     flow: Flow, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
