@@ -42,8 +42,10 @@ class Cap:
         return True
 
     def take_tail(self) -> list[tuple[int, str]]:
-        """Return the last lines with their numbers; more lines begin a new tail."""
+        """Return the last lines with their numbers; from now on none is among the first."""
         tail, self._tail, self._held = list(self._tail), deque(), 0
+        if tail:
+            self._room = 0
         return tail
 
 

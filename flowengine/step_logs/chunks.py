@@ -34,7 +34,7 @@ class LogChunk(NamedTuple):
 class ChunkLines:
     """The lines of a chunk that grows."""
 
-    __slots__ = ("count", "first", "is_closed", "key", "lines", "prefix", "size")
+    __slots__ = ("count", "first", "key", "lines", "prefix", "size")
 
     def __init__(self, key: TryKey, first: int) -> None:
         self.key, self.first = key, first
@@ -42,12 +42,11 @@ class ChunkLines:
         self.prefix = f'["{key.run_id}","{key.task_id}",{key.lease},{first},'
         self.lines: list[str] | None = []  #: None: they are in the file alone
         self.count, self.size = 0, 2
-        self.is_closed = False
 
     def takes(self, number: int, line: str) -> bool:
         """Whether a line belongs to this chunk: it is the next one, and there is room."""
         is_next = number == self.first + self.count
-        return is_next and not self.is_closed and self.size + len(line) + 1 <= CHUNK_BYTES
+        return is_next and self.size + len(line) + 1 <= CHUNK_BYTES
 
     def add(self, line: str) -> None:
         assert self.lines is not None

@@ -8,56 +8,27 @@ stay in the segments, up to a limit; memory holds a bounded part of them.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 from flowengine.fork import at_fork
 from flowengine.log_filter import safe_logger
-from flowengine.step_logs.cap import loss_text
 from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
-from flowengine.step_logs.lines import body_of, told_line
-from flowengine.step_logs.segments import Seal, Segment, chunks_of
-from flowengine.step_logs.tail_files import TailFiles
+from flowengine.step_logs.pending_chunks import PendingChunk, stored_forms
+from flowengine.step_logs.segments import Seal, Segment
+from flowengine.step_logs.tail_files import TailFiles, tail_chunks
 
 log = safe_logger("flowengine")
 
 SEGMENT_BYTES = 8 * 1024 * 1024  #: after which another file begins
 _CLEARED_BYTES = 256 * 1024  #: after which a file is cleared as soon as all of it is stored
 _MEMORY_BYTES = 8 * 1024 * 1024  #: of lines in memory, beside chunks that still grow
-_UNREADABLE = "their file cannot be read"
 TAKEN_BYTES = 1024 * 1024  #: that one statement stores
-
-
-class PendingChunk(ChunkLines):
-    """A chunk that is not stored, and the segment that has its lines; None: memory alone."""
-
-    __slots__ = ("is_taken", "segment")
-
-    def __init__(self, key: TryKey, first: int, segment: Segment | None) -> None:
-        super().__init__(key, first)
-        self.segment = segment
-        self.is_taken = False  #: somebody is storing it
 
 
 def _are_taken(chunks: Sequence[PendingChunk]) -> bool:
     return any(chunk.is_taken for chunk in chunks)
-
-
-def _whole(chunk: PendingChunk, found: Sequence[LogChunk]) -> list[LogChunk]:
-    """Return the forms of one chunk that were read from its file, and tell what is missing."""
-    behind = chunk.first + chunk.count
-    of_try = [form for form in found if form[:3] == chunk.key]
-    forms = sorted(form for form in of_try if chunk.first <= form.first < behind)
-    missing, place = chunk.count - sum(form.line_count for form in forms), chunk.first
-    if missing:
-        for form in forms:
-            if form.first == place:
-                place += form.line_count
-        told = told_line(time.time_ns() // 1_000_000, loss_text(missing, _UNREADABLE))
-        forms.append(LogChunk(*chunk.key, place, 1, body_of([told])))
-    return forms
 
 
 class LogSpool:
@@ -88,6 +59,11 @@ class LogSpool:
         self._has_noted = self.is_closed = False
         at_fork(in_child=self._abandon)
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether lines are in files, and stored without a report."""
+        return self._directory is not None
+
     # --- lines ---
 
     def append(
@@ -105,17 +81,20 @@ class LogSpool:
             )
             if added is None:
                 return None
-            added.add(line)
+            added.content.add(line)
             self._memory += len(line)
             if added is not chunk:
                 if chunk is not None:
                     self._close(chunk)
-                self._pending[added] = None
                 if added.segment is not None:
                     added.segment.unsent += 1
-                # Always: chunks that a report has taken are no reason for the thread to look.
-                self.wake()
+                self._add(added)
             return added
+
+    def _add(self, chunk: PendingChunk) -> None:
+        self._pending[chunk] = None
+        # For each: chunks that a report has taken are no reason for the thread to look.
+        self.wake()
 
     def _written(
         self, chunk: PendingChunk | None, key: TryKey, number: int, line: str
@@ -124,9 +103,9 @@ class LogSpool:
         if (segment := self._segment()) is None:
             return None
         if chunk is None or chunk.segment is not segment or not chunk.takes(number, line):
-            chunk = PendingChunk(key, number, segment)
+            chunk = PendingChunk(ChunkLines(key, number), segment)
         try:
-            segment.append(chunk, number, line)
+            segment.append(chunk.content, number, line)
         except Exception as problem:  # also one of the payload codec, which is not ours
             self._note(problem)
             return None
@@ -139,11 +118,13 @@ class LogSpool:
 
         Invariant: the file has all lines of a chunk, or none.
         """
-        if self._memory + len(line) > _MEMORY_BYTES and not force:
+        # Without a directory the report of each try takes all its lines, which its cap limits.
+        is_full = self._memory + len(line) > _MEMORY_BYTES and self.is_durable
+        if is_full and not force:
             return None
         if chunk is not None and chunk.segment is None and chunk.takes(number, line):
             return chunk
-        return PendingChunk(key, number, None)
+        return PendingChunk(ChunkLines(key, number), None)
 
     def _segment(self) -> Segment | None:
         """Return the file for the next line; None: there is no room."""
@@ -190,7 +171,7 @@ class LogSpool:
     def _forget(self, chunk: PendingChunk) -> None:
         if chunk.lines is not None:
             self._memory -= sum(map(len, chunk.lines))
-            chunk.lines = None
+            chunk.content.lines = None
 
     # --- tails ---
 
@@ -208,25 +189,48 @@ class LogSpool:
                 try:
                     files.add(number, line, most)
                 except Exception as problem:
+                    files.is_whole = False
                     self._note(problem)
 
-    def remove_tail(self, files: TailFiles) -> None:
+    def end_tail(
+        self, key: TryKey, tail: Sequence[tuple[int, str]], first: int, files: TailFiles | None
+    ) -> list[PendingChunk]:
+        """Return the chunks of the last lines. Their files stay until all of them are stored.
+
+        Invariant: a reader of the files makes the same chunks, so a kill leaves them once. If
+        memory has no room for them the files are left to such a reader.
+        """
         with self._changed:
-            files.remove()
-            if files in self._tails:
+            if self.is_closed:
+                return []
+            size = sum(len(line) for _, line in tail)
+            if files and files.is_whole and self._memory + size > _MEMORY_BYTES:
                 self._tails.remove(files)
+                files.close()
+                return []
+            chunks = [PendingChunk(one, None, files) for one in tail_chunks(tail, key, first)]
+            if files is not None:
+                files.unsent = len(chunks)
+            for chunk in chunks:
+                chunk.is_closed = True
+                self._memory += sum(map(len, chunk.lines or ()))
+                self._add(chunk)
+            return chunks
 
     # --- chunks ---
 
-    def take(self, most: int = TAKEN_BYTES) -> list[PendingChunk]:
-        """Take the oldest chunks that nobody stores, for one statement."""
+    def take(self, most: int = TAKEN_BYTES, *, before: float = inf) -> list[PendingChunk]:
+        """Take the oldest chunks that nobody stores, for one statement.
+
+        `before` leaves those that began later: the report of a quick try takes them.
+        """
         with self._changed:
             size = 0
             taken: list[PendingChunk] = []
             for chunk in self._pending:
                 if chunk.is_taken:
                     continue
-                if taken and size + chunk.size > most:
+                if chunk.since > before or (taken and size + chunk.size > most):
                     break
                 size += chunk.size
                 taken.append(chunk)
@@ -251,19 +255,7 @@ class LogSpool:
 
     def stored_form(self, chunks: Sequence[PendingChunk]) -> list[LogChunk]:
         """Return taken chunks as they are stored; lines that are only in the file are read."""
-        forms = [chunk.stored() for chunk in chunks if chunk.lines is not None]
-        if forgotten := [chunk for chunk in chunks if chunk.lines is None]:
-            forms += self._read_again(forgotten)
-        # In the order of their keys: two statements that store the same ones do not deadlock.
-        return sorted(forms)
-
-    def _read_again(self, chunks: Sequence[PendingChunk]) -> list[LogChunk]:
-        wanted = {(chunk.key, chunk.first) for chunk in chunks}
-        found: list[LogChunk] = []
-        for path in {chunk.segment.path for chunk in chunks if chunk.segment is not None}:
-            with suppress(OSError):
-                found += chunks_of(path, self._unseal, wanted)
-        return [form for chunk in chunks for form in _whole(chunk, found)]
+        return stored_forms(chunks, self._unseal)
 
     def delivered(self, chunks: Sequence[PendingChunk]) -> None:
         """Forget chunks that are stored."""
@@ -277,6 +269,11 @@ class LogSpool:
                 if (segment := chunk.segment) is not None:
                     segment.unsent -= 1
                     self._tidy(segment)
+                if (files := chunk.tail) is not None:
+                    files.unsent -= 1
+                    if not files.unsent and files in self._tails:
+                        self._tails.remove(files)
+                        files.remove()
             self._changed.notify_all()
 
     def give_back(self, chunks: Sequence[PendingChunk]) -> None:
@@ -304,6 +301,12 @@ class LogSpool:
     @property
     def has_pending(self) -> bool:
         return bool(self._pending)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether there are chunks that nobody stores now."""
+        with self._changed:
+            return any(not chunk.is_taken for chunk in self._pending)
 
     def idle(self) -> None:
         """Clear the file if all of it is stored."""

@@ -27,6 +27,8 @@ class TailFiles:
         self._place, self._seal = (directory, scope), seal
         self._about = ChunkLines(key, first)
         self._files: list[Segment] = []
+        self.is_whole = True  #: no line is missing
+        self.unsent = 0  #: chunks that are not stored, since the try has ended
 
     def add(self, number: int, line: str, most: int) -> None:
         """Add a line; `most` bytes of the last lines stay. Raises OSError."""
@@ -48,9 +50,9 @@ class TailFiles:
 
 
 def tail_chunks(
-    numbered: Sequence[tuple[int, str]], key: TryKey, first: int, tail_bytes: int
-) -> list[LogChunk]:
-    """Return the chunks of a tail, as its process would have stored them."""
+    numbered: Sequence[tuple[int, str]], key: TryKey, first: int, tail_bytes: int = TAIL_BYTES
+) -> list[ChunkLines]:
+    """Return the chunks of a tail, the same for its process and for a reader of its files."""
     cap = Cap(0, tail_bytes)
     for number, line in numbered:
         cap.admits(number, line)
@@ -64,7 +66,7 @@ def tail_chunks(
         if not chunks or not chunks[-1].takes(number, line):
             chunks.append(ChunkLines(key, number))
         chunks[-1].add(line)
-    return [chunk.stored() for chunk in chunks]
+    return chunks
 
 
 @contextmanager
@@ -91,7 +93,7 @@ def left_tails(
             except OSError as problem:
                 problems[path].append(problem)
         yield [
-            chunk
+            chunk.stored()
             for (key, first), lines in tries.items()
             for chunk in tail_chunks(sorted(lines.items()), key, first, tail_bytes)
         ]

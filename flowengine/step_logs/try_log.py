@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from time import perf_counter
 
-from flowengine.step_logs.cap import Cap, gap_text, loss_text
+from flowengine.step_logs.cap import Cap, loss_text
 from flowengine.step_logs.chunks import TryKey
 from flowengine.step_logs.lines import (
     LINE_BYTES,
@@ -19,8 +19,9 @@ from flowengine.step_logs.lines import (
     pieces,
     told_line,
 )
+from flowengine.step_logs.pending_chunks import PendingChunk
 from flowengine.step_logs.redaction import Redactor
-from flowengine.step_logs.spool import LogSpool, PendingChunk
+from flowengine.step_logs.spool import LogSpool
 from flowengine.step_logs.tail_files import TailFiles
 
 _LOSS = "the spool of lines was full"
@@ -48,17 +49,27 @@ class TryLog:
         self._buffers: dict[str, LineBuffer] = {}
         self._cap = Cap(head_bytes)
         self._tail: TailFiles | None = None
+        self._tail_first = 0  #: the first line that is not among the first bytes, if there is one
+        self._is_ended = False
         self._chunk: PendingChunk | None = None
         self._chunks: list[PendingChunk] = []  #: not known to be stored
         self.line_count = 0
         self.seconds = 0.0  #: that its lines took: not work of the step
         self._lost = 0
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether nobody will store more lines of this log.
+
+        Closed is the spool of a forked child, too, whose copy of the lock may be held.
+        """
+        return self._spool.is_closed or (self._is_ended and not self._spool.is_durable)
+
     # --- lines ---
 
     def write(self, stream: str, text: str) -> None:
         """Add what was written to a stream; lines may come in parts."""
-        if self._spool.is_closed:  # in a forked child, whose copy of the lock may be held
+        if self._is_over:
             return
         with self._lock:
             buffer = self._buffers.get(stream)
@@ -68,12 +79,16 @@ class TryLog:
                 buffer.add(text)
                 if buffer.size > LINE_BYTES:
                     self._cut(buffer, stream)
+                if self._is_ended:
+                    self._add_rest(buffer, stream)
                 return
             began = perf_counter()
             level = STREAM_LEVELS[stream]
             for line in buffer.lines(text):
                 self._add(level, stream, "", line)
-            if buffer.size > LINE_BYTES:
+            if self._is_ended:
+                self._add_rest(buffer, stream)
+            elif buffer.size > LINE_BYTES:
                 self._cut(buffer, stream)
             self.seconds += perf_counter() - began
 
@@ -83,7 +98,7 @@ class TryLog:
 
     def record(self, level: int, logger: str, text: str) -> None:
         """Add the lines of a log record."""
-        if self._spool.is_closed:
+        if self._is_over:
             return
         with self._lock:
             began = perf_counter()
@@ -120,19 +135,22 @@ class TryLog:
         """Add a line to the first ones or to the last ones."""
         if self._cap.admits(number, line):
             self._append(number, line)
+        elif self._is_ended:
+            self._cap.take_tail()  # nobody would store it
         else:
             self._open_tail(number)
             if self._tail is not None:
                 self._spool.add_to_tail(self._tail, number, line, self._cap.tail_bytes)
 
     def _open_tail(self, number: int) -> None:
-        if self._tail is None:
+        if not self._tail_first and not self._is_ended:
+            self._tail_first = number
             self._tail = self._spool.tail_files(self._key, number)
 
-    def _append(self, number: int, line: str, *, force: bool = False) -> None:
+    def _append(self, number: int, line: str) -> None:
         if self._lost and self._append_line(number - 1, self._told(loss_text(self._lost, _LOSS))):
             self._lost = 0
-        if self._lost or not self._append_line(number, line, force=force):
+        if self._lost or not self._append_line(number, line):
             self._lost += 1
 
     def _append_line(self, number: int, line: str, *, force: bool = False) -> bool:
@@ -151,25 +169,25 @@ class TryLog:
     # --- the end ---
 
     def end(self) -> None:
-        """Add the last lines: those without a newline, and the tail of a log that is too long."""
+        """Add the last lines: those without a newline, and the tail of a log that is too long.
+
+        Lines that come later, of threads that go on, are added as long as there is room.
+        """
         with self._lock:
             for stream, buffer in self._buffers.items():
-                for line in buffer.rest():
-                    self._add(STREAM_LEVELS[stream], stream, "", line)
-            tail = self._cap.take_tail()
-            if self._cap.skipped_lines and tail:
-                text = gap_text(self._cap.skipped_lines)
-                self._cap.skipped_lines = 0
-                self._append(tail[0][0] - 1, self._told(text), force=True)
-            for number, line in tail:
-                self._append(number, line)
-            if self._tail is not None:  # only now: a kill in between leaves them twice, not never
-                self._spool.remove_tail(self._tail)
-                self._tail = None
-            if self._lost:
-                told = self._told(loss_text(self._lost, _LOSS))
-                self._append_line(self.line_count, told, force=True)
+                self._add_rest(buffer, stream)
+            self._is_ended = True
+            if self._lost:  # the last one of them has the number
+                number = self._tail_first - 1 if self._tail_first else self.line_count
+                self._append_line(number, self._told(loss_text(self._lost, _LOSS)), force=True)
                 self._lost = 0
+            if tail := self._cap.take_tail():
+                files, self._tail = self._tail, None
+                self._chunks += self._spool.end_tail(self._key, tail, self._tail_first, files)
+
+    def _add_rest(self, buffer: LineBuffer, stream: str) -> None:
+        for line in buffer.rest():
+            self._add(STREAM_LEVELS[stream], stream, "", line)
 
     def take(self) -> list[PendingChunk]:
         """Take the chunks that are not stored yet, in order."""

@@ -8,9 +8,11 @@ second after they were written; while the database is away they stay in the spoo
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition
@@ -19,8 +21,9 @@ from flowengine.log_filter import safe_logger
 from flowengine.settings import Settings
 from flowengine.step_logs.capture import capture
 from flowengine.step_logs.chunks import LogChunk, TryKey
+from flowengine.step_logs.pending_chunks import PendingChunk
 from flowengine.step_logs.redaction import Redactor
-from flowengine.step_logs.spool import LogSpool, PendingChunk
+from flowengine.step_logs.spool import LogSpool
 from flowengine.step_logs.try_log import TryLog
 from flowengine.store import codec
 from flowengine.worker.claimed_tasks import ClaimedTask, ClaimKey
@@ -170,18 +173,20 @@ class StepLogs:
                 return
             self._has_lines.clear()
             try:
-                self.deliver()
+                self.deliver(before=time.monotonic() - _PAUSE)
                 pause = _PAUSE
+                if self._spool.has_waiting:
+                    self._has_lines.set()
             except Exception as problem:
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 self._has_lines.set()
                 if not self._outages.note(problem):
                     log.debug("lines of steps are stored later: %s", problem, exc_info=True)
 
-    def deliver(self) -> None:
-        """Store all chunks that nobody else stores now, in order."""
+    def deliver(self, *, before: float = inf) -> None:
+        """Store all chunks that began before and nobody else stores now, in order."""
         self._spool.tell_problem()
-        while chunks := self._spool.take():
+        while chunks := self._spool.take(before=before):
             try:
                 self._store.add(self._spool.stored_form(chunks))
             except BaseException:

@@ -18,7 +18,7 @@ from flowengine.engine.staging import ContinuationPolicy
 from flowengine.errors import IllegalTransition
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.triggers import Lost, Report
-from flowengine.step_logs.spool import PendingChunk
+from flowengine.step_logs.pending_chunks import PendingChunk
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.recovery_queries import HeldTask, held_task
 from flowengine.worker.claimed_tasks import (

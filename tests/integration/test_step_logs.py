@@ -34,7 +34,7 @@ from flowengine.store.claims import WorkerIdentity
 from flowengine.store.codec import opened as unsealed
 from flowengine.store.codec import sealed
 from flowengine.store.database import Database
-from flowengine.worker import TaskWorker
+from flowengine.worker import TaskWorker, step_logs
 from flowengine.worker.left_lines import deliver_left_lines, directory_of, scope_of
 from tests.integration.engines import opened, watched
 
@@ -350,10 +350,11 @@ def test_a_silent_step_costs_no_file_and_ten_lines_cost_no_statement(
 
 
 def test_a_wide_loop_of_ten_lines_each_costs_no_statement_more(
-    database_url: str, tmp_path: Path
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if database_url.startswith("sqlite"):
         pytest.skip("SQLite has no round trips")
+    monkeypatch.setattr(step_logs, "_PAUSE", 60)  # however slow the machine is
     with working(database_url, tmp_path) as work, counted(work) as statements:
         work.run(wide, list(range(30)))
         assert not [sql for sql in statements if sql.startswith("INSERT INTO flowengine_log")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from random import Random
@@ -211,7 +212,7 @@ def test_a_line_that_was_cut_off_spoils_no_other(
 def test_lines_on_a_full_disk_share_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines, log = opened(tmp_path)
     write_cut_off(monkeypatch, log, "cut off\n" * 100)
-    assert [chunk.count for chunk in lines.take()] == [100]
+    assert [chunk.content.count for chunk in lines.take()] == [100]
     lines.close()
 
 
@@ -326,8 +327,78 @@ def test_the_files_of_a_tail_are_gone_when_it_is_stored(tmp_path: Path) -> None:
     log.write("stdout", "x" * 100 + "\n" + "y\n" * 3_000)
     assert len(list(tmp_path.glob("*.tail"))) == 1
     log.end()
+    chunks = log.take()
+    assert len(list(tmp_path.glob("*.tail"))) == 1
+    lines.delivered(chunks)
     assert list(tmp_path.glob("*.tail")) == []
     lines.close()
+
+
+def test_a_kill_while_the_tail_is_stored_leaves_each_of_its_lines_once(tmp_path: Path) -> None:
+    for task, stored in (("a", 0), ("b", 2), ("c", 100)):
+        rows: dict[int, LogChunk] = {}
+        lines, log = opened(tmp_path, task, head=10_000)
+        for number in range(1, 2_001):
+            log.write("stdout", f"{number} {LONG}\n")
+        log.end()
+        for form in lines.stored_form(log.take()[:stored]):
+            rows.setdefault(form.first, form)
+        lines.close()  # as the kernel does it
+        for path in tmp_path.glob("*.lines"):
+            for form in chunks_of(path, str):
+                rows.setdefault(form.first, form)
+            path.unlink()
+        with left_tails(tmp_path, "", str, kept_aside) as tail:
+            for form in tail:
+                rows.setdefault(form.first, form)
+        found = texts([rows[first] for first in sorted(rows)])
+        numbers = [number for number, _ in found]
+        (at,) = [place for place, (_, text) in enumerate(found) if "left out" in text]
+        assert numbers == [*range(1, at + 1), *range(numbers[at], 2_001)], task
+
+
+def test_tails_beyond_the_memory_are_left_in_their_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool, "_MEMORY_BYTES", 100_000)
+    lines, log = opened(tmp_path, head=1_000)
+    log.write("stdout", f"{LONG}\n" * 200)
+    log.end()
+    assert log.take() == []
+    with left_tails(tmp_path, "", str, kept_aside) as tail:
+        assert [number for number, _ in texts(tail)] == list(range(1, 201))
+    lines.close()
+
+
+def test_without_files_a_try_has_all_that_its_cap_allows() -> None:
+    lines, log = opened(None, head=10 << 20)
+    for _ in range(1_200):
+        log.write("stdout", f"{LONG}\n" * 10)
+    log.end()
+    kept = texts(lines.stored_form(taken := log.take()))
+    lines.delivered(taken)
+    assert kept[-1][0] == 12_000
+    assert sum(len(text) for _, text in kept) > 10_500_000
+    assert not any("lost" in text for _, text in kept)
+    log.write("stdout", "of a thread that goes on\n" * 10)
+    assert not lines.has_pending
+
+
+def test_late_lines_are_stored_while_there_is_room(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path, head=2_000)
+    log.write("stdout", "in time\n")
+    log.end()
+    lines.delivered(log.take())
+    log.write("stdout", "late ")
+    log.write("stderr", "and later\n")
+    found = texts(lines.stored_form(taken := lines.take()))
+    assert found == [(2, "late "), (3, "and later")]
+    lines.delivered(taken)
+    log.write("stdout", f"{LONG}\n" * 100)
+    lines.delivered(lines.take())
+    assert list(tmp_path.glob("*.tail")) == []
+    lines.close()
+    assert files(tmp_path) == []
 
 
 def test_lines_of_threads_are_stored_once_and_in_order_by_whoever_comes_first(
@@ -463,4 +534,14 @@ def test_a_secret_in_two_writes_of_a_long_line_is_masked(tmp_path: Path) -> None
     assert "hunter2" not in kept
     assert "password" not in kept
     assert kept.count("@host") == 8
+    lines.close()
+
+
+def test_the_delivery_leaves_young_chunks_to_the_reports_of_their_tries(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path)
+    log.write("stdout", "x\n")
+    assert lines.take(before=time.monotonic() - 60) == []
+    assert lines.has_waiting
+    assert len(lines.take(before=time.monotonic())) == 1
+    assert not lines.has_waiting
     lines.close()
