@@ -14,8 +14,9 @@ import threading
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
-from flowengine.log_context import StepLog, logged_step
+from flowengine.log_context import StepLog
 from flowengine.step_logs.lines import STDERR, STDOUT
+from flowengine.step_logs.threads import follow_threads, step_of_lines
 
 OWN = "flowengine"  #: the loggers of this package: their records are about a step, not of it
 _formatter = logging.Formatter()
@@ -33,7 +34,7 @@ _passing = _Passing()
 def _current_log() -> StepLog | None:
     if _passing.is_on:
         return None
-    step = logged_step.get(None)
+    step = step_of_lines()
     return None if step is None else step.log()
 
 
@@ -44,7 +45,7 @@ class CapturedStream:
         self._stream, self._name = stream, name
 
     def write(self, text: str) -> int:
-        step = None if _passing.is_on else logged_step.get(None)
+        step = None if _passing.is_on else step_of_lines()
         log = None if step is None else step.log()
         if log is None:
             return self._stream.write(text)
@@ -125,6 +126,7 @@ def capture() -> None:
     if not _is_installed:
         _is_installed = True
         logging.Logger.callHandlers = _captured_call  # type: ignore[assignment, method-assign]
+        follow_threads()
 
 
 _is_installed = False

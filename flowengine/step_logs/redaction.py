@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from flowengine.log_context import logged_step
+from flowengine.step_logs.threads import step_of_lines
 
 HIDDEN = "**********"
 _SHORTEST = 6  #: characters; to mask shorter texts would destroy lines that have nothing secret
@@ -53,7 +53,7 @@ def _forms(secret: str) -> Iterable[str]:
 
 def note_secret(value: Any) -> None:
     """Mask the texts of a decrypted secret in the log of the current try."""
-    step = logged_step.get(None)
+    step = step_of_lines()
     log = None if step is None else step.log()
     if log is not None:
         log.add_secrets(_texts(value))

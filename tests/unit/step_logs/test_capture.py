@@ -6,7 +6,9 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import pytest
@@ -17,6 +19,7 @@ from flowengine.step_logs.chunks import TryKey
 from flowengine.step_logs.lines import lines_of
 from flowengine.step_logs.redaction import Redactor
 from flowengine.step_logs.spool import LogSpool
+from flowengine.step_logs.threads import step_of_lines
 from flowengine.step_logs.try_log import TryLog
 from flowengine.worker.execution import Attempt
 
@@ -127,3 +130,53 @@ def test_a_forked_child_can_read_a_secret_while_its_parent_adds_a_line(step: Ste
             thread.join(10)
             os._exit(8 if thread.is_alive() else 7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_lines_of_threads_that_a_step_starts_are_its_own(step: Step) -> None:
+    capture()
+
+    def speak() -> None:
+        print("in a thread")
+        inner = threading.Thread(target=print, args=("in its thread",))
+        inner.start()
+        inner.join()
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    thread.join()
+    assert "run" not in vars(thread)
+    assert [text for _, text in step.lines()] == ["in a thread", "in its thread"]
+
+
+def test_a_call_in_a_pool_of_threads_belongs_to_the_step_that_submits_it() -> None:
+    capture()
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(3):  # all are served by the thread that the first one has started
+            step = Step()
+            token = logged_step.set(step)
+            assert list(pool.map(print, [f"of {number}"])) == [None]
+            logged_step.reset(token)
+            pool.submit(print, "of nobody").result()
+            assert [text for _, text in step.lines()] == [f"of {number}"]
+
+
+def test_a_thread_that_goes_on_belongs_to_no_step_when_its_try_has_ended() -> None:
+    capture()
+    go_on, seen = threading.Event(), list[Any]()
+
+    def serve() -> None:
+        seen.append(step_of_lines() is not None)
+        go_on.wait(30)
+        seen.append(step_of_lines())
+
+    step = Step()
+    token = logged_step.set(step)
+    thread = threading.Thread(target=serve)
+    thread.start()
+    logged_step.reset(token)
+    while not seen:
+        time.sleep(0.001)
+    del step, token
+    go_on.set()
+    thread.join()
+    assert seen == [True, None]
