@@ -28,8 +28,8 @@ class LogStore(Protocol):
     def last_chunks(self, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
         """Return for each cursor the last chunk before it, if there is one."""
 
-    def chunks(self, keys: Sequence[LogCursor]) -> list[FoundChunk]:
-        """Return the chunks that begin exactly there."""
+    def last_places(self, cursors: Sequence[LogCursor]) -> list[StoredPlace]:
+        """Return for each cursor the place of the last chunk before it, if there is one."""
 
     def latest(self, run_id: str, after: StoredPlace, most: int) -> list[StoredPlace]:
         """Return the places of the chunks of a run that follow another by time and key."""
@@ -58,9 +58,9 @@ class DatabaseLogs:
         with self._database.read() as session:
             return session.logs.last_chunks(cursors)
 
-    def chunks(self, keys: Sequence[LogCursor]) -> list[FoundChunk]:
+    def last_places(self, cursors: Sequence[LogCursor]) -> list[StoredPlace]:
         with self._database.read() as session:
-            return session.logs.chunks(keys)
+            return session.logs.last_places(cursors)
 
     def latest(self, run_id: str, after: StoredPlace, most: int) -> list[StoredPlace]:
         with self._database.read() as session:

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from typing import Any
 
 from flowengine.engine.filter_values import number_of_rows
+from flowengine.engine.last_lines import last_lines
 from flowengine.engine.log_entries import (
     LineFilter,
     LogEntry,
@@ -264,35 +265,17 @@ class RunLog:
 
     def _before_the_end(self, most: int) -> list[LogEntry]:
         """Return the last lines in the order of their times; the places are behind them."""
-        heap: list[tuple[int, int, TryId, int, list[LogEntry]]] = []
-        ends: dict[TryId, int] = {}
-        order = 0
-
-        def load(cursors: Sequence[LogCursor]) -> list[FoundChunk]:
-            nonlocal order
-            chunks = self._store.last_chunks(cursors)
-            for chunk in chunks:
-                order -= 1
-                # A chunk may overlap others: the tail of a try may be stored by two processes.
-                end = ends.get(chunk[:2], _END)
-                entries = [entry for entry in self._entries(chunk) if entry.number < end]
-                ends[chunk[:2]] = chunk.first
-                at = -entries[-1].at if entries else -_END
-                heapq.heappush(heap, (at, order, chunk[:2], chunk.first, entries))
-            return chunks
-
-        for chunk in load([LogCursor(*key, _END) for key in self._places]):
-            self._places[chunk.task_id, chunk.lease].line = chunk.first + chunk.line_count
-        found: list[LogEntry] = []
-        while heap and len(found) < most:
-            _, place, key, first, entries = heapq.heappop(heap)
-            if not entries:
-                load([LogCursor(*key, first)])
-                continue
-            found.append(entries.pop())
-            at = -entries[-1].at if entries else -_END
-            heapq.heappush(heap, (at, place, key, first, entries))
-        return found[::-1]
+        ends = self._store.last_places([LogCursor(*key, _END) for key in self._places])
+        for end in ends:
+            self._places[end[1:3]].line = end.end
+        # Lines before the last chunk of a try may be stored later than it: they are new, too.
+        recent = [end for end in ends if self._follow and end.created > self._newest - _OVERLAP]
+        before = self._store.last_places([LogCursor(*end[1:4]) for end in recent])
+        known = {place[1:3]: place.end for place in before}
+        for end in recent:
+            if gap := range(known.get(end[1:3], 1), end.first):
+                self._places[end[1:3]].holes.append(gap)
+        return last_lines(self._store, ends, most, self._entries)
 
     # --- what is added ---
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from flowengine.step_logs.chunks import LogChunk
@@ -12,6 +12,7 @@ from flowengine.store.backend import in_dialect
 from flowengine.store.commits import stored_log
 from flowengine.store.parts import Part
 
+_PLACE = "l.created, l.task_id, l.lease, l.first_line, l.line_count"
 _COLUMNS = "l.task_id, l.lease, l.first_line, l.line_count, l.created, l.body"
 _NEAREST = (
     f"SELECT {_COLUMNS} FROM {{TRIES}} {{JOIN}} flowengine_log l "
@@ -21,12 +22,9 @@ _NEAREST = (
 )
 _NEXT = _NEAREST.replace("<how>", "min").replace("<where>", ">=")
 _LAST = _NEAREST.replace("<how>", "max").replace("<where>", "<")
-_EXACTLY = (
-    f"SELECT {_COLUMNS} FROM {{TRIES}} {{JOIN}} flowengine_log l ON l.task_id = {{TRY_TASK}} "
-    "AND l.lease = {TRY_LEASE} AND l.first_line = {TRY_LINE}"
-)
+_LAST_PLACES = _LAST.replace(_COLUMNS, _PLACE)
 _LATEST = (
-    "SELECT created, task_id, lease, first_line, line_count FROM flowengine_log "
+    f"SELECT {_PLACE} FROM flowengine_log l "
     "WHERE run_id = %s AND created >= %s AND (created, task_id, lease, first_line) > "
     "(%s, %s, %s, %s) ORDER BY created, task_id, lease, first_line LIMIT %s"
 )
@@ -70,6 +68,11 @@ class StoredPlace(NamedTuple):
     first: int = 0
     line_count: int = 0
 
+    @property
+    def end(self) -> int:
+        """The number behind its last line."""
+        return self.first + self.line_count
+
 
 class FoundChunk(NamedTuple):
     task_id: str
@@ -98,15 +101,15 @@ class Logs(Part):
 
     def next_chunks(self, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
         """Return for each cursor the first chunk at or behind it, if there is one."""
-        return self._found(_NEXT, cursors)
+        return [_opened(row) for row in self._nearest(_NEXT, cursors)]
 
     def last_chunks(self, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
         """Return for each cursor the last chunk before it, if there is one."""
-        return self._found(_LAST, cursors)
+        return [_opened(row) for row in self._nearest(_LAST, cursors)]
 
-    def chunks(self, keys: Sequence[LogCursor]) -> list[FoundChunk]:
-        """Return the chunks that begin exactly there."""
-        return self._found(_EXACTLY, keys)
+    def last_places(self, cursors: Sequence[LogCursor]) -> list[StoredPlace]:
+        """Return for each cursor the place of the last chunk before it, if there is one."""
+        return [StoredPlace(*row) for row in self._nearest(_LAST_PLACES, cursors)]
 
     def latest(self, run_id: str, after: StoredPlace, most: int) -> list[StoredPlace]:
         """Return the places of the chunks of a run that follow another by time and key."""
@@ -122,12 +125,11 @@ class Logs(Part):
         text = in_dialect(_REMOVE, self._session.dialect)
         return len(self._session.rows(text, (before, most)))
 
-    def _found(self, template: str, cursors: Sequence[LogCursor]) -> list[FoundChunk]:
-        text, found = in_dialect(template, self._session.dialect), list[FoundChunk]()
+    def _nearest(self, template: str, cursors: Sequence[LogCursor]) -> Iterator[Sequence[Any]]:
+        text = in_dialect(template, self._session.dialect)
         for at in range(0, len(cursors), _PORTION):
             wanted = [cursor._asdict() for cursor in cursors[at : at + _PORTION]]
-            found += [_opened(row) for row in self._session.rows(text, (json.dumps(wanted),))]
-        return found
+            yield from self._session.rows(text, (json.dumps(wanted),))
 
 
 def _opened(row: Sequence[Any]) -> FoundChunk:

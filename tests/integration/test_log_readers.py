@@ -140,6 +140,30 @@ def test_filters_choose_lines(written: Written) -> None:
         assert texts(written.run.logs(**filters)) == expected, filters
 
 
+def test_the_last_lines_of_many_tries_are_read_from_few_chunks(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, read = 300, list[int]()
+    with written.engine.database.write() as session:
+        raise_lease = "UPDATE flowengine_task SET lease = %s WHERE uuid = %s RETURNING 1"
+        session.rows(raise_lease, (tries, written.tasks[0].uuid))
+        for lease in range(2, tries + 1):
+            lines = [(60 * lease, INFO, f"{lease}")] * 9
+            session.logs.add([written.chunk(0, 1, *lines)._replace(lease=lease)])
+        stored = "UPDATE flowengine_log SET created = %s + 60000 * lease WHERE run_id = %s"
+        session.rows(f"{stored} RETURNING 1", (BEGAN + 500, written.run.id))
+    store = written.engine.log_store
+    found = store.last_chunks
+
+    def counted(cursors: Any) -> Any:
+        read.append(len(cursors))
+        return found(cursors)
+
+    monkeypatch.setattr(store, "last_chunks", counted)
+    assert texts(written.run.logs(last=12)) == ["299"] * 3 + ["300"] * 9
+    assert sum(read) <= 30, "of 300 tries"
+
+
 def test_a_filter_that_makes_no_sense_is_refused(written: Written) -> None:
     for name, value in [("level", "loud"), ("grep", "("), ("since", "soon"), ("last", -1)]:
         with pytest.raises(InvalidFilter):
@@ -224,6 +248,16 @@ def test_lines_wait_for_those_before_them_that_are_stored_later(written: Written
     written.store(written.chunk(1, 5, (8, INFO, "b5")))
     assert reader.ended()[11:] == ["b5", "b6"]
     assert sorted(texts(written.run.logs())) == sorted(texts(reader.found))
+
+
+def test_late_lines_follow_the_last_lines_that_were_asked_for(written: Written) -> None:
+    written.store(written.chunk(0, 6, (9, INFO, "a6")))
+    reader = Following(written.run, last=1)
+    assert reader.wait(1) == ["a6"]
+    written.store(written.chunk(0, 4, (7, INFO, "a4"), (8, INFO, "a5")))
+    assert reader.wait(3) == ["a6", "a4", "a5"]
+    written.end()
+    assert reader.ended() == ["a6", "a4", "a5"]
 
 
 def test_lines_do_not_wait_for_ever_and_late_ones_are_shown_too(
