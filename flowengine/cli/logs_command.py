@@ -16,6 +16,7 @@ from flowengine.cli.streams import json_of
 from flowengine.cli.terminal import console, line
 from flowengine.engine.log_entries import LogEntry
 from flowengine.engine.presentation import clock
+from flowengine.printable import printable
 from flowengine.shown_paths import shown_path
 from flowengine.step_logs.lines import LOG
 from flowengine.store.database import system_clock
@@ -49,15 +50,14 @@ def _moment(text: str | None) -> datetime | timedelta | None:
         return None
     try:
         return timedelta(milliseconds=retention.age_of(text))
+    except OverflowError:
+        problem = "is longer ago than times are known"
     except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is neither an age like 10m nor a time like 2026-11-17T14:30",
-            param_hint="--since",
-        ) from None
+        try:
+            return datetime.fromisoformat(text)
+        except ValueError:
+            problem = "is neither an age like 10m nor a time like 2026-11-17T14:30"
+    raise click.BadParameter(f"{printable(repr(text), limit=100)} {problem}", param_hint="--since")
 
 
 def log_line(entry: LogEntry, at: str, workflow: str) -> Text:

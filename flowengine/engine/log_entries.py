@@ -85,7 +85,12 @@ def _level(level: str | int | None) -> int:
 
 def _since(since: datetime | timedelta | int | None, now: int) -> int:
     if isinstance(since, datetime):
-        return round(since.timestamp() * 1000)
+        try:
+            return round(since.timestamp() * 1000)
+        except (ValueError, OverflowError, OSError):  # its time zone moves it out of all years
+            raise InvalidFilter.of(
+                "since", str(since), "a time within the years 2 to 9998"
+            ) from None
     if isinstance(since, timedelta):
         return now - age_of("since", since)
     if since is None or (isinstance(since, int) and not isinstance(since, bool)):

@@ -260,3 +260,9 @@ def test_logs_shows_what_steps_have_written(flow: Flow, command: Command) -> Non
     assert (first["number"], first["path"], first["text"]) == (1, "told.tells", "first 7")
     assert "is neither an age" in command("logs", run.id, "--since", "soon", code=2).stderr
     assert "regular expression" in command("logs", run.id, "--grep", "(", code=1).stderr
+    for since, code, problem in [
+        ("9999999999d", 2, "is longer ago than times are known"),
+        ("9" * 400 + "d", 2, "is longer ago than times are known"),
+        ("0001-01-01", 1, "a time within the years"),
+    ]:
+        assert problem in command("logs", run.id, "--since", since, code=code).stderr
