@@ -69,7 +69,7 @@ class CapturedStream:
 
 def _note(problem: Exception) -> None:
     """A step does not fail because of its log."""
-    logging.getLogger(OWN).debug("a line was not kept: %s", problem)
+    logging.getLogger("flowengine").debug("a line was not kept: %s", problem)
 
 
 def add_lines(log: StepLog, stream: str, text: str) -> None:
