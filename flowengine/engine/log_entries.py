@@ -46,12 +46,16 @@ class LineFilter:
     def wants(self, task: LoggedTask) -> bool:
         if self.try_number is not None and task.try_number != self.try_number:
             return False
-        path = task.path
-        return not self.steps or any(path == s or path.endswith(f".{s}") for s in self.steps)
+        return not self.steps or any(is_step(task.path, step) for step in self.steps)
 
     def admits(self, line: LogLine) -> bool:
         is_wanted = line.level >= self.level and line.at >= self.since
         return is_wanted and (self.grep is None or self.grep.search(line.text) is not None)
+
+
+def is_step(path: str, step: str) -> bool:
+    """Whether a filter means the step of a path: with the path, or with its end."""
+    return path == step or path.endswith(f".{step}")
 
 
 def line_filter(
