@@ -84,7 +84,7 @@ def test_postgres_a_step_costs_the_same_in_a_run_of_any_size(
     postgresql: Counted, shape: str
 ) -> None:
     engine, counts = postgresql
-    sizes = _FEW.get(shape, [100, 600])
+    sizes = _FEW.get(shape, [100, 400])
     found = [measure(engine, counts, SHAPES[shape](size), size) for size in sizes]
     assert_constant(found, "statements", "written", "rows")
 

@@ -327,6 +327,7 @@ def test_each_message_is_delivered_once_in_any_interleaving(
     assert others == [("success", None, 3)] * len(others)
 
 
+@pytest.mark.chaos
 def test_the_same_seed_gives_the_same_interleaving(empty: Path, tmp_path: Path) -> None:
     traces = [played(empty, tmp_path / f"{n}.db", 7).scheduler.trace for n in (1, 2)]
     assert traces[0] == traces[1]
