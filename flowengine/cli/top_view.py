@@ -33,7 +33,7 @@ class WorkflowRow:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What is on the screen at one moment."""
+    """The content of the screen at one moment."""
 
     now: int
     runs: Sequence[RunInfo] = ()
