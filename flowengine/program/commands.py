@@ -39,5 +39,5 @@ COMMANDS = {
         _field("program", "String", "uv"),
     ),
 }
-#: What lets a worker run commands; they are off because authors of programs could run code there.
+#: The setting is off by default: with it, authors of programs can run code on the worker.
 CURE = "set FLOWENGINE_COMMANDS=on for a worker that may run them"
