@@ -22,7 +22,7 @@ SCRATCH = $(shell [ "$$(df --output=avail /dev/shm 2>/dev/null | tail -1)" -gt 8
 # Tests start hundreds of processes, and without bytecode on the disk each compiles the package.
 export PYTHONDONTWRITEBYTECODE :=
 # A test that hangs fails after five minutes, with the stacks of its threads.
-PARALLEL := -n 6 --dist loadfile --no-loadscope-reorder \
+PARALLEL := -n 5 --dist loadfile --no-loadscope-reorder \
 	-o faulthandler_timeout=300 -o faulthandler_exit_on_timeout=true
 
 help: ## Show this list
@@ -40,6 +40,7 @@ test: .venv/.installed-dev ## Run all tests, on real servers (ARGS="-k name" to 
 test-chaos: .venv/.installed-dev ## Inject faults for long (ARGS="--chaos-seed 7" to repeat)
 	scripts/ensure-servers
 	EXAMPLES_AT_RANDOM=1 .venv/bin/python -m pytest -q -n 2 $(AT_RANDOM)
+	TMPDIR=$(SCRATCH) .venv/bin/python -m pytest $(PARALLEL) --other-database tests/integration
 	.venv/bin/python -m pytest -m chaos -s tests $(ARGS)
 
 test-lowest: .venv-lowest/.installed ## Run them with the oldest versions that pyproject.toml allows

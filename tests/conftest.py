@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import shutil
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,6 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=10,
         help="how many seeds the chaos run has, if none is given (default: %(default)s)",
     )
+    parser.addoption(
+        "--other-database",
+        action="store_true",
+        help="run what a plain run leaves out: tests on the other one of the two databases",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -47,7 +53,32 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[CHAOS_SEED] = random.randrange(1_000_000) if given is None else given
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # behind -k and -m: `-k sqlite` leaves nothing to choose from
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _choose_databases(config, items)
+    _spread(items)
+
+
+def _choose_databases(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep one database of each test that has both, by its name; the other is for the long run.
+
+    Tests of the store's own promises are marked `each_database` and keep both, and so do those of
+    the long run.
+    """
+    pairs: defaultdict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("each_database") or item.get_closest_marker("chaos"):
+            continue
+        if "database_url" in getattr(getattr(item, "callspec", None), "params", ()):
+            test = item.nodeid.replace("sqlite", "").replace("postgresql", "")
+            pairs[test].append(item)
+    others = {pair[zlib.crc32(test.encode()) % 2] for test, pair in pairs.items() if len(pair) == 2}
+    is_other = config.getoption("--other-database")
+    config.hook.pytest_deselected(items=[item for item in items if (item in others) != is_other])
+    items[:] = [item for item in items if (item in others) == is_other]
+
+
+def _spread(items: list[pytest.Item]) -> None:
     """Spread files that wait for processes evenly among files that compute.
 
     Run in parallel, the former leave a core idle and the latter need more than there are.

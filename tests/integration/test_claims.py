@@ -34,6 +34,8 @@ from tests.integration.engines import (
 from tests.integration.threads import Ready, in_processes, in_threads
 from tests.servers import PostgresServer
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def clock() -> MovedClock:

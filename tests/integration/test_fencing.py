@@ -27,6 +27,8 @@ from tests.integration.threads import (
 )
 from tests.servers import PostgresServer
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:

@@ -13,6 +13,8 @@ from flowengine.evaluator import TaskState
 from flowengine.evaluator.admission import StatedKey
 from flowengine.testing import Flow
 
+pytestmark = pytest.mark.each_database
+
 
 @event_facet(name="idle.call", limit=Limit("customer:{customer}", 1))
 def call(customer: str, n: int) -> int:

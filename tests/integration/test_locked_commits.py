@@ -18,6 +18,8 @@ from flowengine.evaluator.triggers import Failed, Report, Succeeded
 from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import cut_off, dump, opened, watched
 
+pytestmark = pytest.mark.each_database
+
 WIDTH = 350
 
 

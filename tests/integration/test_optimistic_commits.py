@@ -22,6 +22,8 @@ from flowengine.store.postgres.executors import PostgresExecutor
 from flowengine.worker import TaskWorker
 from tests.integration.engines import chain, claim, cut_off, opened, side_by_side
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def engine(database_url: str) -> Iterator[Engine]:

@@ -31,6 +31,8 @@ from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import opened
 from tests.unit.evaluator.programs_strategy import Case, case_of
 
+pytestmark = pytest.mark.each_database
+
 #: Seeds, with the number of runs and of actions of each operator.
 GAMES = [(1, 6, 12), *(pytest.param((n, 20, 80), marks=pytest.mark.chaos) for n in range(2, 12))]
 TIMEOUT = 300.0  #: seconds, on a busy machine

@@ -23,6 +23,8 @@ from tests.integration.engines import one, opened
 from tests.integration.threads import Ready, in_processes, in_threads
 from tests.servers import PostgresServer
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def database(empty_database_url: str) -> Iterator[Database]:

@@ -17,6 +17,8 @@ from sqlalchemy.pool import NullPool
 
 from tests.servers import PostgresServer, RedisServer
 
+pytestmark = pytest.mark.each_database
+
 
 def engine_for(url: str) -> Engine:
     return create_engine(url, poolclass=NullPool)

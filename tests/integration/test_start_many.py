@@ -10,6 +10,8 @@ from flowengine import event_facet, workflow
 from flowengine.errors import AuthoringError, InvalidInputs
 from flowengine.testing import Flow
 
+pytestmark = pytest.mark.each_database
+
 
 @event_facet
 def doubled(n: int) -> int:

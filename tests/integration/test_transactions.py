@@ -18,6 +18,8 @@ from flowengine.program.nodes import EventOptions
 from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import claim, dump, one, opened, watched
 
+pytestmark = pytest.mark.each_database
+
 BANK = one(EventOptions(breaker="bank"))
 
 

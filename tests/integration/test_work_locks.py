@@ -15,6 +15,8 @@ from flowengine.worker.heartbeat import server_of
 from tests.integration.engines import MovedClock, opened
 from tests.integration.threads import in_threads
 
+pytestmark = pytest.mark.each_database
+
 MINUTE = 60_000
 
 

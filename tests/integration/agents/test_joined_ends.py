@@ -21,6 +21,8 @@ from flowengine.worker import TaskWorker
 from flowengine.worker.execution import execute_try
 from tests.integration.agents.clerks import Office, calls, clerk, judge, model, plan, search
 
+pytestmark = pytest.mark.each_database
+
 
 def _before_the_first(
     patch: pytest.MonkeyPatch, wanted: Callable[[CommitPlan], bool], act: Callable[[], object]

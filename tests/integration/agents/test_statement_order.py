@@ -7,10 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from sqlalchemy import event
 
 from tests.integration.agents.clerks import Office, calls, clerk, plan
 from tests.integration.engines import watched
+
+pytestmark = pytest.mark.each_database
 
 _TABLE = re.compile(r"(?:INTO|UPDATE|FROM) flowengine_(\w+)")
 _WRITES = re.compile(r"(INSERT|UPDATE)(?: OR IGNORE)?(?: INTO)? flowengine_(\w+)")

@@ -27,6 +27,8 @@ from tests.integration.engines import opened
 from tests.integration.sdk.pollers import WAIT, started
 from tests.integration.sdk.test_agent_poller import double, joined
 
+pytestmark = pytest.mark.each_database
+
 
 @pytest.fixture
 def engine(database_url: str, tmp_path: Path) -> Iterator[Engine]:

@@ -21,6 +21,8 @@ from tests.integration.engines import MovedClock, claim, one, opened, replace_no
 from tests.integration.sdk.pollers import WAIT, started
 from tests.integration.sdk.test_wake_ups import registered
 
+pytestmark = pytest.mark.each_database
+
 
 def echo(payload: dict[str, Any]) -> dict[str, Any]:
     return {"y": payload["x"]}
