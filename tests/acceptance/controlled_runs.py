@@ -8,12 +8,8 @@ was made before.
 from __future__ import annotations
 
 import os
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from flowengine import (
     AnswerRefused,
@@ -31,6 +27,7 @@ from flowengine import (
 from flowengine.errors import ActionRefused
 from flowengine.store.postgres.database import PostgresDatabase
 from flowengine.store.sqlite.database import SqliteDatabase
+from tests.acceptance.thirty_steps import kill_at
 
 WAITED = "controlled.waited"
 CANCELLED = "controlled.cancelled"
@@ -83,7 +80,8 @@ def drive(url: str, repaired: str, commits: int, moment: str) -> None:
     os.environ["FLOWENGINE_WATCHDOG_INTERVAL"] = "0.05"
     os.environ["REPAIRED"] = repaired
     if commits:
-        _kill_at(commits, moment)
+        kind = PostgresDatabase if url.startswith("postgresql") else SqliteDatabase
+        kill_at(kind, commits, moment)
     first = waited.options(key="first").start("ada")
     second = cancelled.options(key="second").start(7)
     third = retried.options(key="third").start()
@@ -105,27 +103,3 @@ def drive(url: str, repaired: str, commits: int, moment: str) -> None:
     else:
         raise AssertionError("the cancelled run has a result")
     default_engine().close()
-
-
-def _kill_at(commits: int, moment: str) -> None:
-    seen = 0
-
-    def counting(begin: Any) -> Any:
-        @contextmanager
-        def counted(database: Any) -> Iterator[Any]:
-            nonlocal seen
-            with begin(database) as transaction:
-                yield transaction
-                seen += 1
-                if moment == "before" and seen == commits:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                    time.sleep(60)
-            if moment == "after" and seen == commits:
-                os.kill(os.getpid(), signal.SIGKILL)
-                time.sleep(60)
-
-        return counted
-
-    for database in (SqliteDatabase, PostgresDatabase):
-        for name in ("write", "autocommit", "optimistic"):
-            setattr(database, name, counting(getattr(database, name)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -65,18 +66,17 @@ def run_and_die(url: str, commits: int, moment: str) -> None:
 
 def kill_at(kind: type[Database], commits: int, moment: str) -> None:
     """Kill this process at its n-th commit to a database of that kind."""
-    seen = 0
+    numbers = itertools.count(1)  # threads commit side by side: each commit has a number of its own
 
     def counting(begin: Any) -> Any:
         @contextmanager
         def counted(database: Database) -> Iterator[Any]:
-            nonlocal seen
             with begin(database) as transaction:
                 yield transaction
-                seen += 1
-                if moment == "before" and seen == commits:
+                number = next(numbers)
+                if moment == "before" and number == commits:
                     os.kill(os.getpid(), signal.SIGKILL)
-            if moment == "after" and seen == commits:
+            if moment == "after" and number == commits:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         return counted
