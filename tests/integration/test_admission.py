@@ -24,8 +24,6 @@ from flowengine.engine import Run
 from flowengine.evaluator import TaskState
 from flowengine.testing import Flow
 
-pytestmark = pytest.mark.each_database
-
 CUSTOMER = Limit("customer:{customer}", 2)
 
 

@@ -32,8 +32,6 @@ from flowengine.worker import CircuitBreakers, TaskWorker
 from tests.integration.engines import opened, replace_notifier, watched
 from tests.servers import RedisServer
 
-pytestmark = pytest.mark.each_database
-
 SHOP = "the shop"
 IS_UP = threading.Event()
 CALLS: list[int] = []

@@ -31,8 +31,6 @@ from tests.integration.engines import MovedClock, opened
 from tests.integration.engines import one as one_event
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.each_database
-
 ME = WorkerIdentity("s", "b" * 32, 1)
 CALLS: list[int] = []
 CHECKED_OUT: list[int] = []

@@ -25,8 +25,6 @@ from flowengine.worker import TaskWorker
 from tests.integration.engines import MovedClock, one, opened, side_by_side, watched
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.each_database
-
 ME = WorkerIdentity("s", "b" * 32, 1)
 MANY = side_by_side(*(f"s{i}" for i in range(60)))
 FEW = side_by_side("a", "b", "c")

@@ -16,8 +16,6 @@ from flowengine.testing import Flow
 from tests.integration.engines import one, opened, watched
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.each_database
-
 
 @event_facet(name="lists.work")
 def work(n: int) -> int:

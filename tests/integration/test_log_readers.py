@@ -28,8 +28,6 @@ from flowengine.store.claims import WorkerIdentity
 from tests.integration.engines import opened, watched
 from tests.servers import PostgresServer
 
-pytestmark = pytest.mark.each_database
-
 IDENTITY = WorkerIdentity("s", "b" * 32, 1)
 BEGAN = 1_700_000_000_000
 

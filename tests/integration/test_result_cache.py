@@ -17,8 +17,6 @@ from flowengine.evaluator.triggers import Report, Succeeded
 from flowengine.settings import Settings
 from flowengine.testing import Flow, replay
 
-pytestmark = pytest.mark.each_database
-
 CALLS: list[Any] = []
 
 

@@ -18,8 +18,6 @@ from flowengine.settings import Settings
 from flowengine.store.schedules import Schedules as ScheduleRows
 from flowengine.testing import Flow
 
-pytestmark = pytest.mark.each_database
-
 MINUTE = 60_000
 
 

@@ -16,8 +16,6 @@ from flowengine.settings import Settings
 from flowengine.store.run_keys import RunKeys
 from flowengine.testing import Flow
 
-pytestmark = pytest.mark.each_database
-
 broken: set[str] = set()
 
 

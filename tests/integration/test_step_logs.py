@@ -38,8 +38,6 @@ from flowengine.worker import TaskWorker, step_logs
 from flowengine.worker.left_lines import deliver_left_lines, directory_of, scope_of
 from tests.integration.engines import opened, watched
 
-pytestmark = pytest.mark.each_database
-
 KEYS = "0123456789abcdef0123456789abcdef"
 CODEC = "flowengine.payload_codecs:AesGcmCodec"
 alone = logging.getLogger("tests.not_propagated")

@@ -30,8 +30,6 @@ from flowengine.worker import TaskWorker
 from tests.integration.engines import opened, side_by_side, watched
 from tests.integration.threads import in_threads
 
-pytestmark = pytest.mark.each_database
-
 IDENTITY = WorkerIdentity("s" * 32, "b" * 32, 1)
 NAMES = ["t.Work"]
 HEADINGS = ("version", "heartbeat", "tasks", "workflows", "state")

@@ -24,8 +24,6 @@ from flowengine.settings import Settings
 from flowengine.testing import Flow
 from tests.integration.engines import opened, watched
 
-pytestmark = pytest.mark.each_database
-
 C, D, P, OK, ERROR = (
     EventState.CREATED,
     EventState.DISPATCHED,
