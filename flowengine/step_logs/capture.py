@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, TextIO, cast
 
-from flowengine.log_context import StepLog
+from flowengine.log_context import StepLog, logged_step
 from flowengine.step_logs.lines import STDERR, STDOUT
 from flowengine.step_logs.threads import follow_threads, step_of_lines
 
@@ -45,11 +45,14 @@ class CapturedStream:
         self._stream, self._name = stream, name
 
     def write(self, text: str) -> int:
-        step = None if _passing.is_on else step_of_lines()
-        log = None if step is None else step.log()
-        if log is None:
+        passing = _passing
+        if (
+            passing.is_on
+            or (step := logged_step.get(None) or step_of_lines()) is None
+            or (log := step.log()) is None
+        ):
             return self._stream.write(text)
-        _passing.is_on = True
+        passing.is_on = True
         try:
             try:
                 log.write(self._name, text)
@@ -57,7 +60,7 @@ class CapturedStream:
                 _note(problem)
             return self._stream.write(text)
         finally:
-            _passing.is_on = False
+            passing.is_on = False
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

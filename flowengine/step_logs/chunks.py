@@ -45,12 +45,10 @@ class ChunkLines:
 
     def takes(self, number: int, line: str) -> bool:
         """Whether a line belongs to this chunk: it is the next one, and there is room."""
-        is_next = number == self.first + self.count
-        return is_next and self.size + len(line) + 1 <= CHUNK_BYTES
+        return number == self.first + self.count and self.size + len(line) < CHUNK_BYTES
 
     def add(self, line: str) -> None:
-        assert self.lines is not None
-        self.lines.append(line)
+        self.lines.append(line)  # type: ignore[union-attr]  # those of a chunk that grows
         self.count += 1
         self.size += len(line) + 1
 

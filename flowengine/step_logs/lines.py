@@ -35,7 +35,8 @@ class LogLine(NamedTuple):
 
 def encoded_line(at: int, level: int, stream: str, logger: str, text: str) -> str:
     """Return a line as chunks have it, without its number: that follows from its place."""
-    return f'[{at},{level},"{stream}",{_quoted(logger[:_MOST_LOGGER])},{_quoted(text)}]'
+    name = _quoted(logger[:_MOST_LOGGER]) if logger else '""'
+    return f'[{at},{level},"{stream}",{name},{_quoted(text)}]'
 
 
 def told_line(at: int, text: str) -> str:
@@ -71,6 +72,8 @@ def pieces(text: str) -> Iterator[str]:
 class LineBuffer:
     """Joins what is written to a stream to whole lines."""
 
+    __slots__ = ("_parts", "size")
+
     def __init__(self) -> None:
         self._parts: list[str] = []  #: of the line that is not ended
         self.size = 0
@@ -82,12 +85,15 @@ class LineBuffer:
 
     def lines(self, text: str) -> list[str]:
         """Add text; return the lines that it has ended."""
-        *lines, rest = ("".join(self._parts) + text).split("\n")
-        self._keep(rest)
+        if self._parts:
+            text = "".join(self._parts) + text
+        lines = text.split("\n")
+        self._keep(lines.pop())
         return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
 
     def _keep(self, rest: str) -> None:
-        self._parts, self.size = [rest] if rest else [], len(rest)
+        self._parts = [rest] if rest else []
+        self.size = len(rest)
 
     def overflow(self, redacted: Callable[[str], str], overlap: int) -> list[str]:
         """Return the beginning of a line that becomes too long, redacted; most have none.

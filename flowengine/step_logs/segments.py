@@ -46,9 +46,9 @@ class Segment:
 
     def append(self, chunk: ChunkLines, number: int, line: str) -> None:
         """Add a line of a chunk. Raises OSError if there is no room on the disk."""
-        text = self._seal(f"{chunk.prefix}{number},{line}]")
-        separator = f"{_TORN}\n" if self._is_torn else ""
-        content = f"{separator}{text}\n".encode("ascii")
+        content = f"{self._seal(f'{chunk.prefix}{number},{line}]')}\n".encode("ascii")
+        if self._is_torn:
+            content = f"{_TORN}\n".encode("ascii") + content
         self._is_torn = True
         written = os.write(self._file, content)
         self.size += written

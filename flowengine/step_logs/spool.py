@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flowengine.fork import at_fork
 from flowengine.log_filter import safe_logger
-from flowengine.step_logs.chunks import ChunkLines, LogChunk, TryKey
+from flowengine.step_logs.chunks import CHUNK_BYTES, ChunkLines, LogChunk, TryKey
 from flowengine.step_logs.pending_chunks import PendingChunk, stored_forms
 from flowengine.step_logs.segments import Seal, Segment
 from flowengine.step_logs.tail_files import TailFiles, tail_chunks
@@ -50,7 +50,9 @@ class LogSpool:
         """
         self._directory, self._scope, self._max_bytes = directory, scope, max_bytes
         self._seal, self._unseal, self.wake = seal, unseal, wake
-        self._changed = threading.Condition()
+        self.is_durable = directory is not None  #: lines are in files, and stored without a report
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._pending: dict[PendingChunk, None] = {}  #: in the order in which they began
         self._segments: list[Segment] = []  #: the last one is written to
         self._tails: list[TailFiles] = []
@@ -59,12 +61,33 @@ class LogSpool:
         self._has_noted = self.is_closed = False
         at_fork(in_child=self._abandon)
 
-    @property
-    def is_durable(self) -> bool:
-        """Whether lines are in files, and stored without a report."""
-        return self._directory is not None
-
     # --- lines ---
+
+    def grow(self, chunk: PendingChunk, number: int, line: str) -> bool:
+        """Add a line to the chunk of its try if that is all there is to do: most lines.
+
+        Invariant: a segment that is not full is the last one. False: nothing is changed, but a
+        line may have been cut off in the file.
+        """
+        with self._lock:
+            content, segment = chunk.content, chunk.segment
+            size = len(line)
+            if (
+                segment is None
+                or chunk.is_closed
+                or number != content.first + content.count
+                or content.size + size >= CHUNK_BYTES
+                or segment.size >= SEGMENT_BYTES
+            ):
+                return False
+            try:
+                segment.append(content, number, line)
+            except Exception as problem:  # also one of the payload codec, which is not ours
+                self._note(problem)
+                return False
+            content.add(line)
+            self._memory += size
+            return True
 
     def append(
         self, chunk: PendingChunk | None, key: TryKey, number: int, line: str, *, force: bool
@@ -73,7 +96,7 @@ class LogSpool:
 
         With `force` a line is never lost, whatever the limits are.
         """
-        with self._changed:
+        with self._lock:
             if self.is_closed:
                 return None
             added = self._written(chunk, key, number, line) or self._held(
@@ -333,7 +356,8 @@ class LogSpool:
     def _abandon(self) -> None:
         """Give all this up in a forked child: the files and the lines are the parent's."""
         self.is_closed = True
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         for segment in self._segments:
             segment.close()
         for files in self._tails:

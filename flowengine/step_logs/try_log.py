@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterable
-from time import perf_counter
+from collections.abc import Iterable
+from time import perf_counter, time_ns
 
 from flowengine.step_logs.cap import Cap, loss_text
 from flowengine.step_logs.chunks import TryKey
@@ -28,10 +27,6 @@ _LOSS = "the spool of lines was full"
 _WAIT_SECONDS = 5.0  # for the end of a delivery that has lines of this try
 
 
-def _now() -> int:
-    return time.time_ns() // 1_000_000
-
-
 class TryLog:
     """Shared by the threads of a try. Nothing that it does may fail the step."""
 
@@ -41,9 +36,8 @@ class TryLog:
         key: TryKey,
         redactor: Redactor,
         head_bytes: int,
-        clock: Callable[[], int] = _now,
     ) -> None:
-        self._spool, self._key, self._redactor, self._clock = spool, key, redactor, clock
+        self._spool, self._key, self._redactor = spool, key, redactor
         self._has_own_secrets = False
         self._lock = threading.RLock()
         self._buffers: dict[str, LineBuffer] = {}
@@ -69,7 +63,7 @@ class TryLog:
 
     def write(self, stream: str, text: str) -> None:
         """Add what was written to a stream; lines may come in parts."""
-        if self._is_over:
+        if self._spool.is_closed or (self._is_ended and self._is_over):
             return
         with self._lock:
             buffer = self._buffers.get(stream)
@@ -112,11 +106,11 @@ class TryLog:
             self._redactor.add(secrets)
 
     def _add(self, level: int, stream: str, logger: str, text: str) -> None:
-        at = self._clock()
+        at = time_ns() // 1_000_000
         text = self._redactor.redacted(text)
         if len(text) <= SHORT:
-            self.line_count = number = self.line_count + 1
-            self._place(number, encoded_line(at, level, stream, logger, text))
+            self.line_count += 1
+            self._place(self.line_count, encoded_line(at, level, stream, logger, text))
             return
         more = len(text)
         for piece in pieces(text):
@@ -130,7 +124,8 @@ class TryLog:
     def _place(self, number: int, line: str) -> None:
         """Add a line to the first ones or to the last ones."""
         if self._cap.admits(number, line):
-            self._append(number, line)
+            if self._chunk is None or not self._spool.grow(self._chunk, number, line):
+                self._append(number, line)
         elif self._is_ended:
             self._cap.take_tail()  # nobody would store it
         else:
@@ -160,7 +155,7 @@ class TryLog:
         return True
 
     def _told(self, text: str) -> str:
-        return told_line(self._clock(), text)
+        return told_line(time_ns() // 1_000_000, text)
 
     # --- the end ---
 
