@@ -8,6 +8,7 @@ stay in the segments, up to a limit; memory holds a bounded part of them.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from math import inf
 from pathlib import Path
@@ -56,6 +57,7 @@ class LogSpool:
         self._pending: dict[PendingChunk, None] = {}  #: in the order in which they began
         self._segments: list[Segment] = []  #: the last one is written to
         self._tails: list[TailFiles] = []
+        self._unended: dict[Callable[[], object], float] = {}  #: late lines, with their time
         self._memory = 0
         self._problem: object = None
         self._has_noted = self.is_closed = False
@@ -247,6 +249,7 @@ class LogSpool:
 
         `before` leaves those that began later: the report of a quick try takes them.
         """
+        self._end_lines(before)
         with self._changed:
             size = 0
             taken: list[PendingChunk] = []
@@ -259,6 +262,21 @@ class LogSpool:
                 taken.append(chunk)
             self._take(taken)
             return taken
+
+    def end_later(self, end_line: Callable[[], object]) -> None:
+        """Have a late line ended that no newline ends, once no more of it can be expected."""
+        with self._lock:
+            if not self.is_closed:
+                self._unended.setdefault(end_line, time.monotonic())
+                self.wake()
+
+    def _end_lines(self, before: float) -> None:
+        with self._lock:
+            due = [end_line for end_line, since in self._unended.items() if since <= before]
+            for end_line in due:
+                del self._unended[end_line]
+        for end_line in due:  # without the lock: that of a log is taken first
+            end_line()
 
     def take_try(self, chunks: Sequence[PendingChunk], seconds: float) -> list[PendingChunk]:
         """Take the chunks of a try; waits so long for the end of a delivery that has some.
@@ -323,13 +341,13 @@ class LogSpool:
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._pending)
+        return bool(self._pending or self._unended)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there are chunks that nobody stores now."""
+        """Whether there are chunks that nobody stores now, or lines that are not ended."""
         with self._changed:
-            return any(not chunk.is_taken for chunk in self._pending)
+            return bool(self._unended) or any(not chunk.is_taken for chunk in self._pending)
 
     def idle(self) -> None:
         """Clear the file if all of it is stored."""
@@ -352,6 +370,7 @@ class LogSpool:
                 files.close()
             self._segments.clear()
             self._pending.clear()
+            self._unended.clear()
 
     def _abandon(self) -> None:
         """Give all this up in a forked child: the files and the lines are the parent's."""
@@ -362,4 +381,4 @@ class LogSpool:
             segment.close()
         for files in self._tails:
             files.close()
-        self._segments, self._pending, self._tails = [], {}, []
+        self._segments, self._pending, self._tails, self._unended = [], {}, [], {}

@@ -73,13 +73,18 @@ class TryLog:
                 buffer.add(text)
                 if buffer.size > LINE_BYTES:
                     self._cut(buffer, stream)
+                if self._is_ended:
+                    self._spool.end_later(self._end_lines)
                 return
             began = perf_counter()
             level = STREAM_LEVELS[stream]
             for line in buffer.lines(text):
                 self._add(level, stream, "", line)
-            if buffer.size > LINE_BYTES:
-                self._cut(buffer, stream)
+            if buffer.size:
+                if buffer.size > LINE_BYTES:
+                    self._cut(buffer, stream)
+                if self._is_ended:
+                    self._spool.end_later(self._end_lines)
             self.seconds += perf_counter() - began
 
     def _cut(self, buffer: LineBuffer, stream: str) -> None:
@@ -162,13 +167,11 @@ class TryLog:
     def end(self) -> None:
         """Add the last lines: those without a newline, and the tail of a log that is too long.
 
-        Lines that come later, of threads that go on, are added as long as there is room, if they
-        end with a newline: `print` writes a line in parts.
+        Lines that come later, of threads that go on, are added as long as there is room; one
+        without a newline when nothing follows it: `print` writes a line in parts.
         """
         with self._lock:
-            for stream, buffer in self._buffers.items():
-                for line in buffer.rest():
-                    self._add(STREAM_LEVELS[stream], stream, "", line)
+            self._end_lines()
             self._is_ended = True
             if self._lost:  # the last one of them has the number
                 number = self._tail_first - 1 if self._tail_first else self.line_count
@@ -177,6 +180,13 @@ class TryLog:
             if tail := self._cap.take_tail():
                 files, self._tail = self._tail, None
                 self._chunks += self._spool.end_tail(self._key, tail, self._tail_first, files)
+
+    def _end_lines(self) -> None:
+        """Add the lines that no newline has ended."""
+        with self._lock:
+            for stream, buffer in self._buffers.items():
+                for line in buffer.rest():
+                    self._add(STREAM_LEVELS[stream], stream, "", line)
 
     def take(self) -> list[PendingChunk]:
         """Take the chunks that are not stored yet, in order."""

@@ -401,6 +401,24 @@ def test_late_lines_are_stored_while_there_is_room(tmp_path: Path) -> None:
     assert files(tmp_path) == []
 
 
+def test_a_late_line_without_a_newline_is_stored_when_nothing_follows(tmp_path: Path) -> None:
+    lines, log = opened(tmp_path)
+    log.end()
+    began = time.monotonic()
+    for text in ("one line", " in parts\nand", " another"):
+        log.write("stdout", text)
+    assert lines.has_waiting  # the delivery looks again
+    assert lines.take(before=began) == []  # `print` writes a line in parts
+    found = texts(lines.stored_form(taken := lines.take()))
+    assert found == [(1, "one line in parts"), (2, "and another")]
+    lines.delivered(taken)
+    assert not lines.has_pending
+    log.write("stderr", "the last words")
+    found = texts(lines.stored_form(lines.take()))
+    assert found == [(3, "the last words")]
+    lines.close()
+
+
 def test_lines_of_threads_are_stored_once_and_in_order_by_whoever_comes_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
