@@ -10,13 +10,11 @@ to time looks behind every place.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowengine.engine.filter_values import number_of_rows
 from flowengine.engine.last_lines import last_lines
@@ -29,13 +27,13 @@ from flowengine.engine.log_entries import (
 )
 from flowengine.engine.log_places import OWN_LOGGER, TryPlace, accounted_from, untold_text
 from flowengine.engine.log_store import LogStore
+from flowengine.engine.merged_lines import Portion, TryId, merged
 from flowengine.engine.queries import run_info
 from flowengine.step_logs.lines import LOG, LogLine, lines_of
 from flowengine.store import Store
 from flowengine.store.logs import FoundChunk, LogCursor, LoggedTask, StoredPlace
 from flowengine.tenants import visible_tenant
 
-TryId = tuple[str, int]  #: of a task, and its lease
 PAGE = 500  #: chunks that are looked at, or lines that are passed on, at once
 _OVERLAP = 10_000  #: milliseconds; a commit may be seen that much later than others
 _SWEEP_SECONDS = 30.0  #: between two looks behind every place
@@ -43,6 +41,14 @@ _GAP_SECONDS = 5.0  #: for which lines wait for those before them, from when the
 _LATE_SECONDS = 0.6  #: after the end of a run: a worker stores lines within half a second
 _FIRST_PAUSE, _LAST_PAUSE, _GROWTH = 0.05, 0.5, 1.5  #: seconds between two looks
 _END = 2**62  #: behind the last line of any log
+
+
+class _Part(NamedTuple):
+    """Lines of one chunk."""
+
+    first: int  #: of the chunk
+    numbers: list[range]
+    entries: list[LogEntry]
 
 
 class RunLogs:
@@ -196,27 +202,9 @@ class RunLog:
         self, keys: Sequence[TryId], has_more: Callable[[TryId], bool], *, final: bool = False
     ) -> Iterator[LogEntry]:
         """Return the lines of these tries behind their places; `final` waits for no others."""
-        heap: list[tuple[int, int, TryId, deque[LogEntry]]] = []
-        order = 0
+        return merged(keys, lambda keys: self._portions(keys, final), has_more)
 
-        def load(keys: Iterable[TryId]) -> None:
-            nonlocal order
-            for key, entries in self._next_entries(keys, final):
-                order += 1
-                heapq.heappush(heap, (_time(entries), order, key, entries))
-
-        load(keys)
-        while heap:
-            _, place, key, entries = heapq.heappop(heap)
-            if entries:
-                yield entries.popleft()
-                heapq.heappush(heap, (_time(entries), place, key, entries))
-            elif has_more(key):
-                load([key])
-
-    def _next_entries(
-        self, keys: Iterable[TryId], final: bool
-    ) -> list[tuple[TryId, deque[LogEntry]]]:
+    def _portions(self, keys: Iterable[TryId], final: bool) -> list[Portion]:
         """Return the wanted lines of the next chunks of tries, and move their places."""
         cursors = [
             LogCursor(*key, line)
@@ -224,7 +212,7 @@ class RunLog:
             for place in (self._places[key],)
             for line in (*(hole.start for hole in place.holes), place.line)
         ]
-        found: dict[TryId, deque[LogEntry]] = {}
+        found: dict[TryId, list[_Part]] = {}
         for chunk in sorted(set(self._store.next_chunks(cursors))) if cursors else ():
             key, place = (chunk.task_id, chunk.lease), self._places[chunk.task_id, chunk.lease]
             missing, start = place.missing(chunk.first, chunk.line_count), chunk.first
@@ -243,8 +231,20 @@ class RunLog:
                 entries = [e for e in entries if any(e.number in part for part in missing)]
             self._held.pop(key, None)
             place.pass_over(chunk.first, chunk.line_count, start)
-            found.setdefault(key, deque()).extend(entries)
-        return list(found.items())
+            found.setdefault(key, []).append(_Part(chunk.first, missing, entries))
+        return [self._portion(key, parts) for key, parts in found.items()]
+
+    def _portion(self, key: TryId, parts: Sequence[_Part]) -> Portion:
+        firsts = [LogCursor(*key, part.first) for part in parts]
+        wanted = [numbers for part in parts for numbers in part.numbers]
+
+        def again() -> list[LogEntry]:
+            chunks = sorted(set(self._store.next_chunks(firsts)))
+            entries = [entry for chunk in chunks for entry in self._entries(chunk)]
+            return [e for e in entries if any(e.number in numbers for numbers in wanted)]
+
+        entries = [entry for part in parts for entry in part.entries]
+        return Portion(key, entries, again)
 
     def _waits(self, key: TryId, chunk: FoundChunk) -> bool:
         """Whether a chunk waits for lines before it; an old one does not."""
@@ -320,8 +320,3 @@ class RunLog:
     def _lease(self, place: StoredPlace) -> int:
         task = self._tasks.get(place.task_id)
         return 0 if task is None else task.lease
-
-
-def _time(entries: deque[LogEntry]) -> int:
-    """Return when the first line was written; without lines the next chunk is loaded first."""
-    return entries[0].at if entries else 0

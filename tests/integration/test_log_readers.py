@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import create_engine, event, text
 
 from flowengine import event_facet, workflow
-from flowengine.engine import Engine, Run
+from flowengine.engine import Engine, Run, merged_lines, run_logs
 from flowengine.engine.log_entries import LogEntry
 from flowengine.errors import InvalidFilter, UnknownRun
 from flowengine.evaluator.triggers import Succeeded
@@ -162,6 +162,38 @@ def test_the_last_lines_of_many_tries_are_read_from_few_chunks(
     monkeypatch.setattr(store, "last_chunks", counted)
     assert texts(written.run.logs(last=12)) == ["299"] * 3 + ["300"] * 9
     assert sum(read) <= 30, "of 300 tries"
+
+
+def test_the_whole_log_of_many_tries_holds_a_bounded_part_of_their_lines(
+    written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries, made = 120, list[merged_lines.Portion]()
+    with written.engine.database.write() as session:
+        raise_lease = "UPDATE flowengine_task SET lease = %s WHERE uuid = %s RETURNING 1"
+        session.rows(raise_lease, (tries, written.tasks[0].uuid))
+        chunks = []
+        for lease in range(2, tries + 1):
+            # Some of them write at the same time.
+            lines = [(20 * lease + 7 * n, INFO, f"{lease} {n}") for n in range(12)]
+            chunks.append(written.chunk(0, 1, *lines)._replace(lease=lease))
+        session.logs.add(chunks)
+    whole = list(written.run.logs())
+    assert [line.at for line in whole] == sorted(line.at for line in whole)
+    assert len(whole) == 6 + 12 * (tries - 1)
+    portion = run_logs.Portion
+
+    def counted(*about: Any) -> merged_lines.Portion:
+        made.append(portion(*about))
+        return made[-1]
+
+    monkeypatch.setattr(run_logs, "Portion", counted)
+    monkeypatch.setattr(merged_lines, "HELD_CHARACTERS", 10_000)
+    found, held = [], 0
+    for line in written.run.logs():
+        found.append(line)
+        held = max(held, sum(len(one.entries) for one in made))
+    assert found == whole
+    assert held < tries + 150, "of 1,400 lines: one for each try, and those of ten"
 
 
 def test_a_filter_that_makes_no_sense_is_refused(written: Written) -> None:
