@@ -11,7 +11,13 @@ import click
 from flowengine.documents import SUFFIXES, CompiledDocument, name_of
 from flowengine.errors import InvalidDocument
 from flowengine.settings import Settings
-from flowengine.worker.document_folder import Documents, document_files, load_documents, load_folder
+from flowengine.worker.document_folder import (
+    Documents,
+    list_folder,
+    load_documents,
+    load_folder,
+    tell_unlisted,
+)
 
 
 def is_document(target: str) -> bool:
@@ -22,7 +28,7 @@ def is_document(target: str) -> bool:
     if not path.is_dir() or any(path.glob("*.py")):
         return False
     with readable_folder(target):
-        return bool(document_files(path))
+        return any(list_folder(path))
 
 
 @contextmanager
@@ -36,15 +42,21 @@ def readable_folder(folder: str) -> Iterator[None]:
 
 def documents_at(targets: Sequence[str], settings: Settings) -> Documents:
     """Compile the documents of files and folders together."""
-    return load_documents(named for target in targets for named in _named(target, settings))
+    listings = {target: list_folder(target) for target in targets if Path(target).is_dir()}
+    documents = load_documents(
+        named
+        for target in targets
+        for named in (
+            listings[target].named(target) if target in listings else _named(target, settings)
+        )
+    )
+    for target, listing in listings.items():
+        tell_unlisted(documents, listing, target)
+    return documents
 
 
 def _named(target: str, settings: Settings) -> Iterator[tuple[Path, str]]:
     path = Path(target)
-    if path.is_dir():
-        for file in document_files(path):
-            yield file, name_of(file.relative_to(path))
-        return
     root = Path(settings.workflows).resolve() if settings.workflows else path.parent.resolve()
     inside = path.resolve().is_relative_to(root)
     yield path, name_of(path.resolve().relative_to(root) if inside else path.name)

@@ -52,6 +52,7 @@ class Folder:
     source: str
     place: str  #: the beginning of the places of its documents
     removable: Collection[str] = ()  #: names that are removed if they are missing
+    unlisted: Collection[str] = ()  #: how names of documents begin that may be there, unseen
 
 
 @dataclass

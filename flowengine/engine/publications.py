@@ -130,7 +130,9 @@ class Publications:
             if stored.get(name) != drafts[name].record.digest
             or drafts[name].stored_schedules() not in (None, have.get(name, set()))
         ]
-        changes.missing = sorted(stored.keys() - own.keys()) if folder else []
+        unlisted = tuple(folder.unlisted) if folder else ()
+        gone = stored.keys() - own.keys() if folder else set[str]()
+        changes.missing = sorted(name for name in gone if not name.startswith(unlisted))
         changes.removed = [n for n in changes.missing if folder and n in folder.removable]
         return stale
 

@@ -13,6 +13,7 @@ import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from flowengine.authoring import event_facet_named, workflow_named
 from flowengine.authoring.tracer import declaration_of
@@ -40,7 +41,9 @@ class Documents:
     """The workflows of some documents, and the problems of the broken ones."""
 
     compiled: dict[str, CompiledDocument] = field(default_factory=dict)
-    problems: dict[str, list[DocumentProblem]] = field(default_factory=dict)  #: by workflow
+    #: By workflow; those of a folder that cannot be listed by its path, with a slash at the end.
+    problems: dict[str, list[DocumentProblem]] = field(default_factory=dict)
+    unlisted: list[str] = field(default_factory=list)  #: how names of unseen documents begin
 
     def all_problems(self) -> list[DocumentProblem]:
         return [problem for found in self.problems.values() for problem in found]
@@ -54,44 +57,83 @@ class KnownDocuments:
     compiled: dict[str, tuple[list[object], CompiledDocument]] = field(default_factory=dict)
 
 
-def document_files(folder: str | Path) -> list[Path]:
+class Listing(NamedTuple):
+    """The documents of a folder, and the folders below it that cannot be listed."""
+
+    files: list[Path]
+    problems: dict[Path, OSError]
+
+    def named(self, folder: str | Path) -> Iterator[tuple[Path, str]]:
+        """Return the files with the names of their workflows."""
+        return ((path, name_of(path.relative_to(folder))) for path in self.files)
+
+
+def list_folder(folder: str | Path) -> Listing:
     """Return the documents of a folder, sorted; other files and hidden ones are none.
 
     Links to folders are followed, unless they lead back to a folder that contains them: its
-    documents are found already. Raises OSError if a part of it cannot be listed, or has too many
-    entries: its documents must not be taken for removed.
+    documents are found already. Raises OSError if the folder itself cannot be listed, or has too
+    many entries: its documents must not be taken for removed.
     """
-    found: list[Path] = []
-    for count, path in enumerate(_entries(Path(folder), frozenset())):
+    found = Listing([], {})
+    for count, path in enumerate(_entries(Path(folder), frozenset(), found.problems)):
         if count >= MAX_ENTRIES:
             what = f"it has more than {MAX_ENTRIES:,} files and folders: split it"
             raise OSError(errno.EFBIG, what, str(folder))
         if path.name.endswith(SUFFIXES):
-            found.append(path)
-    return sorted(found)
+            found.files.append(path)
+    if Path(folder) in found.problems:
+        raise found.problems[Path(folder)]
+    found.files.sort()
+    return found
 
 
-def _entries(folder: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+def _entries(
+    folder: Path, above: frozenset[tuple[int, int]], problems: dict[Path, OSError]
+) -> Iterator[Path]:
     """Yield the visible files below a folder, and its folders."""
-    status = folder.stat()
-    here = status.st_dev, status.st_ino
-    if here in above:
+    try:
+        status = folder.stat()
+        here = status.st_dev, status.st_ino
+        if here in above:
+            return
+        with os.scandir(folder) as listed:
+            entries = sorted(listed, key=lambda entry: entry.name)
+    except OSError as problem:
+        problems[folder] = problem
         return
-    with os.scandir(folder) as listed:
-        entries = sorted(listed, key=lambda entry: entry.name)
     for entry in entries:
         if entry.name.startswith("."):
             continue
-        if entry.is_dir():
-            yield from _entries(Path(entry.path), above | {here})
+        path = Path(entry.path)
+        if _is_folder(entry):
+            yield from _entries(path, above | {here}, problems)
             continue
-        yield Path(entry.path)
+        yield path
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads nowhere, or through a folder that is closed
+        return not entry.name.endswith(SUFFIXES)
 
 
 def load_folder(folder: str | Path, known: KnownDocuments | None = None) -> Documents:
-    """Compile the documents of a folder."""
-    named = ((path, name_of(path.relative_to(folder))) for path in document_files(folder))
-    return load_documents(named, known)
+    """Compile the documents of a folder. Raises OSError if it cannot be listed."""
+    listing = list_folder(folder)
+    documents = load_documents(listing.named(folder), known)
+    tell_unlisted(documents, listing, folder)
+    return documents
+
+
+def tell_unlisted(documents: Documents, listing: Listing, folder: str | Path) -> None:
+    """Add the problems of the folders below one that cannot be listed."""
+    for path, problem in listing.problems.items():
+        inside = path.relative_to(folder)
+        what = f"the folder cannot be read: {problem.strerror or problem}"
+        documents.problems[f"{printable(str(inside))}/"] = [_problem(path, what)]
+        documents.unlisted.append(printable(".".join((*inside.parts, ""))))
 
 
 def load_documents(
@@ -195,7 +237,10 @@ def folder_state(folder: str | Path) -> tuple[tuple[str, int, int, int], ...]:
 
 
 def _states(folder: str | Path) -> Iterator[tuple[str, int, int, int]]:
-    for path in document_files(folder):
+    listing = list_folder(folder)
+    for path, problem in listing.problems.items():
+        yield str(path), -1, problem.errno or 0, 0
+    for path in listing.files:
         try:
             status = path.stat()
         except OSError:

@@ -89,7 +89,7 @@ class DocumentPublisher:
         # A folder that is empty at the start may be that of a disk which is not mounted yet.
         if self._state is not None or state:
             place = f"{os.path.abspath(self._folder)}/"
-            folder = Folder(DOCUMENT, place, self._missing)
+            folder = Folder(DOCUMENT, place, self._missing, documents.unlisted)
         changes = engine.catalogue.publish(found, folder)
         self._tell([str(each) for each in (*documents.all_problems(), *changes.refused.values())])
         self._published = {

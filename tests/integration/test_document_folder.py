@@ -112,6 +112,30 @@ def test_a_folder_that_is_away_has_not_lost_its_schedules(
     assert [each.name for each in flow.engine.schedules.list()] == ["etl.daily"]
 
 
+def test_a_folder_that_cannot_be_listed_is_told_keeps_its_documents_and_stops_no_others(
+    flow: Flow, folder: Path
+) -> None:
+    publisher, team = DocumentPublisher(str(folder)), folder / "etl"
+    publisher.publish(flow.engine)
+    away = team.rename(folder.with_name("away"))
+    team.symlink_to("etl")  # leads to itself; permissions do not stop root
+    (folder / "new.yml").write_text("tasks: {a: {call: papers.note, with: {day: x}}}\n")
+    for _ in range(3):  # what is missing at two polls is removed
+        publisher.publish(flow.engine)
+    catalogue = flow.engine.catalogue
+    listed = {each.name: each.problems for each in catalogue.list()}
+    (problem,) = listed.pop("etl/")
+    assert str(problem).startswith(f"{team}:1:1: the folder cannot be read: ")
+    assert listed == {"etl.daily": [], "new": []}
+    assert [each.name for each in flow.engine.schedules.list()] == ["etl.daily"]
+    assert f"{team}:1:1" in command("check", str(folder), expect=1).output
+    team.unlink()
+    away.rename(team)
+    for _ in range(2):
+        publisher.publish(flow.engine)
+    assert [each.name for each in catalogue.list()] == ["etl.daily", "new"]
+
+
 def test_a_workflow_in_python_that_cannot_be_traced_stops_only_the_documents_that_start_it(
     folder: Path,
 ) -> None:

@@ -173,7 +173,7 @@ def test_a_folder_with_too_many_entries_is_refused(
     for number in range(3):
         (folder / f"{number}.txt").write_text("")
     with pytest.raises(OSError, match="more than 2 files"):
-        document_folder.document_files(folder)
+        document_folder.list_folder(folder)
 
 
 @pytest.mark.parametrize("part", ["${", "${inputs ", "${inputs.x}"])
