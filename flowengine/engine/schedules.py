@@ -23,7 +23,7 @@ from flowengine.settings import Settings
 from flowengine.store import Store
 from flowengine.store.schedules import TickRecord
 
-_MANY = 10_000
+_PAGE = 1_000  #: rows that one statement reads
 _EVER = 2**62
 
 
@@ -143,7 +143,12 @@ class Schedules:
             return info_of(after)
 
     def list(self, *, tenant: str | None = None) -> list[ScheduleInfo]:
-        """Return the schedules of a tenant by name."""
-        with self._database.read() as session:
-            found = session.schedules.page(self._stored.tenant(tenant), "", _MANY)
-        return [info_of(record) for record in found]
+        """Return all schedules of a tenant by name."""
+        own, found = self._stored.tenant(tenant), list[ScheduleInfo]()
+        while True:
+            after = found[-1].name if found else ""
+            with self._database.read() as session:
+                page = session.schedules.page(own, after, _PAGE)
+            found += [info_of(record) for record in page]
+            if len(page) < _PAGE:
+                return found

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from flowengine import InvalidInputs, event_facet, workflow
+from flowengine.engine import schedules
 from flowengine.engine.due_schedules import DueSchedules
 from flowengine.errors import ScheduleRefused, UnknownSchedule
 from flowengine.scheduling import Schedule, shown_time, tick
@@ -317,6 +318,17 @@ def test_a_trigger_at_the_time_of_a_tick_does_not_take_its_place(flow: Flow) -> 
     flow.watchdog()
     assert len(flow.engine.list()) == 2
     assert sorted(outcomes(flow)) == [("started", None), ("triggered", None)]
+
+
+def test_all_schedules_are_listed_however_few_a_statement_reads(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "_PAGE", 2)
+    for name in "cabd":
+        put(flow, every="1m", name=name)
+    for names in (["a", "b", "c", "d"], ["a", "b", "c"]):
+        assert [each.name for each in flow.engine.schedules.list()] == names
+        flow.engine.schedules.remove(names[-1])
 
 
 def test_an_unknown_schedule_is_told_with_the_nearest_name(flow: Flow) -> None:
