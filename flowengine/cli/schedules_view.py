@@ -9,13 +9,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import click
-from rich.table import Table
+from rich.text import Text
 
 from flowengine.actors import Actor
 from flowengine.cli import configuration
 from flowengine.cli.database import acting_engine, open_engine
 from flowengine.cli.streams import json_of
-from flowengine.cli.terminal import console, line, print_table
+from flowengine.cli.terminal import console, line, print_table, table_of
 from flowengine.engine.schedule_records import ScheduleInfo
 from flowengine.errors import InvalidSchedule
 from flowengine.scheduling.states import ScheduleState
@@ -36,23 +36,18 @@ def show_list(tenant: str | None, *, as_json: bool) -> None:
     if as_json:
         click.echo(json_of([asdict(each) for each in found]))
     elif found:
-        print_table(_table(found))
+        print_table(table_of(("name", "times", "state", "next tick"), map(_row, found)))
     else:
         console.print(line("no schedules: a worker publishes those of its code when it starts"))
 
 
-def _table(found: list[ScheduleInfo]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "times", "state", "next tick"):
-        table.add_column(column)
-    for each in found:
-        table.add_row(
-            line(each.name),
-            line(_times(each)),
-            line((each.state, STATE_COLOURS[each.state])),
-            line(_next(each), limit=_MAX_CELL),
-        )
-    return table
+def _row(each: ScheduleInfo) -> tuple[Text, ...]:
+    return (
+        line(each.name),
+        line(_times(each)),
+        line((each.state, STATE_COLOURS[each.state])),
+        line(_next(each), limit=_MAX_CELL),
+    )
 
 
 def _times(info: ScheduleInfo) -> str:
@@ -98,17 +93,16 @@ def show(name: str, tenant: str | None, limit: int, *, as_json: bool) -> None:
     for key, value in others.items():
         console.print(line(f"{key:<11}", value if isinstance(value, str) else json_of(value, None)))
     if ticks:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("tick", "outcome", "run", "because"):
-            table.add_column(column)
-        for tick in ticks:
-            table.add_row(
+        rows = (
+            (
                 line(_local(tick.nominal, info)),
                 line(_outcome(tick)),
                 line((tick.run_id or "")[:8]),
                 line(_because(tick), limit=_MAX_CELL),
             )
-        print_table(table)
+            for tick in ticks
+        )
+        print_table(table_of(("tick", "outcome", "run", "because"), rows))
 
 
 def _outcome(tick: TickRecord) -> str:

@@ -60,6 +60,16 @@ def lines(text: str, style: str = "", *, indent: int = 0) -> Text:
     return Text(shown, style=style)
 
 
+def table_of(columns: Iterable[str], rows: Iterable[Iterable[Text]]) -> Table:
+    """Return a table as the lists of commands have it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
 def print_table(table: Table) -> None:
     """Print a table; for another program one line for each row, without blanks at its end."""
     if console.is_terminal:

@@ -11,7 +11,7 @@ from rich.table import Table
 from flowengine.actors import Actor
 from flowengine.cli.database import open_engine
 from flowengine.cli.streams import json_of
-from flowengine.cli.terminal import console, line, print_table
+from flowengine.cli.terminal import console, line, print_table, table_of
 from flowengine.engine.results import duration
 from flowengine.engine.workers import WorkerInfo
 
@@ -32,12 +32,8 @@ def show_list(*, as_json: bool) -> None:
 
 
 def _table(found: Sequence[WorkerInfo], now: int) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (*_COLUMNS, "state"):
-        table.add_column(column)
-    for each in found:
-        table.add_row(*(line(text, limit=_MAX_CELL) for text in cells(each, now)))
-    return table
+    rows = ([line(text, limit=_MAX_CELL) for text in cells(each, now)] for each in found)
+    return table_of((*_COLUMNS, "state"), rows)
 
 
 def cells(info: WorkerInfo, now: int) -> tuple[str, ...]:

@@ -8,14 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import click
-from rich.table import Table
+from rich.text import Text
 
 from flowengine.cli import configuration
 from flowengine.cli.database import acting_engine, open_engine, starting_engine
 from flowengine.cli.document_targets import readable_folder
 from flowengine.cli.streams import json_of
 from flowengine.cli.targets import load_modules, setting_modules
-from flowengine.cli.terminal import console, line, print_table
+from flowengine.cli.terminal import console, line, print_table, table_of
 from flowengine.engine.catalogue import WorkflowInfo
 from flowengine.engine.publication_drafts import PUSHED
 from flowengine.errors.documents import DocumentProblem
@@ -34,23 +34,18 @@ def show_list(*, as_json: bool) -> None:
         what = "no workflows: a worker publishes those of its code and documents when it starts"
         console.print(line(what))
         return
-    print_table(_table(found))
+    print_table(table_of(("name", "source", "state", "description"), map(_row, found)))
     for each in found:
         _print_problems(each.problems)
 
 
-def _table(found: list[WorkflowInfo]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("name", "source", "state", "description"):
-        table.add_column(column)
-    for each in found:
-        table.add_row(
-            line(each.name),
-            line(each.source),
-            line(_state(each)),
-            line(each.description.partition("\n")[0], limit=_MAX_CELL),
-        )
-    return table
+def _row(each: WorkflowInfo) -> tuple[Text, ...]:
+    return (
+        line(each.name),
+        line(each.source),
+        line(_state(each)),
+        line(each.description.partition("\n")[0], limit=_MAX_CELL),
+    )
 
 
 def _state(info: WorkflowInfo) -> tuple[str, str]:
