@@ -16,9 +16,15 @@ import pytest
 import flowengine
 from flowengine import errors, messaging
 from flowengine.dispatch import notifier
+from flowengine.documents import expressions, problems, yaml_reader
+from flowengine.engine import backfill, merged_lines
+from flowengine.library import processes
+from flowengine.scheduling import decisions, schedule
 from flowengine.settings import Settings
+from flowengine.step_logs import cap, lines
 from flowengine.store import tables
 from flowengine.tasks import celery_tasks
+from flowengine.worker import document_folder
 from tests.acceptance.reader import Reader, shell_environment
 from tests.acceptance.transcripts import Step, blocks, difference, without_blocks
 from tests.servers import RedisServer
@@ -140,6 +146,30 @@ def test_every_limit_is_on_its_page_with_its_default() -> None:
     assert [row for row in rows.values() if row not in text] == []
     named = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     assert named == {f.name for f in limits}, "and no other"
+
+
+def test_constants_that_limit_documents_schedules_and_logs_are_on_the_page_of_limits() -> None:
+    text = (ROOT / "docs" / "reference" / "limits.md").read_text()
+    table = text.partition("## Documents, schedules and logs")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (.+?) \| ([\d,]+) \|", table, re.MULTILINE)
+    stated = {words: int(number.replace(",", "")) for words, number in rows}
+    for words, value in {
+        "bytes of a [document]": yaml_reader.MAX_BYTES,
+        "lists and maps": yaml_reader.MAX_DEPTH,
+        "aliases": yaml_reader.MAX_ALIASED,
+        "expressions in one text": expressions.MAX_EXPRESSIONS,
+        "problems": problems.MAX_PROBLEMS,
+        "files and folders": document_folder.MAX_ENTRIES,
+        "standard output": processes.STDOUT_BYTES,
+        "standard error": processes.STDERR_BYTES,
+        "name of a schedule": schedule.MAX_NAME,
+        "`catch_up: all`": decisions.MAX_RUNS,
+        "backfill": backfill.MAX_TICKS,
+        "a line in the log": lines.LINE_BYTES,
+        "last lines": cap.TAIL_BYTES,
+        "a whole log": merged_lines.HELD_CHARACTERS,
+    }.items():
+        assert [number for row, number in stated.items() if words in row] == [value], words
 
 
 def test_every_public_name_is_in_the_reference() -> None:
