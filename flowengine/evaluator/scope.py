@@ -75,7 +75,7 @@ class RowScope:
         if name in ERROR_NAMES and row.state in StepState.HANDLING:
             return _of_error(row, name)
         if name not in row.params:
-            raise EvaluationError(f"inputs.{name} has no value")
+            raise EvaluationError(f"input {name} has no value")
         return row.params[name]
 
     def raw_attribute(self, name: str, attribute: str) -> Any:

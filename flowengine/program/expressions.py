@@ -73,7 +73,7 @@ def evaluate(node: Expression, scope: Scope) -> Json:
         case Literal(value):
             return value
         case InputRef(path):
-            return _walk(scope.input(path[0]), path[1:], "inputs." + path[0])
+            return _walk(scope.input(path[0]), path[1:], f"input {path[0]}")
         case StepRef((name,)):
             return scope.whole_step(name)
         case StepRef(path):

@@ -84,10 +84,11 @@ def test_a_task_after_the_end_of_another_runs_although_that_failed() -> None:
     assert ran == ["tidy"]
 
 
-def test_an_error_of_a_run_names_an_input_as_the_document_does() -> None:
+def test_an_error_of_a_run_names_an_input_in_no_form_of_one_front_end() -> None:
+    """A program of any front end is the same program: a run knows no YAML, and no AFL."""
     text = "inputs: {x: map}\ntasks: {a: {call: shop.f, with: {v: '${inputs.x.nope}'}}}\n"
     done = outcome(text, {"x": {}}, f=lambda _: {"result": None})
-    assert "inputs.x has no 'nope'" in str(done.error)
+    assert "input x has no 'nope'" in str(done.error)
 
 
 def test_a_dollar_before_an_expression_is_written_as_one() -> None:

@@ -286,10 +286,10 @@ def test_a_path_walks_into_maps() -> None:
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        (("n", "x"), "inputs.n has no 'x'"),
-        (("n", "a", "x"), "inputs.n.a has no 'x'"),
-        (("n", "a", "b", "x"), "inputs.n.a.b is the number 7 and has no 'x'"),
-        (("n", "none", "x"), "inputs.n.none is null and has no 'x'"),
+        (("n", "x"), "input n has no 'x'"),
+        (("n", "a", "x"), "input n.a has no 'x'"),
+        (("n", "a", "b", "x"), "input n.a.b is the number 7 and has no 'x'"),
+        (("n", "none", "x"), "input n.none is null and has no 'x'"),
     ],
 )
 def test_an_absent_attribute_is_an_error_and_null_has_no_fields(
