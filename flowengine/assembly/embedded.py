@@ -36,7 +36,7 @@ from flowengine.engine.hooks import SIGNALS
 from flowengine.engine.liveness import Death, LivenessWindow, observe
 from flowengine.engine.recovery import notify_due_lists, recover
 from flowengine.fork import at_fork
-from flowengine.library import offer_commands
+from flowengine.library import end_left_commands, offer_commands
 from flowengine.settings import Settings
 from flowengine.signals import send_signals
 from flowengine.store import Database, ensure_schema
@@ -91,7 +91,11 @@ class Embedded:
         register_celery_tasks(self._app, self, outage_log(settings.database_url))
         self._is_closed = False
         self._window = LivenessWindow(0, liveness.longest_unnoticed_gap(settings))
-        jobs = (lambda _: self._restart_worker(), lambda _: self.watch())
+        jobs = (
+            lambda _: self._restart_worker(),
+            lambda _: end_left_commands(settings),
+            lambda _: self.watch(),
+        )
         self._heartbeat = Heartbeat(
             lambda: self.engine, settings, self._server, list, jobs, end=end
         )

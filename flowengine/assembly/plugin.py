@@ -34,7 +34,7 @@ from flowengine.dispatch import CeleryNotifier
 from flowengine.engine import Engine
 from flowengine.engine.hooks import SIGNALS
 from flowengine.engine.recovery import Watchdog
-from flowengine.library import offer_commands
+from flowengine.library import end_left_commands, offer_commands
 from flowengine.message_keys import MessageKeys
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
@@ -193,9 +193,12 @@ class FlowEngine:
         server = server_of(self._server_id, self._boot_id, worker.hostname)
         parts = (lambda: self.engine), self.settings, server, self.consumed
         if self.settings.control_queue in self._queues.excluded:
-            return worker_heartbeat(*parts, end=_end_worker)
+            return worker_heartbeat(*parts, tidy=self._end_left_commands, end=_end_worker)
         check = ControlQueue(self.settings, self.consumed, consume).check
-        return worker_heartbeat(*parts, check, end=_end_worker)
+        return worker_heartbeat(*parts, check, tidy=self._end_left_commands, end=_end_worker)
+
+    def _end_left_commands(self) -> None:
+        end_left_commands(self.settings)
 
     def consumed(self) -> list[str]:
         return self._queues.consumed()

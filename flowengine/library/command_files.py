@@ -27,7 +27,7 @@ from flowengine.private_files import make_private_directory, private_opener
 MARK = "FLOWENGINE_COMMAND_ID"
 _PAUSE = 0.02  #: seconds between two looks at an earlier command that ends
 _LIMIT = 30.0  #: seconds for its end; the kernel may hold a killed process for longer, as in a read
-_START = 2.0  #: the same, while a worker starts
+_LEFT = 0.5  #: the same, for all that killed keepers have left: the heartbeat waits for it
 
 
 class CommandFile:
@@ -87,9 +87,12 @@ class CommandFile:
 
 def end_left(directory: Path) -> None:
     """Kill the processes of commands on this machine whose keepers were all killed."""
-    for file in directory.glob("*.*.*") if directory.is_dir() else ():
+    ends = time.monotonic() + _LEFT
+    for file in directory.glob("*.*.*"):
         with suppress(OSError):  # the files of another user are his to end
-            _ended(file, 0.0)
+            _ended(file, 0.0, ends - time.monotonic())
+        if time.monotonic() > ends:  # the kernel holds a killed process; others are not delayed
+            return
 
 
 def kill_marked(mark: str, seconds: float = _LIMIT) -> bool:
@@ -103,7 +106,7 @@ def kill_marked(mark: str, seconds: float = _LIMIT) -> bool:
     return True
 
 
-def _ended(file: Path, seconds: float) -> bool:
+def _ended(file: Path, seconds: float, kill_seconds: float = 0.0) -> bool:
     """Ask the keepers of a command to kill it, and wait for the end of all its processes.
 
     With no seconds, a command with a living keeper is left alone.
@@ -117,7 +120,7 @@ def _ended(file: Path, seconds: float) -> bool:
             time.sleep(_PAUSE)
             if not os.fstat(held.fileno()).st_nlink:
                 return True
-        if not kill_marked(f"{MARK}={file.name}", max(seconds, _START)):
+        if not kill_marked(f"{MARK}={file.name}", max(seconds, kill_seconds)):
             return False
         file.unlink(missing_ok=True)
     return True

@@ -202,6 +202,12 @@ COMMANDS: tuple[EventFacet[..., Any], ...] = (run, sh, uv)
 def offer_commands(settings: Settings) -> None:
     """Have the workers of this process run commands, if the setting is on."""
     if settings.commands and os.name == "posix":
-        end_left(_directory(settings))
+        end_left_commands(settings)
         for facet in COMMANDS:
             register_event_facet(facet)
+
+
+def end_left_commands(settings: Settings) -> None:
+    """Kill the processes that killed workers and keepers have left on this machine."""
+    if settings.commands and os.name == "posix":
+        end_left(_directory(settings))

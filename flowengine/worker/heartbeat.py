@@ -232,9 +232,12 @@ def worker_heartbeat(
     server: ServerDefinition,
     lists: TaskLists,
     *more_jobs: Callable[[Engine], object],
+    tidy: Callable[[], object] = lambda: None,
     end: Callable[[], object] | None = None,
 ) -> Heartbeat:
-    watching = PoolChildren(settings, server).check, StandIn().watch
+    """`tidy` ends what killed processes have left on this machine."""
+    children = PoolChildren(settings, server, tidy=tidy)
+    watching = (lambda _: tidy()), children.check, StandIn().watch
     jobs = (*watching, WorkflowPublisher().publish, *more_jobs)
     return Heartbeat(engine, settings, server, lists, jobs, end=end)
 
@@ -259,8 +262,10 @@ class PoolChildren:
         settings: Settings,
         server: ServerDefinition,
         clock: Callable[[], float] = time.monotonic,
+        tidy: Callable[[], object] = lambda: None,
     ) -> None:
-        self._server, self._clock = server, clock
+        """`tidy` is called before a try is reported as lost: the next one may begin then."""
+        self._server, self._clock, self._tidy = server, clock, tidy
         self._markers = InFlightMarkers(settings.spool_directory, server.boot_id)
         self._grace = settings.cancel_grace
         self._held: list[HeldTask] = []  #: at the last check
@@ -282,6 +287,8 @@ class PoolChildren:
         self._end_canceled()
         self._held = held
         dead = [task for task in held if task.pid is not None and not is_alive(task.pid)]
+        if dead:
+            self._tidy()
         report_lost_tries(engine, dead, "the pool child")
         for task in ended:
             if task.task_id in silent:

@@ -12,18 +12,31 @@ from pathlib import Path
 
 import pytest
 
-from flowengine import Retry, workflow
+from flowengine import Retry, event_facet, workflow
 from flowengine.assembly.embedded import Embedded
 from flowengine.errors import CommandFailed, TryCancelled
-from flowengine.library import sh
+from flowengine.library import end_left_commands, sh
 from flowengine.library.command_files import CommandFile, end_left
 from flowengine.library.processes import Command, execute
 from flowengine.settings import Settings
+from flowengine.store.claims import WorkerIdentity
+from flowengine.testing import Flow
+from flowengine.worker.heartbeat import PoolChildren, server_of
 from tests.fork_server import context
 from tests.registries import empty_registry
 
 #: Ignores SIGTERM, and has a process in the background that has left its group.
 _SCRIPT = 'trap "" TERM; setsid sleep 300 & echo $$ $! > "$PIDS"; while true; do sleep 1; done'
+
+
+@event_facet(name="lost.work")
+def lost_work() -> int:
+    return 1
+
+
+@workflow(name="lost.flow")
+def lost() -> int:
+    return lost_work()
 
 
 def until(is_true: Callable[[], bool], seconds: float = 60.0) -> None:
@@ -49,7 +62,7 @@ class Earlier:
     """A try in a worker of its own, whose command runs."""
 
     def __init__(self, place: Path) -> None:
-        self.files, pids = place / "files", place / "pids"
+        self.files, pids = place / "commands", place / "pids"
         self.worker: multiprocessing.process.BaseProcess = context.Process(
             target=work, args=(str(self.files), str(pids))
         )
@@ -152,6 +165,47 @@ def test_a_worker_that_starts_kills_what_killed_keepers_have_left(tmp_path: Path
         end_left(earlier.files)
         assert not earlier.is_alive()
         assert not list(earlier.files.iterdir())
+
+
+def test_a_worker_that_lives_kills_what_a_killed_worker_and_its_keepers_have_left(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(
+        database_url=f"sqlite:///{tmp_path}/flows.db",
+        spool_directory=str(tmp_path),
+        commands=True,
+        watchdog_interval=0.1,
+    )
+    with empty_registry(), closing(Embedded(settings)), began(tmp_path) as earlier:
+        earlier.kill("outer", "inner", "worker")
+        until(lambda: not earlier.is_alive())
+
+
+def test_a_try_is_lost_when_the_commands_of_its_pool_child_are_ended(tmp_path: Path) -> None:
+    """The next try may begin as soon as the loss is reported, on any machine."""
+    settings = Settings(
+        database_url=f"sqlite:///{tmp_path}/flows.db",
+        spool_directory=str(tmp_path),
+        commands=True,
+    )
+    with empty_registry(), Flow(store_url=settings.database_url) as flow:
+        alive = list[bool]()
+        flow.engine.start(lost.program(), lost.name, {})
+        with began(tmp_path) as earlier:
+            server = server_of("s", "b" * 32, "worker")
+            child = WorkerIdentity("s", server.boot_id, earlier.processes["worker"])
+            assert flow.engine.claim(["lost.work"], "default", child, most=1)
+            earlier.kill("outer", "inner", "worker")
+            earlier.worker.join()
+
+            def tidy() -> None:
+                end_left_commands(settings)
+                alive.append(earlier.is_alive())
+
+            PoolChildren(settings, server, tidy=tidy).check(flow.engine)
+        (run,) = flow.engine.list()
+        assert alive == [False]
+        assert sum(task.losses for task in flow.engine.tasks(run.id)) == 1
 
 
 def test_a_try_that_has_lost_its_lease_does_not_end_the_next_one(earlier: Earlier) -> None:
