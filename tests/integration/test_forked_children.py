@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 from flowengine.assembly.embedded import Embedded
@@ -17,9 +18,22 @@ os.register_at_fork(after_in_child=lambda: signal.alarm(40))
 """
 
 
-def run(script: str, *arguments: str) -> list[str]:
+DOCUMENT = """\
+schedule: {cron: "30 2 * * *", timezone: Europe/Berlin}
+inputs: {day: {type: date, default: "${tick.date}"}}
+tasks:
+  fetch: {run: [curl, "https://shop.example/${inputs.day}"], retry: {attempts: 4}, timeout: 10m}
+  load: {call: shop.load, with: {rows: "${tasks.fetch.output.rows + [1]}"}}
+  tidy: {sh: rm -rf scratch, depends: [load], on: ended}
+result: "${tasks.load.result}"
+"""
+
+
+def run(script: str, *arguments: str, is_warm: bool = True) -> list[str]:
+    """Run a script; in a process that is not warm, only it has imported anything."""
+    command = "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, *arguments
     done = subprocess.run(
-        warm("python", "-W", "ignore::DeprecationWarning", "-c", BEGIN + script, *arguments),
+        warm("python", *command) if is_warm else [sys.executable, *command],
         capture_output=True,
         text=True,
         timeout=60,
@@ -147,3 +161,34 @@ assert pid() == os.getpid(), "the parent's loop goes on"
 print("each its own")
 """
     assert run(script) == ["each", "its", "own"]
+
+
+def test_a_child_that_is_forked_while_a_thread_compiles_documents_can_compile_them(
+    tmp_path: Path,
+) -> None:
+    """A worker that replaces a pool child forks while the thread of documents works."""
+    (tmp_path / "daily.yml").write_text(DOCUMENT)
+    script = """
+import flowengine.worker.document_folder as documents
+folder, stop, loads = sys.argv[1], threading.Event(), []
+
+def compile_always():
+    while not stop.is_set():
+        loads.append(len(documents.load_folder(folder).compiled))
+
+sys.setswitchinterval(0.0002)  # a fork finds the thread anywhere
+modules = set(sys.modules)
+thread = threading.Thread(target=compile_always)
+thread.start()
+for number in range(15):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        os._exit(0 if len(documents.load_folder(folder).compiled) == 1 else 1)
+    assert os.waitpid(child, 0)[1] == 0, number
+stop.set()
+thread.join()
+assert set(loads) == {1}
+print(*sorted(set(sys.modules) - modules))  # an import holds a lock that a child would wait for
+"""
+    assert run(script, str(tmp_path), is_warm=False) == []
