@@ -93,8 +93,8 @@ class Outline:
             if found is not None:
                 yield edge.kind, found
 
-    def awaited(self, plan: Plan, row: OutlineRow) -> Iterator[str]:
-        """Yield the keys of the steps that a row waits for before it begins.
+    def awaited(self, plan: Plan, row: OutlineRow) -> Iterator[tuple[str, bool]]:
+        """Yield the keys of the steps that a row waits for, and whether they are in its block.
 
         A row that is created by the end of the only step it waits for has none.
         """
@@ -107,7 +107,8 @@ class Outline:
             statement = plan.statements[row.address]
             sources = () if statement.is_lazy else statement.needs + statement.awaits
         for source in sources:
-            yield self._source_key(self.rows[row.parent], source)
+            is_beside = not row.is_block and source.hops == 0
+            yield self._source_key(self.rows[row.parent], source), is_beside
 
     def _source_key(self, scope: OutlineRow, source: StepSource) -> str:
         for _ in range(source.hops):

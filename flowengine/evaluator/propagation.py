@@ -103,9 +103,13 @@ def _follow(work: WorkingSet, step: Step, block: Step, edge: Edge) -> int:
     if found is None or found.is_final:
         return 0  # not created: it will read this end when it begins
     if step.key in work.settled and (
-        edge.sibling is None or found.generation != work.run.generation
+        edge.sibling is None
+        or found.generation != work.run.generation
+        or found.state != StepState.CREATED
     ):
-        return 0  # this end was counted: by an earlier generation, or when the row was created
+        # This end was counted: by an earlier generation, when the row was created, or when it was
+        # renewed with a later stage to go on from.
+        return 0
     if edge.kind is EdgeKind.CAPTURES:
         if found.state != StepState.CREATED:
             found.remaining -= 1

@@ -230,8 +230,13 @@ def open_generation(
     for step in successors:
         if inputs is not None and step.key == work.root_key:
             step.params = {**work.root_plan.defaults, **inputs}
+        # Like a new row, one that begins anew is told the ends of all steps of its block, also of
+        # those that are kept; one that goes on from a later stage is not.
+        begins = step.state == StepState.CREATED
         awaited = outline.awaited(work.plan, outline.rows[step.key])
-        step.waiting = sum(1 for key in awaited if key in chosen.superseded)
+        step.waiting = sum(
+            1 for key, is_beside in awaited if key in chosen.superseded or (begins and is_beside)
+        )
     at_event = [row.id for row in rows if row.state == StepState.EVENT_TRANSMIT]
     work.changes.canceled_steps += at_event
     work.changes.ended_waits += at_event

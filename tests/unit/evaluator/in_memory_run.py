@@ -344,6 +344,8 @@ class MemoryRun:
             assert row.waiting >= 0, f"{row.path} waits for {row.waiting} steps"
             if row.state == StepState.CREATED:
                 assert row.waiting == self._awaited(row), f"what {row.path} waits for"
+            elif not row.is_final and row.object_type in ObjectType.STEPS:
+                assert row.waiting == self._open_before(row), f"{row.path} goes on too early"
             assert row.remaining == self._unfinished(row, ended), f"the counter of {row.path}"
             if row.is_final and row.object_type in (ObjectType.BLOCK, ObjectType.ITEM):
                 assert self._is_whole(row), f"{row.path} has ended without some of its steps"
@@ -459,13 +461,43 @@ class MemoryRun:
             return True  # a renewed row goes on when the rows above it get there
         return any(fact.payload.get("step_key") == row.key for fact in self.facts)
 
-    def _has_ended(self, row: Step, source: StepSource) -> bool:
+    def _source(self, row: Step, source: StepSource) -> Step | None:
         for _ in range(source.hops):
             assert row.parent is not None
             row = self._step(row.parent)
         key = row.key if source.suffix is None else row_key(RowKind.STEP, row.path + source.suffix)
-        found = self.rows.get(key)
-        return found is not None and found["state"] in StepState.FINAL
+        return self._find(key)
+
+    def _is_final(self, row: Step, source: StepSource) -> bool:
+        found = self._source(row, source)
+        return found is not None and found.is_final
+
+    def _has_ended(self, row: Step, source: StepSource) -> bool:
+        """Whether the end of a step is counted by those that wait for it."""
+        found = self._source(row, source)
+        if found is None or not found.is_final:
+            return False
+        return source.hops > 0 or source.suffix is None or self._is_taken_over(found)
+
+    def _is_taken_over(self, row: Step) -> bool:
+        """Whether the end of a row is counted: a step before it may be retried while it is kept.
+
+        A step that is created by the end of another is taken over when that one ends again.
+        """
+        statement = self.plan.statements[row.address]
+        if not statement.is_lazy or row.parent is None:
+            return True
+        before = statement.needs + statement.awaits
+        return all(self._has_ended(self._step(row.parent), source) for source in before)
+
+    def _open_before(self, row: Step) -> int:
+        """How many of the steps that come before a row have not ended."""
+        plan = self.plan.statements[row.address]
+        assert row.parent is not None
+        outer, sources = self._step(row.parent), {*plan.needs, *plan.awaits}
+        if outer.object_type == ObjectType.FAN:
+            return 0
+        return sum(1 for source in sources if not self._is_final(outer, source))
 
 
 _PLAIN = (

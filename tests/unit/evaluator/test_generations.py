@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-from hypothesis import HealthCheck, given, note, reject, settings
+import pytest
+from hypothesis import HealthCheck, example, given, note, reject, settings
 from hypothesis import strategies as st
 
 from flowengine.evaluator import RunState, StepState, TaskDefinition
@@ -34,7 +35,7 @@ from tests.builders import (
 from tests.builders import given as value
 from tests.examples_drawn import AT_RANDOM
 from tests.unit.evaluator.in_memory_run import MemoryRun, comparable
-from tests.unit.evaluator.programs_strategy import Case, cases
+from tests.unit.evaluator.programs_strategy import Case, case_of, cases
 from tests.unit.evaluator.test_laws import MOST_ROWS, limits, seeds
 
 laws = settings(
@@ -490,6 +491,38 @@ def test_the_run_goes_on_without_a_skipped_step_and_the_steps_that_need_it() -> 
         }
 
 
+@pytest.mark.parametrize("is_created_later", [False, True])
+def test_a_kept_step_does_not_let_a_renewed_one_go_on_before_those_that_are_retried(
+    is_created_later: bool,
+) -> None:
+    first, second, third = ({"step": name, "on": "ended"} for name in ("a", "b", "kept"))
+    kept = step("kept", "E", x=1)
+    body = block(step("done", "E", x=4), step("failed", "E", x=5))
+    document = program(
+        E,
+        workflow(
+            "W",
+            "",
+            "",
+            block(
+                step("a", "E", x=2),
+                step("b", "E", x=3),
+                after(kept, first) if is_created_later else kept,
+                after(step("late", "E", body, x=3), first, second, third),
+            ),
+        ),
+    )
+    run, answer = MemoryRun(document), Answers("W.a", "W.b", "W.late.failed")
+    run.answer_all(answer)
+    answer.heal()
+    assert run.ask("retry") == ""
+    run.succeed("W.a", y=1)
+    assert "W.late.failed" not in run.states(), "W.b has not ended"
+    run.answer_all(answer)
+    assert run.view.state == RunState.COMPLETED
+    assert answer.counts == {"W.b": 1, "W.late.failed": 1}
+
+
 def test_only_a_step_that_waits_or_failed_is_ended_by_hand() -> None:
     run = chain()
     run.succeed("W.a", y=1)
@@ -553,6 +586,7 @@ def test_a_retry_from_any_step_ends_as_the_run_without_it(
 
 @laws
 @given(cases(), seeds)
+@example(case_of(seed=64578, size=6, failing=20, silent=0), 0)  # a kept step behind a retried one
 def test_a_retry_of_failed_steps_ends_like_the_first_time_if_they_fail_again(
     drawn: Case, seed: int
 ) -> None:
