@@ -41,8 +41,10 @@ def read_yaml(text: str | bytes, problems: Problems) -> Node:
         problems.stop(place, f"the character U+{problem.character:04X} is not allowed in YAML")
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark or problem.context_mark
-        about = f" {problem.context}" if problem.context else ""
-        what = f"this is not YAML: {problem.problem or 'it ends too early'}{about}"
+        told, about = problem.problem or "it ends too early", problem.context or ""
+        # Some problems continue their context: "expected ..., but found ...".
+        told = f"{about}, {told}" if told.startswith("but ") else f"{told} {about}".rstrip()
+        what = f"this is not YAML: {told}"
         problems.stop(_place(mark), what.replace("\n", " "))
     except (yaml.YAMLError, ValueError, RecursionError) as problem:
         mark = loader.get_mark() if loader is not None else None

@@ -12,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,7 +47,9 @@ class Documents:
     unlisted: list[str] = field(default_factory=list)  #: how names of unseen documents begin
 
     def all_problems(self) -> list[DocumentProblem]:
-        return [problem for found in self.problems.values() for problem in found]
+        """Return the problems by file, those of a file in the order of their places."""
+        found = [problem for each in self.problems.values() for problem in each]
+        return sorted(found, key=attrgetter("file", "line", "column"))
 
 
 @dataclass

@@ -139,7 +139,7 @@ TASK = "tasks:\n  a: {call: x.f}\n"
         ("name: x\n", "1:1", "the key `tasks` is missing"),
         ("tasks: {}\n", "1:8", "at least one entry"),
         ("tasks: [\n", "2:1", "this is not YAML"),
-        (f"{TASK}---\n{TASK}", "3:1", "this is not YAML"),
+        (f"{TASK}---\n{TASK}", "3:1", "stream, but found another document"),
         (f"{TASK}  a: {{call: x.g}}\n", "3:3", "the key `a` is given twice; it is also in line 2"),
         ("tasks:\n  a: {call: x.f, dependencies: [b]}\n", "2:18", "did you mean `depends`?"),
         ("tasks:\n  a: {call: x.f, needs: [b]}\n", "2:18", "did you mean `depends`?"),
