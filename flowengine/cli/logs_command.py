@@ -14,7 +14,7 @@ from rich.text import Text
 from flowengine import retention
 from flowengine.cli.database import open_engine
 from flowengine.cli.streams import json_of
-from flowengine.cli.terminal import console, line
+from flowengine.cli.terminal import line, print_line
 from flowengine.engine import Engine, RunInfo
 from flowengine.engine.log_entries import LogEntry, is_step
 from flowengine.engine.presentation import clock
@@ -47,7 +47,7 @@ def show_logs(
             if as_json:
                 click.echo(json_of(asdict(entry), indent=None))
             else:
-                console.print(log_line(entry, written(entry.at), name), soft_wrap=True)
+                print_line(log_line(entry, written(entry.at), name))
 
 
 def _check_steps(engine: Engine, run: RunInfo, steps: Sequence[str]) -> None:

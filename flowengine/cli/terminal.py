@@ -60,6 +60,14 @@ def lines(text: str, style: str = "", *, indent: int = 0) -> Text:
     return Text(shown, style=style)
 
 
+def print_line(text: Text) -> None:
+    """Print what `line` has made; for another program without rich, which takes much longer."""
+    if console.is_terminal:
+        console.print(text, soft_wrap=True)
+    else:
+        click.echo(text.plain)
+
+
 def table_of(columns: Iterable[str], rows: Iterable[Iterable[Text]]) -> Table:
     """Return a table as the lists of commands have it."""
     table = Table(box=None, pad_edge=False, header_style="bold")
