@@ -59,7 +59,7 @@ def tail_chunks(
     tail = cap.take_tail()
     if tail and tail[0][0] > first:
         skipped = tail[0][0] - first
-        at = numbered[-1][1][1:].partition(",")[0]
+        at = tail[0][1][1:].partition(",")[0]  # of the line behind: who sorts keeps the order
         tail.insert(0, (tail[0][0] - 1, told_line(int(at), gap_text(skipped))))
     chunks: list[ChunkLines] = []
     for number, line in tail:

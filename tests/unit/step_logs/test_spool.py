@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from flowengine.step_logs import segments, spool
+from flowengine.step_logs import segments, spool, try_log
 from flowengine.step_logs.chunks import LogChunk, TryKey
 from flowengine.step_logs.lines import lines_of
 from flowengine.step_logs.redaction import Redactor
@@ -298,6 +298,23 @@ def test_the_gap_of_a_long_log_is_told_as_a_line(tmp_path: Path) -> None:
     assert numbers[:at] == list(range(1, at + 1))
     assert numbers[at:] == list(range(numbers[at], 3_001))
     assert f"{numbers[at] - at:,} lines" in found[at][1]
+    lines.close()
+
+
+def test_the_line_about_a_gap_has_the_time_of_the_line_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(1_000_000_000, 10**12, 1_000_000))
+    monkeypatch.setattr(try_log, "time_ns", lambda: next(clock))
+    lines, log = opened(tmp_path, head=3_000)
+    for number in range(3_000):
+        log.write("stdout", f"{number}{LONG}\n")
+    log.end()
+    stored = lines.stored_form(log.take())
+    found = [line for c in stored for line in lines_of(c.body, c.first)]
+    times = [line.at for line in found]
+    assert any("left out" in line.text for line in found)
+    assert times == sorted(times), "a reader that sorts by time keeps it in its place"
     lines.close()
 
 
