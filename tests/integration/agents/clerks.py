@@ -15,6 +15,7 @@ from flowengine.engine.recovery import evaluate_reported_runs, fire_due_timers
 from flowengine.models import Answer, ModelRequest, ScriptedModel, StopReason, ToolCall, calling
 from flowengine.models.messages import Text, Usage
 from flowengine.program.nodes import Json
+from flowengine.settings import Settings
 from flowengine.store.agent_inbox import Message
 from flowengine.store.cards import Card
 from flowengine.testing import Flow
@@ -307,5 +308,7 @@ class Office:
 @contextmanager
 def office(url: str, bells: Bells = "heard", **options: Any) -> Iterator[Office]:
     searched.clear()
+    # A worker that is slow on a busy machine would otherwise leave the next task to others.
+    options.setdefault("settings", Settings(worker_time_slice=60))
     with Flow(store_url=url, **options) as flow:
         yield Office(flow, bells)
