@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from flowengine.engine import Engine, RunInfo
 from flowengine.engine.presentation import outstanding
 from flowengine.engine.results import duration
+from flowengine.engine.schedule_records import ScheduleInfo
 from flowengine.engine.workers import WorkerInfo
 from flowengine.evaluator.states import RunState
+from flowengine.scheduling.states import ScheduleState
 
 _SELDOM = 5.0  #: seconds between two reads of the catalogue and of the schedules
 MAX_RUNS = 200  #: newest runs that are read; workflows are counted among them
@@ -28,6 +30,7 @@ class WorkflowRow:
     failed: int = 0
     last: int = 0  #: when the newest of these runs was started
     next_tick: int | None = None
+    idle: str = ""  #: why no tick is expected: paused, or stopped
     problems: int = 0  #: of its newest version
 
 
@@ -61,15 +64,23 @@ class OverviewReader:
 def _published(engine: Engine) -> list[WorkflowRow]:
     """Return the workflows of the catalogue, and those of schedules."""
     found = engine.catalogue.list()
-    ticks: dict[str, list[int]] = {info.name: [] for info in found}
-    for schedule in engine.schedules.list():
-        due = ticks.setdefault(schedule.workflow, [])
-        due += [schedule.next_tick] if schedule.next_tick is not None else []
     problems = {info.name: len(info.problems) for info in found}
-    return [
-        WorkflowRow(name, next_tick=min(due, default=None), problems=problems.get(name, 0))
-        for name, due in ticks.items()
-    ]
+    schedules: dict[str, list[ScheduleInfo]] = {info.name: [] for info in found}
+    for schedule in engine.schedules.list():
+        schedules.setdefault(schedule.workflow, []).append(schedule)
+    return [_scheduled(name, own, problems.get(name, 0)) for name, own in schedules.items()]
+
+
+def _scheduled(name: str, schedules: Sequence[ScheduleInfo], problems: int) -> WorkflowRow:
+    """Return a workflow with the next tick of its schedules; a paused one keeps its own."""
+    active = [each for each in schedules if each.state == ScheduleState.ACTIVE]
+    ticks = [each.next_tick for each in active if each.next_tick is not None]
+    idle = {each.state for each in schedules} & {ScheduleState.PAUSED, ScheduleState.STOPPED}
+    if ticks:
+        idle -= {ScheduleState.PAUSED}
+    return WorkflowRow(
+        name, next_tick=min(ticks, default=None), idle=max(idle, default=""), problems=problems
+    )
 
 
 def _overview(
@@ -141,8 +152,8 @@ def workflow_cells(row: WorkflowRow, now: int) -> tuple[str, ...]:
 def _next(row: WorkflowRow, now: int) -> str:
     if row.problems:
         return "1 problem" if row.problems == 1 else f"{row.problems} problems"
-    if row.next_tick is None:
-        return ""
+    if row.idle or row.next_tick is None:
+        return row.idle
     return "now" if row.next_tick <= now else f"in {duration(row.next_tick - now)}"
 
 

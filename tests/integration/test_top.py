@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 from textual.pilot import Pilot
 from textual.widgets import DataTable, RichLog, Static
@@ -18,8 +19,10 @@ from textual.widgets import DataTable, RichLog, Static
 from flowengine import event_facet, workflow
 from flowengine.cli import main
 from flowengine.cli.top_app import TopApp
+from flowengine.cli.top_view import OverviewReader, workflow_cells
 from flowengine.engine.publication_drafts import Publication
 from flowengine.engine.run_logs import RunLog as PrintedLines
+from flowengine.scheduling import Schedule
 from flowengine.step_logs.chunks import LogChunk
 from flowengine.step_logs.lines import body_of, encoded_line
 from flowengine.testing import Flow
@@ -144,6 +147,32 @@ def test_workflows_that_are_published_are_shown_although_they_never_ran(flow: Fl
         await until(pilot, lambda: column(app, "workflows") == ["shop.order"], "the workflow")
 
     driven(flow, steps)
+
+
+def test_the_tick_of_a_paused_or_stopped_schedule_is_not_shown_as_the_next_one(flow: Flow) -> None:
+    flow.clock.now = 1_700_006_400_000 - 30 * 60_000  # half an hour before midnight
+    for name, every in (("soon", "10m"), ("later", "20m")):
+        schedule = Schedule(every=every, inputs={"n": 1}, name=name)
+        flow.engine.schedules.put(daily.program(), daily.name, schedule)
+
+    def shown() -> str:
+        overview = OverviewReader(flow.engine).read("", "")
+        (row,) = overview.workflows
+        return workflow_cells(row, flow.clock.now)[-1]
+
+    flow.engine.schedules.pause("soon")
+    flow.clock.advance(minutes=15)  # past the tick that is kept
+    flow.watchdog()
+    assert shown() == "in 15 min 0 s"
+    flow.engine.schedules.pause("later")
+    assert shown() == "paused"
+    flow.engine.schedules.resume("later")
+    flow.engine.schedules.remove("soon")
+    with flow.database.write() as session:
+        session.execute(text("UPDATE flowengine_schedule SET definition = '[]'"))
+    flow.clock.advance(minutes=15)
+    flow.watchdog()
+    assert shown() == "stopped"
 
 
 def test_runs_are_filtered_by_a_part_of_a_name_and_by_a_workflow(flow: Flow) -> None:
