@@ -64,7 +64,8 @@ class TopApp(App[None]):
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar = [
         Binding("q", "quit", "Quit"),
-        Binding("slash", "ask", "Filter", key_display="/"),
+        # Before the tables: keys that arrive with it, as over a slow line, belong to the filter.
+        Binding("slash", "ask", "Filter", key_display="/", priority=True),
         Binding("enter", "choose", "Runs of the workflow", show=False),
         Binding("escape", "show_all", "All runs"),
         Binding("tab", "app.focus_next", "Next table", priority=True),
@@ -198,10 +199,13 @@ class TopApp(App[None]):
             self._workflow = self._chosen("workflows")
             self.look()
 
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        return action != "ask" or self.focused is None or self.focused.id != "filter"
+
     def action_ask(self) -> None:
         asked = self.query_one("#filter", Input)
         asked.add_class("asked")
-        asked.focus()
+        self.screen.set_focus(asked)  # at once; `focus` would do it after the keys that wait
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._part, self._workflow = event.value.strip(), ""

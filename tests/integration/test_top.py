@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
+from textual.events import Key
 from textual.pilot import Pilot
-from textual.widgets import DataTable, RichLog, Static
+from textual.widgets import DataTable, Input, RichLog, Static
 
 from flowengine import event_facet, workflow
 from flowengine.cli import main
@@ -191,6 +192,21 @@ def test_runs_are_filtered_by_a_part_of_a_name_and_by_a_workflow(flow: Flow) -> 
         await pilot.press("down", "enter")
         await until(pilot, lambda: column(app, "runs", 1) == ["shop.order"], "the chosen one")
         await pilot.press("q")
+
+    driven(flow, steps)
+
+
+def test_keys_that_arrive_together_with_the_one_of_the_filter_are_its_text(flow: Flow) -> None:
+    start(flow, daily, 1)
+    start(flow, order, 2)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: len(column(app, "runs")) == 2, "both runs")
+        for key, character in (("slash", "/"), ("e", "e"), ("t", "t"), ("slash", "/")):
+            app.post_message(Key(key, character))
+        await until(pilot, lambda: app.query_one(Input).value == "et/", "the text of the filter")
+        await pilot.press("backspace")
+        await until(pilot, lambda: column(app, "runs", 1) == ["etl.daily"], "the filtered run")
 
     driven(flow, steps)
 
