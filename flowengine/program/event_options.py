@@ -102,6 +102,8 @@ class EventOptions:
     limit: tuple[Limit, ...] = ()  #: a try waits until it has a place under each of them
     rate: tuple[Rate, ...] = ()
     cache: Cache | None = None  #: earlier results that a step may complete with
+    #: False: its code may run again unnoticed, so a durable function records its calls together.
+    effects: bool = True
 
 
 NO_OPTIONS = EventOptions()

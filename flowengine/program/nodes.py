@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 from flowengine.program.event_options import NO_OPTIONS
 from flowengine.program.event_options import EventOptions as EventOptions
 from flowengine.program.event_options import RetryPolicy as RetryPolicy
+from flowengine.program.function_options import FunctionOptions as FunctionOptions
 
 Json: TypeAlias = Any  #: None, bool, int, float, str, list and dict with text keys
 
@@ -252,6 +253,7 @@ class FacetDeclaration:
     catch: CatchClause | None = None
     options: EventOptions = NO_OPTIONS
     location: Location | None = field(default=None, compare=False)
+    function: FunctionOptions | None = None  #: of an event facet that is a durable function
 
 
 @dataclass(frozen=True, slots=True)

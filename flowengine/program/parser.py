@@ -12,12 +12,10 @@ from typing import Any
 
 from flowengine.errors import InvalidProgram
 from flowengine.program import nodes
-from flowengine.program.event_options import Cache, Limit, Rate, RetryPolicy
-from flowengine.program.expression_parser import ExpressionParser
-from flowengine.program.json_reader import is_count, kind_of, location_of
+from flowengine.program.json_reader import is_count, location_of
 from flowengine.program.limits import DEFAULT_LIMITS, Limits, check_document, listed
 from flowengine.program.nodes import Json
-from flowengine.program.option_checks import cache_problems, limit_problems, retry_problems
+from flowengine.program.option_parser import OptionParser
 
 _CATEGORIES = ("namespaces", "facets", "eventFacets", "workflows", "implicits", "schemas")
 
@@ -35,7 +33,7 @@ def parse_program(document: Json, limits: Limits = DEFAULT_LIMITS) -> nodes.Prog
     return program
 
 
-class ProgramParser(ExpressionParser):
+class ProgramParser(OptionParser):
     """Parses declarations, blocks and statements."""
 
     def parse(self, document: Json) -> nodes.Program:
@@ -92,39 +90,10 @@ class ProgramParser(ExpressionParser):
             prompt=self._prompt(body) if prompt else None,
             pre_script=self._script(node["pre_script"]) if node.get("pre_script") else None,
             catch=self._catch(node["catch"]) if node.get("catch") else None,
-            options=self._options(node["options"]) if node.get("options") else nodes.EventOptions(),
+            options=self.options(node["options"]) if node.get("options") else nodes.EventOptions(),
             location=location_of(node),
+            function=self.function(kind, name, node["function"]) if "function" in node else None,
         )
-
-    def _options(self, child: Json) -> nodes.EventOptions:
-        node = self.mapping(child, "the options of an event facet")
-        try:
-            retry = nodes.RetryPolicy(**node.get("retry", {}))
-            limit = tuple(Limit(**one) for one in self.elements(node, "limit"))
-            rate = tuple(Rate(**one) for one in self.elements(node, "rate"))
-            cache = Cache(**node["cache"]) if node.get("cache") is not None else None
-            given = {**node, "retry": retry, "limit": limit, "rate": rate, "cache": cache}
-            options = nodes.EventOptions(**given)
-        except TypeError as problem:
-            self.problem(f"unreadable options: {problem}")
-            return nodes.EventOptions()
-        numbers: dict[str, Any] = {"max_losses": options.max_losses}
-        numbers |= {} if options.timeout is None else {"timeout": options.timeout}
-        numbers |= {name: getattr(retry, name) for name in ("first_wait", "factor", "max_wait")}
-        for name, value in numbers.items():
-            if not (_is_number(value) and value >= 0):
-                self.problem(f"option {name!r} must be a number of at least 0")
-        if not _is_number(retry.attempts) or retry.attempts < 1:
-            self.problem("retry needs at least one attempt")
-        checked = RetryPolicy(jitter=retry.jitter, on=retry.on, never_on=retry.never_on)
-        unfit = (*retry_problems(checked), *limit_problems(limit, rate), *cache_problems(cache))
-        for what in unfit:
-            self.problem(what)
-        if not isinstance(options.task_list, str) or not options.task_list:
-            self.problem(f"option 'task_list' must be text, found {kind_of(options.task_list)}")
-        if not isinstance(options.breaker, str):
-            self.problem(f"option 'breaker' must be text, found {kind_of(options.breaker)}")
-        return options
 
     def _field(self, child: Json) -> nodes.Field:
         node = self.mapping(child, "a parameter")
@@ -309,7 +278,3 @@ def _identity(node: Json) -> tuple[str, str]:
     if not isinstance(node, dict):
         return "", str(id(node))
     return str(node.get("type")), str(node.get("name"))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

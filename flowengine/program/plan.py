@@ -15,6 +15,7 @@ from flowengine.program.nodes import (
     FacetDeclaration,
     FacetKind,
     Field,
+    FunctionOptions,
     Json,
     Mixin,
     Schemas,
@@ -88,6 +89,11 @@ class StatementPlan:
         """The options of its event."""
         assert self.facet is not None
         return self.own_options or self.facet.options
+
+    @property
+    def function(self) -> FunctionOptions | None:
+        """The options of the durable function that it calls; None: it calls none."""
+        return self.facet.function if self.facet else None
 
     @property
     def target(self) -> str:
@@ -261,6 +267,11 @@ class FacetPlan:
     @property
     def options(self) -> EventOptions:
         return self.node.options
+
+    @property
+    def function(self) -> FunctionOptions | None:
+        """The options of a durable function; None: it is none."""
+        return self.node.function
 
     @property
     def aliases(self) -> frozenset[str]:

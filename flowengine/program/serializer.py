@@ -70,7 +70,12 @@ def _facet(node: nodes.FacetDeclaration) -> _Node:
         pre_script=_script(node.pre_script) if node.pre_script else None,
         catch=_catch(node.catch) if node.catch else None,
         options=_options(node.options),
+        function=None if node.function is None else _function(node.function),
     )
+
+
+def _function(options: nodes.FunctionOptions) -> _Node:
+    return {"version": options.version, **_changed(options, nodes.FunctionOptions())}
 
 
 def _options(options: nodes.EventOptions) -> _Node:
