@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowengine.evaluator import IterationChanges
-from flowengine.evaluator.records import CachedResult, Step
+from flowengine.evaluator.records import ACTIVATION, CachedResult, Step
 from flowengine.evaluator.states import EventState, StepState
 from flowengine.evaluator.triggers import (
     Action,
+    ActivationEnded,
     Answer,
     Failed,
     Lost,
@@ -37,6 +38,7 @@ _KEY = "#"
 _PREFIX = "state."  #: of the states of steps and blocks, left out
 #: The first try of these steps succeeded, and that completed them: two facts in one word.
 _SUCCEEDED = "succeeded"
+_SUSPENDED = "suspended"  #: the end of an activation whose function goes on
 _REASON = 500  #: characters of a refusal
 _AT_EVENT = StepState.EVENT_TRANSMIT
 BEGUN = "begun"  #: in an entry: steps that reached their event, behind the listed transitions
@@ -52,7 +54,10 @@ class StepTransition:
 
 @dataclass(frozen=True, slots=True)
 class TryEnded:
-    """A try of a step ended: succeeded, failed, final (no retry is allowed) or lost."""
+    """A try of a step ended: succeeded, failed, final (no retry is allowed) or lost.
+
+    Of a durable function also suspended: an activation ended, and the function waits for its calls.
+    """
 
     path: str
     number: int
@@ -177,7 +182,7 @@ def summary(
         retries = [
             [_named(task.step_path, task.step_key), task.try_number, task.losses, task.due]
             for task in changes.created_tasks
-            if task.try_number > 1 or task.losses
+            if task.losses or (task.try_number > 1 and task.data_type != ACTIVATION)
         ]
         if retries:
             found["retries"] = retries
@@ -265,6 +270,9 @@ def _try(report: Report) -> list[Any]:
         kind, error_type = "failed" if outcome.retry else "final", outcome.error.get("type")
     elif isinstance(outcome, Lost):
         kind = "lost"
+    elif isinstance(outcome, ActivationEnded):
+        ended = outcome.ended
+        kind = _SUCCEEDED if isinstance(ended, Succeeded) else "final" if ended else _SUSPENDED
     return [_named(task.step_path, task.step_key), task.try_number, task.losses, kind, error_type]
 
 

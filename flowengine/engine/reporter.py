@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from flowengine.engine.after_commit import AfterCommit
@@ -25,7 +26,14 @@ from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.failures import limited
 from flowengine.evaluator.records import Step
 from flowengine.evaluator.states import StepState, TaskState
-from flowengine.evaluator.triggers import Delegated, Failed, Outcome, Report, Succeeded
+from flowengine.evaluator.triggers import (
+    ActivationEnded,
+    Delegated,
+    Failed,
+    Outcome,
+    Report,
+    Succeeded,
+)
 from flowengine.program.limits import Limits
 from flowengine.program.nodes import Json
 from flowengine.program.plan import FacetPlan
@@ -224,8 +232,9 @@ class Reporter:
         A worker calls this as part of the try, which its timeout ends.
         """
         if isinstance(outcome, Failed):
-            error = limited(stated_error(outcome.error), self._limits)
-            return outcome if error is outcome.error else Failed(error, outcome.retry)
+            return self._limited(outcome)
+        if isinstance(outcome, ActivationEnded):
+            return self._storable_activation(facet, program_hash, outcome)
         if not isinstance(outcome, Succeeded) or outcome.is_checked:
             return outcome
         result: Mapping[str, Json] = outcome.result
@@ -248,6 +257,21 @@ class Reporter:
         if not result:
             return outcome
         return Succeeded(outcome.result if result is outcome.result else dict(result), True)
+
+    def _limited(self, failed: Failed) -> Failed:
+        error = limited(stated_error(failed.error), self._limits)
+        return failed if error is failed.error else Failed(error, failed.retry)
+
+    def _storable_activation(
+        self, facet: str, program_hash: str, outcome: ActivationEnded
+    ) -> ActivationEnded:
+        if outcome.failed is not None:
+            outcome = replace(outcome, failed=self._limited(outcome.failed))
+        if outcome.ended is None:
+            return outcome
+        ended = self.storable(facet, program_hash, outcome.ended)
+        assert isinstance(ended, Succeeded | Failed)
+        return outcome if ended is outcome.ended else replace(outcome, ended=ended)
 
     def declared(self, facet_name: str, program_hash: str) -> FacetPlan | None:
         """Return a facet as the program declares it."""

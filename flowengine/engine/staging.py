@@ -180,6 +180,11 @@ def load_missing(session: Session, wanted: Mapping[str, tuple[CachedRun, Missing
             run.snapshot.outline = session.steps.outline(run_id)
         if missing.results:
             run.snapshot.results |= session.tasks.event_results(run_id, missing.results)
+        for key in missing.last_calls:
+            function = run.snapshot.steps[key]
+            assert function is not None
+            last = session.calls.last_recorded(run_id, function.path)
+            run.snapshot.last_calls[key] = last
         for after in missing.pages:
             steps = session.steps.at_event(run_id, after, working_set.PAGE)
             run.snapshot.at_event[after] = [step.key for step in steps]
@@ -244,6 +249,7 @@ def stage(
     if changes.cached_results:
         rows.keep_results(view.id, changes.cached_results.values())
     run.snapshot.cached.clear()  # of this moment
+    run.snapshot.last_calls.clear()
     if changes.follow_ups:
         left = [f for f in changes.follow_ups if not keeps_follow_ups or f.kind in DEFERRED]
         if left:

@@ -37,7 +37,7 @@ _BEGINNING = frozenset(
     {
         *(_S.CREATED, _S.FACET_INIT_BEGIN, _S.FACET_SCRIPTS_BEGIN, _S.MIXIN_BLOCKS_BEGIN),
         *(_S.EVENT_TRANSMIT, _S.BLOCKS_BEGIN, _S.CATCH_BEGIN, _S.EXECUTION_BEGIN),
-        _S.ALWAYS_BEGIN,
+        *(_S.ALWAYS_BEGIN, _S.SUSPENDED),
     }
 )
 
@@ -166,6 +166,8 @@ def stop(work: WorkingSet, row: Step) -> Signal | None:
         return Signal.CANCEL  # the run ends as cancelled, whatever of it has completed
     if row.state not in _BEGINNING:
         return None
+    if row.state == _S.SUSPENDED and row.remaining:
+        return None  # its calls are being cancelled
     plan = work.step_plan(row) if row.state == _S.BLOCKS_BEGIN else None
     if plan is not None and not plan.body:
         return None  # its result is recorded
@@ -185,7 +187,9 @@ def _forget_items(work: WorkingSet, fan: Step) -> None:
 def error_of(work: WorkingSet, row: Step) -> Error:
     if expired := deadlines.expired_above(work, row):
         assert expired.error is not None
-        message = f"cancelled: the deadline of {expired.path} has passed"
+        is_late = expired.error["type"] == deadlines.TYPE
+        reason = f"the deadline of {expired.path} has passed" if is_late else "its function failed"
+        message = f"cancelled: {reason}"
     else:
         message = _cancellation(work)["message"]
     return limited({"type": TYPE, "message": message, "path": row.path}, work.limits)

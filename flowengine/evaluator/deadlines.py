@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from flowengine.evaluator.failures import limited
 from flowengine.evaluator.records import Error, FollowUp, Step, TimerDefinition, id_within
-from flowengine.evaluator.states import StepState
+from flowengine.evaluator.states import ObjectType, StepState
 from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program.plan import StatementPlan
 
@@ -73,6 +73,13 @@ def expire(work: WorkingSet, step: Step, follow_up: str) -> None:
         work.queue.append(step)
 
 
+def end_below(work: WorkingSet, step: Step, error: Error, follow_up: str) -> None:
+    """Let a step fail when the rows below it, which the follow-ups cancel, have ended."""
+    step.error = {**limited(error, work.limits), _EXPIRED: True}
+    work.touch(step)
+    work.changes.follow_ups.append(FollowUp(follow_up, {"after": ""}))
+
+
 def is_expired(row: Step) -> bool:
     return row.error is not None and _EXPIRED in row.error
 
@@ -86,6 +93,8 @@ def settle(row: Step) -> None:
 
 def expired_above(work: WorkingSet, row: Step) -> Step | None:
     """Return the expired step that a row is below; always blocks have their time."""
+    if row.object_type == ObjectType.FUNCTION_CALL and is_expired(function := work.parent(row)):
+        return function
     if not work.plan.has_deadlines or row.state in StepState.CLOSING:
         return None
     above = row

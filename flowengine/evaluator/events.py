@@ -9,10 +9,13 @@ from uuid import UUID
 
 from flowengine.evaluator import result_cache, waits
 from flowengine.evaluator.admission import StatedKey, queue_id, stated_keys, write_keys
+from flowengine.evaluator.call_statements import CallPlan
 from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.holds import state_of_new_task
 from flowengine.evaluator.priorities import rank_of
 from flowengine.evaluator.records import (
+    ACTIVATION,
+    RUN_CALL,
     Error,
     EventDefinition,
     Step,
@@ -26,6 +29,7 @@ from flowengine.evaluator.working_set import WorkingSet
 from flowengine.program import standard
 from flowengine.program.addresses import RowKind
 from flowengine.program.event_options import EventOptions, RetryPolicy
+from flowengine.program.function_calls import CallKind
 from flowengine.program.nodes import FacetKind
 from flowengine.program.option_checks import LONGEST_SECONDS
 from flowengine.program.plan import EdgeKind, StatementPlan
@@ -52,18 +56,28 @@ def transmit(work: WorkingSet, step: Step) -> Signal | None:
     if options.cache is not None and result_cache.reuse(work, step):
         return Signal.ADVANCE
     keys = _keys_of(work, step, options)  # before anything is changed: it may fail the step
-    event = EventDefinition(
-        id=id_within(step.id, "event"),
-        step_id=step.id,
-        workflow_id=step.run_id,
-        state=EventState.CREATED,
-        event_type=step.facet_name,
-        payload=step.params,  # stored with the step
-    )
-    work.changes.add_created_event(event)
+    if step.activation == 0:  # a durable function has one event, and a task for each activation
+        ask(work, step)
     work.run.open_steps += 1
-    create_task(work, step, TryAgain(try_number=1, losses=0, due=work.now), keys)
+    if facet.function is not None:
+        step.activation += 1
+    number = max(step.activation, 1)
+    create_task(work, step, TryAgain(try_number=number, losses=0, due=work.now), keys)
     return None
+
+
+def ask(work: WorkingSet, step: Step) -> None:
+    """Create the event of a step."""
+    work.changes.add_created_event(
+        EventDefinition(
+            id=id_within(step.id, "event"),
+            step_id=step.id,
+            workflow_id=step.run_id,
+            state=EventState.CREATED,
+            event_type=step.facet_name,
+            payload=step.params,  # stored with the step
+        )
+    )
 
 
 def _keys_of(work: WorkingSet, step: Step, options: EventOptions) -> list[StatedKey]:
@@ -92,12 +106,19 @@ def create_task(
     if keys is None:
         keys = _keys_of(work, step, options)
     timeout = options.timeout
+    name, data_type, task_list = facet.name, "", options.task_list
+    if facet.function is not None:
+        data_type = ACTIVATION
+    elif isinstance(plan, CallPlan) and plan.call_kind is CallKind.RUN:
+        # Started by a worker that has the code of the function, which has that of the workflow.
+        caller = work.statement(work.parent(step))
+        name, data_type, task_list = caller.target, RUN_CALL, caller.options.task_list
     # A second try is not part of a group: it is evaluated when it is reported.
     is_first = again.try_number + again.losses == 1
     work.changes.add_created_task(
         TaskDefinition(
             uuid=id_within(step.id, again.try_number, again.losses),
-            name=facet.name,
+            name=name,
             runner_id="",
             workflow_id=work.run.id,
             flow_id=work.run.program_hash,
@@ -105,7 +126,8 @@ def create_task(
             state=state_of_new_task(work.run.state, has_keys=bool(keys)),
             created=work.now,
             updated=work.now,
-            task_list_name=options.task_list,
+            task_list_name=task_list,
+            data_type=data_type,
             data=step.params,
             step_key=step.key,
             step_path=step.path,
@@ -129,10 +151,14 @@ def _join_of(work: WorkingSet, step: Step, statement: StatementPlan, options: Ev
 
     A wrong answer costs time, not correctness: every report is evaluated in the end.
     """
-    if statement.body or statement.always or len(statement.edges) > 1:
-        return ""
     if options.cache is not None:
         return ""  # its result is kept when it is reported, not when the last of a group is
+    if isinstance(statement, CallPlan):
+        return "" if statement.group is None else f"{step.parent}:{statement.group}"
+    if statement.function is not None:
+        return ""  # the report of an activation is hardly ever the end of its step
+    if statement.body or statement.always or len(statement.edges) > 1:
+        return ""
     block = work.parent(step)
     if not statement.edges:
         if block.object_type == ObjectType.FAN:

@@ -10,25 +10,24 @@ from typing import assert_never
 from flowengine.evaluator import (
     actions,
     cancellation,
-    catch,
     deadlines,
+    event_ends,
     events,
+    functions,
     result_cache,
     waits,
 )
-from flowengine.evaluator.failures import limited
-from flowengine.evaluator.propagation import ended
-from flowengine.evaluator.records import Error, Refusal, Step, row_key
+from flowengine.evaluator.records import Refusal, Step, row_key
 from flowengine.evaluator.states import (
     ObjectType,
     RunState,
     Signal,
     StepState,
     next_run_state,
-    next_state,
 )
 from flowengine.evaluator.triggers import (
     Action,
+    ActivationEnded,
     Answer,
     CancelChildren,
     CancelSteps,
@@ -65,15 +64,17 @@ def apply(work: WorkingSet, trigger: Trigger) -> None:
         case Report():
             _report(work, trigger)
         case StepContinue():
-            if step := _waiting(work, trigger.step_key, trigger.step_id):
+            step = _waiting(work, trigger.step_key, trigger.step_id)
+            # A durable function with open calls ends by its code.
+            if step is not None and not step.remaining:
                 work.changes.canceled_steps.append(step.id)
                 work.changes.answered_steps.append(step.id)
                 result_cache.keep(work, step, trigger.result)
-                _answer(work, step, trigger.result)
+                event_ends.answer(work, step, trigger.result)
         case StepFail():
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 work.changes.canceled_steps.append(step.id)
-                _fail(work, step, trigger.error)
+                event_ends.fail(work, step, trigger.error)
         case TimerFired(kind=cancellation.TIMER):
             cancellation.time_is_over(work)
         case TimerFired(kind=deadlines.RUN_TIMER):
@@ -83,12 +84,12 @@ def apply(work: WorkingSet, trigger: Trigger) -> None:
         case TimerFired():
             if step := _waiting(work, trigger.step_key, trigger.step_id):
                 if step.facet_name == WAIT_FOR:
-                    _fail(work, step, waits.timed_out(step))
+                    event_ends.fail(work, step, waits.timed_out(step))
                 else:
-                    _answer(work, step, waits.slept(work))
+                    event_ends.answer(work, step, waits.slept(work))
         case CancelSteps(after):
             for step in cancellation.open_steps(work, after):
-                _cancel(work, step)
+                event_ends.cancel(work, step)
         case CancelChildren():
             if found := cancellation.of_children(work, trigger):
                 work.changes.child_cancellations.append(found)
@@ -96,7 +97,7 @@ def apply(work: WorkingSet, trigger: Trigger) -> None:
             if answered := waits.answer(work, trigger):
                 step, result = answered
                 work.changes.ended_waits.append(step.id)
-                _answer(work, step, result)
+                event_ends.answer(work, step, result)
         case Action():
             actions.apply(work, trigger)
         case Expand(key):
@@ -134,52 +135,31 @@ def _waiting(work: WorkingSet, key: str, step_id: str) -> Step | None:
     return step
 
 
-_FINAL = events.GiveUp("")
-
-
 def _report(work: WorkingSet, report: Report) -> None:
     task = report.task
     step = _waiting(work, task.step_key, task.step_id)
     if step is None:
         return
-    options = work.statement(step).options
     match report.outcome:
         case Succeeded(result):
-            if options.cache is not None:
+            if work.statement(step).options.cache is not None:
                 result_cache.keep(work, step, result)
-            _answer(work, step, result)
-            return
-        case Delegated():
-            return
-        case Failed(error, retry):
-            counts = (options, task.try_number, task.losses, work.now)
-            decision = events.after_failure(*counts, error, step.id) if retry else _FINAL
-        case Lost(reason):
+            event_ends.answer(work, step, result)
+        case Failed():
+            event_ends.after_failed_try(work, step, report.outcome, task.try_number, task.losses)
+        case Lost(reason) if not step.activation:
+            options = work.statement(step).options
             decision = events.after_loss(options, task.try_number, task.losses, work.now)
             error = {"type": "WorkerLost", "message": reason}
-    if isinstance(decision, events.TryAgain) and not cancellation.is_cancelled(work, step):
-        if work.run.step_count < work.limits.max_run_steps:
-            work.run.step_count += 1
-            events.create_task(work, step, decision)
+            event_ends.try_again_or_fail(work, step, decision, error)
+        case Lost():
+            functions.after_loss(work, step, task, report.outcome)
+        case ActivationEnded():
+            functions.activation_ended(work, step, report.outcome)
+        case Delegated():
             return
-        decision = events.GiveUp("no further try: the run has as many steps as max_run_steps")
-    if isinstance(decision, events.GiveUp) and decision.reason:
-        error = {**error, "message": f"{error['message']} ({decision.reason})"}
-    _fail(work, step, error)
-
-
-def _answer(work: WorkingSet, step: Step, result: dict[str, object]) -> None:
-    step.returns = result
-    _leave_event(work, step, Signal.CONTINUE)
-    work.queue.append(step)
-
-
-def _fail(work: WorkingSet, step: Step, error: Error) -> None:
-    if cancellation.is_cancelled(work, step):
-        _cancel(work, step)
-        return
-    step.error = limited({**error, "path": step.path}, work.limits)
-    _end_unsuccessfully(work, step, Signal.FAIL)
+        case _:
+            assert_never(report.outcome)
 
 
 def _expire(work: WorkingSet, timer: TimerFired) -> None:
@@ -190,30 +170,9 @@ def _expire(work: WorkingSet, timer: TimerFired) -> None:
         deadlines.expire(work, step, cancellation.OPEN_STEPS)
         cancellation.cancel_children_below(work, step, deadlines.REASON)
         return
-    work.changes.canceled_steps.append(step.id)
-    cancellation.cancel_children_below(work, step, deadlines.REASON)
+    if not step.remaining:
+        work.changes.canceled_steps.append(step.id)
+        cancellation.cancel_children_below(work, step, deadlines.REASON)
     if step.facet_name in WAITS:
         work.changes.ended_waits.append(step.id)
-    _fail(work, step, deadlines.error_of(work, step))
-
-
-def _cancel(work: WorkingSet, step: Step) -> None:
-    step.error = cancellation.error_of(work, step)
-    work.changes.canceled_steps.append(step.id)
-    if step.facet_name in WAITS:
-        work.changes.ended_waits.append(step.id)
-    _end_unsuccessfully(work, step, Signal.CANCEL)
-
-
-def _end_unsuccessfully(work: WorkingSet, step: Step, signal: Signal) -> None:
-    _leave_event(work, step, catch.redirect(work, step, signal))
-    if step.is_final:
-        ended(work, step)
-    else:
-        work.queue.append(step)
-
-
-def _leave_event(work: WorkingSet, step: Step, signal: Signal) -> None:
-    work.touch(step)
-    work.run.open_steps -= 1
-    step.state = next_state(step.object_type, step.path, step.state, signal)
+    event_ends.fail(work, step, deadlines.error_of(work, step))

@@ -6,7 +6,7 @@ however large the run is.
 
 from __future__ import annotations
 
-from flowengine.evaluator import cancellation, deadlines
+from flowengine.evaluator import cancellation, deadlines, function_calls
 from flowengine.evaluator.failures import is_skipped_by_hand, note_failure
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.states import ObjectType, RunState, Signal, StepState, next_run_state
@@ -25,6 +25,9 @@ def ended(work: WorkingSet, row: Step) -> None:
     """Count down the rows that wait for the end of this row."""
     if row.object_type == ObjectType.WORKFLOW:
         _end_run(work, row)
+        return
+    if row.object_type == ObjectType.FUNCTION_CALL:
+        function_calls.ended(work, row)
         return
     parent, created = work.parent(row), 0
     if row.object_type not in ObjectType.BLOCKS:

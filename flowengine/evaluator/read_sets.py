@@ -10,11 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
+from flowengine.evaluator.call_statements import call_key
 from flowengine.evaluator.records import Step, row_key
 from flowengine.evaluator.rows_above import rows_above
 from flowengine.evaluator.scope import source_key
 from flowengine.evaluator.states import ObjectType, StepState
-from flowengine.evaluator.triggers import CancelSteps, Started, Trigger
+from flowengine.evaluator.triggers import (
+    ActivationEnded,
+    CancelSteps,
+    Report,
+    Started,
+    Trigger,
+)
 from flowengine.evaluator.working_set import Missing, WorkingSet
 from flowengine.evaluator.yields import item_keys
 from flowengine.program.addresses import Base, RowAddress
@@ -31,6 +38,8 @@ def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
     for trigger in triggers:
         if isinstance(trigger, CancelSteps):
             keys += [work.root_key, *work.at_event(trigger.after)]
+        elif isinstance(trigger, Report) and isinstance(trigger.outcome, ActivationEnded):
+            keys += _cancelled_calls(work, trigger.step_key, trigger.outcome)
     if work.plan.has_recursion and keys:
         work.want([work.root_key, *keys])
     work.want(keys)
@@ -54,6 +63,17 @@ def prefetch(work: WorkingSet, triggers: Sequence[Trigger]) -> None:
         keys_read.update(_read_at_begin(work, key, count))
     if keys_read:
         work.want(keys_read)
+
+
+def _cancelled_calls(work: WorkingSet, key: str, report: ActivationEnded) -> list[str]:
+    """Return the stored calls that an activation cancels."""
+    if not report.cancelled:
+        return []
+    work.want([key])
+    function, new = work.look(key), {call.number for call in report.calls}
+    if function is None:
+        return []
+    return [call_key(function.path, one) for one in report.cancelled if one not in new]
 
 
 def _with_waiting_steps(work: WorkingSet, rows: Sequence[Step]) -> list[Step]:

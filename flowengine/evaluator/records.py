@@ -19,6 +19,8 @@ from flowengine.evaluator.states import ObjectType, RunState, StepState, TaskSta
 from flowengine.program.addresses import RowKind
 from flowengine.program.nodes import Json
 
+ACTIVATION = "activation"  #: the type of a task that is an activation of a durable function
+RUN_CALL = "run"  #: of a task that starts the run which a durable function awaits
 CLAIMS = 100_000  #: of one try, that `TaskDefinition.attempt` tells apart
 Error = dict[str, Any]  #: type, message, path, bases, …: of a failed step
 
@@ -75,7 +77,8 @@ class Step:
     waiting: int = 0  #: steps that must end before this row can begin
     #: Children that have not ended, without those that the end of another will create.
     remaining: int = 0
-    #: Of a foreach block: its items. Of the root step: the calls of recursive facets so far.
+    #: Of a foreach block: its items. Of the root step: the calls of recursive facets so far. Of a
+    #: durable function: the ends of calls so far; of such a call: its place among these ends.
     item_count: int = 0
     #: Of a foreach block: the next item to begin. Of a step: its catches begun so far.
     next_index: int = 0
@@ -83,6 +86,11 @@ class Step:
     yields: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     created: int = 0
     updated: int = 0
+    digest: str | None = None  #: of the arguments of a call of a durable function
+    #: Of such a call: the calls whose ends the function heard since the one before, in order. Of
+    #: the function: those since its last call.
+    heard: tuple[int, ...] = ()
+    activation: int = 0  #: of a durable function: the number of its last activation
 
     def copied(self) -> Step:
         """Return a copy; ten times as fast as `copy.copy`."""
@@ -142,7 +150,7 @@ class TaskDefinition:
     updated: int = 0
     error: dict[str, Any] | None = None
     task_list_name: str = "default"
-    data_type: str = ""
+    data_type: str = ""  #: `ACTIVATION` and `RUN_CALL`, or nothing
     data: dict[str, Any] | None = None  #: the step's parameters
     step_key: str = ""
     step_path: str = ""

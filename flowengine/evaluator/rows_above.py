@@ -21,6 +21,10 @@ _Call = tuple[StatementPlan, int]  #: a step on a path: a statement that it may 
 
 def rows_above(plan: Plan, root: FacetPlan, row: Step) -> Iterator[str]:
     """Yield the keys of the rows above a row, the nearest first, up to the root step."""
+    if row.object_type == ObjectType.FUNCTION_CALL:  # its path ends with no name of the program
+        assert row.parent is not None
+        yield row.parent
+        return
     path, top = row.path, len(root.short_name)
     if row.object_type in ObjectType.BLOCKS:
         rows, owner, end = _around_block(plan.blocks[row.address], row)

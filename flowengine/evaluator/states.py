@@ -29,6 +29,8 @@ class StepState:
     MIXIN_CAPTURE_BEGIN = "state.mixin.capture.Begin"
     MIXIN_CAPTURE_END = "state.mixin.capture.End"
     EVENT_TRANSMIT = "state.EventTransmit"
+    #: A durable function between two activations: it waits for its calls, and has no task.
+    SUSPENDED = "state.function.Suspended"
     BLOCKS_BEGIN = "state.statement.blocks.Begin"
     BLOCKS_CONTINUE = "state.statement.blocks.Continue"
     BLOCKS_END = "state.statement.blocks.End"
@@ -110,6 +112,7 @@ class Signal(StrEnum):
 
     ADVANCE = "advance"
     CONTINUE = "continue"  #: the event completed
+    SUSPEND = "suspend"  #: the activation of a durable function ended, and the function did not
     FAIL = "fail"
     SKIP = "skip"
     CATCH = "catch"  #: it failed, and has another catch
@@ -192,13 +195,29 @@ STEP_TRANSITIONS = {
         Signal.ADVANCE: _S.EVENT_TRANSMIT,
         Signal.MIX: _S.MIXIN_BLOCKS_BEGIN,
     },
-    _S.EVENT_TRANSMIT: {**STEP_TRANSITIONS[_S.EVENT_TRANSMIT], Signal.CONTINUE: _S.BLOCKS_BEGIN},
+    _S.EVENT_TRANSMIT: {
+        **STEP_TRANSITIONS[_S.EVENT_TRANSMIT],
+        Signal.CONTINUE: _S.BLOCKS_BEGIN,
+        Signal.SUSPEND: _S.SUSPENDED,
+    },
+    # As at its event, but it goes on with the next activation.
+    _S.SUSPENDED: {
+        **STEP_TRANSITIONS[_S.EVENT_TRANSMIT],
+        Signal.ADVANCE: _S.EVENT_TRANSMIT,
+    },
 }
 
 #: A block, a foreach block and one item of it, a when block and one case of it.
 BLOCK_TRANSITIONS: Table = _in_order(
     _S.CREATED, _S.EXECUTION_BEGIN, _S.EXECUTION_CONTINUE, _S.EXECUTION_END, _S.END, _S.COMPLETE
 )
+
+#: A call of a durable function. One that was made in place is inserted in its final state.
+CALL_TRANSITIONS: Table = _in_order(_S.CREATED, _S.EVENT_TRANSMIT, _S.END, _S.COMPLETE)
+CALL_TRANSITIONS = {
+    **CALL_TRANSITIONS,
+    _S.EVENT_TRANSMIT: {**CALL_TRANSITIONS[_S.EVENT_TRANSMIT], Signal.CONTINUE: _S.END},
+}
 
 #: sys.log and sys.assert.
 SYS_TRANSITIONS: Table = _in_order(_S.CREATED, _S.FACET_INIT_BEGIN, _S.END, _S.COMPLETE)
@@ -223,6 +242,7 @@ class ObjectType:
     SCRIPT = "Script"
     LOG = "SysLog"
     ASSERT = "SysAssert"
+    FUNCTION_CALL = "FunctionCall"  #: a call that a durable function awaits, below its step
     BLOCK = "AndThen"
     FAN = "Foreach"
     ITEM = "ForeachItem"
@@ -234,13 +254,15 @@ class ObjectType:
     #: Blocks that only group others: pages show their steps, items and cases.
     FRAMES = frozenset({BLOCK, FAN, WHEN})
     HANDLING = frozenset({WORKFLOW, CALL, SCHEMA, MIXIN, SCRIPT})  #: types that may have a catch
-    STEPS = frozenset({CALL, SCHEMA, MIXIN, LOG, ASSERT})  #: shown and counted as steps
+    #: Shown and counted as steps.
+    STEPS = frozenset({CALL, SCHEMA, MIXIN, LOG, ASSERT, FUNCTION_CALL})
 
 
 MACHINES: Mapping[str, Table] = {
     **dict.fromkeys(sorted(ObjectType.HANDLING), STEP_TRANSITIONS),
     **dict.fromkeys((ObjectType.LOG, ObjectType.ASSERT), SYS_TRANSITIONS),
     **dict.fromkeys(sorted(ObjectType.BLOCKS), BLOCK_TRANSITIONS),
+    ObjectType.FUNCTION_CALL: CALL_TRANSITIONS,
     ObjectType.MAILBOX: MAILBOX_TRANSITIONS,
 }
 

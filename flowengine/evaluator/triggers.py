@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from flowengine.evaluator.records import Error, TaskDefinition, row_key
 from flowengine.program.addresses import RowKind
+from flowengine.program.function_calls import FunctionCall
 from flowengine.program.nodes import Json
 from flowengine.step_logs.chunks import LogChunk
 
@@ -48,7 +49,25 @@ class Delegated:
     run_id: str
 
 
-Outcome: TypeAlias = Succeeded | Failed | Lost | Delegated
+@dataclass(frozen=True, slots=True)
+class ActivationEnded:
+    """An activation of a durable function ended: everything in it waits, or it has ended.
+
+    It says what the function wants; calls that the activation has made and recorded itself are not
+    part of it.
+    """
+
+    calls: tuple[FunctionCall, ...] = ()  #: new ones, in the order of their numbers
+    heard: tuple[int, ...] = ()  #: calls whose ends were heard since the last call, in order
+    #: Open calls that the function does not wait for any more.
+    cancelled: tuple[int, ...] = ()
+    ended: Succeeded | Failed | None = None  #: the end of the function
+    seen: int = 0  #: the number of ends that it was told of, as the function's row counts them
+    failed: Failed | None = None  #: how the first of `calls` failed: it was tried in place
+    is_partial: bool = False  #: the function has made further calls, which the next one reports
+
+
+Outcome: TypeAlias = Succeeded | Failed | Lost | Delegated | ActivationEnded
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from flowengine.evaluator.call_statements import CallPlan
 from flowengine.evaluator.failures import StepFailed
 from flowengine.evaluator.records import (
     DroppedAnswer,
@@ -44,7 +45,9 @@ def begin(work: WorkingSet, step: Step, facet: str) -> dict[str, Any] | None:
     """Begin to wait; return the result of a step that need not wait."""
     values = {name: work.read(value) for name, value in step.params.items()}
     if facet in (SLEEP, SLEEP_UNTIL):
-        due = _due_of(values, step, work.now)
+        plan = work.statement(step)
+        given = plan.due if isinstance(plan, CallPlan) else None
+        due = _due_of(values, step, work.now) if given is None else min(given, _LATEST)
         if due <= work.now:
             return {RESULT: _iso(work.now)}
         _set_timer(work, step, due)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from flowengine.evaluator.call_statements import plan_of_call
 from flowengine.evaluator.failures import StepFailed, excerpt, skipped_because
 from flowengine.evaluator.outline import Outline, OutlineRow, outlined
 from flowengine.evaluator.records import (
@@ -40,6 +41,8 @@ _EVENTS = 2
 PORTION = 100
 #: Steps at their event that one evaluation of a cancelled run ends.
 PAGE = 500
+#: States that a report or the end of a call leaves.
+_WITHOUT_QUEUE = frozenset({StepState.EVENT_TRANSMIT, StepState.SUSPENDED})
 
 
 @dataclass
@@ -55,6 +58,8 @@ class Snapshot:
     results: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     #: The newest result in the cache, by its key; None: there is none.
     cached: dict[str, CachedResult | None] = field(default_factory=dict)
+    #: When the last call of a durable function was recorded, by its key; None: it has made none.
+    last_calls: dict[str, int | None] = field(default_factory=dict)
 
 
 class Missing(Exception):
@@ -62,7 +67,7 @@ class Missing(Exception):
 
     `pages`: lists of the steps that wait at their event, each by the key before its first.
     `results`: keys of steps, of which the results of their events are missing. `cached`: keys of
-    the result cache.
+    the result cache. `last_calls`: keys of durable functions.
     """
 
     def __init__(
@@ -73,14 +78,16 @@ class Missing(Exception):
         *,
         outline: bool = False,
         results: Iterable[str] = (),
+        last_calls: Iterable[str] = (),
     ) -> None:
         super().__init__(steps, payloads, pages)
         self.steps, self.payloads, self.pages = steps, payloads, pages
         self.outline, self.results = outline, set(results)
         self.cached: set[str] = set()
+        self.last_calls = set(last_calls)
 
     def __bool__(self) -> bool:
-        rows = self.steps or self.payloads or self.pages
+        rows = self.steps or self.payloads or self.pages or self.last_calls
         return bool(rows or self.outline or self.results or self.cached)
 
     def add(self, more: Missing) -> None:
@@ -89,6 +96,7 @@ class Missing(Exception):
         self.pages |= more.pages
         self.results |= more.results
         self.cached |= more.cached
+        self.last_calls |= more.last_calls
         self.outline = self.outline or more.outline
 
 
@@ -111,6 +119,7 @@ class WorkingSet:
         self.adopted: set[str] = set()  #: rows of the run that a renewed row takes over
         self.settled: set[str] = set()  #: those of them that had ended before
         self.unread_cached: set[str] = set()  #: keys of the result cache that are not loaded
+        self.woken: set[str] = set()  #: suspended functions in the queue
 
     # --- rows ---
 
@@ -200,6 +209,19 @@ class WorkingSet:
         self.run.step_count += 1
         return row
 
+    def add(self, row: Step) -> None:
+        """Add a new row that no other generation can have."""
+        self._rows[row.key] = row
+        self.changes.add_created_step(row)
+        self.run.step_count += 1
+
+    def last_call(self, function: Step) -> int | None:
+        """Return when the last call of a durable function was recorded."""
+        try:
+            return self._snapshot.last_calls[function.key]
+        except KeyError:
+            raise Missing(set(), set(), last_calls=[function.key]) from None
+
     # --- generations ---
 
     def want_kept(self, keys: Iterable[str]) -> None:
@@ -216,7 +238,7 @@ class WorkingSet:
         if row.is_final:
             self.settled.add(row.key)
             self.skipped.append(row)
-        elif row.state != StepState.EVENT_TRANSMIT and row.waiting == 0:
+        elif row.state not in _WITHOUT_QUEUE and row.waiting == 0:
             self.queue.append(row)
         return row
 
@@ -376,14 +398,16 @@ class WorkingSet:
     def step_plan(self, row: Step) -> FacetPlan | StatementPlan:
         if row.object_type == ObjectType.WORKFLOW:
             return self.plan.facets[row.address]
-        return self.plan.statements[row.address]
+        return self.statement(row)
 
     def facet(self, row: Step) -> FacetPlan | None:
         if row.object_type == ObjectType.WORKFLOW:
             return self.plan.facets[row.address]
-        return self.plan.statements[row.address].facet
+        return self.statement(row).facet
 
     def statement(self, row: Step) -> StatementPlan:
+        if row.object_type == ObjectType.FUNCTION_CALL:
+            return plan_of_call(row.address)
         return self.plan.statements[row.address]
 
     def block(self, row: Step) -> BlockPlan:

@@ -125,6 +125,9 @@ class Dialect(Protocol):
     def commit(self, executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
         """Write a commit plan; return the runs whose part was written."""
 
+    def insert_calls(self, executor: Executor, plan: CommitPlan, task_id: str, lease: int) -> bool:
+        """Insert the steps of a plan, with their payloads, if a task is held under its lease."""
+
     def stream_commits(
         self, executor: Executor
     ) -> AbstractContextManager[Callable[[CommitPlan], object]]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 
 from flowengine.evaluator import EventDefinition, RunView, Step, TaskDefinition, TaskState
+from flowengine.evaluator.activation_reports import to_json
 from flowengine.evaluator.records import (
     CachedResult,
     FollowUp,
@@ -20,7 +21,7 @@ from flowengine.evaluator.records import (
     id_within,
 )
 from flowengine.evaluator.states import RunState
-from flowengine.evaluator.triggers import Delegated, Failed, Lost, Succeeded
+from flowengine.evaluator.triggers import ActivationEnded, Delegated, Failed, Lost, Succeeded
 from flowengine.evaluator.triggers import Outcome as TryOutcome
 from flowengine.step_logs.chunks import LogChunk
 from flowengine.store import codec, records
@@ -364,6 +365,7 @@ class CommitPlan:
 
 
 _rows_of = attrgetter(*SECTIONS)
+ACTIVATED = "activated"  #: the outcome of a task whose result is the report of an activation
 _ERROR_TYPE = 255  #: characters of the column
 _LABEL = 200  #: characters of a label that a list compares in the database
 
@@ -386,6 +388,9 @@ def ending_of(outcome: TryOutcome, encoder: codec.Encoder) -> Ending:
         case Succeeded(result):
             written = encoder.attributes(result) or "{}"
             return Ending(TaskState.COMPLETED, "succeeded", written, None)
+        case ActivationEnded():
+            report = codec.dump_value(to_json(outcome))
+            return Ending(TaskState.COMPLETED, ACTIVATED, report, None)
         case Failed(error, retry):
             how = "failed" if retry else "final"
             return Ending(TaskState.FAILED, how, None, codec.dump_value(error))

@@ -6,9 +6,11 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flowengine.evaluator import Step, TaskDefinition
+from flowengine.evaluator.activation_reports import from_json
 from flowengine.evaluator.triggers import Failed, Lost, Outcome, Report, Succeeded
 from flowengine.store import codec
 from flowengine.store.backend import in_dialect
+from flowengine.store.commits import ACTIVATED
 from flowengine.store.parts import Part, statement
 from flowengine.store.records import STEP_COLUMNS, step_from
 from flowengine.store.tables import FACT_IS_WAITING
@@ -35,7 +37,10 @@ _NEXT = statement(
     "SELECT run_id FROM waiting WHERE (SELECT r.tenant = :tenant "
     "AND r.finished IS NULL FROM flowengine_run r WHERE r.id = waiting.run_id) LIMIT 1"
 )
-_REPORT = ("uuid", "try_number", "losses", "outcome", "result", "error", "position", "limits")
+_REPORT = (
+    *("uuid", "try_number", "losses", "outcome", "result", "error", "position", "limits"),
+    "created",
+)
 _REPORTS = (
     f"SELECT {', '.join(f't.{name}' for name in _REPORT)}, "
     f"{', '.join(f's.{name}' for name in STEP_COLUMNS)}, s.superseded "
@@ -124,7 +129,7 @@ class Inbox(Part):
             step = step_from(row[len(_REPORT) : -1])
             task = TaskDefinition(task_id, step.facet_name, "", run_id, "", step.id)
             task.step_key, task.step_path = step.key, step.path
-            task.try_number, task.losses, task.limits = try_number, losses, row[7]
+            task.try_number, task.losses, task.limits, task.created = try_number, losses, *row[7:9]
             report = Report(task, _outcome(outcome, result, error))
             found.append((report, None if row[-1] else step))
         return found
@@ -133,6 +138,8 @@ class Inbox(Part):
 def _outcome(outcome: str, result: str | None, error: str | None) -> Outcome:
     if outcome == "succeeded":
         return Succeeded(codec.attributes(result))
+    if outcome == ACTIVATED:
+        return from_json(codec.load(result))
     details = codec.load(error)
     if outcome == "lost":
         return Lost(details["message"])

@@ -19,6 +19,7 @@ from flowengine.store.agent_lists import AgentLists
 from flowengine.store.agent_purge import AgentPurge
 from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.backend import Executor
+from flowengine.store.calls import Calls
 from flowengine.store.cards import Cards
 from flowengine.store.catalogue import Catalogue
 from flowengine.store.children import Children
@@ -89,6 +90,8 @@ class Session(Protocol):
     def agent_purge(self) -> AgentPurge: ...
     @property
     def agent_turns(self) -> AgentTurns: ...
+    @property
+    def calls(self) -> Calls: ...
     @property
     def cards(self) -> Cards: ...
     @property

@@ -34,12 +34,12 @@ _STEP = _names(Step)
 STEP_COLUMNS = _columns(_STEP, {"index": "position"}, StepRow)
 STEP_UPDATE_COLUMNS = (
     *("run_id", "id", "params", "state", "returns", "error", "waiting", "remaining"),
-    *("item_count", "next_index", "failure", "yields", "updated"),
+    *("item_count", "next_index", "failure", "yields", "updated", "heard", "activation"),
 )
 _step_values = attrgetter(*_STEP)
 _updated_values = itemgetter(*map(STEP_COLUMNS.index, STEP_UPDATE_COLUMNS))
-_PARAMS, _RETURNS, _ERROR, _FAILURE, _YIELDS = map(
-    STEP_COLUMNS.index, ("params", "returns", "error", "failure", "yields")
+_PARAMS, _RETURNS, _ERROR, _FAILURE, _YIELDS, _HEARD = map(
+    STEP_COLUMNS.index, ("params", "returns", "error", "failure", "yields", "heard")
 )
 
 
@@ -67,6 +67,7 @@ def _encoded_step(step: Step, encoder: codec.Encoder) -> list[Any]:
     values[_ERROR] = codec.dump_value(step.error) if step.error else None
     values[_FAILURE] = codec.dump_value(dict(step.failure)) if step.failure else None
     values[_YIELDS] = encoder.yields(step.yields)
+    values[_HEARD] = codec.dump(step.heard) if step.heard else None
     return values
 
 
@@ -77,6 +78,7 @@ def step_from(row: Sequence[Any]) -> Step:
     values[_RETURNS] = codec.attributes(row[_RETURNS])
     values[_ERROR], values[_FAILURE] = codec.load(row[_ERROR]), codec.load(row[_FAILURE])
     values[_YIELDS] = codec.yields(row[_YIELDS])
+    values[_HEARD] = tuple(codec.load(row[_HEARD])) if row[_HEARD] else ()
     return Step(*values)
 
 

@@ -16,6 +16,7 @@ from flowengine.store.agent_lists import AgentLists
 from flowengine.store.agent_purge import AgentPurge
 from flowengine.store.agent_turns import AgentTurns
 from flowengine.store.backend import Executor
+from flowengine.store.calls import Calls
 from flowengine.store.cards import Cards
 from flowengine.store.catalogue import Catalogue
 from flowengine.store.children import Children
@@ -131,6 +132,7 @@ class SqlSession:
     agent_lists = _PartOf(AgentLists)
     agent_purge = _PartOf(AgentPurge)
     agent_turns = _PartOf(AgentTurns)
+    calls = _PartOf(Calls)
     cards = _PartOf(Cards)
     run_keys = _PartOf(RunKeys)
     steps = _PartOf(Steps)

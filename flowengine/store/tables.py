@@ -161,6 +161,11 @@ class StepRow(_Table, table=True):
     program_hash: str | None = _id(default=None)
     created: int = _time()
     updated: int = _time()
+    digest: str | None = _id(default=None)  #: of the arguments of a call of a durable function
+    #: Of such a call: the numbers of the calls whose ends the function heard since the one before;
+    #: of the function: since its last call.
+    heard: str | None = _text()
+    activation: int = _count()  #: of a durable function: the number of its last activation
 
 
 # A row is inserted at the beginning and updated at the end. With room in its page PostgreSQL makes

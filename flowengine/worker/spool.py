@@ -21,7 +21,15 @@ from flowengine.engine import Engine
 from flowengine.engine.result_validation import check_result, refused_result
 from flowengine.errors import StoreError, UnknownRun, ValueRefused
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Delegated, Failed, Lost, Outcome, Succeeded
+from flowengine.evaluator.activation_reports import from_json, to_json
+from flowengine.evaluator.triggers import (
+    ActivationEnded,
+    Delegated,
+    Failed,
+    Lost,
+    Outcome,
+    Succeeded,
+)
 from flowengine.private_files import make_private_directory, private_opener
 from flowengine.program import parse_program, program_text
 from flowengine.store import codec
@@ -215,6 +223,8 @@ def _encoded(outcome: SpooledOutcome) -> dict[str, Any]:
             return {"kind": "failed", "error": error, "retry": retry}
         case Lost(reason):
             return {"kind": "lost", "reason": reason}
+        case ActivationEnded():
+            return {"kind": "activated", "report": to_json(outcome)}
         case Delegated(run_id):
             return {"kind": "handed", "run": run_id}
         case WorkflowCall(program, workflow, inputs, waits, on_cancel):
@@ -248,6 +258,8 @@ def _outcome(encoded: dict[str, Any]) -> SpooledOutcome:
             for key, kind in (("profile", dict), ("instruction", str), ("agent_id", str)):
                 expected(key, kind)
             return TurnCall.from_json(encoded)
+        case "activated":
+            return from_json(expected("report", dict))
         case "lost":
             return Lost(expected("reason", str))
         case kind:

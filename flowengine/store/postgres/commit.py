@@ -54,6 +54,26 @@ def write(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     return written if plan.agents is None else plan.run_ids
 
 
+def insert_calls(executor: Executor, plan: CommitPlan, task_id: str, lease: int) -> bool:
+    """Insert the calls of an activation, if its task is held under its lease."""
+    encodings, values = encode(plan, is_alone=True)
+    rows = executor.rows(_calls_statement(encodings), [*values, task_id, str(lease)])
+    return bool(rows)
+
+
+@functools.cache
+def _calls_statement(encodings: tuple[Encoding, ...]) -> str:
+    names = [encoding.section for encoding in encodings]
+    parts = [decode(encoding) for encoding in encodings]
+    # FOR SHARE: whoever takes the lease away waits for this statement, or it sees the new lease.
+    parts.append(
+        "ok AS (SELECT t.run_id AS id FROM flowengine_task t WHERE t.uuid = %s::text "
+        "AND t.lease = %s::integer AND t.state = 'running' FOR SHARE)"
+    )
+    parts += [f"{name}_w AS ({write_rows(name, _allowed_rows(name, True))})" for name in names]
+    return f"WITH {', '.join(parts)} SELECT id FROM ok"
+
+
 def send(executor: PipelineExecutor, plan: CommitPlan) -> None:
     """Write a commit of a locked run, without waiting for the result."""
     executor.send(*_statement_of(plan, False, executor.channel))

@@ -209,6 +209,7 @@ def probe_lock(executor: Executor, key: int) -> tuple[str, bool]:
 # --- commits ---
 
 commit = postgres_commit.write
+insert_calls = postgres_commit.insert_calls
 
 
 @contextmanager

@@ -60,8 +60,13 @@ def _usual(*absent: str, **values: str | int) -> dict[str, str | int | None]:
 _COUNTS = {"waiting": 0, "remaining": 0, "item_count": 0, "next_index": 0}
 _USUAL = {
     "runs": _usual("outputs", "error", "error_type", "alarm", "finished", generation=0),
-    "new_steps": _usual("returns", "error", "failure", "yields", generation=0, **_COUNTS),
-    "steps": _usual("params", "error", "failure", "yields", **_COUNTS),
+    "new_steps": _usual(
+        *("returns", "error", "failure", "yields", "digest", "heard"),
+        generation=0,
+        activation=0,
+        **_COUNTS,
+    ),
+    "steps": _usual("params", "error", "failure", "yields", "heard", activation=0, **_COUNTS),
     "new_tasks": _usual(
         *("error", "timeout_ms", "limit_key", "join_id", "limits", "queue"),
         data_type="",

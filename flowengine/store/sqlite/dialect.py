@@ -312,6 +312,16 @@ def commit(executor: Executor, plan: CommitPlan, *, guarded: bool) -> set[str]:
     return allowed
 
 
+def insert_calls(executor: Executor, plan: CommitPlan, task_id: str, lease: int) -> bool:
+    with executor.atomic():
+        if executor.rows(_COUNT_HELD, (task_id, lease)) != [(1,)]:
+            return False
+        for name, rows in plan.filled():
+            text, parameters = _WRITES[name]
+            executor.many(text, rows if parameters is None else list(map(parameters, rows)))
+    return True
+
+
 def _allowed(executor: Executor, plan: CommitPlan, guarded: bool) -> set[str]:
     """Insert new runs, or check the guard; return the runs whose part may be written."""
     if plan.new_runs:

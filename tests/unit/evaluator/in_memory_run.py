@@ -28,11 +28,13 @@ from flowengine.evaluator import (
     evaluate,
     working_set,
 )
+from flowengine.evaluator.activation_reports import from_json, to_json
 from flowengine.evaluator.outline import outlined
 from flowengine.evaluator.records import CachedResult, FollowUp, row_key
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import (
     Action,
+    ActivationEnded,
     CancelChildren,
     CancelSteps,
     Expand,
@@ -51,6 +53,7 @@ from flowengine.program import link_program, parse_program
 from flowengine.program.addresses import RowKind, StepSource
 from flowengine.program.limits import DEFAULT_LIMITS
 from flowengine.program.plan import FacetPlan, StatementPlan
+from flowengine.program.standard import WAITS
 from flowengine.store import codec
 from flowengine.store.records import STEP_COLUMNS, step_from
 
@@ -140,7 +143,7 @@ class MemoryRun:
     def report_all(self, reports: Sequence[tuple[TaskDefinition, Outcome]]) -> IterationChanges:
         """Report several open tasks in one evaluation."""
         for task, outcome in reports:
-            has_result = isinstance(outcome, Succeeded)
+            has_result = isinstance(outcome, Succeeded | ActivationEnded)
             task.state = TaskState.COMPLETED if has_result else TaskState.FAILED
             if isinstance(outcome, Succeeded):
                 self.results[task.step_key] = dict(outcome.result)
@@ -177,6 +180,8 @@ class MemoryRun:
                 outcome = Succeeded(codec.attributes(text))
             case Failed(error, retry):
                 outcome = Failed(codec.load(codec.dump(error)), retry)
+            case ActivationEnded():
+                outcome = from_json(codec.load(codec.dump(to_json(outcome))))
             case Lost():
                 pass
         return Report(task, outcome)
@@ -225,6 +230,7 @@ class MemoryRun:
             wanted |= changes.pages - snapshot.at_event.keys()
             wanted |= changes.results - snapshot.results.keys()
             wanted |= changes.cached - snapshot.cached.keys()
+            wanted |= changes.last_calls - snapshot.last_calls.keys()
             is_outlined = changes.outline and snapshot.outline is None
             assert wanted or is_outlined, "the evaluator asks for what it has been given"
             self.trips += 1
@@ -236,6 +242,7 @@ class MemoryRun:
                 snapshot.outline = [outlined(self._step(key)) for key in self.rows]
             snapshot.results |= {key: self.results.get(key) for key in changes.results}
             snapshot.cached |= {key: self.cached.get(key) for key in changes.cached}
+            snapshot.last_calls |= {key: self._last_call(key) for key in changes.last_calls}
         self._check_untouched(snapshot)
         self._commit(changes, view)
         self._check_laws(changes)
@@ -250,6 +257,11 @@ class MemoryRun:
     def _take_facts(self) -> list[Trigger]:
         facts, self.facts = self.facts, []
         return [_TRIGGERS[fact.kind](*fact.payload.values()) for fact in facts]
+
+    def _last_call(self, key: str) -> int | None:
+        """When the last call of a durable function was recorded."""
+        times = [row["created"] for row in self.rows.values() if row["parent"] == key]
+        return max(times, default=None)
 
     def _at_event(self, after: str) -> list[str]:
         """The next page of steps that wait at their event."""
@@ -299,6 +311,7 @@ class MemoryRun:
             "yields": encoder.yields(step.yields),
             "error": codec.dump(step.error) if step.error else None,
             "failure": codec.dump(step.failure) if step.failure else None,
+            "heard": codec.dump(step.heard) if step.heard else None,
         }
         self.payloads |= encoder.payloads
         return stored
@@ -344,6 +357,8 @@ class MemoryRun:
             assert row.waiting >= 0, f"{row.path} waits for {row.waiting} steps"
             if row.state == StepState.CREATED:
                 assert row.waiting == self._awaited(row), f"what {row.path} waits for"
+            elif row.object_type == ObjectType.FUNCTION_CALL:
+                assert row.waiting == 0
             elif not row.is_final and row.object_type in ObjectType.STEPS:
                 assert row.waiting == self._open_before(row), f"{row.path} goes on too early"
             assert row.remaining == self._unfinished(row, ended), f"the counter of {row.path}"
@@ -355,7 +370,12 @@ class MemoryRun:
         at_event = sum(1 for r in self.rows.values() if r["state"] == StepState.EVENT_TRANSMIT)
         assert self._view.open_steps == at_event
         running = Counter(task.step_id for task in self.outstanding())
-        assert len(running) == at_event, "a step waits at its event without an open task"
+        waits = sum(
+            1
+            for r in self.rows.values()
+            if r["state"] == StepState.EVENT_TRANSMIT and r["facet_name"] in WAITS
+        )
+        assert len(running) == at_event - waits, "a step waits at its event without an open task"
         assert all(count == 1 for count in running.values()), "two open tries of one step"
         is_over = self._view.state in RunState.FINAL
         assert is_over or at_event or self.facts, "nothing is outstanding, and the run not over"
@@ -383,6 +403,8 @@ class MemoryRun:
             return row["state"] == StepState.SKIPPED  # not taken
         if row["state"] == StepState.SKIPPED and "SkippedByHand" in row["error"]:
             return True
+        if row["object_type"] == ObjectType.FUNCTION_CALL:
+            return True  # its function was told
         while row["parent"] is not None:
             row = self.rows[row["parent"]]
             if row["object_type"] == ObjectType.FAN:
@@ -412,6 +434,9 @@ class MemoryRun:
             scope, sources = row.parent, {*choice.needs}
         elif row.object_type in ObjectType.BLOCKS or row.parent is None:
             return 0
+        elif row.object_type == ObjectType.FUNCTION_CALL:
+            assert self._is_postponed(row)
+            return 0
         else:
             plan = self.plan.statements[row.address]
             scope, sources = row.parent, {*plan.needs, *plan.awaits}
@@ -423,6 +448,9 @@ class MemoryRun:
 
     def _unfinished(self, row: Step, ended: Counter[str | None]) -> int:
         """How many children have not ended, counted anew from the program and the rows."""
+        if row.activation and row.state in (StepState.EVENT_TRANSMIT, StepState.SUSPENDED):
+            below = [r for r in self.rows.values() if r["parent"] == row.key]
+            return sum(1 for r in below if r["state"] not in StepState.FINAL)
         if row.is_final or row.state in (StepState.CREATED, StepState.EVENT_TRANSMIT):
             return 0
         if row.state in (StepState.BLOCKS_BEGIN, StepState.CATCH_BEGIN, StepState.ALWAYS_BEGIN):
@@ -503,7 +531,7 @@ class MemoryRun:
 _PLAIN = (
     *("id", "run_id", "key", "path", "object_type", "address", "parent", "generation"),
     *("facet_name", "state", "waiting", "remaining", "item_count", "next_index"),
-    *("created", "updated"),
+    *("created", "updated", "digest", "activation"),
 )
 
 

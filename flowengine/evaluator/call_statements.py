@@ -1,0 +1,159 @@
+"""The statement of a call of a durable function, which its row stores in place of an address.
+
+A call has no place in the program of its run: the code of the function decides which facet it
+calls, and with which options. So its row has everything that an evaluation needs, as JSON, and the
+evaluator reads no program for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import asdict, dataclass, fields
+from hashlib import blake2b
+from typing import Any
+
+from flowengine.program.addresses import ReadSet
+from flowengine.program.compact_json import encoder
+from flowengine.program.event_options import (
+    NO_OPTIONS,
+    Cache,
+    EventOptions,
+    Limit,
+    Rate,
+    RetryPolicy,
+)
+from flowengine.program.function_calls import CallKind, FunctionCall
+from flowengine.program.nodes import FacetDeclaration, FacetKind, Location
+from flowengine.program.plan import BlockPlan, FacetPlan, StatementKind, StatementPlan
+
+_encode = encoder(allow_nan=False)
+_BLOCK = BlockPlan("", 0, "")  # the calls of a function stand in no block
+_NUMBER = 8  # hex digits of a call's number in its key
+#: The end of a call touches its function, and nothing else.
+_READS = ReadSet(levels=1, is_last=False)
+
+
+def key_prefix(function_path: str) -> str:
+    """Return the beginning of the keys of a function's calls."""
+    return blake2b(f"n{function_path}".encode(), digest_size=12).hexdigest()
+
+
+def call_key(function_path: str, number: int) -> str:
+    """Return the key of a call. The keys of a function are adjacent, in the order of numbers.
+
+    So the unique index of keys refuses a second call of a number, and the calls of a function are
+    one range of it.
+    """
+    return f"{key_prefix(function_path)}{number:0{_NUMBER}x}"
+
+
+def call_path(function_path: str, call: FunctionCall) -> str:
+    """Return the path of a call: ``order.research.ask_model#3``."""
+    name = call.name or call.facet.rpartition(".")[2].partition("@")[0]
+    return f"{function_path}.{name}#{call.number}"
+
+
+@dataclass(slots=True, eq=False)
+class CallPlan(StatementPlan):
+    """The plan of a call, made of its row alone."""
+
+    call_kind: CallKind = CallKind.EVENT
+    due: int | None = None  #: of a timer: milliseconds since the epoch
+    changes: tuple[str, ...] = ()  #: names for which `changed` was first true before it
+    group: int | None = None  #: the first of the calls that are awaited together
+    line: str = ""  #: of the author's code
+
+
+def written(call: FunctionCall) -> str:
+    """Return the statement of a call as its row stores it."""
+    found: dict[str, Any] = {"facet": call.facet}
+    if call.kind is not CallKind.EVENT:
+        found["kind"] = call.kind.value
+    if call.options is not NO_OPTIONS and (options := _options(call.options)):
+        found["options"] = options
+    for name in ("deadline", "due", "group"):
+        if (value := getattr(call, name)) is not None:
+            found[name] = value
+    if call.changes:
+        found["changes"] = list(call.changes)
+    if call.location.line:
+        found["line"] = str(call.location)
+    return _encode(found)
+
+
+@functools.lru_cache(maxsize=2_000)
+def plan_of_call(statement: str) -> CallPlan:
+    """Return the plan of a stored statement."""
+    found = json.loads(statement)
+    facet = FacetDeclaration(FacetKind.EVENT, found["facet"], options=_read(found.get("options")))
+    return CallPlan(
+        address=statement,
+        index=0,
+        name="",
+        kind=StatementKind.CALL,
+        block=_BLOCK,
+        facet=FacetPlan(facet.name, facet),
+        deadline=found.get("deadline"),
+        read_set=_READS,
+        call_kind=CallKind(found.get("kind", CallKind.EVENT)),
+        due=found.get("due"),
+        changes=tuple(found.get("changes", ())),
+        group=found.get("group"),
+        line=found.get("line", ""),
+    )
+
+
+@functools.lru_cache(maxsize=500)
+def _options(options: EventOptions) -> dict[str, Any]:
+    """Return the options that differ from the defaults."""
+    given = asdict(options)
+    usual = asdict(NO_OPTIONS)
+    return {name: value for name, value in given.items() if value != usual[name]}
+
+
+def call_to_json(call: FunctionCall) -> dict[str, Any]:
+    """Return a call as JSON, for the report that has it."""
+    return {
+        "number": call.number,
+        "name": call.name,
+        "statement": written(call),
+        "arguments": call.arguments,
+        "digest": call.digest,
+        "heard": list(call.heard),
+    }
+
+
+def call_from_json(found: dict[str, Any]) -> FunctionCall:
+    """Return the call of a stored report."""
+    plan = plan_of_call(found["statement"])
+    file, _, line = plan.line.rpartition(":")
+    return FunctionCall(
+        number=found["number"],
+        kind=plan.call_kind,
+        facet=plan.target,
+        arguments=found["arguments"],
+        digest=found["digest"],
+        heard=tuple(found["heard"]),
+        changes=plan.changes,
+        options=plan.options,
+        deadline=plan.deadline,
+        due=plan.due,
+        name=found["name"],
+        group=plan.group,
+        location=Location(int(line), file=file) if line.isdigit() else Location(0),
+    )
+
+
+def _read(stored: dict[str, Any] | None) -> EventOptions:
+    if not stored:
+        return NO_OPTIONS
+    known = {field.name for field in fields(EventOptions)}  # a later version may store more
+    found = {name: value for name, value in stored.items() if name in known}
+    if "retry" in found:
+        found["retry"] = RetryPolicy(**found["retry"])
+    if found.get("cache") is not None:
+        found["cache"] = Cache(**found["cache"])
+    found["limit"] = tuple(Limit(**one) for one in found.get("limit", ()))
+    found["rate"] = tuple(Rate(**one) for one in found.get("rate", ()))
+    return EventOptions(**found)

@@ -1,0 +1,112 @@
+"""The calls of durable functions: the record of a function, and calls that were made in place.
+
+The keys of a function's calls are one range of the index of keys, in the order of their numbers
+(`evaluator.call_statements`): a record is read by one query, without an index of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from flowengine.evaluator import Step
+from flowengine.evaluator.call_statements import key_prefix, plan_of_call
+from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.program.function_calls import CallEnd, FunctionRecord, RecordedCall
+from flowengine.program.standard import RESULT
+from flowengine.store.commits import CommitPlan
+from flowengine.store.parts import Part
+from flowengine.store.records import STEP_COLUMNS, step_from
+
+_COLUMNS = ", ".join(STEP_COLUMNS)
+_RANGE = "run_id = %s AND key >= %s AND key < %s AND NOT superseded"
+_RECORD = (
+    f"SELECT {_COLUMNS} FROM flowengine_step WHERE run_id = %s AND key = %s AND NOT superseded "
+    f"UNION ALL SELECT {_COLUMNS} FROM flowengine_step WHERE {_RANGE}"
+)
+_LAST = f"SELECT created FROM flowengine_step WHERE {_RANGE} ORDER BY key DESC LIMIT 1"
+_BEHIND = "g"  # behind every hex digit
+
+
+class StoredFunction(NamedTuple):
+    """A durable function as it is stored."""
+
+    step: Step
+    record: FunctionRecord
+    seen: int  #: the number of ends that the evaluator has counted, all of them in the record
+
+
+class Calls(Part):
+    """Reads the records of functions, and inserts calls that were made in place."""
+
+    def record(self, run_id: str, key: str, path: str) -> StoredFunction | None:
+        """Return a function with its record; None if its step was superseded."""
+        rows = self._session.rows(_RECORD, (run_id, key, *_range(run_id, path)))
+        steps = [step_from(row) for row in rows]
+        function = next((step for step in steps if step.key == key), None)
+        if function is None:
+            return None
+        calls = sorted(
+            (step for step in steps if step.object_type == ObjectType.FUNCTION_CALL),
+            key=lambda step: step.index,
+        )
+        self._session.payloads.fill_in([call.returns for call in calls])
+        ends = [call for call in calls if has_told_end(call)]
+        heard = {number: place for place, number in enumerate(function.heard)}
+        # Ends that an activation heard come first: those of calls in place have no number.
+        ends.sort(key=lambda call: (heard.get(call.index, len(heard)), call.item_count, call.index))
+        found = FunctionRecord(
+            tuple(recorded(call) for call in calls), tuple(end_of(call) for call in ends)
+        )
+        return StoredFunction(function, found, function.item_count)
+
+    def ends(self, run_id: str, keys: Iterable[str]) -> list[CallEnd]:
+        """Return the ends of those of these calls that have ended, in the order of their ends."""
+        steps = self._session.steps.load({run_id: keys})[run_id].values()
+        found = sorted(filter(has_told_end, steps), key=lambda call: call.item_count)
+        self._session.payloads.fill_in([call.returns for call in found])
+        return [end_of(call) for call in found]
+
+    def last_recorded(self, run_id: str, path: str) -> int | None:
+        """Return when the last call of the function at that path was recorded."""
+        rows = self._session.rows(_LAST, _range(run_id, path))
+        return int(rows[0][0]) if rows else None
+
+    def insert(self, calls: Sequence[Step], task_id: str, lease: int, now: int) -> bool:
+        """Insert calls that the activation has made itself; False if it has lost its lease.
+
+        One statement, which locks the task's row and no other: a process that takes the lease away
+        waits for it, or is seen by it.
+        """
+        plan = CommitPlan()
+        plan.add_steps(calls, (), {})
+        plan.gather_payloads(calls[0].run_id, now)
+        return self._session.dialect.insert_calls(self._session.executor, plan, task_id, lease)
+
+
+def _range(run_id: str, path: str) -> tuple[str, str, str]:
+    prefix = key_prefix(path)
+    return run_id, prefix, prefix + _BEHIND
+
+
+def has_told_end(call: Step) -> bool:
+    """Whether a call has ended and its function hears of it: not if the function cancelled it."""
+    return call.is_final and not _is_dropped(call)
+
+
+def _is_dropped(call: Step) -> bool:
+    # Only the cancellation by the function itself has no place among the ends.
+    return call.state == StepState.CANCELLED and not call.item_count
+
+
+def recorded(call: Step) -> RecordedCall:
+    changes = plan_of_call(call.address).changes if '"changes"' in call.address else ()
+    dropped = _is_dropped(call)
+    return RecordedCall(call.facet_name, call.digest or "", call.heard, changes, dropped)
+
+
+def end_of(call: Step) -> CallEnd:
+    if call.state == StepState.COMPLETE:
+        return CallEnd(call.index, call.updated, call.returns.get(RESULT))
+    error: dict[str, Any] = call.error or {"type": "Cancelled", "message": "it has not completed"}
+    return CallEnd(call.index, call.updated, error=error)
