@@ -17,6 +17,7 @@ from flowengine.authoring import (
     Collected,
     EventFacet,
     Facet,
+    FunctionWorkflow,
     ItemError,
     Limit,
     Rate,
@@ -53,8 +54,10 @@ from flowengine.errors import (
     AuthoringError,
     CallRefused,
     DeadlineExceeded,
+    Divergence,
     EarlierRunFailed,
     FlowengineError,
+    FunctionMisuse,
     GiveUp,
     InvalidDocument,
     InvalidInputs,
@@ -67,6 +70,7 @@ from flowengine.errors import (
     RunCancelled,
     RunFailed,
     ScheduleRefused,
+    StepFailed,
     SymbolMisuse,
     TooManyRuns,
     TryCancelled,
@@ -96,6 +100,7 @@ if TYPE_CHECKING:
     )
     from flowengine.assembly import default_engine, load_program
     from flowengine.authoring import Launcher
+    from flowengine.authoring.functions import changed, gather, random, step
     from flowengine.worker import CancelToken, StepContext, current_step
 
 __version__ = "0.1.0"
@@ -136,6 +141,11 @@ __all__ = [  # noqa: RUF022 - grouped
     "sleep",
     "sleep_until",
     "wait_for",
+    # Durable functions
+    "gather",
+    "step",
+    "random",
+    "changed",
     # Started by the clock
     "Schedule",
     "tick",
@@ -161,6 +171,7 @@ __all__ = [  # noqa: RUF022 - grouped
     "EventFacet",
     "Facet",
     "Workflow",
+    "FunctionWorkflow",
     "RunHandle",
     # The engine of this process, and program files
     "default_engine",
@@ -187,6 +198,9 @@ __all__ = [  # noqa: RUF022 - grouped
     "TryCancelled",
     "WaitTimedOut",
     "DeadlineExceeded",
+    "StepFailed",
+    "FunctionMisuse",
+    "Divergence",
     "EarlierRunFailed",
     "AgentBusy",
     "TurnRefused",
@@ -199,6 +213,11 @@ __all__ = [  # noqa: RUF022 - grouped
 ]
 
 _LATE = {
+    # Durable functions load asyncio.
+    "changed": "flowengine.authoring.functions",
+    "gather": "flowengine.authoring.functions",
+    "random": "flowengine.authoring.functions",
+    "step": "flowengine.authoring.functions",
     "agent": "flowengine.agents",
     "instruction": "flowengine.agents",
     "tool": "flowengine.agents",

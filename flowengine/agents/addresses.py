@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Self, TypeVar, cast, get_args
 
 from flowengine.agents.enqueue import NewTurn, WhenBusy
+from flowengine.authoring.current_function import is_in_function, refuse_start
 from flowengine.authoring.launcher_slot import launcher
 from flowengine.authoring.scopes import current_scope
 from flowengine.errors import AuthoringError, InvalidInputs
@@ -63,13 +65,21 @@ class AgentAddress(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Ask the named agent in a step of the workflow that is traced."""
-        if current_scope() is None or self._project:
+        self._refuse_elsewhere()
+        return cast(R, cast(Any, self._facet)(*args, agent_id=self._agent_id, **kwargs))
+
+    def acall(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Return a call of the named agent, which a durable function awaits."""
+        self._refuse_elsewhere()
+        asked = cast(Any, self._facet).acall(*args, agent_id=self._agent_id, **kwargs)
+        return cast(Coroutine[Any, Any, R], asked)
+
+    def _refuse_elsewhere(self) -> None:
+        if (current_scope() is None and not is_in_function()) or self._project:
             raise AuthoringError(
                 f"{self._facet.definition.title}: in a workflow call {self._facet.__name__}.at("
                 '"a name")(…), without a project; elsewhere use send(…)'
             )
-        named = cast(Any, super(type(self._facet), self._facet))
-        return cast(R, named.__call__(*args, agent_id=self._agent_id, **kwargs))
 
     def send(self, /, *args: P.args, **kwargs: P.kwargs) -> TurnHandle[R]:
         """Send a message; return the handle of its turn. It is durable when this returns."""
@@ -78,6 +88,7 @@ class AgentAddress(Generic[P, R]):
                 f"{self._facet.definition.title}: a workflow asks an agent by calling it; send(…) "
                 "would send a message each time the workflow is read"
             )
+        refuse_start(self._facet.definition.title)
         from flowengine.agents.runtime import agents_of
 
         signature = self._facet.user_signature

@@ -22,7 +22,6 @@ from flowengine.authoring.decorators import EventFacetDecorator
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.options import Breaker
 from flowengine.authoring.registry import register_event_facet
-from flowengine.authoring.scopes import current_scope
 from flowengine.authoring.signatures import Parameter, Signature
 from flowengine.errors import AuthoringError, DoesNotFit
 from flowengine.lazy import lazy
@@ -75,14 +74,12 @@ class AgentFacet(EventFacet[P, R], Generic[P, R]):
     budget: Budget = Budget()
     max_answer_tokens: int | None = None
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Make a step of the workflow that is traced; an agent cannot be called elsewhere."""
-        if current_scope() is None:
-            raise AuthoringError(
-                f"{self.definition.title} is an agent: outside a workflow send it a message with "
-                f'{self.__name__}.at("a name").send(…), or with {self.__name__}.send(…)'
-            )
-        return super().__call__(*args, **kwargs)
+    def plain(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Refuse: an agent works on a message in a turn, which a run or `send` begins."""
+        raise AuthoringError(
+            f"{self.definition.title} is an agent: outside a workflow send it a message with "
+            f'{self.__name__}.at("a name").send(…), or with {self.__name__}.send(…)'
+        )
 
     def call(self, data: Mapping[str, Json]) -> Any:
         given = dict(data)

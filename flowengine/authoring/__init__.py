@@ -5,6 +5,7 @@ from flowengine.authoring.attempts import CaughtError, attempt
 from flowengine.authoring.branches import when
 from flowengine.authoring.decorators import event_facet, facet, workflow
 from flowengine.authoring.facets import EventFacet, Facet, Workflow, offer_standard
+from flowengine.authoring.function_facets import FunctionFacet, FunctionWorkflow
 from flowengine.authoring.launcher_slot import (
     IfFailed,
     IfRunning,
@@ -78,6 +79,8 @@ __all__ = [  # noqa: RUF022 - grouped by user
     # Results of the decorators and of start
     "EventFacet",
     "Facet",
+    "FunctionFacet",
+    "FunctionWorkflow",
     "RunHandle",
     "Start",
     "Workflow",

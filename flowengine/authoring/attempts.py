@@ -9,6 +9,7 @@ from functools import reduce
 from typing import Any, TypeAlias, TypeVar, overload
 
 from flowengine.authoring.bodies import TracedBody, no_parameters, one_parameter, trace_body
+from flowengine.authoring.current_function import refuse_construct
 from flowengine.authoring.deadlines import deadline_mixins
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
@@ -95,6 +96,7 @@ def attempt(
     scope = current_scope()
     if scope is not None:
         return _trace(scope, body, handlers, always, step_name, mixins)
+    refuse_construct("attempt")
     try:
         return body()
     except Exception as problem:

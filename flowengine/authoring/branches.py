@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
 from flowengine.authoring.bodies import is_body, no_parameters, trace_body
+from flowengine.authoring.current_function import refuse_construct
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
 from flowengine.authoring.shapes import joined_hint
@@ -83,6 +84,7 @@ def when(
     scope = current_scope()
     if scope is not None:
         return _trace(scope, cases, otherwise, step_name)
+    refuse_construct("when")
     for condition, branch in cases:
         if condition:
             return branch() if is_body(branch) else branch

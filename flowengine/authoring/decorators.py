@@ -15,13 +15,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from flowengine.authoring.deadlines import deadline_mixins
 from flowengine.authoring.definitions import Definition, define
 from flowengine.authoring.facets import Decorated, EventFacet, Facet, Workflow
+from flowengine.authoring.function_decorators import (
+    RUN_OPTIONS,
+    durable_workflow,
+    is_run,
+    refuse_run_options,
+)
+from flowengine.authoring.function_facets import FunctionWorkflow
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.options import Breaker, as_tuple, option_problems
 from flowengine.authoring.registry import register_event_facet, register_workflow
@@ -40,7 +47,7 @@ R = TypeVar("R")
 _NAME_OPTIONS = ("name", "aliases")
 _EXECUTION_OPTIONS = (
     *("task_list", "retry", "timeout", "max_losses", "on_loss", "breaker"),
-    *("limit", "rate", "cache"),
+    *("limit", "rate", "cache", "effects"),
 )
 
 _OPTIONS: Mapping[FacetKind, Sequence[str]] = {
@@ -87,8 +94,19 @@ class FacetDecorator(_Decorator):
 class WorkflowDecorator(_Decorator):
     """``@workflow`` with its options."""
 
-    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]:
-        flow: Workflow[P, R] = Workflow(_define(FacetKind.WORKFLOW, fn, self._options))
+    @overload
+    def __call__(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionWorkflow[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Workflow[P, R]: ...
+    def __call__(self, fn: Callable[..., Any], /) -> Workflow[..., Any]:
+        flow: Workflow[..., Any]
+        if is_run(fn, self._options):
+            flow = durable = durable_workflow(fn, self._options, _define)
+            register_event_facet(durable.activation)
+        else:
+            refuse_run_options(fn, self._options)
+            given = {name: value for name, value in self._options.items() if name != "run"}
+            flow = Workflow(_define(FacetKind.WORKFLOW, fn, given))
         flow.schedules = checked_schedules(flow.definition.title, self._options.get("schedule"))
         register_workflow(flow)
         return flow
@@ -110,6 +128,7 @@ def event_facet(
     limit: Limit | Sequence[Limit] | None = ...,
     rate: Rate | Sequence[Rate] | None = ...,
     cache: Cache | None = ...,
+    effects: bool = ...,
     name: str | None = ...,
     aliases: Sequence[str] = ...,
 ) -> EventFacetDecorator: ...
@@ -121,8 +140,9 @@ def event_facet(fn: Any = None, /, **options: Any) -> Any:
     worker; ``on_loss="fail"`` allows none, for code that must not run twice. While the
     circuit `breaker` is open, tasks wait. A `limit` bounds how many tries with the same key run at
     a time, a `rate` how many begin in a period. With a `cache` a step whose key has a recent result
-    completes with it. `name` and `aliases` keep stored runs working when code moves. Also accepts
-    an existing Celery task.
+    completes with it. Code with ``effects=False`` may run again unnoticed: durable functions
+    record several of its calls together. `name` and `aliases` keep stored runs working when code
+    moves. Also accepts an existing Celery task.
     """
     decorator = EventFacetDecorator(options)
     return decorator if fn is None else decorator(fn)
@@ -139,6 +159,8 @@ def facet(fn: Any = None, /, **options: Any) -> Any:
 
 
 @overload
+def workflow(fn: Callable[P, Coroutine[Any, Any, R]], /) -> FunctionWorkflow[P, R]: ...
+@overload
 def workflow(fn: Callable[P, R], /) -> Workflow[P, R]: ...
 @overload
 def workflow(
@@ -147,6 +169,10 @@ def workflow(
     aliases: Sequence[str] = ...,
     deadline: timedelta | float | None = ...,
     schedule: Schedule | Sequence[Schedule] | None = ...,
+    version: int = ...,
+    task_list: str = ...,
+    on_divergence: Literal["wait", "fail"] = ...,
+    run: bool = ...,
 ) -> WorkflowDecorator: ...
 def workflow(fn: Any = None, /, **options: Any) -> Any:
     """Make a function a workflow: ``.start(...)`` starts a durable run.
@@ -154,6 +180,11 @@ def workflow(fn: Any = None, /, **options: Any) -> Any:
     A run that has not ended at its `deadline`, in seconds or as a timedelta, fails with
     DeadlineExceeded; ``.options(deadline=...)`` gives a run another. The clock starts it at the
     times of its `schedule`, as soon as a worker with this code has started.
+
+    On an ``async def``, or with ``run=True``, it is a durable function: its body is run, and each
+    call that it awaits is recorded once. Its activations are tasks of `task_list` that only workers
+    with this `version` claim. If the code does not fit the record of a run, the run waits for code
+    that does; with ``on_divergence="fail"`` it fails.
     """
     decorator = WorkflowDecorator(options)
     return decorator if fn is None else decorator(fn)
@@ -169,6 +200,8 @@ def _define(
     fn: Any,
     given: Mapping[str, Any],
     find_list: TaskListSource = routed_list,
+    *,
+    is_run: bool = False,
 ) -> Definition:
     if isinstance(fn, Decorated):
         raise AuthoringError(f"{fn.definition.title} is already decorated; use one decorator")
@@ -177,7 +210,7 @@ def _define(
             f"{user_location()}: {fn!r} is not a function; pass the options by keyword, "
             'as in @event_facet(task_list="io")'
         )
-    allowed = (*_NAME_OPTIONS, *_OPTIONS.get(kind, ()))
+    allowed = (*_NAME_OPTIONS, *_OPTIONS.get(kind, ()), *(RUN_OPTIONS if is_run else ()))
     problems = [
         f"there is no option {name!r}, the options are {', '.join(allowed)}"
         for name in given
@@ -216,6 +249,7 @@ def _define(
         names_list="task_list" in given,
         find_list=find_list,
         mixins=deadline_mixins(given.get("deadline")),
+        is_run=is_run,
     )
 
 

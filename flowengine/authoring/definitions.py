@@ -19,7 +19,7 @@ from flowengine.authoring.signatures import Signature, signature_of, starred_par
 from flowengine.authoring.task_lists import TaskListSource, routed_list
 from flowengine.errors import AuthoringError
 from flowengine.lazy import lazy
-from flowengine.program.nodes import EventOptions, FacetKind, Location, Mixin
+from flowengine.program.nodes import EventOptions, FacetKind, FunctionOptions, Location, Mixin
 from flowengine.program.standard import STANDARD, is_built_in
 
 # A child of multiprocessing's spawn runs the main file again, as `__mp_main__`.
@@ -40,6 +40,9 @@ class Definition:
     names_list: bool = True  #: whether the task list among them is the author's
     find_list: TaskListSource = routed_list  #: otherwise
     mixins: tuple[Mixin, ...] = ()  #: of its signature
+    function: FunctionOptions | None = None  #: of the event facet of a durable function
+    #: Of a workflow that is a durable function: its event facet.
+    activation: Definition | None = None
 
     @property
     def options(self) -> EventOptions:
@@ -62,6 +65,8 @@ class Definition:
     @property
     def title(self) -> str:
         """The name in errors: ``workflow 'shop.order' (shop.py:12)``."""
+        if self.function is not None:
+            return f"durable function {self.name!r} ({self.location})"
         return titled(self.kind, self.name, self.location)
 
     @lazy
@@ -121,7 +126,7 @@ def define(
     if kind is not FacetKind.EVENT and not is_run and inspect.iscoroutinefunction(fn):
         raise AuthoringError(
             f"{title} is an `async def`: its body is traced once and never awaited; write `def`, "
-            "the event facets it calls may be async"
+            "the event facets it calls may be async; or make it a @workflow, which is run then"
         )
     found = (names_list, find_list, mixins)
     return Definition(kind, fn, qualified, others, location, options, *found)

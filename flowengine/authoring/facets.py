@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, cast, get_args
@@ -19,6 +19,7 @@ import pydantic
 
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.celery_names import refuse_celery_names
+from flowengine.authoring.current_function import is_in_function, refuse_start
 from flowengine.authoring.deadlines import checked_deadline
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import (
@@ -93,7 +94,29 @@ class Decorated(Generic[P, R]):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Symbol):
                 raise info_of(value).visibility.escape_error(info_of(value).label)
-        return cast(R, _resolve(self.definition.fn(*args, **kwargs)))
+        if is_in_function():
+            from flowengine.authoring.functions.calls import called
+
+            return cast(R, called(self, *args, **kwargs))
+        return self.plain(*args, **kwargs)
+
+    def acall(self, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        """Return a call that a durable function awaits; for type checkers, which know `await` so.
+
+        At run time ``await charge(x)`` and ``await charge.acall(x)`` are the same.
+        """
+        if current_scope() is not None:
+            raise AuthoringError(
+                f"{user_location()}: {self.definition.title}.acall(…) is for durable functions, "
+                "and this body is traced: call it like a function"
+            )
+        from flowengine.authoring.functions.calls import acall
+
+        return acall(self, *args, **kwargs)
+
+    def plain(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call the function in place, as plain Python."""
+        return cast(R, resolved(self.definition.fn(*args, **kwargs)))
 
     def named(self, step_name: str) -> Self:
         """Return the same facet with another name for its step."""
@@ -248,6 +271,7 @@ class Workflow(Decorated[P, R]):
                 f"{user_location()}: {self.definition.title}.call(...) is a return value "
                 "for event facets; in a workflow call it like a function"
             )
+        refuse_start(self.definition.title)
         called = WorkflowCall(self.program(), self.name, self.inputs(*args, **kwargs))
         return cast(R, called)
 
@@ -310,7 +334,7 @@ class Workflow(Decorated[P, R]):
 refuse_celery_names(Decorated)
 
 
-def _resolve(returned: Any) -> Any:
+def resolved(returned: Any) -> Any:
     """Return the result of a facet called as plain Python, also of an async one.
 
     Inside a running event loop blocking is not allowed: the caller awaits the coroutine. Elsewhere

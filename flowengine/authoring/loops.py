@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 from flowengine.authoring.bodies import one_parameter
+from flowengine.authoring.current_function import refuse_construct
 from flowengine.authoring.deadlines import deadline_mixins
 from flowengine.authoring.locations import location_of, user_location
 from flowengine.authoring.scopes import Scope, checked_step_name, current_scope
@@ -84,6 +85,7 @@ def foreach(
     scope = current_scope()
     if scope is not None:
         return _trace(scope, items, body, limit, collect_errors, step_name, mixins)
+    refuse_construct("foreach")
     if isinstance(items, Symbol):
         info = info_of(items)
         raise info.visibility.escape_error(info.label)

@@ -92,6 +92,8 @@ def option_problems(options: Mapping[str, Any]) -> list[str]:
         problems.append(f"max_losses={max_losses!r} is not a whole number, 0 or more")
     if options.get("on_loss", "retry") not in ("retry", "fail"):
         problems.append(f"on_loss={options['on_loss']!r} is neither 'retry' nor 'fail'")
+    if not isinstance(options.get("effects", True), bool):
+        problems.append(f"effects={options['effects']!r} is neither True nor False")
     breaker = options.get("breaker")
     if breaker is not None and not isinstance(breaker, str | Breaker):
         problems.append(

@@ -46,8 +46,27 @@ def register_standard(facet: EventFacet[..., Any]) -> None:
 
 
 def register_workflow(workflow: Workflow[..., Any]) -> None:
-    """Register a workflow under its name and aliases."""
+    """Register a workflow under its name and aliases; of a durable function the newest version.
+
+    Older versions are there for the runs that have them, and start no new ones.
+    """
+    names = (workflow.name, *workflow.aliases)
+    version = _version(workflow)
+    with _lock:
+        for name in names if version is not None else ():
+            other = _workflows.get(name)
+            known = None if other is None else _version(other)
+            if version is not None and known is not None and known > version:
+                return
+            if known is not None and known != version:
+                del _workflows[name]
     _register(_workflows, workflow)
+
+
+def _version(workflow: Workflow[..., Any]) -> int | None:
+    activation = workflow.definition.activation
+    function = None if activation is None else activation.function
+    return None if function is None else function.version
 
 
 def event_facet_named(name: str) -> EventFacet[..., Any] | None:

@@ -28,6 +28,7 @@ from flowengine.authoring.symbols import (
 from flowengine.errors import AuthoringError, SymbolMisuse, ValueRefused
 from flowengine.program import nodes
 from flowengine.program.expressions import references
+from flowengine.program.function_options import without_version
 from flowengine.program.standard import ITEMS, RESULT, STANDARD, wider
 
 
@@ -68,7 +69,7 @@ class Scope(Visibility):
         """Append a step that calls a facet; an empty `name` is derived from the facet."""
         location = user_location()
         arguments = self.arguments(definition, args, kwargs, location)
-        step = self.step_name(definition.short_name, name, location)
+        step = self.step_name(without_version(definition.short_name), name, location)
         call = nodes.Call(definition.name, arguments, mixins)
         hint = definition.signature.result.hint
         if order == ():

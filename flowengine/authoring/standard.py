@@ -14,6 +14,7 @@ import datetime
 import uuid as python_uuid
 from typing import Any, cast
 
+from flowengine.authoring.current_function import is_in_function
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.launcher_slot import OnCancel
 from flowengine.authoring.locations import location_of, user_location
@@ -28,7 +29,8 @@ from flowengine.program.standard import AFTER, CHILD, NOW, RESULT, RUN, STANDARD
 def now(*, after: object = None) -> datetime.datetime:
     """Return the time at which the run reaches this step, in UTC.
 
-    Without `after` that is near the start of its body; the step waits for the value `after`.
+    Without `after` that is near the start of its body; the step waits for the value `after`. In a
+    durable function it is the recorded time of the end that was heard last, and no step.
     """
     scope = current_scope()
     if scope is not None:
@@ -36,6 +38,10 @@ def now(*, after: object = None) -> datetime.datetime:
         return cast(datetime.datetime, scope.call_standard(NOW, waits, datetime.datetime))
     if isinstance(after, Symbol):
         raise info_of(after).visibility.escape_error(info_of(after).label)
+    if is_in_function():
+        from flowengine.authoring.functions import derived_values
+
+        return derived_values.now()
     # Outside a run: a unit test calls the body as plain Python.
     return datetime.datetime.now(datetime.UTC)  # noqa: TID251
 
@@ -45,6 +51,10 @@ def uuid() -> python_uuid.UUID:
     scope = current_scope()
     if scope is not None:
         return cast(python_uuid.UUID, scope.call_standard(UUID, {}, python_uuid.UUID))
+    if is_in_function():
+        from flowengine.authoring.functions import derived_values
+
+        return derived_values.uuid()
     return python_uuid.uuid4()  # noqa: TID251
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from flowengine.authoring.celery_names import refuse_celery_names
+from flowengine.authoring.current_function import refuse_start
 from flowengine.authoring.launcher_slot import RunHandle, StartOptions, launcher
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.scopes import current_scope
@@ -32,6 +33,7 @@ class Start(Generic[P, R]):
         """Start a durable run and return at once; inside a workflow, append a step that does."""
         workflow, scope = self._workflow, current_scope()
         if scope is None:
+            refuse_start(workflow.definition.title)
             inputs = workflow.inputs(*args, **kwargs)
             return launcher().start(workflow, inputs, self._options)
         self._refuse_options()
@@ -74,6 +76,7 @@ class Start(Generic[P, R]):
     def _refuse_while_tracing(self) -> None:
         # Every process that checks or starts the body traces it: each trace would
         # start one more run.
+        refuse_start(self.definition.title)
         if current_scope() is not None:
             raise AuthoringError(
                 f"{user_location()}: {self._workflow.definition.title} cannot be started so inside "

@@ -7,12 +7,14 @@ may call itself, or functions defined further down its file, and tracing termina
 from __future__ import annotations
 
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import pydantic
 
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.definitions import Definition
+from flowengine.authoring.function_sources import source_digest
 from flowengine.authoring.lint import lint
 from flowengine.authoring.scopes import Scope, refuse_duplicate_name
 from flowengine.authoring.symbols import Symbol, symbols_in
@@ -62,12 +64,20 @@ def declaration_of(definition: Definition) -> tuple[nodes.FacetDeclaration, Scop
         mixins=definition.mixins,
         options=definition.options,
         location=definition.location,
+        function=_function(definition),
     )
     return declaration, scope
 
 
+def _function(definition: Definition) -> nodes.FunctionOptions | None:
+    if definition.function is None:
+        return None
+    return replace(definition.function, source_digest=source_digest(definition.fn))
+
+
 def _trace(definition: Definition, scope: Scope) -> nodes.Block:
-    lint(definition.fn)
+    if definition.activation is None:
+        lint(definition.fn)
     args: list[Any] = []
     kwargs: dict[str, Any] = {}
     for parameter in definition.signature.parameters:
@@ -79,7 +89,11 @@ def _trace(definition: Definition, scope: Scope) -> nodes.Block:
         else:
             kwargs[name] = symbol
     with scope.active():
-        returned = _call_body(definition, args, kwargs)
+        if definition.activation is None:
+            returned = _call_body(definition, args, kwargs)
+        else:  # a durable function: its body is run, in the activations of this step
+            returned = scope.call(definition.activation, tuple(args), kwargs, "")
+            scope.statements[-1] = replace(scope.statements[-1], location=definition.location)
         annotation = definition.signature.result
         try:
             result = scope.to_expression(returned, annotation, RESULT)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any, TypeVar, cast
 
 from flowengine.authoring.annotations import Annotation
+from flowengine.authoring.current_function import is_in_function
 from flowengine.authoring.locations import user_location
 from flowengine.authoring.order import Order, after_nodes, preceding_steps
 from flowengine.authoring.scopes import Scope, current_scope
@@ -32,6 +33,11 @@ class WakeTime(datetime.datetime):
         """Begin to sleep when the steps with these results have completed."""
         del steps  # called as plain Python, they have
         return self
+
+    def __await__(self) -> Generator[Any, Any, datetime.datetime]:
+        """For type checkers: in a durable function, ``await sleep(60)``."""
+        return self
+        yield  # a generator
 
 
 class _SleepStep(Symbol):
@@ -63,6 +69,8 @@ def sleep(duration: datetime.timedelta | float, *, after: object = None) -> Wake
     ``sleep(60).after(answer)`` is the same as ``sleep(60, after=answer)``.
     """
     if current_scope() is None:
+        if is_in_function():
+            return cast(WakeTime, _in_function("sleep", duration))
         # Outside a run: a unit test calls the body as plain Python, with computed values.
         time.sleep(max(_seconds(duration), 0))
         return WakeTime.now(datetime.UTC)
@@ -72,6 +80,8 @@ def sleep(duration: datetime.timedelta | float, *, after: object = None) -> Wake
 def sleep_until(moment: datetime.datetime, *, after: object = None) -> WakeTime:
     """Wait until a moment; one without a timezone is in UTC. Return the time after it."""
     if current_scope() is None:
+        if is_in_function():
+            return cast(WakeTime, _in_function("sleep_until", moment))
         moment = moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
         left = moment - datetime.datetime.now(datetime.UTC)  # noqa: TID251
         return sleep(max(left.total_seconds(), 0.0))
@@ -86,26 +96,45 @@ def _sleep(facet: str, arguments: dict[str, Any], after: object) -> WakeTime:
     )
 
 
-def wait_for(
-    name: str,
-    type: type[T],
-    *,
-    timeout: datetime.timedelta | float | None = None,
-    after: object = None,
-) -> T:
-    """Wait for the answer `name`, which `run.send(name, value)` gives; return its value.
+class WaitFor:
+    """`wait_for`, in a traced workflow a step, in a durable function awaited."""
 
-    An answer before the step begins is kept for it. Without an answer within `timeout` the step
-    fails with WaitTimedOut.
-    """
-    annotation = Annotation.of(type, "validation")
-    schema = annotation.adapter.json_schema() if annotation.schema is None else annotation.schema
-    arguments: dict[str, Any] = {"name": name}
-    if timeout is not None:
-        arguments["timeout"] = _checked(timeout, timeout_problem)
-    if schema:
-        arguments["schema"] = dict(schema)
-    return _step(WAIT_FOR, arguments, type, after)
+    def __call__(
+        self,
+        name: str,
+        type: type[T],
+        *,
+        timeout: datetime.timedelta | float | None = None,
+        after: object = None,
+    ) -> T:
+        """Wait for the answer `name`, which `run.send(name, value)` gives; return its value.
+
+        An answer before the step begins is kept for it. Without an answer within `timeout` the step
+        fails with WaitTimedOut. In a durable function it is awaited.
+        """
+        if current_scope() is None and is_in_function():
+            return cast(T, _in_function("wait_for", name, type, timeout=timeout))
+        annotation = Annotation.of(type, "validation")
+        schema = (
+            annotation.adapter.json_schema() if annotation.schema is None else annotation.schema
+        )
+        arguments: dict[str, Any] = {"name": name}
+        if timeout is not None:
+            arguments["timeout"] = _checked(timeout, timeout_problem)
+        if schema:
+            arguments["schema"] = dict(schema)
+        return _step(WAIT_FOR, arguments, type, after)
+
+    def acall(
+        self, name: str, type: type[T], *, timeout: datetime.timedelta | float | None = None
+    ) -> Coroutine[Any, Any, T]:
+        """Wait in a durable function; for type checkers, which know `await` so."""
+        from flowengine.authoring.functions import calls
+
+        return calls.wait_for(name, type, timeout=timeout)
+
+
+wait_for = WaitFor()
 
 
 def _step(facet: str, arguments: dict[str, Any], hint: type[T], after: object) -> T:
@@ -115,6 +144,13 @@ def _step(facet: str, arguments: dict[str, Any], hint: type[T], after: object) -
     order = preceding_steps(short, () if after is None else (after,), "completed")
     found = scope.call_standard(facet, arguments, hint, after_nodes(order, scope))
     return cast(T, found)
+
+
+def _in_function(name: str, *args: Any, **options: Any) -> Any:
+    """Return a wait of a durable function, which its body awaits."""
+    from flowengine.authoring.functions import calls
+
+    return calls.settled(getattr(calls, name)(*args, **options))
 
 
 def _checked(duration: Any, problem_of: Callable[[Any], str]) -> Any:

@@ -20,6 +20,7 @@ from flowengine.errors.configuration import (
 )
 from flowengine.errors.documents import InvalidDocument
 from flowengine.errors.flowengine_error import FlowengineError
+from flowengine.errors.functions import Divergence, FunctionMisuse, StepFailed
 from flowengine.errors.messaging import (
     AgentRegistryError,
     CircuitBreakerOpenError,
@@ -136,11 +137,13 @@ __all__ = [
     "DatabaseTooNew",
     "DatabaseTooOld",
     "DeadlineExceeded",
+    "Divergence",
     "DoesNotFit",
     "EarlierRunFailed",
     "EventRefused",
     "FeedDisabled",
     "FlowengineError",
+    "FunctionMisuse",
     "GiveUp",
     "HandlerRefused",
     "HttpServerRefused",
@@ -194,6 +197,7 @@ __all__ = [
     "SecretRefused",
     "SecretUnreadable",
     "StartRefused",
+    "StepFailed",
     "StoreError",
     "SymbolMisuse",
     "TenantRefused",

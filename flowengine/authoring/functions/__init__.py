@@ -10,8 +10,8 @@ from flowengine.authoring.functions.activation import Activation, ActivationLimi
 from flowengine.authoring.functions.calls import acall, sleep, sleep_until, step, wait_for
 from flowengine.authoring.functions.derived_values import changed, now, random, uuid
 from flowengine.authoring.functions.durable_function import DurableFunction, durable_function
-from flowengine.authoring.functions.errors import Divergence, FunctionMisuse, StepFailed
 from flowengine.authoring.functions.gathering import gather
+from flowengine.errors import Divergence, FunctionMisuse, StepFailed
 
 __all__ = [  # noqa: RUF022 - grouped by user
     # For the layers above

@@ -30,7 +30,6 @@ from typing import Any, Self
 
 from flowengine.authoring.current_function import running
 from flowengine.authoring.functions.durable_function import DurableFunction
-from flowengine.authoring.functions.errors import Divergence, FunctionMisuse
 from flowengine.authoring.functions.loop import FunctionLoop, FunctionTimer, Spinning
 from flowengine.authoring.functions.loop_refusals import explained
 from flowengine.authoring.functions.numbering import CallNumbers
@@ -38,6 +37,7 @@ from flowengine.authoring.functions.pending_calls import CallFuture, PendingCall
 from flowengine.authoring.functions.rebuilt_errors import RebuiltErrors, record_of
 from flowengine.authoring.functions.unawaited import UnawaitedCalls, never_awaited
 from flowengine.authoring.functions.waiting_lines import waiting_line
+from flowengine.errors import Divergence, FunctionMisuse
 from flowengine.program.function_calls import (
     NO_RECORD,
     CallEnd,

@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import datetime
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from functools import lru_cache
 from typing import Any, ParamSpec, TypeVar
 
 from flowengine.authoring.annotations import Annotation
-from flowengine.authoring.current_function import current_activation
+from flowengine.authoring.current_function import awaited_plainly, current_activation
 from flowengine.authoring.definitions import Definition
-from flowengine.authoring.facets import Decorated, EventFacet
-from flowengine.authoring.functions.errors import FunctionMisuse
+from flowengine.authoring.facets import Decorated, EventFacet, resolved
 from flowengine.authoring.functions.pending_calls import Callee, PendingCall, pending_call
 from flowengine.authoring.locations import location_of, user_location
+from flowengine.errors import FunctionMisuse
 from flowengine.program.event_options import NO_OPTIONS
 from flowengine.program.function_calls import CallKind
 from flowengine.program.nodes import FacetKind, Json
@@ -35,7 +36,7 @@ def acall(facet: Decorated[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Corou
     """Return a call of an event facet or a workflow, which is made when it is awaited."""
     activation = current_activation()
     if activation is None:
-        return _plain(facet.definition.fn, *args, **kwargs)
+        return _plain(facet.plain, *args, **kwargs)
     definition = facet.definition
     if definition.kind is FacetKind.FACET:
         raise FunctionMisuse(
@@ -52,6 +53,11 @@ def acall(facet: Decorated[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Corou
 
 def step(fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
     """Return a call of a plain function, which the process of the function runs and records."""
+    made: Coroutine[Any, Any, R] = settled(_step_call(fn, args, kwargs))
+    return made
+
+
+def _step_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if isinstance(fn, Decorated):
         return acall(fn, *args, **kwargs)
     activation = current_activation()
@@ -75,9 +81,38 @@ def _stepped(fn: Callable[..., Any]) -> EventFacet[..., Any]:
     return EventFacet(Definition(FacetKind.EVENT, fn, name, (), location_of(fn), NO_OPTIONS))
 
 
+def called(facet: Decorated[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Any:
+    """Return a call in the body of a function; in a plain ``def``, its result."""
+    return settled(acall(facet, *args, **kwargs))
+
+
+def settled(call: Coroutine[Any, Any, R]) -> Any:
+    """Return a call as the code needs it: in a plain ``def``, its result.
+
+    Outside of runs it is made in place where no event loop runs.
+    """
+    plain_form = sys.modules.get("flowengine.authoring.functions.plain_form")
+    if plain_form is not None and plain_form.is_plain_body():
+        return plain_form.waited(call)
+    return call if current_activation() is not None else resolved(call)
+
+
+async def awaited_body(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Await the body of a function as plain Python: its calls are made at once, unrecorded."""
+    token = awaited_plainly.set(True)
+    try:
+        return await fn(*args, **kwargs)
+    finally:
+        awaited_plainly.reset(token)
+
+
 async def _plain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    returned = fn(*args, **kwargs)
-    return await returned if inspect.isawaitable(returned) else returned
+    token = awaited_plainly.set(False)  # the body of a facet calls others as functions
+    try:
+        returned = fn(*args, **kwargs)
+        return await returned if inspect.isawaitable(returned) else returned
+    finally:
+        awaited_plainly.reset(token)
 
 
 def sleep(duration: Seconds) -> Coroutine[Any, Any, datetime.datetime]:

@@ -10,8 +10,8 @@ import random as python_random  # noqa: TID251 - outside of a run
 import uuid as python_uuid
 
 from flowengine.authoring.current_function import current_activation
-from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.locations import user_location
+from flowengine.errors import FunctionMisuse
 
 _BITS = 53  # of the mantissa of a float
 _LONGEST = 100  # characters of the name of a change

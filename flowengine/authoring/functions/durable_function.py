@@ -11,9 +11,8 @@ import pydantic
 
 from flowengine.authoring.annotations import mismatch
 from flowengine.authoring.definitions import Definition, define, titled
-from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.locations import location_of
-from flowengine.errors import InvalidInputs
+from flowengine.errors import FunctionMisuse, InvalidInputs
 from flowengine.program.event_options import NO_OPTIONS
 from flowengine.program.nodes import FacetKind, Json
 from flowengine.program.standard import RESULT
@@ -40,8 +39,17 @@ class DurableFunction:
         (args, kwargs), problems = self.definition.signature.read(inputs)
         if problems:
             raise InvalidInputs(self.name, problems)
+        if self.is_plain:
+            from flowengine.authoring.functions.plain_form import run_plainly
+
+            return run_plainly(self.definition.fn, args, kwargs)
         body: Coroutine[Any, Any, Any] = self.definition.fn(*args, **kwargs)
         return body
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is a plain ``def``, whose calls are not awaited."""
+        return not inspect.iscoroutinefunction(self.definition.fn)
 
     def written(self, returned: Any) -> Json:
         """Return the result as JSON; raises FunctionMisuse or NotJson."""

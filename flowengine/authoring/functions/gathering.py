@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from flowengine.authoring.current_function import current_activation
-from flowengine.authoring.functions.errors import FunctionMisuse
+from flowengine.authoring.functions.calls import settled
 from flowengine.authoring.functions.pending_calls import PendingCall
 from flowengine.authoring.locations import user_location
+from flowengine.errors import FunctionMisuse
 
 R = TypeVar("R")
 
 
-async def gather(*calls: Awaitable[R], limit: int | None = None) -> list[R]:
+def gather(*calls: Awaitable[R], limit: int | None = None) -> Coroutine[Any, Any, list[R]]:
     """Await all calls and return their results in the order of the calls.
 
     At most `limit` of them are open at a time. The first error is raised at once: no further call
@@ -24,6 +25,11 @@ async def gather(*calls: Awaitable[R], limit: int | None = None) -> list[R]:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         _forget(calls)
         raise FunctionMisuse(f"{user_location()}: the limit of gather is 1 or more, not {limit!r}")
+    gathered: Coroutine[Any, Any, list[R]] = settled(_gathered(calls, limit))
+    return gathered
+
+
+async def _gathered(calls: tuple[Any, ...], limit: int | None) -> list[Any]:
     if limit is None or limit >= len(calls):
         return list(await asyncio.gather(*_together(calls)))
     return await _limited(calls, limit)

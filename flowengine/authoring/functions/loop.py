@@ -21,9 +21,9 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.functions.loop_refusals import refuse_the_rest
 from flowengine.authoring.locations import user_location
+from flowengine.errors import FunctionMisuse
 from flowengine.program.wait_times import sleep_problem
 
 _log = asyncio.log.logger  # errors of tasks that nobody awaits are logged as by asyncio

@@ -16,8 +16,8 @@ from pathlib import PurePath
 from types import TracebackType
 from typing import Any
 
-from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.locations import user_location
+from flowengine.errors import FunctionMisuse
 from flowengine.program.nodes import Location
 
 _IN_A_FACET = "do it in an event facet and await its call"

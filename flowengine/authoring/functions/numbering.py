@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hashlib import blake2b
 
-from flowengine.authoring.functions.errors import Divergence, FunctionMisuse
+from flowengine.errors import Divergence, FunctionMisuse
 from flowengine.program.function_calls import DifferentArguments, FunctionRecord, RecordedCall
 from flowengine.program.nodes import Location
 

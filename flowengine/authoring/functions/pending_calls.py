@@ -18,11 +18,10 @@ from flowengine.authoring.annotations import Annotation, mismatch
 from flowengine.authoring.current_function import current_activation
 from flowengine.authoring.definitions import Definition
 from flowengine.authoring.functions.durable_function import global_names
-from flowengine.authoring.functions.errors import FunctionMisuse
 from flowengine.authoring.functions.loop import FunctionFuture, FunctionLoop
 from flowengine.authoring.functions.rebuilt_errors import Names, RebuiltErrors
 from flowengine.authoring.locations import user_location
-from flowengine.errors import DoesNotFit, ValueRefused
+from flowengine.errors import DoesNotFit, FunctionMisuse, ValueRefused
 from flowengine.program.deadlines import deadline_of, is_deadline
 from flowengine.program.event_options import NO_OPTIONS
 from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall, arguments_digest

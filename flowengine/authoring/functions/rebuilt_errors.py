@@ -15,8 +15,8 @@ from collections.abc import Hashable, Iterator, Mapping
 from typing import Any, cast
 
 from flowengine import errors
-from flowengine.authoring.functions.errors import StepFailed
 from flowengine.authoring.locations import is_internal
+from flowengine.errors import StepFailed
 
 _ROOTS = (BaseException, object)
 #: Bases that say nothing, and classes that the event loop gives a meaning of its own.

@@ -86,8 +86,8 @@ def test_all_invalid_options_are_reported_together() -> None:
 
 
 def test_a_workflow_takes_no_execution_options() -> None:
-    with pytest.raises(AuthoringError, match="no option 'task_list', the options are name, alia"):
-        workflow(task_list="io")(_one)  # type: ignore[call-overload]
+    with pytest.raises(AuthoringError, match="task_list: an option of a function that is run"):
+        workflow(task_list="io")(_one)
 
 
 def test_starred_parameters_are_refused() -> None:
@@ -97,7 +97,7 @@ def test_starred_parameters_are_refused() -> None:
         event_facet(name="t.starred")(starred)
 
 
-def test_generators_and_async_workflows_are_refused() -> None:
+def test_generators_and_async_plain_facets_are_refused() -> None:
     def generator() -> Any:
         yield 1
 
@@ -106,7 +106,7 @@ def test_generators_and_async_workflows_are_refused() -> None:
     with pytest.raises(AuthoringError, match=r"'t.g' .* yields"):
         event_facet(name="t.g")(generator)
     with pytest.raises(AuthoringError, match=r"'t.c' .* is an `async def`"):
-        workflow(name="t.c")(coroutine)
+        facet(name="t.c")(coroutine)
 
 
 def test_only_an_undecorated_function_can_be_decorated() -> None:

@@ -1,4 +1,4 @@
-"""Errors that durable functions meet."""
+"""Errors of durable functions and of their calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flowengine.errors import AuthoringError, FlowengineError
+from flowengine.errors.flowengine_error import FlowengineError
+from flowengine.errors.programs import AuthoringError
 
 
 class StepFailed(FlowengineError):
