@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from flowengine.authoring.definitions import Definition
+from flowengine.authoring.function_lint import function_findings
 from flowengine.authoring.locations import is_internal
 from flowengine.authoring.tracer import declaration_of, program_of
 from flowengine.authoring.unordered import unordered_steps
@@ -63,6 +64,8 @@ def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
         called = scope.callees.items()
         events = frozenset(name for name, d in called if d.kind is nodes.FacetKind.EVENT)
         found = unordered_steps(declaration, events, scope.unordered)
+        if definition.function is not None:
+            found = [*found, *function_findings(definition.fn)]
         warnings += [Finding(location, what, is_warning=True) for location, what in found]
     findings = [*warnings, *(finding for each in problems.values() for finding in each)]
     for name, definition in reached.items():
