@@ -31,6 +31,8 @@ R = TypeVar("R")
 class FunctionFacet(EventFacet[P, R]):
     """The event facet of a durable function: a worker runs its activations."""
 
+    is_async = False  #: of the process's event loop it takes no place
+
     @property
     def function(self) -> FunctionOptions:
         """Version and policy of the function."""

@@ -154,6 +154,8 @@ def _early_problem(work: WorkingSet, given: Answer) -> str:
     """Return why an answer is not kept, although no step waits for its name yet."""
     if work.run.state == RunState.CANCELLING:
         return f"the run is being cancelled, and no step of it waits for {given.name!r}"
+    if any(facet.function is not None for facet in work.plan.facets.values()):
+        return ""  # the code of a durable function decides for which names it waits
     checks = Checks(work.limits.max_schema_checks)
     problem = early_misfit(work.plan, given.name, given.value, checks)
     work.count_checks(checks)

@@ -141,6 +141,10 @@ def execute_try(
     An error of the facet is an outcome like any other, and not raised. Raises `ChildNotStarted`
     for an error of the engine, and an exception that ends the thread, as `SystemExit`.
     """
+    if task.data_type:  # an activation of a durable function, or a run that a function awaits
+        from flowengine.worker.activations import Activations
+
+        return Activations(engine, find).execute(task)
     attempt = Attempt(engine, task, beat, permit, find, open_log)
     begun = attempt.begin(event_loop().submit)
     if not isinstance(begun, LoopCall):

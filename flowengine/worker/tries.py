@@ -15,8 +15,10 @@ from typing import TypeAlias, TypeVar
 from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition
-from flowengine.evaluator.triggers import Lost, Outcome
+from flowengine.evaluator.records import ACTIVATION
+from flowengine.evaluator.triggers import Failed, Lost, Outcome
 from flowengine.store.claims import WorkerIdentity
+from flowengine.worker.activations import Activations
 from flowengine.worker.async_tries import AsyncTries
 from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.background import HandledCounters
@@ -62,6 +64,7 @@ class Tries:
         self._logs, self._open_log = logs, None if logs is None else logs.open
         self._find, self._storable = find, storable or self._stored
         self._claimed_tasks = client.claimed
+        self._activations = Activations(engine, find)
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
@@ -96,8 +99,12 @@ class Tries:
         if not self._sizing.is_quick(task.name):
             self._engine.database.return_connection()  # other threads may need it meanwhile
         began = time.monotonic()
+        begun: Outcome | AsyncTry | None
         try:
-            begun = self._begin(entry, lambda: batch.take_circuit(task.circuit))
+            if task.data_type:
+                begun = self._begin_function(entry)
+            else:
+                begun = self._begin(entry, lambda: batch.take_circuit(task.circuit))
             if isinstance(begun, AsyncTry):
                 if not begun.wait(0.0 if self._sizing.is_slow(task.name) else self._max_wait):
                     self.in_loop.adopt(begun, task.task_list_name)
@@ -138,6 +145,15 @@ class Tries:
         if takes_place and not isinstance(begun, AsyncTry):  # its arguments do not fit
             self.in_loop.leave(entry)
         return begun
+
+    def _begin_function(self, entry: ClaimedTask) -> Outcome:
+        """Run an activation of a durable function, or start the run that a function awaits."""
+        task = entry.task
+        loaded = self._activations.load(task) if task.data_type == ACTIVATION else None
+        self._claimed_tasks.start(entry)
+        if loaded is None:
+            return self._activations.start_run(task)
+        return loaded if isinstance(loaded, Failed) else self._activations.run(loaded)
 
     def _begin_async(self, entry: ClaimedTask) -> Outcome | AsyncTry | None:
         """Begin a try for the thread of async tries, which no exception ends."""
