@@ -203,7 +203,59 @@ REVEALED_TASKS = [
 ]
 
 
+FUNCTIONS = """
+from flowengine import event_facet, gather, sleep, step, wait_for, workflow
+@event_facet(effects=False)
+def ask(total: int) -> str: ...
+@event_facet
+async def later(total: int) -> float: ...
+def twice(text: str) -> str: ...
+@workflow(version=2, task_list="agents")
+async def talk(total: int) -> str:
+    reveal_type(await ask.acall(total))
+    reveal_type(await later.named("x").acall(total))
+    reveal_type(await gather(*(ask.acall(n) for n in range(total)), limit=2))
+    reveal_type(await step(twice, "a"))
+    reveal_type(await wait_for.acall("approved", bool))
+    reveal_type(await sleep(5))
+    reveal_type(await talk.acall(1))
+    return await ask.acall(total)
+@workflow
+def graph(total: int) -> str:
+    reveal_type(talk(total))
+    return talk(total)
+reveal_type(talk)
+reveal_type(talk.start(1))
+"""
+REVEALED_FUNCTIONS = [
+    "str",
+    "float",
+    "list[str]",
+    "str",
+    "bool",
+    "datetime.datetime",
+    "str",
+    "str",
+    "FunctionWorkflow[[total: int], str]",
+    "RunHandle[str]",
+]
+WRONG_FUNCTIONS = """
+from flowengine import event_facet, workflow
+@event_facet
+def ask(total: int) -> str: ...
+@workflow
+async def talk(total: int) -> str:
+    await ask.acall("a")
+    number: int = await ask.acall(1)
+    await ask(1)
+    await talk.acall()
+    return await talk.acall("x")
+"""
+
+
 PROGRAMS = {
+    "functions": FUNCTIONS,
+    "wrong_functions": WRONG_FUNCTIONS,
     "signatures": GOOD + TASKS,
     "branches": WAYS,
     "calls": WRONG,
@@ -239,6 +291,7 @@ def _revealed(lines: list[str]) -> list[str]:
     revealed = [line.partition('"')[2].rstrip('"') for line in lines]
     for prefix in (
         "flowengine.authoring.facets.",
+        "flowengine.authoring.function_facets.",
         "flowengine.authoring.launcher_slot.",
         "builtins.",
     ):
@@ -265,3 +318,13 @@ def test_wrong_branches_are_reported_at_their_lines(lines: dict[str, list[str]])
     errors = {int(line.split(":")[1]) for line in lines["wrong_branches"] if ": error:" in line}
     first = WRONG_WAYS.splitlines().index("def f(total: int, flag: bool) -> None:") + 2
     assert errors == set(range(first, first + 11))
+
+
+def test_calls_of_durable_functions_keep_their_types(lines: dict[str, list[str]]) -> None:
+    assert _revealed(lines["functions"]) == REVEALED_FUNCTIONS
+
+
+def test_wrong_calls_of_durable_functions_are_reported(lines: dict[str, list[str]]) -> None:
+    errors = {int(line.split(":")[1]) for line in lines["wrong_functions"] if ": error:" in line}
+    first = WRONG_FUNCTIONS.splitlines().index('    await ask.acall("a")') + 1
+    assert errors == set(range(first, first + 5))
