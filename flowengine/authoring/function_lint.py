@@ -119,7 +119,8 @@ class _BodyLinter(SourceNames):
         elif dotted == "time.sleep":
             yield f"`time.sleep` {_BLOCKS}"
         elif did := self._effect(dotted):
-            yield f"`{dotted.removeprefix('_').removeprefix('io.')}` {did}, again in each replay: {_IN_A_FACET}"
+            shown = dotted.removeprefix("_").removeprefix("io.")
+            yield f"`{shown}` {did}, again in each replay: {_IN_A_FACET}"
 
     def _effect(self, dotted: str) -> str:
         parts = dotted.split(".")

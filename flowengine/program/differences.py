@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowengine.program.function_options import function_of
 from flowengine.program.nodes import FacetKind, Field
 from flowengine.program.plan import FacetPlan, Plan
 from flowengine.program.standard import is_built_in
@@ -59,6 +60,8 @@ def _changes(old: FacetPlan, new: FacetPlan) -> list[str]:
         changes.append("another body")
     if (before.mixins, before.options) != (after.mixins, after.options):
         changes.append("other options")
+    if before.function != after.function:
+        changes.append("another source")
     return changes
 
 
@@ -72,11 +75,24 @@ def refused_calls(stored: Plan, code: Mapping[str, FacetCode]) -> Iterator[Diffe
             continue
         today = code.get(name)
         if today is None:
-            yield Difference(name, "has no code: its steps wait for ever", breaks=True)
+            yield Difference(name, _no_code(name, code), breaks=True)
             continue
         yield from _refused(name, facet, today, _sent(stored, name))
         if not _same(facet.returns, today.returns):
             yield Difference(name, "returns another type")
+
+
+def _no_code(name: str, code: Mapping[str, FacetCode]) -> str:
+    found = function_of(name)
+    if found is None:
+        return "has no code: its steps wait for ever"
+    function, version = found
+    known = sorted(v for n, v in filter(None, map(function_of, code)) if n == function)
+    has = f"; the code has version {', '.join(map(str, known))}" if known else ""
+    return (
+        f"has no code{has}: its runs wait for ever; keep the earlier function as "
+        f"@workflow(name={function!r}, version={version})"
+    )
 
 
 def _sent(stored: Plan, name: str) -> set[str]:

@@ -66,3 +66,26 @@ def test_facets_that_came_went_and_changed_are_listed() -> None:
         Difference("F", "is called now"),
         Difference("W", "has another body"),
     ]
+
+
+def test_a_function_whose_version_has_no_code_breaks_with_the_cure() -> None:
+    stored = plan(event("shop.E@1", "x:Long", "y:Long"), target="shop.E@1")
+    (found,) = refused_calls(stored, {"shop.E@2": SAME, "shop.E@3": SAME, "shop.F@1": SAME})
+    assert found.breaks
+    assert found.what == (
+        "has no code; the code has version 2, 3: its runs wait for ever; keep the earlier function "
+        "as @workflow(name='shop.E', version=1)"
+    )
+    (other,) = refused_calls(stored, {})
+    assert other.what.startswith("has no code: its runs wait for ever")
+
+
+def test_a_function_with_another_source_is_changed() -> None:
+    def function(digest: str) -> Plan:
+        options = {"version": 1, "source_digest": digest}
+        declared = event("E@1", "x:Long", "y:Long") | {"function": options}
+        return plan(declared, target="E@1")
+
+    (found,) = changed_facets(function("a"), function("b"))
+    assert found == Difference("E@1", "has another source")
+    assert list(changed_facets(function("a"), function("a"))) == []
