@@ -171,6 +171,11 @@ class BatchSizing:
             return False
         return facet.in_a_row > 0 and facet.average <= self._quick
 
+    def average(self, name: str) -> float:
+        """Return the seconds of a try, without slow ones; 0.0 of a facet that was never tried."""
+        facet = self._facets.get(name)
+        return 0.0 if facet is None else facet.average
+
     def is_slow(self, name: str) -> bool:
         """Whether a facet is known not to be quick."""
         facet = self._facets.get(name)

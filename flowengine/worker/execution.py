@@ -144,7 +144,7 @@ def execute_try(
     if task.data_type:  # an activation of a durable function, or a run that a function awaits
         from flowengine.worker.activations import Activations
 
-        return Activations(engine, find).execute(task)
+        return Activations(engine, find).execute(task, beat, open_log)
     attempt = Attempt(engine, task, beat, permit, find, open_log)
     begun = attempt.begin(event_loop().submit)
     if not isinstance(begun, LoopCall):

@@ -77,6 +77,7 @@ class TaskWorker:
             storable=storable,
             async_limit=async_limit,
             logs=self.logs,
+            lists=lists,
         )
         self.async_tries = self._tries.in_loop
         self.lost_leases = LostLeases(engine, identity, self.claimed_tasks, self.async_tries)

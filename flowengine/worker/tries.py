@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias, TypeVar
 
 from flowengine.authoring import event_facet_named
@@ -17,6 +17,7 @@ from flowengine.engine import Engine
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.records import ACTIVATION
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
+from flowengine.step_logs.try_log import TryLog
 from flowengine.store.claims import WorkerIdentity
 from flowengine.worker.activations import Activations
 from flowengine.worker.async_tries import AsyncTries
@@ -24,9 +25,10 @@ from flowengine.worker.async_try import AsyncTry
 from flowengine.worker.background import HandledCounters
 from flowengine.worker.batch import Batch, BatchSizing
 from flowengine.worker.breakers import CircuitBreakers
-from flowengine.worker.claimed_tasks import ClaimedTask, ClaimState
-from flowengine.worker.execution import Attempt, ChildNotStarted
+from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
+from flowengine.worker.execution import Attempt, ChildNotStarted, OpenLog
 from flowengine.worker.handlers import FindHandler
+from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost
 from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
 
@@ -58,13 +60,18 @@ class Tries:
         storable: Storable | None = None,
         async_limit: int = 0,
         logs: StepLogs | None = None,
+        lists: Callable[[], Collection[str]] = tuple,
     ) -> None:
         self._engine, self._client, self._sizing = engine, client, sizing
         self._counters, self._breakers, self._show = counters, breakers, show
         self._logs, self._open_log = logs, None if logs is None else logs.open
         self._find, self._storable = find, storable or self._stored
         self._claimed_tasks = client.claimed
-        self._activations = Activations(engine, find)
+        policy = InPlacePolicy(
+            *(sizing, names, lists, engine.settings.batch_max_wait),
+            engine.settings.worker_time_slice,
+        )
+        self._activations = Activations(engine, find, policy)
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
@@ -146,14 +153,46 @@ class Tries:
             self.in_loop.leave(entry)
         return begun
 
-    def _begin_function(self, entry: ClaimedTask) -> Outcome:
-        """Run an activation of a durable function, or start the run that a function awaits."""
+    def _begin_function(self, entry: ClaimedTask) -> Outcome | None:
+        """Run an activation of a durable function, or start the run that a function awaits.
+
+        None: another process has the activation.
+        """
         task = entry.task
         loaded = self._activations.load(task) if task.data_type == ACTIVATION else None
         self._claimed_tasks.start(entry)
         if loaded is None:
             return self._activations.start_run(task)
-        return loaded if isinstance(loaded, Failed) else self._activations.run(loaded)
+        if isinstance(loaded, Failed):
+            return loaded
+        try:
+            return self._activations.run(
+                loaded, functools.partial(self._beat, task), self._open_shared_log(entry)
+            )
+        except LeaseLost:
+            log.info(
+                "dropped an activation of %s: another process has it",
+                task.step_path,
+                extra={"action": "activation_dropped", "run": task.workflow_id},
+            )
+            self._claimed_tasks.close(ClaimEvent.RELEASE, [entry])
+            return None
+
+    def _open_shared_log(self, entry: ClaimedTask) -> OpenLog | None:
+        """Return how the calls of an activation open its one log."""
+        if self._logs is None:
+            return None
+        self._logs.begin()
+        opened: list[TryLog] = []
+        entry.log = lambda: opened[0] if opened else None
+        open_log = self._logs.open
+
+        def shared(_: TaskDefinition) -> TryLog:
+            if not opened:
+                opened.append(open_log(entry.task))
+            return opened[0]
+
+        return shared
 
     def _begin_async(self, entry: ClaimedTask) -> Outcome | AsyncTry | None:
         """Begin a try for the thread of async tries, which no exception ends."""

@@ -6,7 +6,7 @@ import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 
-from flowengine import event_facet, foreach, gather, sleep, wait_for, workflow
+from flowengine import event_facet, foreach, gather, sleep, step, wait_for, workflow
 from flowengine.program.event_options import RetryPolicy
 
 made: list[Any] = []  #: the arguments of the facets that were run, in order
@@ -34,6 +34,65 @@ def third_time(n: int) -> int:
     if made.count(n) % 3:
         raise Refused(f"not yet {n}")
     return n
+
+
+@event_facet(effects=False)
+def look(n: int) -> int:
+    made.append(n)
+    return n + 1
+
+
+@event_facet
+def spoil(items: list[int]) -> list[int]:
+    """Change its argument."""
+    items.append(99)
+    return items
+
+
+def plain(n: int) -> int:
+    made.append(n)
+    if n < 0:
+        raise Refused(f"below zero: {n}")
+    return n + 1
+
+
+@event_facet
+def goes_on(n: int) -> int:
+    made.append(n)
+    return graph.call(n)
+
+
+@workflow
+async def looks(count: int) -> int:
+    n = 0
+    for _ in range(count):
+        n = await look(n)
+    return await double(n)
+
+
+@workflow
+async def steps(n: int) -> int:
+    first, second = await gather(double(n), step(plain, n))
+    return first + second + await step(plain, n)
+
+
+@workflow
+async def failing_step(n: int) -> str:
+    try:
+        return str(await step(plain, -n))
+    except Refused as problem:
+        return str(problem)
+
+
+@workflow
+async def unspoiled(n: int) -> list[list[int]]:
+    items = [n]
+    return [await spoil(items), items]
+
+
+@workflow
+async def delegated(n: int) -> int:
+    return await goes_on(n)
 
 
 @workflow

@@ -1,4 +1,4 @@
-"""Durable functions run on both databases, each call with a task of its own."""
+"""Durable functions: each call with a task of its own, and quick calls made in place."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from flowengine.evaluator.states import ObjectType
 from flowengine.settings import Settings
 from flowengine.testing import Flow
 from tests.integration.functions import bodies
-from tests.integration.functions.workers import Worked, worked
-
-pytestmark = pytest.mark.each_database
+from tests.integration.functions.workers import IN_PLACE, WITH_TASKS, Worked, worked
 
 
-@pytest.fixture
-def work(database_url: str, tmp_path: Path) -> Iterator[Worked]:
-    bodies.made.clear()
-    with worked(database_url, tmp_path) as work:
+@pytest.fixture(params=[WITH_TASKS, IN_PLACE], ids=["tasks", "in-place"])
+def work(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Worked]:
+    with worked(database_url, tmp_path, **request.param) as work:
+        for flow in (bodies.chain, bodies.looks, bodies.steps):
+            work.run(flow, 3)  # the worker learns which facets are quick
+        bodies.made.clear()
         yield work
 
 
@@ -116,6 +116,27 @@ def test_a_cancelled_run_leaves_nothing_open(work: Worked) -> None:
     run.cancel()
     assert run.info().state == "CANCELLED"
     assert {task.state for task in work.engine.tasks(run.id)} == {"completed"}
+
+
+def test_plain_functions_are_recorded_in_place(work: Worked) -> None:
+    assert work.run(bodies.steps, 3) == 6 + 4 + 4
+    assert bodies.made == [3, 3, 3]
+    assert work.run(bodies.failing_step, 3) == "below zero: -3"
+
+
+def test_a_facet_that_changes_its_argument_changes_nothing_in_the_function(work: Worked) -> None:
+    for _ in range(3):
+        assert work.run(bodies.unspoiled, 1) == [[1, 99], [1]]
+
+
+def test_calls_without_effects_return_their_results(work: Worked) -> None:
+    assert work.run(bodies.looks, 70) == 140
+    assert bodies.made == [*range(70), 70]
+
+
+def test_a_facet_may_continue_with_a_workflow(work: Worked) -> None:
+    for _ in range(4):
+        assert work.run(bodies.delegated, 2) == 8
 
 
 def test_an_early_answer_is_kept_for_the_function_that_will_ask(work: Worked) -> None:

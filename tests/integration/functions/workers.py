@@ -46,6 +46,11 @@ class Worked:
         self.settle()
 
 
+#: Settings with which no call is made in place, and every quick one is.
+WITH_TASKS = {"quick_seconds": 1e-9}
+IN_PLACE = {"quick_seconds": 1.0, "batch_max_wait": 60.0, "worker_time_slice": 60.0}
+
+
 @contextmanager
 def worked(url: str, directory: Any, **settings: Any) -> Iterator[Worked]:
     given = {"heartbeat_interval": 3_600, "spool_directory": str(directory), **settings}

@@ -1,0 +1,236 @@
+"""Calls of durable functions that the thread of the activation makes itself.
+
+A quick call need not have a task: its code runs here, and one INSERT, guarded by the lease of the
+activation, records it with its result. The run is neither locked nor advanced, because nothing is
+to be decided. Everything else is left to the evaluator: calls that fail, wait, or belong to another
+task list, and those whose facet has a circuit breaker, a limit, a cache or a deadline.
+
+After the death of a worker nothing but plain functions is called in place: a call that kills its
+worker has a task then, whose losses are counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from flowengine.engine import Engine
+from flowengine.evaluator import Step, TaskDefinition
+from flowengine.evaluator.call_statements import call_key, call_path, written
+from flowengine.evaluator.records import id_within
+from flowengine.evaluator.states import ObjectType, StepState
+from flowengine.evaluator.triggers import Failed, Succeeded
+from flowengine.event_loop import LoopCall, event_loop
+from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall
+from flowengine.program.standard import RESULT
+from flowengine.store import codec
+from flowengine.worker.batch import BatchSizing
+from flowengine.worker.execution import Attempt, OpenLog
+
+#: Calls without effects that one statement records.
+MAX_UNRECORDED = 50
+
+
+class InPlacePolicy:
+    """Which calls the workers of this process make in place."""
+
+    def __init__(
+        self,
+        sizing: BatchSizing,
+        names: Callable[[], Collection[str]],
+        lists: Callable[[], Collection[str]],
+        max_wait: float,
+        time_slice: float,
+    ) -> None:
+        """`max_wait` seconds may pass before the unstarted tasks of a batch are released."""
+        self.sizing, self._names, self._lists = sizing, names, lists
+        self._seconds, self.time_slice = max_wait / 2, time_slice
+        self._delegating: set[str] = set()
+
+    def leading(self, calls: Sequence[FunctionCall]) -> int:
+        """Return how many of the first calls are made in place: together they are quick."""
+        left, number = self._seconds, 0
+        names: Collection[str] | None = None
+        lists: Collection[str] = ()
+        for call in calls:
+            if call.kind is not CallKind.STEP:
+                if names is None:
+                    names, lists = self._names(), self._lists()
+                options = call.options
+                if call.kind is not CallKind.EVENT or call.facet not in names:
+                    break
+                if lists and options.task_list not in lists:
+                    break
+                if not is_plain(call) or call.facet in self._delegating:
+                    break
+                if not self.sizing.is_quick(call.facet):
+                    break
+                left -= self.sizing.average(call.facet)
+                if left < 0 and number:
+                    break
+            number += 1
+        return number
+
+    def delegates(self, facet: str) -> None:
+        """Note that a facet continues with a workflow, which only its task can start."""
+        self._delegating.add(facet)
+
+
+def is_plain(call: FunctionCall) -> bool:
+    """Whether nothing but the code of a call is needed to make it."""
+    options = call.options
+    return not (
+        options.breaker
+        or options.limit
+        or options.rate
+        or options.cache is not None
+        or options.on_loss == "fail"
+        or call.deadline is not None
+    )
+
+
+def leading_steps(calls: Sequence[FunctionCall]) -> int:
+    """Return how many of the first calls are plain functions, which have no task."""
+    number = 0
+    while number < len(calls) and calls[number].kind is CallKind.STEP:
+        number += 1
+    return number
+
+
+class InPlaceCalls:
+    """The calls in place of one activation."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        task: TaskDefinition,
+        function: Step,
+        beat: Callable[[str | None], bool],
+        open_log: OpenLog | None,
+        policy: InPlacePolicy | None,
+    ) -> None:
+        self._engine, self._task, self._function = engine, task, function
+        self._beat, self._open_log, self._policy = beat, open_log, policy
+        self._ends = time.monotonic() + (policy.time_slice if policy else 0.0)
+        self._unrecorded: list[Step] = []  #: calls that were made, in order
+        self._has_effects = False  #: whether one of them must be recorded before anything follows
+        self.recorded = 0
+
+    def leading(self, calls: Sequence[FunctionCall], cancelled: Collection[int]) -> int:
+        """Return how many of the first calls are to be made here."""
+        if cancelled:
+            first = next((at for at, one in enumerate(calls) if one.number in cancelled), None)
+            calls = calls if first is None else calls[:first]
+        if not calls:
+            return 0
+        if self._policy is None or self._task.losses or time.monotonic() > self._ends:
+            return leading_steps(calls)
+        return self._policy.leading(calls)
+
+    def make(self, call: FunctionCall, code: Any) -> CallEnd | Failed | None:
+        """Make a call: return its end, or how it failed; None if only a task can make it.
+
+        A call with effects begins when everything before it is recorded; raises LeaseLost.
+        """
+        has_effects = call.options.effects
+        if self._unrecorded and has_effects and not self._has_effects:
+            self.record()
+        step = self._row(call)
+        began = time.monotonic()
+        outcome = self._executed(step, call, code)
+        if self._policy is not None and call.kind is CallKind.EVENT:
+            self._policy.sizing.count(call.facet, time.monotonic() - began)
+        if not isinstance(outcome, Succeeded):
+            return outcome
+        now = self._engine.database.now()
+        # As it is read back: live and replayed alike.
+        step.returns = codec.plain(outcome.result)
+        step.state, step.updated = StepState.COMPLETE, now
+        self._unrecorded.append(step)
+        self._has_effects = self._has_effects or has_effects
+        return CallEnd(call.number, now, step.returns.get(RESULT))
+
+    def is_due(self) -> bool:
+        """Whether the calls that were made must be recorded before their ends are told."""
+        return self._has_effects or len(self._unrecorded) >= MAX_UNRECORDED
+
+    def record(self) -> None:
+        """Record the calls that were made; raises LeaseLost."""
+        if not self._unrecorded:
+            return
+        task, calls, self._unrecorded = self._task, self._unrecorded, []
+        self._has_effects = False
+        with self._engine.database.autocommit() as session:
+            if not session.calls.insert(calls, task.uuid, task.lease, calls[-1].updated):
+                raise LeaseLost
+        self.recorded += len(calls)
+
+    def _row(self, call: FunctionCall) -> Step:
+        function = self._function
+        key, now = call_key(function.path, call.number), self._engine.database.now()
+        return Step(
+            id=id_within(function.run_id, key, function.generation),
+            run_id=function.run_id,
+            key=key,
+            path=call_path(function.path, call),
+            object_type=ObjectType.FUNCTION_CALL,
+            address=written(call),
+            parent=function.key,
+            index=call.number,
+            generation=function.generation,
+            facet_name=call.facet,
+            params=_kept(call.arguments),
+            created=now,
+            updated=now,
+            digest=call.digest,
+            heard=call.heard,
+        )
+
+    def _executed(self, step: Step, call: FunctionCall, code: Any) -> Succeeded | Failed | None:
+        task = TaskDefinition(
+            uuid=self._task.uuid,
+            name=call.facet,
+            runner_id=self._task.runner_id,
+            workflow_id=step.run_id,
+            flow_id=self._task.flow_id,
+            step_id=step.id,
+            data=codec.plain(call.arguments),  # the code may change it
+            step_key=step.key,
+            step_path=step.path,
+            lease=self._task.lease,
+            tenant=self._task.tenant,
+        )
+        attempt = _InPlaceAttempt(
+            self._engine, task, self._beat, None, lambda _: code, self._open_log
+        )
+        begun = attempt.begin(event_loop().submit)
+        if isinstance(begun, LoopCall):
+            event_loop().wait(begun)
+            begun = attempt.end(begun.result)
+        if not isinstance(begun, Succeeded | Failed):
+            if call.kind is CallKind.STEP:
+                message = f"{call.facet} continues with a workflow: await the workflow instead"
+                return Failed({"type": "FunctionMisuse", "message": message}, retry=False)
+            if self._policy is not None:
+                self._policy.delegates(call.facet)
+            return None
+        outcome = self._engine.storable(call.facet, task.flow_id, begun)
+        assert isinstance(outcome, Succeeded | Failed)
+        return outcome
+
+
+class _InPlaceAttempt(Attempt):
+    """A try that starts no run: the step that would wait for it has no row yet."""
+
+    def _outcome(self, ended: Any) -> Any:
+        return ended
+
+
+class LeaseLost(Exception):
+    """Another process has the activation: the coroutine is dropped, nothing is reported."""
+
+
+def _kept(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments as the row keeps them: large ones are known by their digest alone."""
+    return arguments if len(codec.dump(arguments)) <= codec.INLINE_BYTES else {}

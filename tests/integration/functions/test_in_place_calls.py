@@ -1,0 +1,119 @@
+"""Calls in place: a row and no task, refused without the lease, with tasks after a death."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowengine import event_facet, workflow
+from flowengine.engine import Run
+from flowengine.evaluator.states import ObjectType
+from flowengine.evaluator.triggers import Lost
+from flowengine.worker import execution
+from tests.integration.functions import bodies
+from tests.integration.functions.workers import IN_PLACE, Worked, worked
+
+pytestmark = pytest.mark.each_database
+
+interrupt: list[Any] = []  #: called by the facet, once each
+
+
+@event_facet
+def watched(n: int) -> int:
+    if interrupt:
+        interrupt.pop()()
+    return n + 1
+
+
+@workflow
+async def watched_chain(count: int) -> int:
+    n = 0
+    for _ in range(count):
+        n = await watched(n)
+    return n
+
+
+@pytest.fixture
+def work(database_url: str, tmp_path: Path) -> Iterator[Worked]:
+    with worked(database_url, tmp_path, **IN_PLACE) as work:
+        for flow in (bodies.chain, bodies.looks, watched_chain):
+            work.run(flow, 3)  # the worker learns which facets are quick
+        bodies.made.clear()
+        yield work
+
+
+def calls(run: Run[Any]) -> list[Any]:
+    return [step for step in run.steps() if step.object_type == ObjectType.FUNCTION_CALL]
+
+
+def tasks(work: Worked, run: Run[Any]) -> list[str]:
+    return [task.name.rpartition(".")[2] for task in work.engine.tasks(run.id)]
+
+
+def test_quick_calls_have_a_row_each_and_no_task(work: Worked) -> None:
+    run = work.start(bodies.chain, 30)
+    work.settle()
+    assert run.result(timeout=0) == 31
+    assert len(calls(run)) == 30
+    assert tasks(work, run) == ["chain@1"]
+
+
+def test_an_activation_that_has_lost_its_lease_records_nothing(work: Worked) -> None:
+    run = work.start(watched_chain, 5)
+
+    def lose() -> None:
+        (task,) = [task for task in work.engine.tasks(run.id) if task.state == "running"]
+        assert work.engine.end_try(run.id, task.uuid, task.lease, Lost("a watchdog said so"))
+
+    interrupt.append(lose)
+    work.settle()
+    assert calls(run) == []
+    work.settle()
+    assert run.result(timeout=0) == 5
+    assert [call.path.rpartition("#")[2] for call in calls(run)] == ["0", "1", "2", "3", "4"]
+
+
+def test_after_a_death_the_next_call_has_a_task(work: Worked) -> None:
+    run = work.start(watched_chain, 3)
+
+    def die() -> None:
+        raise SystemExit
+
+    interrupt.append(die)
+    with pytest.raises(SystemExit):
+        work.settle()
+    work.settle()
+    assert run.result(timeout=0) == 3
+    assert tasks(work, run).count("watched") == 1
+
+
+def test_a_call_in_place_knows_its_step(work: Worked) -> None:
+    found: list[execution.StepContext] = []
+    interrupt.append(lambda: found.append(execution.current_step()))
+    run = work.start(watched_chain, 1)
+    work.settle()
+    (call,) = calls(run)
+    assert (found[0].path, found[0].idempotency_key) == (call.path, call.id)
+
+
+def test_large_arguments_of_calls_in_place_are_kept_as_a_digest(work: Worked) -> None:
+    for _ in range(3):
+        run = work.start(unwrapped, 5)
+        work.settle()
+    assert run.result(timeout=0) == 5
+    with work.engine.database.read() as session:
+        stored = [session.steps.by_id(call.id) for call in calls(run)]
+    assert [(call.params, bool(call.digest)) for call in stored if call] == [({}, True)]
+
+
+@event_facet
+def length(text: str) -> int:
+    return len(text) // 10_000
+
+
+@workflow
+async def unwrapped(count: int) -> int:
+    return await length("x" * 10_000 * count)
