@@ -103,6 +103,11 @@ class Settings:
     max_recursive_calls: int = 10_000
     #: Maximum number of child runs below one root run.
     max_child_runs: int = 10_000
+    #: Maximum number of calls that one durable function makes.
+    max_function_calls: int = 10_000
+    #: Coroutines of durable functions that a process keeps between their activations. The others
+    #: are replayed from their records.
+    kept_functions: int = 256
     #: Maximum number of tries that one worker, with all its pool children, holds; 0: any number.
     max_tasks: int = 0
     #: Maximum number of runs that one worker holds tries of; 0: any number.

@@ -60,12 +60,16 @@ class Calls(Part):
         )
         return StoredFunction(function, found, function.item_count)
 
-    def ends(self, run_id: str, keys: Iterable[str]) -> list[CallEnd]:
-        """Return the ends of those of these calls that have ended, in the order of their ends."""
-        steps = self._session.steps.load({run_id: keys})[run_id].values()
-        found = sorted(filter(has_told_end, steps), key=lambda call: call.item_count)
-        self._session.payloads.fill_in([call.returns for call in found])
-        return [end_of(call) for call in found]
+    def ends(self, run_id: str, key: str, calls: Iterable[str]) -> StoredFunction | None:
+        """Return a function, and the ends of those of these calls that have ended, in order."""
+        steps = self._session.steps.load({run_id: [key, *calls]})[run_id]
+        function = steps.pop(key, None)
+        if function is None:
+            return None
+        ended = sorted(filter(has_told_end, steps.values()), key=lambda call: call.item_count)
+        self._session.payloads.fill_in([call.returns for call in ended])
+        record = FunctionRecord(ends=tuple(end_of(call) for call in ended))
+        return StoredFunction(function, record, function.item_count)
 
     def last_recorded(self, run_id: str, path: str) -> int | None:
         """Return when the last call of the function at that path was recorded."""

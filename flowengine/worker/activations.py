@@ -7,9 +7,10 @@ calls are made by the activation itself (`in_place_calls`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy.exc import DBAPIError
 
@@ -17,91 +18,135 @@ from flowengine.authoring import WorkflowCall, workflow_named
 from flowengine.engine import Engine
 from flowengine.errors import MissingCode, StoreError
 from flowengine.evaluator import TaskDefinition
+from flowengine.evaluator.call_statements import call_key
 from flowengine.evaluator.records import ACTIVATION
 from flowengine.evaluator.triggers import ActivationEnded, Failed, Lost, Outcome, Succeeded
 from flowengine.program.function_calls import (
     CallEnd,
     CallKind,
-    FunctionCall,
     FunctionEnd,
     Progress,
 )
 from flowengine.program.standard import RESULT
-from flowengine.store.calls import StoredFunction
 from flowengine.worker.execution import ChildNotStarted, OpenLog, start_child
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.in_place_calls import InPlaceCalls, InPlacePolicy
-
-if TYPE_CHECKING:
-    from flowengine.authoring.functions import Activation, DurableFunction
+from flowengine.worker.kept_functions import KeptFunction, KeptFunctions
 
 Beat: TypeAlias = Callable[[str | None], bool]
 
 MAX_NEW_CALLS = 500  #: of one report: a commit stays small however wide a gather is
 
 
-class _FunctionHandler(Protocol):
-    """The handler of an activation's task: `authoring.function_facets.FunctionFacet` is one."""
-
-    @property
-    def durable(self) -> DurableFunction: ...
-
-
 @dataclass(slots=True)
 class LoadedFunction:
-    """A function that is about to be run: its code, and its record."""
+    """A function that is about to go on: a coroutine, and the ends that it is told of."""
 
     task: TaskDefinition
-    handler: _FunctionHandler
-    stored: StoredFunction
+    kept: KeptFunction
+    seen: int  #: ends of calls so far, as the function's row counts them
+    ends: Sequence[CallEnd] = ()  #: for a coroutine that was kept; others replay their record
 
 
 class Activations:
     """Runs activations for one process. Shared by all threads of its pool."""
 
     def __init__(
-        self, engine: Engine, find: FindHandler, policy: InPlacePolicy | None = None
+        self,
+        engine: Engine,
+        find: FindHandler,
+        policy: InPlacePolicy | None = None,
+        kept: KeptFunctions | None = None,
     ) -> None:
-        """Without a policy only plain functions are called in place."""
-        self._engine, self._find, self._policy = engine, find, policy
+        """Without a policy only plain functions are called in place.
+
+        Without `kept` no coroutine outlives its activation: each is a replay.
+        """
+        self._engine, self._find, self._policy, self._kept = engine, find, policy, kept
 
     def execute(self, task: TaskDefinition, beat: Beat, open_log: OpenLog | None = None) -> Outcome:
         """Run an activation, or start the run that a function awaits."""
         if task.data_type != ACTIVATION:
             return self.start_run(task)
         loaded = self.load(task)
-        return loaded if isinstance(loaded, Failed) else self.run(loaded, beat, open_log)
+        if isinstance(loaded, Failed):
+            return loaded
+        try:
+            return self.run(loaded, beat, open_log)
+        finally:
+            loaded.kept.activation.drop()
 
     def load(self, task: TaskDefinition) -> LoadedFunction | Failed:
-        """Read the record of a function; raises errors of the database."""
+        """Read the record of a function, or the new ends for its coroutine that is kept here.
+
+        Raises errors of the database.
+        """
+        kept = None if self._kept is None else self._kept.take(task)
+        if kept is not None:
+            try:
+                return self._loaded_kept(task, kept)
+            except BaseException:
+                kept.activation.drop()
+                raise
         handler: Any = self._find(task.name)
         if not hasattr(handler, "durable"):
             return _failure(MissingCode(task.name))
         with self._engine.database.autocommit() as session:
             stored = session.calls.record(task.workflow_id, task.step_key, task.step_path)
         if stored is None or stored.step.id != task.step_id:
-            return _failure(RuntimeError(f"{task.step_path} was retried"))  # refused: it is fenced
-        return LoadedFunction(task, handler, stored)
+            return _retried(task)
+        from flowengine.authoring.functions import (  # they load asyncio
+            Activation,
+            ActivationLimits,
+        )
 
-    def run(self, loaded: LoadedFunction, beat: Beat, open_log: OpenLog | None = None) -> Outcome:
-        """Run a function until everything waits; return its report. Raises LeaseLost."""
-        from flowengine.authoring.functions import Activation  # asyncio, which others do not need
-
-        task, stored = loaded.task, loaded.stored
-        calls = InPlaceCalls(self._engine, task, stored.step, beat, open_log, self._policy)
         activation = Activation(
-            loaded.handler.durable,
+            handler.durable,
             task.data or {},
             step_id=f"{task.workflow_id}:{task.step_key}",
             started=stored.step.created,
             record=stored.record,
+            limits=ActivationLimits(self._engine.settings.max_function_calls),
         )
-        with activation:
-            try:
-                return _advanced(activation, calls, stored.seen)
-            except (DBAPIError, StoreError) as problem:
-                # No call of it was lost: the next activation goes on behind those recorded.
-                return Lost(f"the calls of {task.step_path} cannot be recorded: {problem}")
+        kept = KeptFunction(activation, stored.step, task.try_number)
+        return LoadedFunction(task, kept, stored.seen)
+
+    def _loaded_kept(self, task: TaskDefinition, kept: KeptFunction) -> LoadedFunction | Failed:
+        path, activation = kept.function.path, kept.activation
+        with self._engine.database.autocommit() as session:
+            found = session.calls.ends(
+                task.workflow_id,
+                task.step_key,
+                [call_key(path, number) for number in activation.open_numbers],
+            )
+        if found is None or found.step.id != task.step_id:
+            activation.drop()
+            return _retried(task)
+        kept.number = task.try_number
+        return LoadedFunction(task, kept, found.seen, found.record.ends)
+
+    def run(self, loaded: LoadedFunction, beat: Beat, open_log: OpenLog | None = None) -> Outcome:
+        """Run a function until everything waits; return its report. Raises LeaseLost."""
+        task, kept = loaded.task, loaded.kept
+        calls = InPlaceCalls(self._engine, task, kept.function, beat, open_log, self._policy)
+        try:
+            report = functools.partial(self._engine.report, task)
+            return _advanced(kept, calls, loaded.ends, loaded.seen, report)
+        except (DBAPIError, StoreError) as problem:
+            kept.activation.drop()
+            # No call of it was lost: the next activation goes on behind those recorded.
+            return Lost(f"the calls of {task.step_path} cannot be recorded: {problem}")
+        except BaseException:
+            kept.activation.drop()
+            raise
+
+    def settle(self, loaded: LoadedFunction, is_accepted: bool) -> None:
+        """Keep the coroutine of an activation whose report was accepted; drop it otherwise."""
+        activation = loaded.kept.activation
+        if is_accepted and self._kept is not None and not activation.is_dropped:
+            self._kept.keep(loaded.kept)
+        else:
+            activation.drop()
 
     def start_run(self, task: TaskDefinition) -> Outcome:
         """Start the run that a function awaits; raises ChildNotStarted."""
@@ -118,45 +163,72 @@ class Activations:
             raise ChildNotStarted(task.step_path, called, problem) from problem
 
 
-def _advanced(activation: Activation, calls: InPlaceCalls, seen: int) -> ActivationEnded:
-    """Run a function, with its calls in place, until it waits for others; return its report."""
-    progress = activation.advance()
-    unmade: list[FunctionCall] = []  #: new calls that are not recorded, in order, without gaps
-    cancelled: list[int] = []
+def _advanced(
+    kept: KeptFunction,
+    calls: InPlaceCalls,
+    ends: Sequence[CallEnd],
+    seen: int,
+    report: Callable[[ActivationEnded], object],
+) -> ActivationEnded:
+    """Run a function, with its calls in place, until it waits for others; return its report.
+
+    `report` ends the activation at once, because a call in place has not returned in time.
+    """
+    activation = kept.activation
+    unmade = list(kept.unreported)  # calls that are not recorded, in order, without gaps
+    cancelled = list(kept.unreported_cancels)
+
+    def reported(failed: Failed | None, first: int = 0) -> ActivationEnded:
+        heard = tuple(activation.numbers.heard)
+        reached = Progress(tuple(unmade[first:]), heard, tuple(cancelled), progress.ended)
+        # Ends in front of the call are recorded, and not told yet.
+        return report_of(reached, seen, failed, is_partial=first > 0)
+
+    progress = activation.advance(ends)
     failed: Failed | None = None
     while True:
         unmade += progress.calls
         cancelled += progress.cancelled
         # The first call that is not made here takes those behind it along.
         number = 0 if failed or progress.ended else calls.leading(unmade, cancelled)
-        ends: list[CallEnd] = []
+        made: list[CallEnd] = []
         for call in unmade[:number]:
-            end = calls.make(call, activation.code_of(call.number))
+            place = len(made)
+            end = calls.make(
+                call,
+                activation.code_of(call.number),
+                lambda silent, place=place: report(reported(silent, place)),  # type: ignore[misc]
+            )
             if not isinstance(end, CallEnd):
                 failed = end
-                number = 0
                 break
-            ends.append(end)
+            made.append(end)
         if calls.is_due():
             calls.record()
-        del unmade[: len(ends)]
-        if not ends:
+        del unmade[: len(made)]
+        if not made:
             break
-        progress = activation.advance(ends)
+        progress = activation.advance(made)
     calls.record()
-    heard = tuple(activation.numbers.heard)
-    return report_of(Progress(tuple(unmade), heard, tuple(cancelled), progress.ended), seen, failed)
+    found = reported(failed)
+    kept.unreported = unmade[len(found.calls) :]
+    left = {call.number for call in kept.unreported}
+    kept.unreported_cancels = [number for number in cancelled if number in left]
+    return found
 
 
-def report_of(progress: Progress, seen: int, failed: Failed | None = None) -> ActivationEnded:
+def report_of(
+    progress: Progress, seen: int, failed: Failed | None = None, *, is_partial: bool = False
+) -> ActivationEnded:
     """Return the report of an activation that was told of so many ends.
 
     Plain functions have no task: the next activation calls those that are behind other calls.
     """
     most = MAX_NEW_CALLS
-    for at, call in enumerate(progress.calls[0 if failed is None else 1 :]):
+    first = 0 if failed is None else 1
+    for at, call in enumerate(progress.calls[first:], first):
         if call.kind is CallKind.STEP and call.number not in progress.cancelled:
-            most = min(most, at if failed is None else at + 1)
+            most = min(most, at)
             break
     calls, others = progress.calls[:most], progress.calls[most:]
     left = {call.number for call in others}
@@ -167,7 +239,7 @@ def report_of(progress: Progress, seen: int, failed: Failed | None = None) -> Ac
         ended=None if left or progress.ended is None else end_of(progress.ended),
         seen=seen,
         failed=failed,
-        is_partial=bool(left),
+        is_partial=is_partial or bool(left),
     )
 
 
@@ -176,6 +248,10 @@ def end_of(ended: FunctionEnd) -> Succeeded | Failed:
     if ended.error is not None:
         return Failed(ended.error, retry=False)
     return Succeeded({RESULT: ended.result}, is_from_code=True)
+
+
+def _retried(task: TaskDefinition) -> Failed:
+    return _failure(RuntimeError(f"{task.step_path} was retried"))  # refused: it is fenced
 
 
 def _failure(problem: Exception) -> Failed:

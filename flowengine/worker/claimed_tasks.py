@@ -95,6 +95,9 @@ def next_state(task_id: str, state: str, event: str) -> str:
 def _no_try() -> None: ...
 
 
+def _no_activation(_: bool) -> None: ...
+
+
 def _no_log() -> TryLog | None:
     return None
 
@@ -102,7 +105,9 @@ def _no_log() -> TryLog | None:
 class ClaimedTask:
     """A task under one lease, and how far this process has come with it."""
 
-    __slots__ = ("key", "log", "lose", "mark", "record", "report", "since", "state", "task")
+    __slots__ = (
+        *("at_report", "key", "log", "lose", "mark", "record", "report", "since", "state", "task"),
+    )
 
     task: TaskDefinition  #: missing in an entry that is disowned before its claim's response
     report: Report  #: since it is finished
@@ -113,6 +118,8 @@ class ClaimedTask:
         self.mark: int | None = None  #: its slot among the in-flight markers
         self.lose: Callable[[], object] = _no_try  #: called when the lease of its try is lost
         self.log: Callable[[], TryLog | None] = _no_log  #: returns the log, if there are lines
+        #: Called when the database has accepted its report, or has not.
+        self.at_report: Callable[[bool], object] = _no_activation
         self.record: dict[str, Any] | None = None  #: its report, while the spool has no room
 
     def apply(self, event: str) -> None:

@@ -25,7 +25,9 @@ from flowengine.event_loop import LoopCall, event_loop
 from flowengine.program.function_calls import CallEnd, CallKind, FunctionCall
 from flowengine.program.standard import RESULT
 from flowengine.store import codec
+from flowengine.store.recovery_queries import TIMEOUT
 from flowengine.worker.batch import BatchSizing
+from flowengine.worker.call_timeouts import CallTimeouts
 from flowengine.worker.execution import Attempt, OpenLog
 
 #: Calls without effects that one statement records.
@@ -47,6 +49,7 @@ class InPlacePolicy:
         self.sizing, self._names, self._lists = sizing, names, lists
         self._seconds, self.time_slice = max_wait / 2, time_slice
         self._delegating: set[str] = set()
+        self.timeouts = CallTimeouts()
 
     def leading(self, calls: Sequence[FunctionCall]) -> int:
         """Return how many of the first calls are made in place: together they are quick."""
@@ -128,17 +131,23 @@ class InPlaceCalls:
             return leading_steps(calls)
         return self._policy.leading(calls)
 
-    def make(self, call: FunctionCall, code: Any) -> CallEnd | Failed | None:
+    def make(
+        self, call: FunctionCall, code: Any, expire: Callable[[Failed], object]
+    ) -> CallEnd | Failed | None:
         """Make a call: return its end, or how it failed; None if only a task can make it.
 
-        A call with effects begins when everything before it is recorded; raises LeaseLost.
+        A call with effects begins when everything before it is recorded. `expire` reports that its
+        timeout is over. Raises LeaseLost.
         """
-        has_effects = call.options.effects
-        if self._unrecorded and has_effects and not self._has_effects:
+        has_effects, timeout = call.options.effects, call.options.timeout
+        if self._unrecorded and has_effects and (timeout or not self._has_effects):
             self.record()
         step = self._row(call)
         began = time.monotonic()
-        outcome = self._executed(step, call, code)
+        if timeout is None or self._policy is None:
+            outcome = self._executed(step, call, code, self._beat)
+        else:
+            outcome = self._timed(step, call, code, expire, timeout)
         if self._policy is not None and call.kind is CallKind.EVENT:
             self._policy.sizing.count(call.facet, time.monotonic() - began)
         if not isinstance(outcome, Succeeded):
@@ -187,7 +196,31 @@ class InPlaceCalls:
             heard=call.heard,
         )
 
-    def _executed(self, step: Step, call: FunctionCall, code: Any) -> Succeeded | Failed | None:
+    def _timed(
+        self,
+        step: Step,
+        call: FunctionCall,
+        code: Any,
+        expire: Callable[[Failed], object],
+        timeout: float,
+    ) -> Succeeded | Failed | None:
+        message = f"no activity for more than its timeout of {timeout:g} s"
+        silent = Failed({"type": TIMEOUT, "message": message})
+        assert self._policy is not None
+        with self._policy.timeouts.over(timeout, lambda: expire(silent)) as watched:
+
+            def beat(progress: str | None) -> bool:
+                watched.beat()
+                return not watched.has_expired and self._beat(progress)
+
+            outcome = self._executed(step, call, code, beat)
+        if watched.has_expired:
+            raise LeaseLost
+        return outcome
+
+    def _executed(
+        self, step: Step, call: FunctionCall, code: Any, beat: Callable[[str | None], bool]
+    ) -> Succeeded | Failed | None:
         task = TaskDefinition(
             uuid=self._task.uuid,
             name=call.facet,
@@ -201,9 +234,7 @@ class InPlaceCalls:
             lease=self._task.lease,
             tenant=self._task.tenant,
         )
-        attempt = _InPlaceAttempt(
-            self._engine, task, self._beat, None, lambda _: code, self._open_log
-        )
+        attempt = _InPlaceAttempt(self._engine, task, beat, None, lambda _: code, self._open_log)
         begun = attempt.begin(event_loop().submit)
         if isinstance(begun, LoopCall):
             event_loop().wait(begun)

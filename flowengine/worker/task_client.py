@@ -96,6 +96,8 @@ class TaskClient:
         finally:
             if self._logs is not None and lines:
                 self._logs.settle(lines, accepted)
+            for entry in finished:
+                entry.at_report(entry.key[0] in accepted)
         if failed:
             problems = {(report.task.uuid, report.task.lease): why for report, why in failed}
             for entry in finished:

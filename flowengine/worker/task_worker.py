@@ -330,6 +330,7 @@ class TaskWorker:
         self._background.end()
         self._guard.end()
         self.async_tries.end()
+        self._tries.kept_functions.clear()
         self.counters.flush()
         self.client.end()
         if self.logs is not None:

@@ -29,6 +29,7 @@ from flowengine.worker.claimed_tasks import ClaimedTask, ClaimEvent, ClaimState
 from flowengine.worker.execution import Attempt, ChildNotStarted, OpenLog
 from flowengine.worker.handlers import FindHandler
 from flowengine.worker.in_place_calls import InPlacePolicy, LeaseLost
+from flowengine.worker.kept_functions import KeptFunctions
 from flowengine.worker.step_logs import StepLogs
 from flowengine.worker.task_client import TaskClient
 
@@ -71,7 +72,8 @@ class Tries:
             *(sizing, names, lists, engine.settings.batch_max_wait),
             engine.settings.worker_time_slice,
         )
-        self._activations = Activations(engine, find, policy)
+        self.kept_functions = KeptFunctions(engine.settings.kept_functions)
+        self._activations = Activations(engine, find, policy, self.kept_functions)
         self._max_wait = engine.settings.batch_max_wait
         #: The tries whose coroutines run in the event loop.
         self.in_loop = AsyncTries(
@@ -126,6 +128,8 @@ class Tries:
         lines = entry.log()
         captured = 0.0 if lines is None else lines.seconds
         self._settle(task, begun, began, lambda outcome: batch.finish(entry, outcome), captured)
+        if entry.state == ClaimState.RELEASED:  # the process ends: nothing is reported
+            entry.at_report(False)
         return True
 
     def _begin(
@@ -165,6 +169,7 @@ class Tries:
             return self._activations.start_run(task)
         if isinstance(loaded, Failed):
             return loaded
+        entry.at_report = functools.partial(self._activations.settle, loaded)
         try:
             return self._activations.run(
                 loaded, functools.partial(self._beat, task), self._open_shared_log(entry)

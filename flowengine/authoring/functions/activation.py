@@ -135,6 +135,11 @@ class Activation:
         return future.callee.code if isinstance(future, CallFuture) else None
 
     @property
+    def open_numbers(self) -> list[int]:
+        """The numbers of calls whose ends the function would hear."""
+        return list(self._open)
+
+    @property
     def is_dropped(self) -> bool:
         """Whether the coroutine is closed: it has ended, or was dropped."""
         return self._loop.is_dropped

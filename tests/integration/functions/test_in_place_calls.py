@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import pytest
 
 from flowengine import event_facet, workflow
 from flowengine.engine import Run
+from flowengine.errors import StepFailed
 from flowengine.evaluator.states import ObjectType
 from flowengine.evaluator.triggers import Lost
 from flowengine.worker import execution
+from flowengine.worker.call_timeouts import WatchedCall
 from tests.integration.functions import bodies
 from tests.integration.functions.workers import IN_PLACE, Worked, worked
 
@@ -88,6 +91,46 @@ def test_after_a_death_the_next_call_has_a_task(work: Worked) -> None:
     work.settle()
     assert run.result(timeout=0) == 3
     assert tasks(work, run).count("watched") == 1
+
+
+def test_the_timeout_of_a_facet_holds_in_place(
+    work: Worked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        assert work.run(hurried, 1) == "2"
+    silent, goes_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        silent.set()
+        assert goes_on.wait(60)
+
+    interrupt.append(hang)
+    monkeypatch.setattr(WatchedCall, "beat", lambda call: setattr(call, "due", 0.0))
+    run = work.start(hurried, 1)
+    thread = threading.Thread(target=work.settle)
+    thread.start()
+    assert silent.wait(60)
+    while not calls(run):  # a thread of the worker reports it
+        silent.wait(0.01)
+    goes_on.set()
+    thread.join()
+    work.settle()
+    assert run.result(timeout=0) == "no activity for more than its timeout of 60 s"
+
+
+@event_facet(timeout=60.0)
+def timed(n: int) -> int:
+    if interrupt:
+        interrupt.pop()()
+    return n + 1
+
+
+@workflow
+async def hurried(n: int) -> str:
+    try:
+        return str(await timed(n))
+    except StepFailed as problem:
+        return str(problem)
 
 
 def test_a_call_in_place_knows_its_step(work: Worked) -> None:

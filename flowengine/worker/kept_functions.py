@@ -1,0 +1,78 @@
+"""Coroutines of durable functions that wait in this process for their next activation.
+
+A kept coroutine saves the replay of its record. It is kept when the report of its activation was
+accepted, and goes on if the next activation follows directly: any other process that has run one
+in between has moved the record on, and the coroutine is dropped. Each entry may be evicted.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from flowengine.evaluator import Step, TaskDefinition
+from flowengine.program.function_calls import FunctionCall
+
+if TYPE_CHECKING:
+    from flowengine.authoring.functions import Activation
+
+MAX_KEPT = 256  #: coroutines of one process
+
+
+@dataclass(slots=True)
+class KeptFunction:
+    """A coroutine, and the place of the record that it has reached."""
+
+    activation: Activation
+    function: Step  #: its row, as it was read
+    number: int  #: of the activation that it has run last
+    unreported: Sequence[FunctionCall] = ()  #: calls that the last report had no room for
+    unreported_cancels: Sequence[int] = ()  #: those of them that the function has cancelled
+
+    def follows(self, task: TaskDefinition) -> bool:
+        """Whether an activation goes on where this one has ended."""
+        is_next = task.try_number == self.number + 1 and not task.losses
+        return is_next and task.step_id == self.function.id
+
+
+class KeptFunctions:
+    """Shared by all threads of a process; a coroutine is used by the thread that took it."""
+
+    def __init__(self, most: int = MAX_KEPT) -> None:
+        self._most = most
+        self._kept: OrderedDict[str, KeptFunction] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def keep(self, kept: KeptFunction) -> None:
+        """Keep a coroutine; those that were used least recently are dropped."""
+        evicted = []
+        with self._lock:
+            if (before := self._kept.pop(kept.function.id, None)) is not None:
+                evicted.append(before)
+            self._kept[kept.function.id] = kept
+            while len(self._kept) > self._most:
+                evicted.append(self._kept.popitem(last=False)[1])
+        for other in evicted:
+            other.activation.drop()
+
+    def take(self, task: TaskDefinition) -> KeptFunction | None:
+        """Remove the coroutine of a function; None if there is none that goes on with this task."""
+        with self._lock:
+            found = self._kept.pop(task.step_id, None)
+        if found is None or found.follows(task):
+            return found
+        found.activation.drop()
+        return None
+
+    def clear(self) -> None:
+        """Drop all coroutines, in the thread that calls."""
+        with self._lock:
+            kept, self._kept = list(self._kept.values()), OrderedDict()
+        for one in kept:
+            one.activation.drop()
+
+    def __len__(self) -> int:
+        return len(self._kept)
