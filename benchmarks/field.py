@@ -49,6 +49,9 @@ class Entry:
 _ANY = 10**9
 _ALL = tuple((name, _ANY) for name in ("W2", "W3", "W4", "W4 idle", "W5 light", "W5 long", "W6"))
 
+#: Durable functions: rivals are held against them by W3 and W4.
+_FUNCTIONS = tuple((name, _ANY) for name in ("W8", "W8 reads", "W8 tasks", "W8 runs"))
+
 CONTENDERS = {
     entry.name: entry
     for entry in (
@@ -59,7 +62,7 @@ CONTENDERS = {
             "flowengine",
             "durable: every step committed, fsync on",
             ("postgres", "redis"),
-            (*_ALL, ("W4 together", _ANY), ("W7", _ANY)),
+            (*_ALL, ("W4 together", _ANY), ("W7", _ANY), *_FUNCTIONS),
         ),
         Entry(
             "canvas",
@@ -95,7 +98,10 @@ CONTENDERS = {
             "flowengine",
             "durable: every step committed; WAL, synchronous FULL",
             (),
-            (("W2", 5000), ("W3", 1000), ("W4", 500), ("W4 idle", _ANY), ("W6", 1000)),
+            (
+                *(("W2", 5000), ("W3", 1000), ("W4", 500), ("W4 idle", _ANY), ("W6", 1000)),
+                *_FUNCTIONS,
+            ),
         ),
         Entry(
             "dbos-sqlite",

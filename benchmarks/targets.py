@@ -55,6 +55,13 @@ _FASTER: dict[tuple[str, str], dict[int, float]] = {
     ("W4", "dbos-queue"): {500: 8, 2000: 8},
     ("W7", "dbos-steps"): {1000: 3, 10_000: 3},
 }
+#: Durable functions: (workload, size) to the workload of the rival and the factor.
+_FUNCTIONS = {
+    ("W8", 1000): ("W3", 5.0),
+    ("W8 reads", 1000): ("W3", 20.0),
+    ("W8 runs", 500): ("W4", 7.0),
+    ("W8 runs", 2000): ("W4", 7.0),
+}
 _EMBEDDED = {("W2", 1000): 10.0, ("W3", 1000): 10.0}
 
 
@@ -67,6 +74,7 @@ def ratios(results: Results) -> list[Ratio]:
         *_computing(results),
         *_pipelines(results),
         *_embedded(results),
+        *_functions(results),
     ]
 
 
@@ -172,6 +180,31 @@ def _embedded(results: Results) -> Iterator[Ratio]:
             at_least=_EMBEDDED.get((figure.workload, figure.size)),
             **_about(figure),
         )
+
+
+def _functions(results: Results) -> Iterator[Ratio]:
+    """Durable functions against the steps of DBOS, and calls with tasks against a graph's chain."""
+    for ours, rival, where in (
+        (OURS, "dbos-steps", ""),
+        (f"{OURS}-sqlite", "dbos-sqlite", " on SQLite"),
+    ):
+        for (workload, size), (other, least) in _FUNCTIONS.items():
+            mine, theirs = results.find(ours, workload, size), results.find(rival, other, size)
+            if mine and theirs:
+                yield Ratio(
+                    f"{workload} {size:,}{where}: × as fast as {other} of {rival}",
+                    theirs.median / mine.median,
+                    at_least=least,
+                    **_about(mine),
+                )
+        tasks, graph = results.find(ours, "W8 tasks", 1000), results.find(ours, "W3", 1000)
+        if tasks and graph:
+            yield Ratio(
+                f"W8 tasks 1,000{where}: time, × W3 1,000's of a graph",
+                tasks.median / graph.median,
+                at_most=1.4,
+                **_about(tasks),
+            )
 
 
 def _about(figure: Figure) -> dict[str, Any]:

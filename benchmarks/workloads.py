@@ -126,5 +126,38 @@ WORKLOADS = {
             sizes=(1000, 10_000),
             unit="runs/s",
         ),
+        Workload(
+            "W8",
+            "durable function: a chain of N awaited calls",
+            "function_chain",
+            steps=lambda n: n,
+            expected=lambda n: n,
+            sizes=(10, 100, 1000),
+        ),
+        Workload(
+            "W8 reads",
+            "durable function: a chain of N awaited calls without effects",
+            "function_reads",
+            steps=lambda n: n,
+            expected=lambda n: n,
+            sizes=(1000,),
+        ),
+        Workload(
+            "W8 tasks",
+            "durable function: a chain of N awaited calls, each with a task of its own",
+            "function_tasks",
+            steps=lambda n: n,
+            expected=lambda n: n,
+            sizes=(1000,),
+        ),
+        Workload(
+            "W8 runs",
+            "N small durable functions, started one by one: the calls of W4",
+            "function_runs",
+            steps=lambda n: 8 * n,
+            expected=lambda n: [small_run(number) for number in range(n)],
+            sizes=(500, 2000),
+            unit="runs/s",
+        ),
     )
 }

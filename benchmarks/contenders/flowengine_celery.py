@@ -96,6 +96,19 @@ class FlowengineOnCelery(Driver):
             run.send("answer", number)
         return [run.result(timeout=ENDLESS) for run in runs]
 
+    def function_chain(self, size: int) -> Any:
+        return self._run("function_chain", size)
+
+    def function_reads(self, size: int) -> Any:
+        return self._run("function_reads", size)
+
+    def function_tasks(self, size: int) -> Any:
+        return self._run("function_tasks", size)
+
+    def function_runs(self, size: int) -> list[int]:
+        runs = [self._flows.small_function.start(number) for number in range(size)]
+        return [run.result(timeout=ENDLESS) for run in runs]
+
     def one_run(self, number: int) -> int:
         return self._flows.small.start(number).result(timeout=ENDLESS)
 

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from benchmarks.workloads import LIGHT, LONG, fib
-from flowengine import event_facet, facet, foreach, wait_for, workflow
+from flowengine import event_facet, facet, foreach, gather, wait_for, workflow
 
 
 @event_facet
@@ -106,6 +106,57 @@ def fibs(times: int, n: int) -> Any:
     return sums
 
 
+# --- Durable functions ------------------------------------------------------------------------
+
+
+@event_facet(effects=False)
+def read_one(x: int) -> int:
+    return x + 1
+
+
+@event_facet(on_loss="fail")  # not made in place: a loss must be told from its end
+def task_one(x: int) -> int:
+    return x + 1
+
+
+@workflow
+async def function_chain(size: int) -> int:
+    x = 0
+    for _ in range(size):
+        x = await add_one.acall(x)
+    return x
+
+
+@workflow
+async def function_reads(size: int) -> int:
+    x = 0
+    for _ in range(size):
+        x = await read_one.acall(x)
+    return x
+
+
+@workflow
+async def function_tasks(size: int) -> int:
+    x = 0
+    for _ in range(size):
+        x = await task_one.acall(x)
+    return x
+
+
+@workflow
+async def small_function(x: int) -> int:
+    for _ in range(3):
+        x = await add_one.acall(x)
+    return await add_up.acall(await gather(*(add.acall(x, y) for y in range(4))))
+
+
+_FUNCTIONS: dict[str, Any] = {
+    "function_chain": function_chain,
+    "function_reads": function_reads,
+    "function_tasks": function_tasks,
+}
+
+
 def flow_of(do: str, size: int) -> tuple[Any, dict[str, Any]]:
     """The workflow of a workload and the inputs for its size."""
     if do == "fan_out":
@@ -116,4 +167,6 @@ def flow_of(do: str, size: int) -> tuple[Any, dict[str, Any]]:
         return chain(size), {"x": 0}
     if do in ("light", "long"):
         return fibs(size, LIGHT if do == "light" else LONG), {"total": 0}
+    if do in _FUNCTIONS:
+        return _FUNCTIONS[do], {"size": size}
     return small, {"x": 0}
