@@ -63,9 +63,9 @@ def findings_of(definitions: Iterable[Definition]) -> list[Finding]:
         pending += scope.callees.values()
         called = scope.callees.items()
         events = frozenset(name for name, d in called if d.kind is nodes.FacetKind.EVENT)
-        found = unordered_steps(declaration, events, scope.unordered)
+        found = list(unordered_steps(declaration, events, scope.unordered))
         if definition.function is not None:
-            found = [*found, *function_findings(definition.fn)]
+            found += function_findings(definition.fn)
         warnings += [Finding(location, what, is_warning=True) for location, what in found]
     findings = [*warnings, *(finding for each in problems.values() for finding in each)]
     for name, definition in reached.items():

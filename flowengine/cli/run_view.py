@@ -11,6 +11,14 @@ from rich.tree import Tree
 
 from flowengine.cli.terminal import Part, line
 from flowengine.engine import RunInfo, StepInfo
+from flowengine.engine.call_lines import (
+    HiddenCalls,
+    activation_count,
+    awaited_label,
+    is_call,
+    is_named_by,
+    shown_calls,
+)
 from flowengine.engine.presentation import (
     clock,
     elapsed,
@@ -46,6 +54,7 @@ _COLOURS = {
     StepStatus.ASKING: "bold yellow",
     StepStatus.LIMITED: "yellow",
     StepStatus.HELD: "yellow",
+    StepStatus.SUSPENDED: "cyan",
     StepStatus.IN_PROGRESS: "cyan",
 }
 RUN_COLOURS = {
@@ -62,6 +71,8 @@ _MAX_ITEMS = 12
 _MAX_FAILED_ITEMS = 50
 #: Rounds shown of a long loop, and those that failed; the others are counted.
 _FIRST_ROUNDS, _LAST_ROUNDS = 4, 8
+#: Calls shown of a durable function, and those that are open or failed; the others are counted.
+_FIRST_CALLS, _LAST_CALLS, _MAX_OTHER_CALLS = 8, 16, 50
 _MAX_TRIES = 5  #: earlier tries of a step; `--json` has all
 #: Levels that are indented; deeper steps are below those of this level, with their depth.
 _MAX_INDENT = 12
@@ -148,10 +159,11 @@ def _add_steps(
             add_below(child.step, node, depth + 1, is_round=True)
             continue
         name = child.path[len(parent.path) :].lstrip(".")
+        awaited = _awaited(child, children)
         if depth <= indent:
-            node = node.add(_line(child, name, now))
+            node = node.add(_line(child, name, now, awaited))
         else:
-            node.add(_line(child, f"({depth} levels deep) {name}", now))
+            node.add(_line(child, f"({depth} levels deep) {name}", now, awaited))
         for text in _earlier_tries(child):
             node.add(line((text, "dim"), limit=MAX_PART))
         add_below(child, node, depth + 1)
@@ -215,9 +227,13 @@ def _shown_children(
     now: int,
 ) -> Iterator[StepInfo | str]:
     """Yield the steps and items directly below a step, and how many items are not shown."""
+    below = children[step.key]
+    if below and is_call(below[0]):
+        yield from _shown_calls(below, now)
+        return
     items = failed = 0
     hidden: list[str] = []
-    pending = list(reversed(children[step.key]))
+    pending = list(reversed(below))
     while pending:
         child = pending.pop()
         if rounds.is_frame(child):
@@ -237,12 +253,30 @@ def _shown_children(
         yield _hidden(hidden, "items")
 
 
-def _line(step: StepInfo, name: str, now: int) -> Text:
+def _shown_calls(calls: Sequence[StepInfo], now: int) -> Iterator[StepInfo | str]:
+    """Yield the calls of a durable function, and how many are not shown."""
+    for shown in shown_calls(calls, first=_FIRST_CALLS, last=_LAST_CALLS, most=_MAX_OTHER_CALLS):
+        if isinstance(shown, HiddenCalls):
+            yield _hidden((status_of(call, now)[2] for call in shown.calls), "calls")
+        else:
+            yield shown
+
+
+def _awaited(step: StepInfo, children: defaultdict[str | None, list[StepInfo]]) -> str:
+    """Return for which calls a suspended function waits."""
+    if step.state != StepState.SUSPENDED:
+        return ""
+    open_calls = [call for call in children[step.key] if call.state not in StepState.FINAL]
+    return awaited_label([call.path[len(step.path) + 1 :] for call in open_calls])
+
+
+def _line(step: StepInfo, name: str, now: int, awaited: str = "") -> Text:
     status, label = status_and_label(step, now)
+    label = awaited or label
     sign, colour = status.symbol, _COLOURS[status]
     took, queued = elapsed(step, now)
     parts: list[Part] = [(f"{sign} ", colour), (name, "bold" if not step.parent else "")]
-    if step.facet and step.facet.rpartition(".")[2] != name.rpartition(".")[2]:
+    if step.facet and not is_named_by(step.facet, name):
         parts.append((f"  {step.facet}", "dim"))
     if step.state != StepState.COMPLETE:
         parts.append((f"  {label}", colour))
@@ -257,7 +291,9 @@ def _line(step: StepInfo, name: str, now: int) -> Text:
         parts.append((f"  run {step.child_run[:8]}", "dim"))
     is_told = label.endswith(")")  # the label of a retry has the number of its try
     if (step.tries > 1 or step.losses) and not is_told:
-        parts.append((f"  {try_count(step.tries, step.allowed_tries)}", "yellow"))
+        activations = activation_count(step.facet, step.tries)
+        count = activations or try_count(step.tries, step.allowed_tries)
+        parts.append((f"  {count}", "dim" if activations else "yellow"))
         if step.losses:
             parts.append((f", {step.losses} lost", "yellow"))
     parts.append((_own_error(step), "red"))

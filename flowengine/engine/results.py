@@ -254,6 +254,7 @@ class StepStatus(StrEnum):
     CHILD_RUN = "waits for another run", "⇢"
     SLEEPING = "sleeps", "☾"
     ASKING = "waits for an answer", "?"
+    SUSPENDED = "waits for its calls", "◔"
     IN_PROGRESS = "in progress", "…"
 
 
@@ -264,6 +265,7 @@ _STATUSES = {
     StepState.CANCELLED: StepStatus.CANCELLED,
     StepState.CREATED: StepStatus.CREATED,
     StepState.EVENT_TRANSMIT: StepStatus.WAITING,
+    StepState.SUSPENDED: StepStatus.SUSPENDED,
 }
 
 _BY_TASK_STATE = {

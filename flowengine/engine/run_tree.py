@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 from sqlalchemy import Row
 
+from flowengine.engine.call_lines import HiddenCalls, is_call, shown_calls
 from flowengine.engine.results import FailedTry, child_run_of, seen_state
 from flowengine.engine.rounds import Round, Rounds
 from flowengine.engine.run_waits import Waits
@@ -30,6 +32,8 @@ _FIRST_ITEMS = 50
 #: Rounds shown of a long loop, and those that failed; the others are counted.
 _FIRST_ROUNDS, _LAST_ROUNDS = 10, 40
 _MAX_FAILED_ITEMS = 1000
+#: Calls shown of a durable function, and those that are open or failed; the others are counted.
+_FIRST_CALLS, _LAST_CALLS, _MAX_OTHER_CALLS = 50, 100, 1000
 MAX_LINES = 5000  #: browsers are slow with more
 MAX_BYTES = 8 * 1024 * 1024  #: of paths and errors
 _PORTION = 500  # steps whose details are read together
@@ -76,15 +80,16 @@ class StepLine:
     round: int | None = None
     failed_in: int | None = None
     own_time: int | None = None  #: of a round: milliseconds without the rounds inside it
+    awaited: Sequence[str] = ()  #: of a suspended function: the calls that it waits for
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenItems:
-    """The number of items of a foreach, or of rounds of a loop, that are not shown."""
+    """The number of items of a foreach, rounds of a loop or calls that are not shown."""
 
     depth: int
     counts: Mapping[str, int]  #: by state, most frequent first
-    are_rounds: bool = False
+    kind: str = "items"  #: items, rounds of a loop, or calls of a durable function
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +130,14 @@ def load_run_tree(
     allowed = allowed_tries(session, run.program_hash) if run else {}
     waits, now = Waits.of_steps(session, run_id, details.values()), session.now()
     ended, steps = session.steps.progress([run_id], _MAX_COUNTED)[run_id]
+    shown = [
+        _with_details(line, details, tries, allowed, waits, now)
+        if isinstance(line, _Line)
+        else line
+        for line in lines
+    ]
     return RunTree(
-        lines=[
-            _with_details(line, details, tries, allowed, waits, now)
-            if isinstance(line, _Line)
-            else line
-            for line in lines
-        ],
+        lines=_with_awaited(shown),
         steps=steps,
         steps_ended=ended,
         is_cut=is_cut or len(rows) > limit,
@@ -207,7 +213,7 @@ def _round_lines(first: _Line, rounds: Rounds[Row[Any]]) -> list[_Line | HiddenI
             lines.append(_Line(depth, first.row.id, shown.step, shown))
         else:
             states = Counter(one.step.state for one in shown)
-            lines.append(HiddenItems(depth, dict(states.most_common()), are_rounds=True))
+            lines.append(HiddenItems(depth, dict(states.most_common()), kind="rounds"))
     return lines
 
 
@@ -222,7 +228,10 @@ def _visible_children(
     if row.object_type == ObjectType.FAN and row.item_count > WIDE:
         return _wide(row, under, depth, children.get(row.key, ()), counts.get(row.key, {}))
     lines: list[_Line | HiddenItems] = []
-    for child in children.get(row.key, ()):
+    below = children.get(row.key, ())
+    if below and is_call(below[0]):
+        return _call_lines(under, depth, below)
+    for child in below:
         if rounds.is_frame(child):
             lines += _visible_children(child, under, depth, children, rounds, counts)
         elif not rounds.is_elsewhere(child):
@@ -246,6 +255,35 @@ def _wide(
             rest[item.state] -= 1
     hidden = {state: count for state, count in rest.most_common() if count > 0}
     return [*lines, HiddenItems(depth, hidden)] if hidden else lines
+
+
+def _call_lines(under: str, depth: int, calls: Sequence[Row[Any]]) -> list[_Line | HiddenItems]:
+    """The lines of the calls of a durable function, and the number of those that are hidden."""
+    lines: list[_Line | HiddenItems] = []
+    for shown in shown_calls(calls, first=_FIRST_CALLS, last=_LAST_CALLS, most=_MAX_OTHER_CALLS):
+        if isinstance(shown, HiddenCalls):
+            states = Counter(call.state for call in shown.calls)
+            lines.append(HiddenItems(depth, dict(states.most_common()), kind="calls"))
+        else:
+            lines.append(_Line(depth, under, shown))
+    return lines
+
+
+def _with_awaited(lines: list[StepLine | HiddenItems]) -> list[StepLine | HiddenItems]:
+    """Return the lines; those of suspended functions with the calls that they wait for."""
+    found = list(lines)
+    for at, line in enumerate(lines):
+        if not isinstance(line, StepLine) or line.state != StepState.SUSPENDED:
+            continue
+        names = []
+        for other in islice(lines, at + 1, None):
+            if other.depth <= line.depth:
+                break
+            is_open = isinstance(other, StepLine) and other.state not in StepState.FINAL
+            if is_open and other.depth == line.depth + 1:
+                names.append(other.name)
+        found[at] = replace(line, awaited=names)
+    return found
 
 
 def _with_details(

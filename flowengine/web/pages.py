@@ -7,6 +7,7 @@ the tokens of `access`. Flower's navigation bar gets two more entries.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -218,7 +219,9 @@ class RunApi(Api):
         run, inputs, tree, _ = await _run(self, run_id)
         steps = [asdict(line) for line in tree.lines if isinstance(line, StepLine)]
         hidden = [line for line in tree.lines if isinstance(line, HiddenItems)]
-        counts = [(line.are_rounds, sum(line.counts.values())) for line in hidden]
+        counts: Counter[str] = Counter()
+        for line in hidden:
+            counts[line.kind] += sum(line.counts.values())
         self.write(
             {
                 **asdict(run),
@@ -226,8 +229,9 @@ class RunApi(Api):
                 "steps_so_far": tree.steps,
                 "steps_ended": tree.steps_ended,
                 "steps": steps,
-                "items_not_listed": sum(count for are_rounds, count in counts if not are_rounds),
-                "rounds_not_listed": sum(count for are_rounds, count in counts if are_rounds),
+                "items_not_listed": counts["items"],
+                "rounds_not_listed": counts["rounds"],
+                "calls_not_listed": counts["calls"],
                 "is_cut": tree.is_cut,
             }
         )

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from flowengine.engine.call_lines import activation_count, awaited_label
 from flowengine.engine.log_entries import LogEntry
 from flowengine.engine.presentation import (
     elapsed,
@@ -73,6 +74,7 @@ _COLOURS = {
     StepStatus.ASKING: "text-warning-emphasis",
     StepStatus.LIMITED: "text-warning-emphasis",
     StepStatus.HELD: "text-warning-emphasis",
+    StepStatus.SUSPENDED: "flow-blue",
     StepStatus.IN_PROGRESS: "flow-blue",
 }
 
@@ -89,6 +91,8 @@ def step_label(step: StepLine, now: int) -> tuple[str, str, str]:
     status, label = status_and_label(step, now, utc=True)
     if step.round is not None:
         label = round_label(step.round, step.failed_in) or label
+    if status is StepStatus.SUSPENDED:
+        label = awaited_label(step.awaited)
     return status.symbol, _COLOURS[status], label
 
 
@@ -100,21 +104,23 @@ def times(step: StepLine, now: int) -> tuple[str, str]:
 
 
 def hidden_items_label(hidden: HiddenItems) -> str:
-    """Return the number of hidden items or rounds in each state."""
+    """Return the number of hidden items, rounds or calls in each state."""
     totals: dict[str, int] = {}
     for state, count in hidden.counts.items():
         label = _ITEM_LABELS.get(state) or step_status(state).value
         totals[label] = totals.get(label, 0) + count
     states = ", ".join(f"{count:,} {label}" for label, count in totals.items())
-    what = "rounds" if hidden.are_rounds else "items"
-    return f"{sum(hidden.counts.values()):,} more {what}: {states}"
+    return f"{sum(hidden.counts.values()):,} more {hidden.kind}: {states}"
 
 
 def try_label(step: StepLine) -> str:
     """Return the number of tries and losses; empty for a first try without loss."""
     lost = f", {step.losses} lost" if step.losses else ""
     is_first = step.tries <= 1 and not step.losses
-    return "" if is_first else try_count(step.tries, step.allowed_tries) + lost
+    if is_first:
+        return ""
+    count = activation_count(step.facet, step.tries)
+    return (count or try_count(step.tries, step.allowed_tries)) + lost
 
 
 def earlier_tries(step: StepLine) -> Sequence[FailedTry]:

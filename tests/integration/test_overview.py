@@ -164,7 +164,7 @@ def test_of_many_rounds_a_page_shows_the_first_and_the_last(flow: Flow) -> None:
     found = run_tree(flow, run.id)
     below = [line for line in found.lines if line.depth == 1]
     (rest,) = [line for line in below if isinstance(line, HiddenItems)]
-    assert rest.are_rounds
+    assert rest.kind == "rounds"
     assert rest.counts == {StepState.ERROR: 10}
     shown = [line for line in below if isinstance(line, StepLine)]
     assert [line.round for line in shown] == [*range(1, 11), *range(21, 61)]
