@@ -57,12 +57,16 @@ class Activations:
         find: FindHandler,
         policy: InPlacePolicy | None = None,
         kept: KeptFunctions | None = None,
+        *,
+        strict: bool = False,
     ) -> None:
         """Without a policy only plain functions are called in place.
 
-        Without `kept` no coroutine outlives its activation: each is a replay.
+        Without `kept` no coroutine outlives its activation: each is a replay. With `strict`, for
+        tests, a replay with other arguments or another order diverges too.
         """
         self._engine, self._find, self._policy, self._kept = engine, find, policy, kept
+        self._strict = strict
 
     def execute(self, task: TaskDefinition, beat: Beat, open_log: OpenLog | None = None) -> Outcome:
         """Run an activation, or start the run that a function awaits."""
@@ -107,6 +111,7 @@ class Activations:
             started=stored.step.created,
             record=stored.record,
             limits=ActivationLimits(self._engine.settings.max_function_calls),
+            strict=self._strict,
         )
         kept = KeptFunction(activation, stored.step, task.try_number)
         return LoadedFunction(task, kept, stored.seen)
