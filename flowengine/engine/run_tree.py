@@ -279,8 +279,9 @@ def _with_awaited(lines: list[StepLine | HiddenItems]) -> list[StepLine | Hidden
         for other in islice(lines, at + 1, None):
             if other.depth <= line.depth:
                 break
-            is_open = isinstance(other, StepLine) and other.state not in StepState.FINAL
-            if is_open and other.depth == line.depth + 1:
+            if not isinstance(other, StepLine) or other.depth > line.depth + 1:
+                continue
+            if other.state not in StepState.FINAL:
                 names.append(other.name)
         found[at] = replace(line, awaited=names)
     return found

@@ -13,7 +13,13 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from flowengine.agents import TurnHandle, agents_of
 from flowengine.assembly import EngineLauncher
-from flowengine.authoring import StartOptions, Workflow, event_facet_names, set_launcher_source
+from flowengine.authoring import (
+    StartOptions,
+    Workflow,
+    event_facet_named,
+    event_facet_names,
+    set_launcher_source,
+)
 from flowengine.engine import Engine, Run
 from flowengine.engine.liveness import LivenessWindow, observe
 from flowengine.engine.recovery import (
@@ -30,10 +36,11 @@ from flowengine.evaluator.triggers import Failed, Succeeded
 from flowengine.program.nodes import Json
 from flowengine.secret_keys import set_secret_key_source
 from flowengine.settings import Settings
-from flowengine.store import Database, ensure_schema
+from flowengine.store import Database, Session, ensure_schema
 from flowengine.store.claims import WorkerIdentity
 from flowengine.store.servers import ServerDefinition, ServerState
 from flowengine.worker import CircuitBreakers
+from flowengine.worker.activations import Activations
 from flowengine.worker.execution import execute_try
 from flowengine.worker.step_logs import StepLogs
 
@@ -78,6 +85,7 @@ class Flow:
             now = lambda: self.clock.now / 1000  # noqa: E731
             self.breakers = CircuitBreakers(self.engine.settings, clock=now)
             self.logs = StepLogs(self.engine, is_durable=False)
+            self.activations = Activations(self.engine, event_facet_named, strict=True)
             agents_of(self.engine)  # turns go on after commits, and in `watchdog`
         except BaseException:
             self.database.close()  # nobody enters it: Python 3.13 warns of open connections
@@ -141,7 +149,8 @@ class Flow:
         Without a run, those of all runs that a turn may wait for.
         """
         with self.database.read() as session:
-            runs = session.agent_lists.open_runs() + ([] if run is None else [run.id])
+            awaited = [] if run is None else _with_children(session, run.id)
+            runs = session.agent_lists.open_runs() + awaited
             due = session.agent_lists.deadlines() + session.admission.next_looks()
             for run_id in runs:
                 due += session.recovery.timers(run_id).values()
@@ -183,6 +192,15 @@ class Flow:
             for step in run.steps()
             if step.object_type not in ObjectType.BLOCKS
         }
+
+
+def _with_children(session: Session, run_id: str) -> list[str]:
+    """Return a run and the open runs that its steps wait for, and theirs."""
+    found, pending = [run_id], [run_id]
+    while pending:
+        pending = [child.id for child in session.waits.children(pending)]
+        found += pending
+    return found
 
 
 class FlowWorker:
@@ -233,13 +251,18 @@ class FlowWorker:
     def work_on(self, task: TaskDefinition) -> bool:
         """Run the facet and report; False if the report is refused as late.
 
-        Also False if the circuit breaker is open: the task is parked and not run.
+        Also False if the circuit breaker is open: the task is parked and not run. Raises Divergence
+        if the code of a durable function does not repeat what is recorded of it.
         """
         engine = self._flow.engine
         permit = self._flow.breakers.permit(task) if task.circuit else None
         if permit is not None and not permit.granted:
             engine.park([task], task.circuit, permit.retry_after)
             return False
+        if task.data_type:
+            # No coroutine is kept: each activation replays the function from its record, and a
+            # call with other arguments than recorded is an error. So every test is a replay test.
+            return engine.report(task, self._flow.activations.execute(task))
         beat = partial(engine.heartbeat, task)
         outcome, lines = self._flow.logs.executed(
             lambda open_log: execute_try(engine, task, beat, permit, open_log=open_log)
