@@ -88,6 +88,14 @@ SAYS = {
     "agent_team": ["An essay of 5 facts.\n3 agents were asked, and the run is COMPLETED\n"],
     "agent_chat": ["3 messages so far, in flowengine.db\n"],
     "agent_loop": ["100 things found in 300 rounds\n300 steps are stored\n"],
+    "durable_agent": [
+        "Paris has three times as many people as Oslo; nobody lives in Atlantis.\nask_model#0: ",
+        "call_tool#6: FAILED\n",
+    ],
+    "durable_saga": [
+        "room in Oslo, seat to Oslo\ncancelled: room in Atlantis\n"
+        "no trip to Atlantis: no airport answers",
+    ],
     "rate_limited_crawler": [
         "300 words on 3 hosts\nnever more than 2 at a time: True\n"
         "never more than 12 in a second: True, with 15 tries\n"
