@@ -181,20 +181,34 @@ def mcp(files: Sequence[str], modules: Sequence[str], http: str | None, wait: fl
 
 @main.command()
 @click.argument("names", nargs=-1, metavar="[MODULE_OR_PATH...]")
+@click.option("--replay", is_flag=True, help="Replay stored durable functions with this code too.")
+@click.option(
+    "--recent",
+    type=click.IntRange(0, 10_000),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="With --replay: how many functions of ended runs, the newest first.",
+)
 @_as_json
-def check(names: Sequence[str], as_json: bool) -> None:
+def check(names: Sequence[str], as_json: bool, replay: bool, recent: int) -> None:
     """Find the problems of workflows without running anything.
 
     Imports modules, files and packages, traces their workflows and facets, and prints all
     problems with file and line. Reads documents (.yml, .yaml) and folders of them, and prints
     their problems as file:line:column. Warnings do not change the exit code. Without arguments:
     the modules and the folder of the settings `imports` and `workflows`.
+
+    With --replay the durable functions of open runs, and of those that ended last, are replayed
+    from their records with this code: no call is made, nothing is written. Code that does not fit
+    a record is a problem.
     """
-    from flowengine.cli import check_command
+    from flowengine.cli import check_command, replay_check
     from flowengine.cli.terminal import console
 
     configuration.celery_app()  # modules of a Django project need its settings
     report = check_command.check(names or check_command.of_settings())
+    replayed = replay_check.replayed(recent) if replay else []
     if as_json:
         listed: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
         for f in report.findings:
@@ -209,10 +223,15 @@ def check(names: Sequence[str], as_json: bool) -> None:
             "problems": listed[False],
             "warnings": listed[True],
         }
+        if replay:
+            shown["replayed"] = [asdict(one) for one in replayed]
         click.echo(json.dumps(shown, indent=2))
     else:
         check_command.show(report, console)
-    sys.exit(1 if report.problems or report.documents else 0)
+        if replay:
+            replay_check.show(replayed, console)
+    is_broken = report.problems or report.documents or any(one.problem for one in replayed)
+    sys.exit(1 if is_broken else 0)
 
 
 @main.command()

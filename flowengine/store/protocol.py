@@ -30,6 +30,7 @@ from flowengine.store.due_names import DueTasks
 from flowengine.store.exchanges import Exchanges
 from flowengine.store.feed import Feed
 from flowengine.store.forks import Forks
+from flowengine.store.function_steps import FunctionSteps
 from flowengine.store.history import History
 from flowengine.store.idle_keys import IdleKeys
 from flowengine.store.inbox import Inbox
@@ -94,6 +95,8 @@ class Session(Protocol):
     def calls(self) -> Calls: ...
     @property
     def cards(self) -> Cards: ...
+    @property
+    def function_steps(self) -> FunctionSteps: ...
     @property
     def run_keys(self) -> RunKeys: ...
     @property

@@ -27,6 +27,7 @@ from flowengine.store.due_names import DueTasks
 from flowengine.store.exchanges import Exchanges
 from flowengine.store.feed import Feed
 from flowengine.store.forks import Forks
+from flowengine.store.function_steps import FunctionSteps
 from flowengine.store.history import History
 from flowengine.store.idle_keys import IdleKeys
 from flowengine.store.inbox import Inbox
@@ -133,6 +134,7 @@ class SqlSession:
     agent_purge = _PartOf(AgentPurge)
     agent_turns = _PartOf(AgentTurns)
     calls = _PartOf(Calls)
+    function_steps = _PartOf(FunctionSteps)
     cards = _PartOf(Cards)
     run_keys = _PartOf(RunKeys)
     steps = _PartOf(Steps)
