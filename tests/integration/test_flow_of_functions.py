@@ -56,6 +56,7 @@ async def talk(question: str) -> list[str]:
         await ask("secret")
     except Refused as problem:
         answers.append(str(problem))
+    answers.append(await step(shouted, "end"))
     assert now() - began >= timedelta(days=2)
     assert key != uuid()
     return answers
@@ -126,7 +127,7 @@ def test_a_function_runs_to_its_end_and_its_sleeps_pass_with_the_clock(flow: Flo
     before = flow.clock.now
     assert flow.run(talk, "why") == [
         *("why!", "why 0!", "why 1!", "why 2!"),
-        "nobody says that",
+        *("nobody says that", "END"),
     ]
     assert flow.clock.now - before == 2 * 86_400_000
     assert asked == ["why", "why 0", "why 1", "why 2", "secret"]  # each once
