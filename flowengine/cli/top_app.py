@@ -122,7 +122,14 @@ class TopApp(App[None]):
 
     # --- showing ---
 
+    @property
+    def _has_screen(self) -> bool:
+        """Whether there is something to show on: a read may end after the screen was taken down."""
+        return bool(self.screen_stack) and bool(self.query("#title"))
+
     def show(self, overview: Overview, log: RunLog | None, lines: Sequence[Text]) -> None:
+        if not self._has_screen:
+            return
         now = overview.now
         self._show_title(overview)
         workflows = ((row.name, _cells(workflow_cells(row, now))) for row in overview.workflows)
@@ -150,6 +157,8 @@ class TopApp(App[None]):
         self.query_one("#title", Static).update(line("  ·  ".join(parts)))
 
     def _show_problem(self, problem: str) -> None:
+        if not self._has_screen:
+            return
         self.query_one("#title", Static).update(line((problem, "bold red")))
 
     def _fill(self, name: str, rows: Iterable[tuple[str, list[Text]]]) -> None:

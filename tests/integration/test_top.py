@@ -254,6 +254,17 @@ def test_while_the_database_is_away_the_last_state_stays(
     driven(flow, steps)
 
 
+def test_a_read_that_ends_after_the_screen_was_taken_down_is_not_shown(flow: Flow) -> None:
+    overview = OverviewReader(flow.engine).read("", "")
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await app.screen.remove_children()
+        app.show(overview, None, [])
+        app._show_problem("the database is away")
+
+    driven(flow, steps)
+
+
 def test_without_the_extra_the_command_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
