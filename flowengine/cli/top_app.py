@@ -35,7 +35,7 @@ _MAX_LINES = 2_000  #: of the log
 _MAX_CELL = 300
 _STATES = (RunState.RUNNING, RunState.HELD, RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED)
 _COLUMNS = {
-    "workflows": ("workflow", "open", "done", "failed", "last", "next"),
+    "workflows": ("workflow", "open", "done", "failed", "next", "last"),  # the last one may be cut
     "workers": ("worker", "tasks", "runs", "beat", "lists"),
     "runs": ("run", "workflow", "state", "age", "took", "waits for / error"),
 }

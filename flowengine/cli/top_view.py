@@ -138,14 +138,14 @@ def run_cells(run: RunInfo, now: int) -> tuple[str, ...]:
 
 
 def workflow_cells(row: WorkflowRow, now: int) -> tuple[str, ...]:
-    """Return the texts of a workflow's row: name, runs by state, the last start, the next tick."""
+    """Return the texts of a workflow's row: name, runs by state, the next tick, the last start."""
     return (
         row.name,
         str(row.open or ""),
         str(row.completed or ""),
         str(row.failed or ""),
-        duration(now - row.last) if row.last else "",
         _next(row, now),
+        _about(now - row.last) if row.last else "",
     )
 
 
@@ -154,7 +154,12 @@ def _next(row: WorkflowRow, now: int) -> str:
         return "1 problem" if row.problems == 1 else f"{row.problems} problems"
     if row.idle or row.next_tick is None:
         return row.idle
-    return "now" if row.next_tick <= now else f"in {duration(row.next_tick - now)}"
+    return "now" if row.next_tick <= now else f"in {_about(row.next_tick - now)}"
+
+
+def _about(milliseconds: int) -> str:
+    """Return a duration in its largest unit: the table has little room on 80 columns."""
+    return " ".join(duration(milliseconds).split()[:2])
 
 
 def worker_cells(info: WorkerInfo, now: int) -> tuple[str, ...]:

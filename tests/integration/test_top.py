@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
+from textual.coordinate import Coordinate
 from textual.events import Key
 from textual.pilot import Pilot
 from textual.widgets import DataTable, Input, RichLog, Static
@@ -59,12 +60,14 @@ def start(flow: Flow, started: Any, n: int) -> str:
     return flow.engine.start(started.program(), started.name, {"n": n}).id
 
 
-def driven(flow: Flow, steps: Callable[[TopApp, Pilot[None]], Awaitable[None]]) -> None:
+def driven(
+    flow: Flow, steps: Callable[[TopApp, Pilot[None]], Awaitable[None]], columns: int = 100
+) -> None:
     """Run the app on a screen of its own, and do these steps with it."""
 
     async def drive() -> None:
         app = TopApp(flow.engine, pause=0.25)
-        async with app.run_test(size=(100, 30)) as pilot:
+        async with app.run_test(size=(columns, 30)) as pilot:
             await steps(app, pilot)
 
     asyncio.run(drive())
@@ -159,12 +162,12 @@ def test_the_tick_of_a_paused_or_stopped_schedule_is_not_shown_as_the_next_one(f
     def shown() -> str:
         overview = OverviewReader(flow.engine).read("", "")
         (row,) = overview.workflows
-        return workflow_cells(row, flow.clock.now)[-1]
+        return workflow_cells(row, flow.clock.now)[4]
 
     flow.engine.schedules.pause("soon")
     flow.clock.advance(minutes=15)  # past the tick that is kept
     flow.watchdog()
-    assert shown() == "in 15 min 0 s"
+    assert shown() == "in 15 min"
     flow.engine.schedules.pause("later")
     assert shown() == "paused"
     flow.engine.schedules.resume("later")
@@ -174,6 +177,22 @@ def test_the_tick_of_a_paused_or_stopped_schedule_is_not_shown_as_the_next_one(f
     flow.clock.advance(minutes=15)
     flow.watchdog()
     assert shown() == "stopped"
+
+
+def test_the_next_tick_is_whole_on_80_columns(flow: Flow) -> None:
+    flow.clock.now = 1_700_006_400_000 - 15 * 60_000 - 7_000
+    schedule = Schedule("0 0 * * *", inputs={"n": 1})
+    flow.engine.schedules.put(order.program(), order.name, schedule)
+    start(flow, order, 1)
+    flow.clock.advance(minutes=-2)
+
+    async def steps(app: TopApp, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: column(app, "workflows", 4) == ["in 17 min"], "the next tick")
+        table = app.query_one("#workflows", DataTable)
+        cell = table._get_cell_region(Coordinate(0, 4))
+        assert cell.right <= table.scrollable_content_region.width
+
+    driven(flow, steps, columns=80)
 
 
 def test_runs_are_filtered_by_a_part_of_a_name_and_by_a_workflow(flow: Flow) -> None:
