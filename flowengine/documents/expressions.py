@@ -7,12 +7,12 @@ A value that is one expression keeps its type; inside a text, expressions are jo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.afl import read_expression
-from flowengine.documents.problems import Place, Problems
+from flowengine.documents.problems import Place, Problems, listed
 from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar
 from flowengine.errors import InvalidText
 from flowengine.program.commands import FIELDS
@@ -30,8 +30,8 @@ NULL: _Json = {"type": "Null"}
 class Scope:
     """The names that expressions of a document may use."""
 
-    inputs: Sequence[str]
-    tasks: Sequence[str]
+    inputs: Collection[str]  #: in their order; a map or a set, which finds a name at once
+    tasks: Collection[str]
     removed: frozenset[str] = frozenset()  #: tasks and inputs whose problems are already told
     commands: frozenset[str] = frozenset()  #: tasks whose result has the fields of a command
 
@@ -139,14 +139,18 @@ class Reader:
         return _inside(node, offset)
 
     def _known(
-        self, word: str, group: str, path: list[str], known: Sequence[str], kind: str, place: Place
+        self,
+        word: str,
+        group: str,
+        path: list[str],
+        known: Collection[str],
+        kind: str,
+        place: Place,
     ) -> _Json:
         if path[0] in known:
             return {"type": kind, "path": path}
         if path[0] not in self.scope.removed:
-            hint = (
-                self.problems.near(path[0], known) or f"; known are: {', '.join(known) or 'none'}"
-            )
+            hint = self.problems.near(path[0], known) or f"; known are: {listed(known)}"
             self.problems.add(place, f"there is no {word} `{path[0]}`{hint}")
         return NULL
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from flowengine.documents.models import Task
-from flowengine.documents.problems import Place, Problems
+from flowengine.documents.problems import Place, Problems, listed
 from flowengine.documents.yaml_nodes import ListNode, MapNode, Node, Scalar
 
 
@@ -19,7 +19,7 @@ class Graph:
     edges: dict[str, dict[str, Place]] = field(default_factory=dict)
 
     def after(
-        self, name: str, task: Task, node: MapNode, tasks: Sequence[str], removed: frozenset[str]
+        self, name: str, task: Task, node: MapNode, tasks: Collection[str], removed: frozenset[str]
     ) -> list[dict[str, Any]]:
         """Return the `after` of a task's statement; names that no task has are problems."""
         waits: dict[str, Place] = {}
@@ -31,7 +31,7 @@ class Graph:
             elif each.text in tasks:
                 waits[each.text] = each.place
             elif each.text not in removed:
-                hint = self.problems.near(each.text, tasks) or f"; known are: {', '.join(tasks)}"
+                hint = self.problems.near(each.text, tasks) or f"; known are: {listed(tasks)}"
                 self.problems.add(each.place, f"there is no task `{each.text}`{hint}")
         on = node.key("on")
         if on is not None and node.key("depends") is None:
@@ -47,26 +47,27 @@ class Graph:
         """Report one cycle, at the place that closes it."""
         done: set[str] = set()
         for start in self.edges:
-            path: list[str] = []
+            path: dict[str, None] = {}  # in order; a list would be searched for each edge
             stack: list[tuple[str, Iterator[str]]] = []
             if start not in done:
-                path.append(start)
+                path[start] = None
                 stack.append((start, iter(self.edges[start])))
             while stack:
                 task, ahead = stack[-1]
                 for needed in ahead:
                     if needed in path:
-                        cycle = " → ".join([*path[path.index(needed) :], needed])
+                        names = list(path)
+                        cycle = " → ".join([*names[names.index(needed) :], needed])
                         what = f"the tasks {cycle} wait for each other in a cycle"
                         self.problems.add(self.edges[task][needed], what)
                         return True
                     if needed not in done:
-                        path.append(needed)
+                        path[needed] = None
                         stack.append((needed, iter(self.edges.get(needed, {}))))
                         break
                 else:
                     done.add(task)
-                    path.pop()
+                    path.popitem()
                     stack.pop()
         return False
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import NoReturn
 
 from flowengine.errors import InvalidDocument
@@ -12,6 +13,7 @@ from flowengine.program.limits import clipped
 from flowengine.program.suggestions import Suggestions
 
 MAX_PROBLEMS = 100  #: of one document; the others are counted
+_MAX_LISTED = 20  #: names in one problem
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,6 +22,12 @@ class Place:
 
     line: int = 1
     column: int = 1
+
+
+def listed(names: Collection[str]) -> str:
+    """Return the first names of a list: each problem of a long document would have all of them."""
+    more = f" and {len(names) - _MAX_LISTED:,} more" if len(names) > _MAX_LISTED else ""
+    return ", ".join(islice(names, _MAX_LISTED)) + more or "none"
 
 
 class Problems:

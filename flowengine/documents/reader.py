@@ -93,7 +93,7 @@ class _Builder:
         removed = {*self._tasks, *self._inputs} - {*document.tasks, *document.inputs}
         self._removed = frozenset(removed)
         commands = {name for name, task in document.tasks.items() if task.run or task.sh or task.uv}
-        names = list(document.inputs), list(document.tasks)
+        names = document.inputs, document.tasks
         self._scope = Scope(*names, self._removed, frozenset(commands))
         self._made = ReadDocument(name, file, {}, [], problems)
         self._made.description = document.description or document.name or ""

@@ -44,14 +44,22 @@ class MapNode:
     entries: tuple[tuple[Scalar, Node], ...]
     place: Place
     tag: str = ""
+    #: By the text of the key: each problem of a long document asks for its place.
+    _by_key: dict[str, tuple[Scalar, Node]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        by_key = {key.text: (key, value) for key, value in reversed(self.entries)}
+        object.__setattr__(self, "_by_key", by_key)
 
     def get(self, key: str) -> Node | None:
         """Return the value of a key."""
-        return next((value for name, value in self.entries if name.text == key), None)
+        found = self._by_key.get(key)
+        return None if found is None else found[1]
 
     def key(self, key: str) -> Scalar | None:
         """Return the key itself, with its place."""
-        return next((name for name, _ in self.entries if name.text == key), None)
+        found = self._by_key.get(key)
+        return None if found is None else found[0]
 
 
 Node: TypeAlias = Scalar | ListNode | MapNode

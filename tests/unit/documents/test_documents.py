@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jsonschema
@@ -15,6 +16,8 @@ from flowengine.documents import (
     name_of,
     read_document,
 )
+from flowengine.documents.order import Graph
+from flowengine.documents.problems import Place, Problems
 from flowengine.documents.yaml_nodes import plain_scalar
 from flowengine.errors import InvalidDocument
 from flowengine.program import nodes, write_program
@@ -226,6 +229,32 @@ tasks:
   b: {call: x.f, with: {v: 1}, depends: a}
 """
     assert problems(text) == ["w.yml:3:41: the tasks a → b → a wait for each other in a cycle"]
+
+
+def test_the_search_for_a_cycle_compares_no_task_with_all_others() -> None:
+    compared = 0
+
+    class Name(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+    names = [Name(f"t{n}") for n in range(1_000)]
+    edges: dict[str, dict[str, Place]] = {
+        name: {after: Place()} for name, after in itertools.pairwise(names)
+    }
+    assert not Graph(Problems(""), edges).has_cycle()
+    assert compared < 10 * len(names)
+
+
+def test_a_problem_names_some_of_many_tasks() -> None:
+    tasks = "".join(f"  t{n}: {{call: x.y}}\n" for n in range(100))
+    with pytest.raises(InvalidDocument) as caught:
+        compile_document(f"tasks:\n{tasks}  z: {{call: x.y, depends: [nothing-like-it]}}\n", "w")
+    assert str(caught.value).endswith("t18, t19 and 81 more")
 
 
 def test_aliases_that_multiply_are_refused() -> None:
