@@ -46,19 +46,26 @@ def tick_range(
 def _moment(timetable: Timetable, given: str | date | datetime, *, end: bool) -> int:
     """Return a bound in milliseconds; a local time is one of the schedule's zone."""
     try:
-        if isinstance(given, str):
-            is_date = len(given) == 10
-            moment = datetime.fromisoformat(given)
+        is_date, moment = _read(given)
+        if is_date and end:
+            moment += timedelta(days=1)
+        if moment.tzinfo is None:
+            utc = moment_of(timetable.schedule.zone, moment)
         else:
-            is_date = not isinstance(given, datetime)
-            moment = datetime.combine(given, time()) if is_date else given  # type: ignore[assignment]
-    except ValueError:
-        problem = f"{given!r} is no time; write 2026-11-15 or 2026-11-15T06:00"
+            utc = moment.astimezone(UTC).replace(tzinfo=None)
+    except (ValueError, OverflowError):
+        problem = f"{str(given)[:100]!r} is no time of a tick; write 2026-11-15 or 2026-11-15T06:00"
         raise ScheduleRefused(timetable.name, "be backfilled", problem) from None
-    if is_date and end:
-        moment += timedelta(days=1)
-    if moment.tzinfo is None:
-        utc = moment_of(timetable.schedule.zone, moment)
-    else:
-        utc = moment.astimezone(UTC).replace(tzinfo=None)
     return (utc - _EPOCH) // _MILLISECOND - (is_date and end)
+
+
+def _read(given: str | date | datetime) -> tuple[bool, datetime]:
+    """Return whether a bound is a date, and its time: the beginning of that day."""
+    if isinstance(given, str):
+        try:
+            return True, datetime.combine(date.fromisoformat(given), time())  # of any ISO form
+        except ValueError:
+            return False, datetime.fromisoformat(given)
+    if isinstance(given, datetime):
+        return False, given
+    return True, datetime.combine(given, time())

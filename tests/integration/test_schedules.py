@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterator
+from datetime import date
 from typing import Any
 
 import pytest
@@ -375,6 +376,8 @@ def test_a_backfill_without_overlap_runs_one_after_the_other(flow: Flow) -> None
         ("2023-11-14", "2023-11-13", "is after"),
         ("2030-01-01", "2030-01-02", "in the future"),
         ("soon", "2023-11-13", "is no time"),
+        ("2023-11-13", "9999-12-31", "is no time"),
+        ("0001-01-01T00:00+14:00", "2023-11-13", "is no time"),
         ("2003-01-01", "2023-11-13", "more than 10,000 ticks"),
     ],
 )
@@ -384,6 +387,13 @@ def test_a_backfill_of_another_range_is_refused(
     put(flow, every="1m")
     with pytest.raises(ScheduleRefused, match=told):
         flow.engine.schedules.backfill("clock.daily", first, last)
+
+
+def test_a_date_of_a_backfill_is_its_whole_day_in_every_form(flow: Flow) -> None:
+    put(flow, "0 */6 * * *")
+    for day in ("2023-11-14", "20231114", "2023-W46-2", date(2023, 11, 14)):
+        planned = flow.engine.schedules.backfill("clock.daily", day, day, dry_run=True)
+        assert len(planned) == 4
 
 
 def test_a_tick_whose_run_was_backfilled_before_starts_no_second_one(flow: Flow) -> None:
