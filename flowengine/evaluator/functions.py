@@ -16,10 +16,15 @@ from flowengine.evaluator.states import Signal, StepState, next_state
 from flowengine.evaluator.triggers import ActivationEnded, Failed, Lost, Succeeded
 from flowengine.evaluator.working_set import WorkingSet
 
+#: The alarm of a run whose code does not fit the record begins so. The next report clears it.
+DIVERGED = "a durable function waits for code that fits its record:"
+
 
 def activation_ended(work: WorkingSet, function: Step, report: ActivationEnded) -> None:
     """Make the calls of an activation; end the function, or let it wait for them."""
     work.touch(function)
+    if work.run.alarm is not None and work.run.alarm.startswith(DIVERGED):
+        work.run.alarm = None
     dropped = set(report.cancelled)
     for place, call in enumerate(report.calls):
         step = function_calls.create_call(work, function, call)

@@ -8,6 +8,8 @@ calls are made by the activation itself (`in_place_calls`).
 from __future__ import annotations
 
 import functools
+import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -16,17 +18,20 @@ from sqlalchemy.exc import DBAPIError
 
 from flowengine.authoring import WorkflowCall, workflow_named
 from flowengine.engine import Engine
-from flowengine.errors import MissingCode, StoreError
+from flowengine.errors import Divergence, MissingCode, StoreError
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.call_statements import call_key
+from flowengine.evaluator.functions import DIVERGED
 from flowengine.evaluator.records import ACTIVATION
 from flowengine.evaluator.triggers import ActivationEnded, Failed, Lost, Outcome, Succeeded
 from flowengine.program.function_calls import (
     CallEnd,
     CallKind,
+    DifferentArguments,
     FunctionEnd,
     Progress,
 )
+from flowengine.program.limits import clipped
 from flowengine.program.standard import RESULT
 from flowengine.worker.execution import ChildNotStarted, OpenLog, start_child
 from flowengine.worker.handlers import FindHandler
@@ -35,6 +40,10 @@ from flowengine.worker.kept_functions import KeptFunction, KeptFunctions
 
 Beat: TypeAlias = Callable[[str | None], bool]
 
+log = logging.getLogger("flowengine")
+
+_LONGEST_ALARM = 1_000  # characters
+_MAX_WARNED = 1_000  # functions that are remembered
 MAX_NEW_CALLS = 500  #: of one report: a commit stays small however wide a gather is
 
 
@@ -63,13 +72,19 @@ class Activations:
         """Without a policy only plain functions are called in place.
 
         Without `kept` no coroutine outlives its activation: each is a replay. With `strict`, for
-        tests, a replay with other arguments or another order diverges too.
+        tests, a recorded call that is given other arguments is a Divergence.
         """
         self._engine, self._find, self._policy, self._kept = engine, find, policy, kept
         self._strict = strict
+        self._warned: OrderedDict[str, None] = OrderedDict()  #: functions with other arguments
 
-    def execute(self, task: TaskDefinition, beat: Beat, open_log: OpenLog | None = None) -> Outcome:
-        """Run an activation, or start the run that a function awaits."""
+    def execute(
+        self,
+        task: TaskDefinition,
+        beat: Beat = lambda _: True,
+        open_log: OpenLog | None = None,
+    ) -> Outcome:
+        """Run an activation, or start the run that a function awaits; raises Divergence."""
         if task.data_type != ACTIVATION:
             return self.start_run(task)
         loaded = self.load(task)
@@ -131,12 +146,15 @@ class Activations:
         return LoadedFunction(task, kept, found.seen, found.record.ends)
 
     def run(self, loaded: LoadedFunction, beat: Beat, open_log: OpenLog | None = None) -> Outcome:
-        """Run a function until everything waits; return its report. Raises LeaseLost."""
+        """Run a function until everything waits; return its report.
+
+        Raises LeaseLost, and Divergence if its code does not fit its record.
+        """
         task, kept = loaded.task, loaded.kept
         calls = InPlaceCalls(self._engine, task, kept.function, beat, open_log, self._policy)
         try:
             report = functools.partial(self._engine.report, task)
-            return _advanced(kept, calls, loaded.ends, loaded.seen, report)
+            return _advanced(kept, calls, loaded.ends, loaded.seen, report, self._warn)
         except (DBAPIError, StoreError) as problem:
             kept.activation.drop()
             # No call of it was lost: the next activation goes on behind those recorded.
@@ -144,6 +162,39 @@ class Activations:
         except BaseException:
             kept.activation.drop()
             raise
+
+    def diverged(self, task: TaskDefinition, problem: Divergence) -> Outcome | None:
+        """Return the end of a function whose code does not fit its record.
+
+        None: its run gets an alarm, and the activation waits for code that fits.
+        """
+        options = getattr(self._find(task.name), "function", None)
+        if options is not None and options.on_divergence == "fail":
+            return ActivationEnded(ended=_failure(problem))
+        log.error(
+            "%s",
+            problem,
+            extra={"action": "function_diverged", "run": task.workflow_id, "facet": task.name},
+        )
+        text = clipped(f"{DIVERGED} {problem}", _LONGEST_ALARM)
+        with self._engine.database.write() as session:
+            session.recovery.set_alarms({task.workflow_id: text})
+        return None
+
+    def _warn(self, kept: KeptFunction, warning: DifferentArguments) -> None:
+        """Log once for each function that its code gives a recorded call other arguments."""
+        step = kept.function
+        if step.id in self._warned:
+            return
+        self._warned[step.id] = None
+        while len(self._warned) > _MAX_WARNED:
+            self._warned.popitem(last=False)
+        log.warning(
+            "%s: %s",
+            step.path,
+            warning,
+            extra={"action": "arguments_differ", "run": step.run_id, "facet": step.facet_name},
+        )
 
     def settle(self, loaded: LoadedFunction, is_accepted: bool) -> None:
         """Keep the coroutine of an activation whose report was accepted; drop it otherwise."""
@@ -174,6 +225,7 @@ def _advanced(
     ends: Sequence[CallEnd],
     seen: int,
     report: Callable[[ActivationEnded], object],
+    warn: Callable[[KeptFunction, DifferentArguments], object],
 ) -> ActivationEnded:
     """Run a function, with its calls in place, until it waits for others; return its report.
 
@@ -192,6 +244,8 @@ def _advanced(
     progress = activation.advance(ends)
     failed: Failed | None = None
     while True:
+        if progress.warning is not None:
+            warn(kept, progress.warning)
         unmade += progress.calls
         cancelled += progress.cancelled
         # The first call that is not made here takes those behind it along.

@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from flowengine.authoring import event_facet_named
 from flowengine.engine import Engine
+from flowengine.errors import Divergence
 from flowengine.evaluator import TaskDefinition
 from flowengine.evaluator.records import ACTIVATION
 from flowengine.evaluator.triggers import Failed, Lost, Outcome
@@ -39,6 +40,7 @@ T = TypeVar("T")
 Show: TypeAlias = Callable[[TaskDefinition, Outcome, float], object]
 #: Returns an outcome as it is recorded: checked, or as a failure.
 Storable: TypeAlias = Callable[[TaskDefinition, Outcome], Outcome]
+_DIVERGED = 60.0  # seconds until a function is tried again whose code does not fit its record
 _BACKOFF = 1.0  # seconds until a task is due again that the engine failed to start
 
 
@@ -174,6 +176,11 @@ class Tries:
             return self._activations.run(
                 loaded, functools.partial(self._beat, task), self._open_shared_log(entry)
             )
+        except Divergence as problem:
+            outcome = self._activations.diverged(task, problem)
+            if outcome is None:
+                self._client.park([entry], _DIVERGED, circuit="")
+            return outcome
         except LeaseLost:
             log.info(
                 "dropped an activation of %s: another process has it",
