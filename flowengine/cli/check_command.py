@@ -57,7 +57,8 @@ def check(names: Sequence[str]) -> CheckReport:
     Documents come last: they may call what the modules declare.
     """
     folder = configuration.settings().workflows
-    paths = [name for name in names if name == folder or is_document(name)]
+    own = Path(folder) if folder else None
+    paths = [name for name in names if Path(name) == own or is_document(name)]
     names = [name for name in names if name not in paths]
     findings: list[Finding] = []
     decorated: dict[str, Decorated[..., object]] = {}

@@ -21,11 +21,14 @@ from flowengine.worker.document_folder import (
 
 
 def is_document(target: str) -> bool:
-    """Whether a target is a document, or a folder that is no package of Python."""
+    """Whether a target is a document, or a folder of them that is no package of Python.
+
+    Files of Python beside documents are scripts that tasks run: to import them would run them.
+    """
     path = Path(target)
     if path.suffix in SUFFIXES:
         return True
-    if not path.is_dir() or any(path.glob("*.py")):
+    if not path.is_dir() or (path / "__init__.py").is_file():
         return False
     with readable_folder(target):
         return any(list_folder(path))

@@ -227,6 +227,14 @@ def test_check_prints_each_problem_with_its_place(folder: Path) -> None:
     assert ("workflows/bad.yml", 2, 26) in places
 
 
+def test_scripts_beside_documents_are_not_imported_and_hide_no_problem(folder: Path) -> None:
+    (folder / "script.py").write_text("raise SystemExit('it was run')\n")
+    (folder / "bad.yml").write_text("tasks: {task: {call: x.y, depends: [tusk]}}\n")
+    for target in ("workflows", "workflows/"):
+        told = command("check", target, expect=1).output
+        assert "bad.yml:1:37: there is no task `tusk`; did you mean `task`?\n1 problem (2 " in told
+
+
 def test_two_files_of_one_name_are_refused(folder: Path) -> None:
     (folder / "etl.daily.yaml").write_text(GOOD.format(cron="@daily"))
     found = load_folder(folder)
