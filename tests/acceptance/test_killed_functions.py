@@ -1,0 +1,98 @@
+"""SIGKILL at every commit of a durable function: the same result, and no call recorded twice."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from flowengine.store import Database, codec
+from tests.acceptance import killed_functions
+from tests.acceptance.test_killed_at_every_commit import run_child
+from tests.servers import PostgresServer
+
+#: Of all commits one in so many; the chaos run takes each.
+KILLS = [
+    ("sqlite", "in-place", "after", 17),
+    ("postgresql", "tasks", "before", 29),
+    *(
+        pytest.param((database, kind, moment, 1), marks=pytest.mark.chaos)
+        for database in ("sqlite", "postgresql")
+        for kind in ("in-place", "tasks")
+        for moment in ("after", "before")
+    ),
+]
+
+
+@pytest.mark.parametrize("given", KILLS, ids=lambda given: "-".join(map(str, given)))
+def test_a_function_that_is_killed_at_any_commit_ends_with_the_same_result(
+    given: tuple[str, str, str, int], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    database, kind, moment, stride = given
+    commit = killed = 0
+    while True:
+        commit += stride
+        url = f"sqlite:///{tmp_path}/{commit}.db"
+        if database == "postgresql":
+            postgres: PostgresServer = request.getfixturevalue("postgres")
+            url = postgres.new_database(request.getfixturevalue("with_schema"))
+        place = f"{kind}|{url}|{tmp_path}/{commit}.executions"
+        exitcode = run_child(place, commit, moment, killed_functions.run_and_die)
+        if exitcode == 0:
+            break  # the run has fewer commits than that
+        assert exitcode == -9
+        killed += 1
+        again = run_child(place, 0, moment, killed_functions.run_and_die)
+        assert again == 0, f"killed {moment} commit {commit}"
+        check_rows(url)
+        check_executions(tmp_path / f"{commit}.executions")
+    print(f"{database}, {kind}: killed {moment} {killed} commits")
+    assert killed >= 2, "the run should have more commits"
+
+
+def check_rows(url: str) -> None:
+    """One run, completed; every number of the function once; nothing open."""
+    database = Database(url)
+    with database.read() as session:
+
+        def rows(query: str) -> list[tuple[object, ...]]:
+            return [tuple(row) for row in session.connection.execute(text(query))]
+
+        runs = rows("SELECT state, outputs FROM flowengine_run")
+        calls = rows(
+            "SELECT position, state FROM flowengine_step WHERE object_type = 'FunctionCall'"
+        )
+        steps = rows("SELECT DISTINCT state FROM flowengine_step")
+        left = rows(
+            "SELECT uuid FROM flowengine_task WHERE state IN ('pending', 'running') OR NOT taken_in"
+        )
+        facts = rows("SELECT id FROM flowengine_fact WHERE NOT taken_in")
+        timers = rows("SELECT id FROM flowengine_timer WHERE fired IS NULL")
+    database.close()
+    ((state, outputs),) = runs
+    assert state == "COMPLETED"
+    assert codec.attributes(str(outputs)) == {"result": killed_functions.EXPECTED}
+    numbers = [number for number, _ in calls]
+    assert sorted(map(int, map(str, numbers))) == list(range(len(numbers)))
+    assert {one for (one,) in steps} <= {
+        "state.statement.Complete",
+        "state.statement.Error",
+        "state.statement.Cancelled",
+        "mailbox.Waiting",
+    }
+    assert left == []
+    assert facts == []
+    assert timers == []
+
+
+def check_executions(place: Path) -> None:
+    """A death repeats the calls that were not recorded: once each, and few of them."""
+    os.environ["EXECUTIONS"] = str(place)
+    found: Counter[str] = killed_functions.executions()
+    del os.environ["EXECUTIONS"]
+    repeated = {call: count for call, count in found.items() if count > 1}
+    assert set(repeated.values()) <= {2}
+    assert len(repeated) <= killed_functions.WIDTH + 1
